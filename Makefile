@@ -1,0 +1,38 @@
+# Everything on a fresh machine: `make demo` and `make test` each create .venv, install, and run.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := src tests benchmarks examples
+
+.PHONY: demo test test-all lint bench browser clean
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: .venv/installed
+	$(BIN)/python examples/demo.py
+
+# The report is tested in a real browser. If there is none, and this is a Debian-like machine where we may install one, install it.
+browser:
+	@command -v chromium chromium-browser google-chrome chrome msedge >/dev/null 2>&1 || test -n "$$TACIT_BROWSER" || \
+	  { command -v apt-get >/dev/null && test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "No browser found: install Chromium or Chrome, or set TACIT_BROWSER to one. The report's browser tests will fail without it."
+
+test: .venv/installed browser
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: .venv/installed browser
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/installed
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+
+bench: .venv/installed
+	bash benchmarks/peers/install.sh
+	$(BIN)/python benchmarks/cohort.py
+
+clean:
+	rm -rf .venv .venv-peers build dist src/*.egg-info

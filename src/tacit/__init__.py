@@ -1,0 +1,42 @@
+"""tacit: parties learn together and tell each other nothing they do not have to.
+
+    fed = tacit.data.digits().split(10, skew=tacit.data.Dirichlet(0.5), seed=0)
+    run = tacit.train(fed, model="mlp", algorithm=tacit.algorithms.FedAvg(lr=0.1), rounds=20)
+    print(run.metrics["accuracy"], run.ledger)
+
+Names are fetched when first used: `import tacit` loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import aggregate, algorithms, data, models, testing
+    from .errors import TacitError
+    from .jobs import compare, train
+    from .parties.ledger import Ledger
+    from .results import Comparison, Result
+    from .runtimes.inprocess import InProcess
+
+__all__ = ["Comparison", "InProcess", "Ledger", "Result", "TacitError", "__version__", "aggregate", "algorithms", "compare", "data", "models", "testing",
+           "train"]
+
+_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Result": "results", "TacitError": "errors",
+         "compare": "jobs", "train": "jobs"}
+_ROOMS = ("aggregate", "algorithms", "data", "models", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,36 @@
+"""The weighted mean. Breakdown point 0: one unbounded update moves it anywhere. It needs only sums, so it works on masked updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Σ weight·vector / Σ weight, kept as two running sums: memory does not grow with the cohort."""
+
+    sees_each: ClassVar[bool] = False  # secure aggregation may hide the single updates from it
+
+    def start(self) -> dict[str, Tensor]:
+        return {}
+
+    def add(self, total: dict[str, Tensor], weights: Tensor, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Fold a stack of updates [S, …] with weights [R, S] into R totals: row r of `weights` is zero for the clients of other runs."""
+        new = {"": weights.sum(1), **{k: (weights @ v.reshape(len(v), -1)).view(len(weights), *v.shape[1:]) for k, v in vectors.items()}}
+        return {k: total[k] + v for k, v in new.items()} if total else new
+
+    def result(self, total: dict[str, Tensor]) -> dict[str, Tensor]:
+        weight = total[""]
+        return {k: v / weight.view(-1, *[1] * (v.dim() - 1)) for k, v in total.items() if k}
+
+
+def combine(uploads: list[tuple[float, dict[str, Tensor]]], rule: Mean) -> dict[str, Tensor]:
+    """The same for uploads that came one by one, as a server of real parties has them."""
+    total: dict[str, Tensor] = rule.start()
+    for weight, vectors in uploads:
+        total = rule.add(total, torch.tensor([[weight]]), {k: v[None] for k, v in vectors.items()})
+    return {k: v[0] for k, v in rule.result(total).items()}

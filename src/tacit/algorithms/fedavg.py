@@ -1,0 +1,56 @@
+"""FedAvg. H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas:
+"Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
+
+Local SGD (S. U. Stich, ICLR 2019, Algorithm 1) and parallel mini-batch SGD are the same page with other settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..parameters import choice, flag, part, real, whole
+from .solvers import SGD
+from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Each client walks E epochs of SGD from the server's model; the server averages where they arrive.
+
+    Option I sends the model and averages the models; option II sends the way it went and averages the ways, which a server
+    learning rate η_g can scale. With η_g = 1 the two are one.
+    """
+
+    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
+    server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate (option II)")
+    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
+    option: str = choice("II", ("I", "II"), doc="I: average the models; II: average the updates")
+    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)")
+
+    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
+        g, walk = task.visit(walk, batch)
+        return self.solver.step(walk, g, self.solver.rate(self.lr, down))  # ClientUpdate: w ← w − η∇ℓ(w; b)
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)  # for each local epoch, for each batch b
+        sent = {"w": walk.w} if self.option == "I" else {"delta": walk.w - down["w"]}
+        return Upload(share(batches, self.weighted), {**sent, **walk.buffers}), mine
+
+    def merge(self, w: Any, state: State, mean: State, fraction: Any) -> tuple[Any, State]:
+        if self.option == "I":
+            return mean["w"], state  # w ← Σ n_k/n w_k
+        return w + self.server_lr * mean["delta"], state
+
+
+@dataclass(frozen=True)
+class LocalSGD(FedAvg):
+    """Local SGD: every party takes H steps between two averages, all parties alike."""
+
+    weighted: bool = flag(False, doc="weigh clients by their rows n_k (else all alike)")
+    local_steps: int = whole(1, least=1, doc="H, the steps between two averages")
+
+
+@dataclass(frozen=True)
+class ParallelSGD(LocalSGD):
+    """Parallel mini-batch SGD: one step, then average; the same as one SGD step on the union of the batches."""

@@ -1,0 +1,38 @@
+"""FedNAG. Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya:
+"Federated Learning with Nesterov Accelerated Gradient", IEEE TPDS 2022 (arXiv 2009.08716), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..parameters import real
+from .solvers import start
+from .types import Algorithm, Batch, Batches, State, Upload, Walk
+
+
+@dataclass(frozen=True)
+class FedNAG(Algorithm):
+    """Clients run Nesterov's method, and the server averages their momenta as well as their models."""
+
+    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
+    gamma: float = real(0.9, least=0, below=1, doc="γ, the momentum")
+    sends: ClassVar[tuple[str, ...]] = ("v",)
+
+    def server_state(self, w: torch.Tensor) -> State:
+        return {"v": torch.zeros_like(w)}
+
+    def step(self, walk: Walk, batch: Batch, task: Any) -> Walk:
+        g, walk = task.visit(walk, batch)
+        v = self.gamma * walk.memory["v"] - self.lr * g  # v_i(t) = γ·v_i(t−1) − η∇F_i(w_i(t−1))
+        return walk._replace(w=walk.w + self.gamma * v - self.lr * g, memory={"v": v}, steps=walk.steps + 1)
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        walk = batches.fold(self.step, start(down)._replace(memory={"v": down["v"]}), task)
+        return Upload(batches.size, {"w": walk.w, "v": walk.memory["v"], **walk.buffers}), mine
+
+    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+        return mean["w"], {"v": mean["v"]}  # w(t) = Σ D_i/D w_i(t),  v(t) = Σ D_i/D v_i(t)

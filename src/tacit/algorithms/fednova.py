@@ -1,0 +1,55 @@
+"""FedNova. J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor:
+"Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020, Section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import BadParameter
+from ..parameters import part, real
+from .solvers import SGD
+from .types import Algorithm, Batch, Batches, State, Upload, Walk
+
+
+@dataclass(frozen=True)
+class FedNova(Algorithm):
+    """Clients that take more steps must not count for more: average the directions d_k, then walk τ_eff of them.
+
+    The local change is −η·G_k·a_k, where a_k says how often each of the τ_k gradients counts: all ones for plain SGD, more with
+    momentum ρ, less with a proximal pull μ. ‖a_k‖₁ is found by running the solver's own recursion beside it with every gradient
+    set to one, so that momentum and μ together are exact too.
+    """
+
+    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
+    mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
+    solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum")
+
+    def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
+        lr = self.solver.rate(self.lr, down)
+        g, walk = task.visit(walk, batch)
+        memory = dict(walk.memory)
+        v, a = memory.pop("a_v"), memory.pop("a")
+        v = self.solver.momentum * v + 1 - lr * self.mu * a  # the solver's step for a gradient of one: w − w_t is −η·a
+        a = a + (1 - lr * self.mu * a + self.solver.momentum * v if self.solver.nesterov else v)
+        walk = self.solver.step(walk._replace(memory=memory), g + self.mu * (walk.w - down["w"]), lr)
+        return walk._replace(memory={**walk.memory, "a_v": v, "a": a})
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        walk = self.solver.start(down)
+        zero = torch.zeros_like(walk.steps)
+        walk = batches.fold(self.step, walk._replace(memory={**walk.memory, "a_v": zero, "a": zero}), task, down)
+        a_k = walk.memory["a"]  # ‖a_k‖₁; equals τ_k for plain SGD
+        d_k = (down["w"] - walk.w) / a_k  # η·d_k, the mean direction of this client
+        return Upload(batches.size, {"d": d_k, "tau": a_k, **walk.buffers}), mine
+
+    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+        return w - mean["tau"] * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k, with τ_eff = Σ p_k·‖a_k‖₁
+
+    def check(self) -> None:
+        if not isinstance(self.solver, SGD) or self.solver.weight_decay:
+            raise BadParameter(f"FedNova: solver is {self.solver!r}; it must be SGD without weight decay, because ‖a_k‖₁ is known in closed "
+                               "form for it only. Use FedAvg or FedProx with other solvers.")

@@ -1,0 +1,33 @@
+"""FedProx. T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith:
+"Federated Optimization in Heterogeneous Networks", MLSys 2020, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..parameters import flag, part, real
+from .solvers import SGD
+from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    """FedAvg with a leash: each client minimises F_k(w) + μ/2 ‖w − w_t‖², inexactly, by as many steps as it can afford."""
+
+    lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
+    mu: float = real(0.01, least=0, doc="μ, the strength of the pull back to the server's model; 0 is FedAvg")
+    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)")
+
+    def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
+        g, walk = task.visit(walk, batch)
+        return self.solver.step(walk, g + self.mu * (walk.w - down["w"]), self.solver.rate(self.lr, down))  # ∇h_k(w; w_t)
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        walk = batches.fold(self.step, self.solver.start(down), task, down)  # line 5: w_k ≈ argmin h_k(w; w_t)
+        return Upload(share(batches, self.weighted), {"delta": walk.w - down["w"], **walk.buffers}), mine  # line 6
+
+    def merge(self, w: Any, state: State, mean: State, fraction: Any) -> tuple[Any, State]:
+        return w + mean["delta"], state  # line 7: w_{t+1} = mean of the w_k

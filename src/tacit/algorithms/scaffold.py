@@ -1,0 +1,54 @@
+"""SCAFFOLD. S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh:
+"SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..parameters import choice, flag, part, real
+from .solvers import SGD, start
+from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """Control variates c and c_k tell each client which way the others go, and it corrects its drift by c − c_k."""
+
+    lr: float = real(0.1, above=0, doc="η_l, the clients' learning rate")
+    server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
+    option: str = choice("ii", ("i", "ii"), doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)")
+    weighted: bool = flag(False, doc="weigh clients by their rows n_k (the paper: all alike)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…)")
+    sends: ClassVar[tuple[str, ...]] = ("c",)
+
+    def server_state(self, w: torch.Tensor) -> State:
+        return {"c": torch.zeros_like(w)}
+
+    def client_state(self, w: torch.Tensor) -> State:
+        return {"c_k": torch.zeros_like(w)}
+
+    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
+        g, walk = task.visit(walk, batch)
+        return self.solver.step(walk, g - mine["c_k"] + down["c"], self.solver.rate(self.lr, down))  # line 10
+
+    def pull(self, walk: Walk, batch: Batch, task: Any, x: State) -> Walk:
+        g, _ = task.visit(walk._replace(w=x["w"]), batch)  # line 12 (i): g_k(x) over all rows, at the server's model
+        return walk._replace(memory={"sum": walk.memory["sum"] + batch.live.sum() * g})
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        x, c, c_k = down["w"], down["c"], mine["c_k"]  # line 7
+        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)  # lines 8-11
+        if self.option == "i":
+            seen = batches.fold(self.pull, start(down, "sum"), task, {"w": x})
+            c_new = seen.memory["sum"] / batches.live.sum()
+        else:
+            c_new = c_k - c + (x - walk.w) / (walk.steps * self.solver.rate(self.lr, down))  # line 12 (ii)
+        sent = {"dx": walk.w - x, "dc": c_new - c_k, **walk.buffers}  # line 13
+        return Upload(share(batches, self.weighted), sent), {"c_k": c_new}  # line 14
+
+    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+        return w + self.server_lr * mean["dx"], {"c": state["c"] + fraction * mean["dc"]}  # lines 16-17

@@ -1,0 +1,90 @@
+"""What passes between a server, a client and the engine that runs them. Nothing here does any I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+class Batch(NamedTuple):
+    """One local step's rows: `index` into the party's data, `live` is 0 where a short batch was padded, `key` seeds dropout."""
+
+    index: Tensor
+    live: Tensor
+    key: Tensor
+
+
+class Batches(NamedTuple):
+    """A client's plan for one round, made from (seed, round, its name) alone: T steps of B rows."""
+
+    index: Tensor  # [T, B] int64
+    live: Tensor  # [T, B] float
+    key: Tensor  # [T] int64
+    size: Tensor  # [] float: how many rows the client trains on, n_k in the papers
+
+    def fold(self, step: Callable[..., Any], carry: Any, *fixed: Any) -> Any:
+        """carry ← step(carry, batch, *fixed), over the T batches in order.
+
+        `step` may use nothing but its arguments (its own `self` included): then an engine that stacks clients can run one
+        step for all of them as one tensor program, or record it once and replay it.
+        """
+        for t in range(self.index.shape[0]):
+            carry = step(carry, Batch(self.index[t], self.live[t], self.key[t]), *fixed)
+        return carry
+
+
+class Upload(NamedTuple):
+    """What leaves a client: vectors to be averaged with this weight. A secure sum of weight·vector and of weight suffices."""
+
+    weight: Tensor
+    vectors: dict[str, Tensor]
+
+
+class Walk(NamedTuple):
+    """Where a client stands in its local loop: the weights, the model's buffers, what the solver remembers, steps done."""
+
+    w: Tensor
+    buffers: State  # {} or {"buffers": …}: batch-norm statistics ride along and are averaged like the weights
+    memory: State
+    steps: Tensor
+
+
+class Solver(Protocol):
+    """How a client turns a direction into a step. `start` makes its memory, `rate` its learning rate in this round."""
+
+    def start(self, down: State) -> Walk: ...
+    def rate(self, lr: float, down: State) -> Any: ...
+    def step(self, walk: Walk, g: Tensor, lr: Any) -> Walk: ...
+
+
+class Algorithm:
+    """Two pure functions over one flat vector: `local` at a client, `merge` at the server.
+
+    `down` is what the server sends: `w`, the number of the `round`, the model's `buffers` if it has any, and those parts of the
+    server's state that `sends` names. `mine` is what this client keeps from the last round it took part in. `mean` is the
+    weighted mean of the clients' uploads, and `fraction` the share of all parties that took part.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ()
+
+    def server_state(self, w: Tensor) -> State:
+        return {}
+
+    def client_state(self, w: Tensor) -> State:
+        return {}
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        raise NotImplementedError(f"{type(self).__name__} does not say what a client computes")
+
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
+        raise NotImplementedError(f"{type(self).__name__} does not say what the server does with the mean")
+
+
+def share(batches: Batches, weighted: bool) -> Tensor:
+    """A client's weight in the mean: its number of rows n_k, or one."""
+    return batches.size if weighted else torch.ones_like(batches.size)

@@ -1,0 +1,385 @@
+"""The command line. Heavy imports wait until a verb needs them, so that `tacit --help` answers at once.
+
+Results go to stdout, everything else to stderr; with --json stdout holds exactly one JSON document. Exit codes: 0 done, 2 something you
+can put right, 130 stopped by Ctrl-C, 1 a fault of tacit's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import BadParameter, BadRun, TacitError
+
+SHORTCUTS = {"rounds": "train.rounds", "seed": "train.seed", "device": "train.device", "data-dir": "data.data_dir"}
+MOST_PARTIES = 40  # rows of the heat map in a terminal; the plot has them all
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    args.rest = rest
+    if rest and not getattr(args, "takes_rest", False):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.resume_with = ""  # the command that goes on from where a run stood, once it has a directory
+    try:
+        _say(args, args.do(args))
+        return 0
+    except TacitError as error:
+        return _failed(args, 2, type(error).__name__, str(error))
+    except KeyboardInterrupt:
+        return _failed(args, 130, "Stopped", "stopped." + (f" Go on with: {args.resume_with}" if args.resume_with else ""))
+    except BrokenPipeError:  # whoever read our output has enough, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        more = "" if args.debug else " Run it again with --debug for where it happened, and please report it."
+        return _failed(args, 1, type(error).__name__, f"something went wrong inside tacit: {type(error).__name__}: {error}.{more}")
+
+
+def _failed(args: argparse.Namespace, code: int, kind: str, message: str) -> int:
+    if args.debug:
+        import traceback
+
+        traceback.print_exc()
+    print(f"tacit: {message}", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"error": {"kind": kind, "message": message, **({"resume": args.resume_with} if args.resume_with else {})}}))
+    return code
+
+
+def _say(args: argparse.Namespace, answer: tuple[Any, Callable[[Any], None]]) -> None:
+    """A verb gives its answer twice: as plain values, and as a function that prints them for people."""
+    value, show = answer
+    if args.json:
+        print(json.dumps(_plain(value), allow_nan=False, indent=2))
+    elif not getattr(args, "quiet", False):
+        from rich.console import Console
+
+        show(Console())
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: a number that is none becomes null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    import tacit
+
+    parser = argparse.ArgumentParser(prog="tacit", description="Parties learn together and tell each other nothing they do not have to.")
+    parser.add_argument("--version", action="version", version=f"tacit {tacit.__version__}")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--json", action="store_true", help="print one JSON document, for programs")
+    shared.add_argument("--debug", action="store_true", help="when something fails, show where in the code")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(parent: Any, name: str, do: Callable[..., Any], text: str, **more: Any) -> argparse.ArgumentParser:
+        made = parent.add_parser(name, help=text, description=text, parents=[shared], **more)
+        made.set_defaults(do=do)
+        return made
+
+    def job(made: argparse.ArgumentParser) -> None:
+        made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
+                          help="change a value of the job file, like train.rounds=5; may be given several times")
+        for name, key in SHORTCUTS.items():
+            made.add_argument(f"--{name}", metavar=name.upper(), help=f"short for --set {key}=…")
+        made.add_argument("--quiet", action="store_true", help="no progress and no summary")
+
+    run = verb(verbs, "run", _run, "Train one model as a job file says.")
+    run.add_argument("job", nargs="?", help="a job file (TOML)")
+    where = run.add_mutually_exclusive_group()
+    where.add_argument("--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)")
+    where.add_argument("--resume", metavar="DIR", help="go on with a run that was stopped, to the same model as if it had not been")
+    job(run)
+    compare = verb(verbs, "compare", _compare, "Compare algorithms, skews and seeds with a central model and each party alone.")
+    compare.add_argument("job", help="a job file (TOML) with [[algorithms]], [[data.skews]] or both")
+    compare.add_argument("--out", metavar="DIR", help="where the comparison is kept (default: a new directory in runs/)")
+    job(compare)
+
+    data = verbs.add_parser("data", help="List data sets, or see how one lies with parties.").add_subparsers(metavar="VERB", required=True)
+    lists = verb(data, "list", _data_list, "The data sets and skews there are.")
+    lists.add_argument("--data-dir", metavar="DIR", help="where their files lie")
+    show = verb(data, "show", _data_show, "Who holds what: labels × parties, sizes, feature shift.",
+                epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or --images true.")
+    show.set_defaults(takes_rest=True)
+    show.add_argument("name", help="a data set (`tacit data list`), or a .csv or .parquet file with --label")
+    show.add_argument("--parties", metavar="N", help="how many parties (default: 10, or one for each group where the data has groups)")
+    show.add_argument("--by", metavar="COLUMN", help="one party for each value of this column")
+    show.add_argument("--skew", metavar="NAME", help="how the rows lie with the parties: IID, Dirichlet, … (`tacit data list`)")
+    show.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
+    show.add_argument("--plot", metavar="FILE.svg", help="draw it into a file too")
+
+    report = verb(verbs, "report", _report, "Write the HTML report of a run or a comparison, finished or still going.")
+    report.add_argument("run", help="the directory of a run or a comparison")
+    report.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: report.html in that directory)")
+    algorithms = verb(verbs, "algorithms", _algorithms, "The algorithms and their parameters.")
+    algorithms.add_argument("name", nargs="?", help="only this one")
+    verb(verbs, "doctor", _doctor, "What tacit finds on this machine, and whether it works here.")
+    return parser
+
+
+# --- run and compare ---------------------------------------------------------------------------------------------------------------
+
+def _changes(args: argparse.Namespace) -> list[str]:
+    short = [f"{key}={given}" for name, key in SHORTCUTS.items() if (given := getattr(args, name.replace("-", "_"))) is not None]
+    return [*args.changes, *short]
+
+
+def _out(args: argparse.Namespace) -> Path:
+    """Where a new run goes: as told, or the first free of runs/NAME, runs/NAME-2, …; never into a directory that holds one."""
+    if args.out is not None:
+        out = Path(args.out)
+        if (out / "events.jsonl").exists() or (out / "compare.json").exists() or (out / "runs").exists():
+            again = f"Go on with it by --resume {out}, or give" if (out / "events.jsonl").exists() else "Give"
+            raise BadRun(f"{out} already holds a run, which is never written over. {again} another --out.")
+        return out
+    stem = Path("runs") / Path(args.job).stem
+    return next(p for n in range(1, sys.maxsize) if not (p := stem if n == 1 else stem.with_name(f"{stem.name}-{n}")).exists())
+
+
+def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from . import config
+
+    if args.resume is not None and args.job is None:
+        if _changes(args):
+            raise BadParameter("run: --resume goes on with a run as it was begun, so nothing about it can be changed. Leave out "
+                               f"{', '.join(_changes(args))}, or start a new run with --out.")
+        job = config.of_run(args.resume)
+    elif args.job is not None:
+        job = config.load(args.job, _changes(args))
+    else:
+        raise BadParameter("run: there is no job. Give a job file (`tacit run job.toml`), or a run to go on with (`--resume DIR`).")
+    told = job.train()  # refuses what is no single run, before any data is read
+    out = Path(args.resume) if args.resume is not None else _out(args)
+    fed, = job.federations()
+    import tacit
+
+    from .progress import Watch, summary
+
+    def began() -> None:
+        args.resume_with = f"tacit run --resume {shlex.quote(str(out))}"
+
+    with Watch(args.quiet, rounds=told.get("rounds", 0), began=began) as watch:
+        result = tacit.train(fed, **told, out=out, resume=args.resume is not None, watch=watch)
+    report = result.report(out / "report.html")
+    value = {"run": str(out), "report": str(report), "metrics": result.metrics, "history": result.history, "notes": watch.notes,
+             "ledger": result.ledger.to_dict(), "job": result.config}
+    text = f"{summary(result.metrics)}\nrun     {out}\nreport  {report}"
+    return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from . import config
+
+    job = config.load(args.job, _changes(args))
+    told, out = job.compare(), _out(args)
+    feds = job.federations()
+    import tacit
+
+    from .progress import Watch
+
+    with Watch(args.quiet, many=True) as watch:
+        found = tacit.compare(feds, **told, out=out, watch=watch)
+    report = found.report(out / "report.html")
+    value = {"comparison": str(out), "report": str(report), **found.summary}
+
+    def show(console: Any) -> None:
+        table = found.table()
+        console.print(_grid(["", *map(str, table.columns)], [[str(name), *map(str, row)] for name, row in table.iterrows()]))
+        text = "\n".join(["", *found.verdict, "", f"comparison  {out}", f"report      {report}"])
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    return value, show
+
+
+# --- data --------------------------------------------------------------------------------------------------------------------------
+
+def _data_list(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    import dataclasses
+    import inspect
+
+    from . import data
+    from .doctor import place_of
+
+    sets: list[dict[str, Any]] = [
+        {"name": name, "about": _about(sys.modules[make.__module__]), "files": place_of(name, args.data_dir),
+         "options": {p.name: p.default for p in inspect.signature(make).parameters.values()}} for name, make in data.ALL.items()]
+    skews: list[dict[str, Any]] = [
+        {"name": name, "about": _about(cls), "parameters": {f.name: None if f.default is dataclasses.MISSING else f.default
+                                                            for f in dataclasses.fields(cls)}} for name, cls in data.SKEWS.items()]
+
+    def show(console: Any) -> None:
+        console.print(_grid(["data set", "what it is", "its files"], [[s["name"], s["about"], s["files"]["text"]] for s in sets]), "")
+        rows = [[s["name"], s["about"], ", ".join(k if v is None else f"{k}={v}" for k, v in s["parameters"].items())] for s in skews]
+        console.print(_grid(["skew", "what it does", "parameters"], rows))
+
+    return {"datasets": sets, "skews": skews}, show
+
+
+def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from . import config, data
+
+    file = args.name.lower().removesuffix(".gz").endswith((".csv", ".parquet", ".pq"))
+    table: dict[str, Any] = {"path" if file else "name": args.name}
+    skew: dict[str, Any] = {} if args.skew is None else {"name": args.skew}
+    table |= {key: given for key in ("by", "data_dir") if (given := getattr(args, key)) is not None}
+    if args.parties is not None:
+        table["parties"] = config.value_of(args.parties)
+    own = {k.lower(): v for k, v in data.SKEWS.items()}.get(str(args.skew).lower())
+    for key, value in _pairs(args.rest):
+        (skew if own is not None and key in own.__dataclass_fields__ else table)[key] = value
+    if not {"parties", "by"} & set(table) and str(args.skew).lower() != "bycolumn":
+        groups = {} if file or args.name not in data.ALL or args.skew else _groups(table)
+        table |= {"by": next(iter(groups))} if groups else {"parties": 10}
+    job = config.from_tables({"data": {**table, **({"skew": skew} if skew else {})}}, Path("data show"))
+    fed, = job.federations()
+    summary = fed.summary()
+    value = {**summary, "skew": str(fed.skew), "seed": fed.seed, "features": list(fed.rows.x.shape[1:]), "test_rows": len(fed.test.y),
+             "notes": list(fed.notes)}
+    if args.plot:
+        try:
+            fed.plot(args.plot)
+        except OSError as error:
+            raise BadParameter(f"data show: {args.plot} cannot be written: {error.strerror}. Choose a place you may write to.") from None
+        value["plot"] = args.plot
+    return value, lambda console: _heat_map(console, value)
+
+
+def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
+    """--alpha 0.5 and --alpha=0.5 as ("alpha", 0.5)."""
+    from .config import value_of
+
+    words, pairs = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])], []
+    while words:
+        key, *words = words
+        if not key.startswith("--") or not words:
+            raise BadParameter(f"data show: {key!r} is not understood. Parameters of the data set or the skew are written as --NAME VALUE.")
+        pairs.append((key[2:].replace("-", "_"), value_of(words.pop(0))))
+    return pairs
+
+
+def _groups(table: dict[str, Any]) -> Any:
+    """The columns that tell parties apart, of a data set that has any."""
+    from . import config
+
+    return config.from_tables({"data": {**table, "parties": 1}}, Path("data show")).dataset().groups
+
+
+def _heat_map(console: Any, seen: dict[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    counts, labels = seen["counts"], seen["labels"]
+    most = max((n for row in counts or [] for n in row), default=1) or 1
+    title = f"{seen['name']}: {len(seen['parties']):,} parties, {sum(seen['sizes']):,} rows, {seen['skew']}"
+    table = Table(title=Text(title), box=None, pad_edge=False)
+    table.add_column("party", no_wrap=True)
+    for head in ("rows", "shift", *(labels if counts else ())):
+        table.add_column(str(head), justify="right", no_wrap=True)
+    for k, party in enumerate(seen["parties"][:MOST_PARTIES]):
+        shift = "–" if seen["shift"] is None else f"{seen['shift'][k]:.2f}"
+        cells = [] if counts is None else [Text(str(n) if n else "·", style=_shade(n / most)) for n in counts[k]]
+        table.add_row(str(party), f"{seen['sizes'][k]:,}", shift, *cells)
+    console.print(table)
+    if len(seen["parties"]) > MOST_PARTIES:
+        console.print(f"… and {len(seen['parties']) - MOST_PARTIES:,} more parties; --plot FILE.svg draws them all.")
+    console.print(f"{seen['test_rows']:,} test rows. Shift: how far a party's features lie from everyone's mean, in standard deviations.",
+                  highlight=False)
+    for note in seen["notes"]:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def _shade(share: float) -> str:
+    """Pale to deep blue, the writing always readable on it."""
+    red, green, blue = (round(255 - share * (255 - end)) for end in (8, 64, 140))
+    return f"{'white' if share > 0.45 else 'black'} on rgb({red},{green},{blue})"
+
+
+# --- report, algorithms, doctor ----------------------------------------------------------------------------------------------------
+
+def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from . import report
+
+    runs, comparison = report.read(args.run)
+    path = report.write(args.output or Path(args.run) / "report.html", runs, comparison)
+    value = {"report": str(path), "runs": len(runs), "finished": all(r.finished for r in runs)}
+    return value, lambda console: console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def _algorithms(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from . import algorithms
+    from .parameters import describe, nearest
+
+    known = {**algorithms.ALL, **algorithms.PARTS}
+    chosen = algorithms.ALL if args.name is None else {k: v for k, v in known.items() if k.lower() == args.name.lower()}
+    if not chosen:
+        raise BadParameter(f"algorithms: {args.name!r} is not known. {nearest(args.name, list(known))}")
+    listed: list[dict[str, Any]] = [
+        {"name": name, "about": _about(cls), "text": _lines(cls), "paper": _lines(sys.modules[cls.__module__]),
+         "parameters": [dict(zip(("name", "allowed", "doc"), row)) for row in describe(cls)]} for name, cls in chosen.items()]
+
+    def short(parameter: dict[str, str]) -> str:
+        return parameter["name"].split("(")[0]  # solver=SGD, without all that is in it
+
+    def show(console: Any) -> None:
+        if args.name is None:
+            rows = [[a["name"], a["about"], ", ".join(short(p) for p in a["parameters"])] for a in listed]
+            console.print(_grid(["algorithm", "what it does", "parameters"], rows))
+            console.print(f"Parts: {', '.join(algorithms.PARTS)}. One in full: tacit algorithms FedProx", highlight=False)
+            return
+        for a in listed:
+            console.print(f"{a['name']}\n\n{a['text']}\n\n{a['paper']}\n", markup=False, highlight=False)
+            console.print(_grid(["parameter", "may be", "is"], [[short(p), p["allowed"], p["doc"]] for p in a["parameters"]]))
+
+    return {"algorithms": listed}, show
+
+
+def _doctor(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from .doctor import examine
+
+    found = examine()
+    if not found["self_test"]["ok"]:
+        raise BadRun(f"the self-test failed: {found['self_test']['text']}. Install tacit and torch anew in a fresh environment; if it "
+                     "stays, report it with the output of `tacit --version` and these lines.")
+    return found, lambda console: console.print(_grid(["", ""], [[k, v] for k, v in found["lines"]]))
+
+
+def _about(thing: Any) -> str:
+    return _lines(thing).split("\n")[0]
+
+
+def _lines(thing: Any) -> str:
+    import inspect
+
+    return inspect.getdoc(thing) or ""
+
+
+def _grid(head: list[str], rows: list[list[str]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=any(head), expand=False)
+    for i, title in enumerate(head):
+        table.add_column(title, no_wrap=i == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # Text: a name in [brackets] is no markup
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

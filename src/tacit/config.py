@@ -1,0 +1,337 @@
+"""Job files: what `tacit run` and `tacit compare` are told, as TOML.
+
+    [data]              name = "digits", or path = "patients.csv" and label = "ill"; then how it is dealt: parties = 10, or by = "hospital"
+    [data.skew]         name = "Dirichlet", alpha = 0.5            ([[data.skews]]: several, one federation each, for a comparison)
+    [model]             name = "mlp", hidden = [64]
+    [algorithm]         name = "FedProx", mu = 0.1                 ([[algorithms]]: several, for a comparison)
+    [algorithm.solver]  name = "SGD", momentum = 0.9
+    [train]             rounds = 20, local_epochs = 2, …           the arguments of `tacit.train` and `tacit.compare`
+
+Which keys may stand where is read off the functions and constructors they are handed to, so a job file knows what the code knows.
+A key that data set and dealing both take (`seed`) goes to both. TOML has no None: where None is allowed, write "none".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .errors import BadJob, BadParameter, BadRun
+from .parameters import bad, from_table, nearest, to_table
+
+NONE = "none"
+TABLES = ("data", "model", "algorithm", "algorithms", "train")
+OURS = ("fed", "feds", "model", "algorithm", "algorithms", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job file, checked: every name known, every value of the right type, every path absolute."""
+
+    data: dict[str, Any]
+    skews: tuple[Any, ...]
+    model: Any
+    algorithms: tuple[Any, ...]
+    settings: dict[str, Any]
+    file: Path = field(default=Path("job.toml"), compare=False)
+    several: bool = False  # [[…]] was written: a job for `tacit compare`
+
+    def dataset(self) -> Any:
+        make, known = _source(self.data, str(self.file))
+        return self._said(partial(make, **{k: v for k, v in self.data.items() if k in known}))
+
+    def federations(self) -> list[Any]:
+        """The data set dealt out, once for each skew."""
+        dataset, by = self.dataset(), self.data.get("by")
+        given = {k: v for k, v in self.data.items() if k in _dealing(by)}
+        if by is not None:
+            return [self._said(partial(dataset.by, by, **given))]
+        parties = self.data.get("parties")
+        return [self._said(partial(dataset.split, parties, skew=skew, **given)) for skew in self.skews]
+
+    def train(self) -> dict[str, Any]:
+        """The arguments of `jobs.train`, but for the federation and where the run goes."""
+        if self.several:
+            raise BadJob(f"{self.file} lists several algorithms or skews. Compare them with `tacit compare {self.file}`.")
+        return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **self._for("train")}
+
+    def compare(self) -> dict[str, Any]:
+        """The arguments of `jobs.compare`, but for the federations and where it goes."""
+        settings = self._for("compare")
+        if "seed" in settings:
+            settings = {**{k: v for k, v in settings.items() if k != "seed"}, "seeds": (settings["seed"],)}
+        return {"model": self.model, "algorithms": list(self.algorithms), "data_job": self.resolved()["data"], **settings}
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole job as tables: `load` of its `dumps` is this job again."""
+        skews = [to_table(s) for s in self.skews]
+        algorithms = [to_table(a) for a in self.algorithms]
+        data = {**self.data, **({"skews": skews} if self.several else {"skew": skews[0]} if skews else {})}
+        settings = {k: NONE if v is None else v for k, v in self.settings.items()}
+        return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
+                {"algorithm": algorithms[0]}), "train": settings}
+
+    def _for(self, verb: str) -> dict[str, Any]:
+        known = [*_settings(verb), *(("seed",) if verb == "compare" else ())]
+        for key in self.settings:
+            if key not in known:
+                other = "compare" if verb == "train" else "run"
+                raise BadJob(f"{self.file}, train: {key!r} is for `tacit {other}`. Leave it out here. Known: {', '.join(sorted(known))}.")
+        return dict(self.settings)
+
+    def _said(self, make: Callable[[], Any]) -> Any:
+        """A value that only turns out to be wrong with the data at hand still names the file and the table."""
+        try:
+            return make()
+        except BadParameter as error:
+            raise BadJob(f"{self.file}, data: {error}") from None
+
+
+def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
+    """Read and check a job file; `changes` are lines like "train.rounds=5" that are laid over it first."""
+    file = Path(path)
+    if file.is_dir():
+        raise BadJob(f"{file} is a directory, not a job file. Go on with a run by `tacit run --resume {file}`.")
+    if not file.is_file():
+        beside = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+        raise BadJob(f"there is no job file {file}. " + (nearest(str(file), beside) if beside else "Check the path."))
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets].") from None
+    for change in changes:
+        _change(tables, change)
+    return from_tables(tables, file)
+
+
+def of_run(directory: str | os.PathLike[str]) -> Job:
+    """The job a run directory keeps. A run writes down every setting but those that are None, so one that is missing was None."""
+    file = Path(directory) / "job.toml"
+    if not file.is_file():
+        raise BadRun(f"{directory} holds no run to resume: there is no job.toml in it. Give a directory that `tacit run` wrote.")
+    job = load(file)
+    absent = {k: None for k, hint in _settings("train").items() if type(None) in typing.get_args(hint) and k not in job.settings}
+    return dataclasses.replace(job, settings={**absent, **job.settings})
+
+
+def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job:
+    """Check the tables of a job; `file` is who is blamed, and what relative paths are relative to."""
+    from . import algorithms, data, models
+
+    where = str(file)
+    _only_known(where, tables, TABLES)
+    if "data" not in tables:
+        raise BadJob(f"{where}: there is no [data] table. Begin with one: [data] name = \"digits\", parties = 10. "
+                     f"Data sets: {', '.join(data.ALL)}.")
+    raw = _table(where, "data", tables["data"])
+    for one, table in (("algorithm", tables), ("skew", raw)):
+        if one in table and f"{one}s" in table:
+            raise BadJob(f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list `{one}s` for a comparison.")
+    skews = [_made(t, data.SKEWS, f"{where}, {at}") for at, t in _listed(where, "data.skew", raw.get("skew"), raw.get("skews"))]
+    rooms: dict[str, Mapping[str, type]] = {"solver": algorithms.solvers.ALL, "schedule": algorithms.schedules.ALL}
+    listed = _listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", {"name": "FedAvg"})]
+    several = "algorithms" in tables or "skews" in raw
+    values = _data(raw, skews, file)
+    model = _made(tables.get("model", "mlp"), models.ALL, f"{where}, model")
+    chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}", rooms) for at, t in listed)
+    settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
+    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several)
+
+
+def dumps(tables: Mapping[str, Any]) -> str:
+    """Tables as TOML text."""
+    import tomli_w
+
+    return tomli_w.dumps({k: v for k, v in tables.items() if v is not None})
+
+
+def _change(tables: dict[str, Any], change: str) -> None:
+    """Lay "train.rounds=5" over the tables; the value is TOML, or else text."""
+    path, equals, text = change.partition("=")
+    *outer, last = keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys) or len(keys) < 2:
+        raise BadJob(f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or algorithm.solver.momentum=0.9.")
+    here: Any = tables
+    try:
+        for key in outer:
+            here = here[int(key)] if isinstance(here, list) else here.setdefault(key, {})
+        here[int(last) if isinstance(here, list) else last] = value_of(text)
+    except (TypeError, ValueError, IndexError, AttributeError):
+        raise BadJob(f"{change!r} does not fit this job: {'.'.join(outer)} is no table here. "
+                     "In a list, count from 0: algorithms.0.mu=0.1.") from None
+
+
+def value_of(text: str) -> Any:
+    """A value as TOML has it; what is none is text, so that quotes may be left out on the command line."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
+    """[data] without its skews: every value given or by default, paths absolute."""
+    from .data import ByColumn
+
+    where = f"{file}, data"
+    flat = {k: v for k, v in raw.items() if k not in ("skew", "skews")}
+    make, source = _source(flat, str(file))
+    dealing = {**_dealing(flat.get("by")), "by": str}
+    if "by" not in flat:
+        dealing["parties"] = int
+    elif "parties" in flat and "parties" not in source:
+        raise BadJob(f"{where}: both `parties` and `by` are there. `by` makes one party of each value of a column, so leave `parties` out.")
+    known = {"name": str, **source, **dealing}
+    _only_known(where, flat, known)
+    values = {key: _value(where, key, flat[key], known[key]) for key in flat}
+    for key, hint in known.items():
+        if isinstance(values.get(key), str) and any(typing.get_origin(a) is os.PathLike for a in typing.get_args(hint)):
+            values[key] = str((file.parent / Path(values[key]).expanduser()).resolve())
+    if "by" in flat and skews:
+        raise BadJob(f"{where}: both `by` and a skew are there. `by` already says who holds which rows: leave one of them out.")
+    if "by" not in flat and "parties" not in flat and not any(isinstance(s, ByColumn) for s in skews):
+        raise BadJob(f"{where}: it is not said who holds the rows. Add `parties = 10`, or `by` with a column that tells parties apart.")
+    defaults = {k: p.default for f in (make, _deal(flat.get("by"))) for k, p in inspect.signature(f).parameters.items() if k in known}
+    filled = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
+    if "by" not in flat and "parties" in source and "parties" not in values:
+        filled.pop("parties", None)
+    return {k: v for k, v in {**filled, **values}.items() if v is not None}
+
+
+def _source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The function that makes the data set, and what it takes."""
+    from . import data
+
+    if "path" in table:
+        packed = str(table["path"]).lower().removesuffix(".gz").removesuffix(".zip")
+        make: Callable[..., Any] = data.from_parquet if packed.endswith((".parquet", ".pq")) else data.from_csv
+        if "label" not in table:
+            raise BadJob(f"{file}, data: there is no `label` beside `path`. Name the column to predict: label = \"…\".")
+    elif "name" not in table:
+        raise BadJob(f"{file}, data: there is neither a `name` nor a `path`. Data sets: {', '.join(data.ALL)}.")
+    elif table["name"] not in data.ALL:
+        raise BadJob(f"{file}, data: {table['name']!r} is not a data set. {nearest(str(table['name']), list(data.ALL))}")
+    else:
+        make = data.ALL[table["name"]]
+    return make, _hints(make)
+
+
+def _deal(by: Any) -> Callable[..., Any]:
+    from .data import Dataset
+
+    return Dataset.split if by is None else Dataset.by
+
+
+def _dealing(by: Any) -> dict[str, Any]:
+    return {k: v for k, v in _hints(_deal(by)).items() if k not in ("self", "parties", "skew", "column")}
+
+
+def _settings(verb: str) -> dict[str, Any]:
+    import tacit
+
+    return {k: v for k, v in _hints(getattr(tacit, verb)).items() if k not in OURS}
+
+
+def _train(table: dict[str, Any], where: str) -> dict[str, Any]:
+    known = {**_settings("compare"), **_settings("train")}
+    _only_known(where, table, known)
+    if "seed" in table and "seeds" in table:
+        raise BadJob(f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison.")
+    return {key: _value(where, key, value, known[key]) for key, value in table.items()}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return {p.name: Any if p.annotation is inspect.Parameter.empty else p.annotation
+            for p in inspect.signature(function, eval_str=True).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+
+
+def _made(table: Any, members: Mapping[str, type], where: str, rooms: Mapping[str, Mapping[str, type]] | None = None) -> Any:
+    """A constructor from its table. Each name only where it belongs: no solver for an algorithm, no schedule for a solver."""
+    rooms = rooms or {}
+    if isinstance(table, str):
+        table = {"name": table}
+    if not isinstance(table, Mapping):
+        raise BadJob(str(bad(where, "value", table, "a table with a `name`, or a name alone")))
+    cls = {k.lower(): v for k, v in members.items()}.get(str(table.get("name")).lower())
+    if cls is None:
+        return from_table(table, members, where)  # which says what is wrong with the name
+    hints = typing.get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        if f.name in table and f.metadata.get("kind") == "part":
+            _made(table[f.name], rooms[f.name], f"{where}.{f.name}", rooms)
+        elif f.name in table and not f.metadata:
+            _value(where, f.name, table[f.name], hints[f.name])
+    try:
+        return from_table(table, {**{k: v for room in rooms.values() for k, v in room.items()}, **members}, where)
+    except BadParameter as error:
+        raise BadJob(f"{where}: {error}") from None
+
+
+def _named_as_listed(model: Any) -> dict[str, Any]:
+    from . import models
+
+    return {**to_table(model), "name": next(k for k, v in models.ALL.items() if v is type(model))}
+
+
+def _table(where: str, name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadJob(str(bad(where, name, value, f"a table, written as [{name}]")))
+    return value
+
+
+def _listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
+    """(where it stands, its table) of what [name] or [[names]] gives."""
+    if many is None:
+        return [] if one is None else [(name, one)]
+    if not isinstance(many, list) or not many:
+        raise BadJob(str(bad(where, f"{name}s", many, f"a list of at least one table, each written as [[{name}s]]")))
+    return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
+
+
+def _only_known(where: str, table: Mapping[str, Any], known: typing.Iterable[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise BadJob(f"{where}: {key!r} is not known here. {nearest(key, list(known))}")
+
+
+def _value(where: str, key: str, value: Any, hint: Any) -> Any:
+    """The value, held to the type its function declares; "none" is None where None may stand."""
+    if value == NONE and type(None) in typing.get_args(hint):
+        return None
+    if not _fits(value, hint):
+        raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_words(hint))))))
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in args)
+    if origin in (tuple, list, Sequence):
+        return isinstance(value, list) and all(_fits(v, args[0]) for v in value)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return hint in (bool, int, str) and type(value) is hint
+
+
+def _words(hint: Any, many: bool = False) -> list[str]:
+    """What a type allows, in words a job file's author knows."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return [word for a in args for word in _words(a, many)]
+    if origin in (tuple, list, Sequence):
+        return ["a list of " + " or ".join(_words(args[0], many=True))]
+    names = {bool: ("true or false",) * 2, int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("text", "texts"),
+             type(None): (f'"{NONE}"',) * 2}
+    return [names[hint][many]] if hint in names else []

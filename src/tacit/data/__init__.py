@@ -1,0 +1,65 @@
+"""Data: data sets, and the ways their rows come to lie with parties.
+
+    fed = data.digits().split(10, skew=data.Dirichlet(0.5), seed=0)
+    fed = data.from_csv("patients.csv", label="ill").by("hospital")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import BadJob
+from ..parameters import nearest
+from .adult import adult
+from .arrays import from_arrays
+from .breast_cancer import breast_cancer
+from .cifar10 import cifar10
+from .digits import digits
+from .fashion_mnist import fashion_mnist
+from .federation import Dataset, Federation, Holdings, Rows
+from .gaussian_blobs import gaussian_blobs
+from .heart_disease import heart_disease
+from .iris import iris
+from .mnist import mnist
+from .skews import (
+    IID,
+    SKEWS,
+    ByColumn,
+    ConceptDrift,
+    ConceptShift,
+    CovariateShift,
+    Dirichlet,
+    FeatureNoise,
+    LabelsPerParty,
+    Quantity,
+    Skew,
+)
+from .synthetic import synthetic
+from .tables import Recipe, from_csv, from_frame, from_parquet
+from .wine import wine
+
+ALL: dict[str, Callable[..., Dataset]] = {
+    "digits": digits, "iris": iris, "breast_cancer": breast_cancer, "wine": wine, "synthetic": synthetic, "gaussian_blobs": gaussian_blobs,
+    "mnist": mnist, "fashion_mnist": fashion_mnist, "cifar10": cifar10, "heart_disease": heart_disease, "adult": adult,
+}
+
+__all__ = [
+    "ALL", "IID", "SKEWS", "ByColumn", "ConceptDrift", "ConceptShift", "CovariateShift", "Dataset", "Dirichlet", "FeatureNoise",
+    "Federation", "Holdings", "LabelsPerParty", "Quantity", "Recipe", "Rows", "Skew", "adult", "breast_cancer", "cifar10", "digits",
+    "fashion_mnist", "from_arrays", "from_csv", "from_frame", "from_parquet", "gaussian_blobs", "heart_disease", "iris", "load", "mnist",
+    "synthetic", "wine",
+]
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """A data set by its name, for job files and the command line; a mistyped name or option is refused with the nearest right one."""
+    import inspect
+
+    if name not in ALL:
+        raise BadJob(f"data: {name!r} is not a data set. {nearest(str(name), list(ALL))}")
+    known = list(inspect.signature(ALL[name]).parameters)
+    for option in options:
+        if option not in known:
+            raise BadJob(f"data: {name} has no option {option!r}. {nearest(option, known)}")
+    return ALL[name](**options)

@@ -1,0 +1,146 @@
+"""A data set from arrays in memory, and the global test split every data set without one of its own goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BadData, MissingExtra
+from ..parameters import bad
+from .federation import Dataset, Rows
+
+
+def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes: int | None = None, name: str = "arrays",
+                columns: Sequence[str] = (), labels: Sequence[str] = (), groups: dict[str, Any] | None = None, tokens: bool = False,
+                test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Rows from numpy arrays, tensors or lists.
+
+    Whole-number, true/false or text `y` are classes; `y` with a fraction part are targets of a regression. Labels other than 0, 1, 2, … are
+    numbered in their order and their names kept. `tokens=True` keeps `x` as whole numbers. Without `test`, a stratified
+    `test_fraction` of the rows becomes the global test set.
+    """
+    xs, ys = _features(name, "x", x, tokens), _array(name, "y", y)
+    xt, yt = (xs[:0], ys[:0]) if test is None else (_features(name, "test x", test[0], tokens), _array(name, "test y", test[1]))
+    for what, a, b in (("x and y", xs, ys), ("the test x and y", xt, yt)):
+        if len(a) != len(b) or b.ndim != 1:
+            raise BadData(f"{name}: {what} do not fit: {len(a)} rows and labels of shape {tuple(b.shape)}. Give one label a row.")
+    if len(xs) == 0:
+        raise BadData(f"{name}: there are no rows. Give at least two.")
+    if xt.shape[1:] != xs.shape[1:]:
+        raise BadData(f"{name}: a test row has shape {tuple(xt.shape[1:])}, a training row {tuple(xs.shape[1:])}. Encode both alike.")
+    yy, names = _targets(name, np.concatenate([ys, yt]), classes)
+    groups = {key: np.asarray(values) for key, values in (groups or {}).items()}
+    for key, values in groups.items():
+        if len(values) != len(xs):
+            raise BadData(f"{name}: the group {key!r} has {len(values)} values for {len(xs)} rows. Give one a row.")
+    if labels and names is not None and len(labels) != len(names):
+        raise BadData(f"{name}: {len(labels)} names for {len(names)} labels. Give one name a label.")
+    whole = Dataset(name, Rows(xs, yy[: len(ys)]), Rows(xt, yy[len(ys) :]), None if names is None else len(names), tuple(columns),
+                    tuple(labels) or names or (), groups)
+    return whole if test is not None else with_test(whole, test_fraction, seed)
+
+
+def with_test(data: Dataset, fraction: float, seed: int, strata: np.ndarray | None = None) -> Dataset:
+    """Move a stratified share of the rows, by label unless told otherwise, into the global test set."""
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
+        raise bad(data.name, "test_fraction", fraction, "a number at least 0 and below 1")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise bad(data.name, "seed", seed, "a whole number at least 0")
+    n = len(data)
+    if strata is None:
+        strata = np.zeros(n, dtype=np.int64) if data.classes is None else data.rows.y.numpy()
+    tested = stratified(strata, round(fraction * n), np.random.default_rng([int(seed), 4]))
+    return chosen(data, np.delete(np.arange(n), tested), tested)
+
+
+def chosen(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
+    """The same data set with the rows `rest` to train on and the rows `tested` as the global test set."""
+    return Dataset(data.name, _take(data.rows, rest), _take(data.rows, tested), data.classes, data.columns, data.labels,
+                   {key: values[rest] for key, values in data.groups.items()}, {key: values[tested] for key, values in data.groups.items()},
+                   None if data.table is None else data.table.take(rest, tested))
+
+
+def stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` rows in random order, each stratum in proportion (largest remainders), none emptied."""
+    _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
+    exact = sizes * count / max(len(strata), 1)
+    take = np.minimum(np.floor(exact).astype(np.int64), sizes - 1)
+    for k in np.argsort(take - exact, kind="stable")[: max(0, count - take.sum())]:
+        take[k] += take[k] < sizes[k] - 1
+    order = np.lexsort((rng.random(len(strata)), place))
+    position = np.arange(len(strata)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return rng.permutation(order[position < np.repeat(take, sizes)])
+
+
+def bundled(name: str, loader: str, test_fraction: float, seed: int, scale: float | None = None, shape: tuple[int, ...] = ()) -> Dataset:
+    """One of the small sets that come inside scikit-learn; features divided by `scale`, or else standardised by pooled statistics."""
+    try:
+        from sklearn import datasets
+    except ImportError:
+        raise MissingExtra(f"data.{name}()", "data", "scikit-learn") from None
+    raw = getattr(datasets, loader)()
+    x = np.asarray(raw.data, dtype=np.float64)
+    x = x / scale if scale else (x - x.mean(0)) / x.std(0)
+    return from_arrays(x.reshape(len(x), *shape) if shape else x, raw.target, name=name, columns=[str(f) for f in raw.feature_names],
+                       labels=[str(t) for t in raw.target_names], test_fraction=test_fraction, seed=seed)
+
+
+def _take(rows: Rows, index: np.ndarray) -> Rows:
+    i = torch.from_numpy(np.ascontiguousarray(index, dtype=np.int64))
+    return Rows(rows.x[i], rows.y[i])
+
+
+def _array(name: str, what: str, values: Any) -> np.ndarray:
+    a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if a.dtype == object and what.endswith("y"):
+        a = a.astype(str)
+    if a.dtype.kind not in "biufUS":
+        raise BadData(f"{name}: {what} holds {a.dtype} values, not numbers{' or text' if what.endswith('y') else ''}. Encode them first, "
+                      "or read the table with from_csv.")
+    return a
+
+
+def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
+    try:
+        a = _array(name, what, values)
+    except ValueError as error:
+        if isinstance(error, BadData):
+            raise
+        raise BadData(f"{name}: {what} is no array: {error}. Give every row the same shape.") from None
+    if a.dtype.kind in "US":
+        raise BadData(f"{name}: {what} holds text, e.g. {str(a.flat[0])!r}. Encode it first, or read the table with from_csv.")
+    if a.ndim < 2 and not tokens:
+        raise BadData(f"{name}: {what} has shape {tuple(a.shape)}. Give one row an example: [rows, features] or [rows, channels, h, w].")
+    if tokens:
+        if a.dtype.kind not in "biu":
+            raise BadData(f"{name}: {what} holds {a.dtype} values; tokens are whole numbers.")
+        return torch.from_numpy(a.astype(np.int64))
+    x = torch.from_numpy(np.ascontiguousarray(a, dtype=np.float32))
+    if not torch.isfinite(x).all():
+        row = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[0])
+        raise BadData(f"{name}: {what} has a value that is missing or infinite in row {row}. Fill it, or read the table with from_csv.")
+    return x
+
+
+def _targets(name: str, y: np.ndarray, classes: int | None) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Labels as numbers 0, 1, … and their names; (targets, None) for a regression."""
+    if y.dtype.kind == "f" and classes is None:
+        t = torch.from_numpy(y.astype(np.float32))
+        if not torch.isfinite(t).all():
+            raise BadData(f"{name}: a target is missing or infinite in row {int((~torch.isfinite(t)).nonzero()[0])}. Fill or drop it.")
+        return t, None
+    if classes is not None:
+        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+            raise bad(name, "classes", classes, "a whole number at least 2")
+        if y.dtype.kind in "US" or (y != y.astype(np.int64)).any() or y.min() < 0 or y.max() >= classes:
+            raise BadData(f"{name}: with classes={classes} every label must be a whole number from 0 to {classes - 1}; "
+                          f"found {str(np.unique(y)[[0, -1]].tolist())[1:-1]}.")
+        return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(classes))
+    kinds, place = np.unique(y, return_inverse=True)
+    if len(kinds) < 2:
+        raise BadData(f"{name}: every row has the label {str(kinds[0])!r}. There is nothing to learn from one class; give two or more.")
+    return torch.from_numpy(place.astype(np.int64)), tuple(str(k) for k in kinds.tolist())

@@ -1,0 +1,11 @@
+"""Breast cancer Wisconsin (diagnostic): 569 tumours, 30 measurements (W. Wolberg et al. 1995; the copy inside scikit-learn)."""
+
+from __future__ import annotations
+
+from .arrays import bundled
+from .federation import Dataset
+
+
+def breast_cancer(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Malignant (0) or benign (1); standardised over all rows."""
+    return bundled("breast_cancer", "load_breast_cancer", test_fraction, seed)

@@ -1,0 +1,277 @@
+"""Who holds which rows: a data set, and the same rows dealt out to parties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BadData
+from ..parameters import bad, check, nearest
+
+if TYPE_CHECKING:
+    from .skews import Skew
+    from .tables import Table
+
+
+class Rows(NamedTuple):
+    """Examples and their labels, one per row. `x` is float32 (or int64 tokens), `y` int64 classes or float32 targets."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Holdings(NamedTuple):
+    """Which rows each party holds, without a list per party: party k has `index[start[k]:start[k + 1]]`.
+
+    Two flat arrays stay small and fast with 100,000 parties, where 100,000 little tensors do not.
+    """
+
+    index: Tensor  # type: ignore[assignment]  # the rows, not tuple.index
+    start: Tensor
+
+    def of(self, k: int) -> Tensor:
+        return self.index[int(self.start[k]) : int(self.start[k + 1])]
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.start[1:] - self.start[:-1]
+
+    @property
+    def owner(self) -> Tensor:
+        """The party of each entry of `index`."""
+        return torch.repeat_interleave(torch.arange(len(self.start) - 1), self.sizes)
+
+    @classmethod
+    def from_lists(cls, lists: list[Any]) -> Holdings:
+        sizes = torch.tensor([0] + [len(rows) for rows in lists])
+        flat = [torch.as_tensor(rows, dtype=torch.int64) for rows in lists]
+        return cls(torch.cat(flat) if flat else torch.empty(0, dtype=torch.int64), sizes.cumsum(0))
+
+    @classmethod
+    def from_owners(cls, index: np.ndarray, owner: np.ndarray, parties: int) -> Holdings:
+        """`owner[i]` holds row `index[i]`; the order within a party is kept."""
+        order = np.argsort(owner, kind="stable")
+        start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parties))])
+        return cls(torch.from_numpy(np.ascontiguousarray(index[order], dtype=np.int64)), torch.from_numpy(start.astype(np.int64)))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The rows of all parties in one stack, and who holds which.
+
+    `rows` are everyone's training and held-out rows together; `train` and `held` say which of them belong to whom and
+    are disjoint. `test` is the global test set. In a simulation one process has it all; a real party has only its own.
+    `notes` say what a reader of the results should know about how the rows were dealt and encoded.
+    """
+
+    name: str
+    rows: Rows
+    train: Holdings
+    held: Holdings
+    test: Rows
+    classes: int | None  # None: regression
+    parties: tuple[str, ...]
+    skew: Skew | None = None
+    seed: int = 0
+    columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+    @property
+    def sizes(self) -> Tensor:
+        """How many rows each party has, held-out ones included."""
+        return self.train.sizes + self.held.sizes
+
+    @property
+    def owner(self) -> Tensor:
+        """The party of every row of `rows`."""
+        owner = torch.empty(len(self.rows.y), dtype=torch.int64)
+        for holdings in (self.train, self.held):
+            owner[holdings.index] = holdings.owner
+        return owner
+
+    def at(self, round: int) -> Rows:
+        """The rows as they are in this round; only ConceptDrift changes them from round to round."""
+        return self.rows if self.skew is None else self.skew.at(self, round)
+
+    def test_at(self, round: int) -> Rows:
+        """The global test set as it is in this round: under ConceptDrift it moves with the rows."""
+        return self.test if self.skew is None else self.skew.test_at(self, round)
+
+    def party(self, k: int | str) -> Federation:
+        """What party k alone has: its own rows, and no one else's; the global test set is the server's and is left out."""
+        if isinstance(k, str):
+            if k not in self.parties:
+                raise BadData(f"{self.name}: there is no party {k!r}. {nearest(k, list(self.parties[:50]))}")
+            k = self.parties.index(k)
+        mine, held = self.train.of(k), self.held.of(k)
+        index = torch.cat([mine, held])
+        rows = Rows(self.rows.x[index], self.rows.y[index])
+        here = torch.arange(len(index))
+        # The skew stays: a concept drifts at a real party as it does in simulation. What `deal` and `alter` did is in the rows.
+        return replace(self, rows=rows, train=Holdings.from_lists([here[: len(mine)]]), held=Holdings.from_lists([here[len(mine) :]]),
+                       test=Rows(rows.x[:0], rows.y[:0]), parties=(self.parties[k],))
+
+    def summary(self) -> dict[str, Any]:
+        """Who holds what, as plain values: sizes, labels × parties, and how far each party's features lie from the pooled mean."""
+        counts = None
+        if self.classes is not None:
+            cell = self.owner * self.classes + self.rows.y
+            counts = torch.bincount(cell, minlength=len(self) * self.classes).reshape(len(self), self.classes).tolist()
+        labels = self.labels or tuple(str(c) for c in range(self.classes or 0))
+        return {"name": self.name, "parties": list(self.parties), "sizes": self.sizes.tolist(), "labels": list(labels), "counts": counts,
+                "shift": self._shift()}
+
+    def _shift(self) -> list[float] | None:
+        """Per party: |its mean − the pooled mean| in pooled standard deviations, averaged over the features that vary."""
+        if not self.rows.x.is_floating_point():
+            return None  # tokens have no mean
+        x = self.rows.x.reshape(len(self.rows.y), -1)
+        std, mean = torch.std_mean(x, dim=0, correction=0)
+        varies = std > 1e-12
+        if not varies.any():
+            return [0.0] * len(self)
+        rows = Holdings.from_owners(np.arange(len(x)), self.owner.numpy(), len(self))
+        shift = []
+        many = max(1, 2**22 // x.shape[1])  # 16 MiB at a time, however many rows and parties there are
+        for first in range(0, len(self), many):
+            start = rows.start[first : first + many + 1]
+            sizes = start[1:] - start[:-1]
+            here = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+            sums = torch.zeros(len(sizes), x.shape[1])
+            for index, party in zip(rows.index[start[0] : start[-1]].split(many), here.split(many)):
+                sums.index_add_(0, party, x[index])
+            shift += ((sums / sizes.clamp(min=1)[:, None] - mean).abs() / std)[:, varies].mean(dim=1).tolist()
+        return shift
+
+    def plot(self, path: Any = None) -> Any:
+        """The heat map of labels × parties, the sizes and the feature shift as a drawing; with `path` it is saved too."""
+        from ..report import figures
+
+        figure: Any = figures.federation(self.summary())
+        if path is not None:
+            figure.save(path)
+        return figure
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows nobody has dealt out yet. `groups` keeps columns that say where a row came from (a hospital, a writer).
+
+    A data set made of a table keeps the raw `table` too: its rows are then laid out but not yet standardised (a missing number
+    is NaN), because whose statistics to use is only known once the rows have owners; `split` and `by` do it.
+    """
+
+    name: str
+    rows: Rows
+    test: Rows
+    classes: int | None
+    columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    groups: dict[str, np.ndarray] = field(default_factory=dict)
+    test_groups: dict[str, np.ndarray] = field(default_factory=dict)
+    table: Table | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows.y)
+
+    def column(self, name: str, test: bool = False) -> np.ndarray | None:
+        """The values that say where a row came from, as text; None when the test set does not have them."""
+        groups = self.test_groups if test else self.groups
+        if name in groups:
+            return groups[name].astype(str)
+        values = None if self.table is None else self.table.values(name, test)
+        if values is None and not test:
+            known = list(self.groups) + ([] if self.table is None else [str(c) for c in self.table.frame.columns])
+            raise BadData(f"{self.name} has no column {name!r} to deal by. " + (nearest(name, known) if known else "It has none at all."))
+        return values
+
+    def split(self, parties: int | None, skew: Skew | None = None, seed: int = 0, held_fraction: float = 0.1,
+              min_size: int | None = None) -> Federation:
+        """Deal the rows out to `parties`, as `skew` says (IID when None).
+
+        Every row goes to exactly one party (`Dirichlet(variant="party")` alone leaves rows unused). Each party keeps back
+        `held_fraction` of its rows to measure itself by; it always has a row to train on. `min_size` is the fewest rows a
+        party may have: by default 10, as NIID-Bench has it, or half of an equal share where that is less.
+        """
+        from .skews import IID, ByColumn
+
+        skew = check(IID() if skew is None else skew)
+        data = self
+        if isinstance(skew, ByColumn):
+            data = self if self.table is None else self.table.without(self, skew.column)
+            found = len(skew.names(data, 0))
+            if parties is not None and parties != found:
+                raise bad("split", "parties", parties, f"{found}, the number of different values in {skew.column!r}", "Or leave it None.")
+            parties, min_size = found, 1 if min_size is None else min_size
+        if not _is_whole(parties, 1, len(data)):
+            raise bad("split", "parties", parties, f"a whole number from 1 to {len(data)}, the number of rows of {self.name}")
+        assert parties is not None
+        share = len(data) // parties
+        min_size = min(10, max(1, share // 2)) if min_size is None else min_size
+        if not _is_whole(min_size, 1, share):
+            raise bad("split", "min_size", min_size, f"a whole number from 1 to {share}, an equal share of the rows")
+        if not _is_whole(seed, 0, None):
+            raise bad("split", "seed", seed, "a whole number at least 0")
+        if isinstance(held_fraction, bool) or not isinstance(held_fraction, int | float) or not 0 <= held_fraction < 1:
+            raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
+        return _dealt(data, parties, skew, int(seed), float(held_fraction), int(min_size))
+
+    def by(self, column: str, seed: int = 0, held_fraction: float = 0.1, min_size: int = 1) -> Federation:
+        """The natural federation: one party for each value of `column`, named after it."""
+        from .skews import ByColumn
+
+        return self.split(None, ByColumn(column), seed=seed, held_fraction=held_fraction, min_size=min_size)
+
+
+def _is_whole(value: Any, least: int, most: int | None) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and value >= least and (most is None or value <= most)
+
+
+def party_names(parties: int) -> tuple[str, ...]:
+    """p00, p01, …: padded so that they sort."""
+    width = len(str(parties))
+    return tuple(f"p{k:0{width}d}" for k in range(parties))
+
+
+def _dealt(data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: float, min_size: int) -> Federation:
+    from .skews import top_up
+
+    # One stream for each decision, so that a different held-out share does not deal the rows differently.
+    dealing, holding, altering = (np.random.default_rng([seed, stream]) for stream in range(3))
+    names = skew.names(data, parties)
+    lists = skew.deal(data, parties, dealing, min_size)
+    notes: list[str] = []
+    if skew.tops_up and min(map(len, lists)) < min_size:
+        notes.append(f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest were topped up from the largest.")
+        lists = top_up(lists, min_size, dealing)
+    sizes = np.fromiter(map(len, lists), dtype=np.int64, count=parties)
+    if sizes.min() < min_size:
+        small = int(sizes.argmin())
+        raise BadData(f"{skew} gives party {names[small]!r} {sizes[small]} rows of {data.name}; each needs at least {min_size}. "
+                      "Ask for fewer parties, a smaller min_size or a milder skew.")
+    index, owner = np.concatenate(lists), np.repeat(np.arange(parties), sizes)
+    rows = data.rows
+    if len(index) < len(data):  # only Dirichlet's party variant leaves rows over: they belong to no one and go
+        rows = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)])
+        notes.append(f"{skew}: {len(index)} of {len(data)} rows are used.")
+        index = np.arange(len(index))
+    order = np.lexsort((holding.random(len(index)), owner))  # each party's rows in an order of its own
+    index, owner = index[order], owner[order]
+    at_least_one = (sizes > 1) & (held_fraction > 0)
+    n_held = np.minimum(np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1)
+    position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    kept_back = position < np.repeat(n_held, sizes)
+    train, held = (Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~kept_back, kept_back))
+    fed = Federation(data.name, rows, train, held, data.test, data.classes, names, skew, seed, data.columns, data.labels, tuple(notes))
+    if data.table is not None:
+        fed = data.table.encoded(fed, skew.test_owner(data, names))
+    return replace(fed, rows=skew.alter(fed, altering))

@@ -1,0 +1,11 @@
+"""Iris: 150 flowers of three species, four measurements (R. A. Fisher 1936; the copy inside scikit-learn)."""
+
+from __future__ import annotations
+
+from .arrays import bundled
+from .federation import Dataset
+
+
+def iris(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Standardised over all rows."""
+    return bundled("iris", "load_iris", test_fraction, seed)

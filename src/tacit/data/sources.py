@@ -1,0 +1,156 @@
+"""Files of published data sets: where they may lie, whether they are the published ones, and how they are fetched.
+
+Looked for in DIR/<name>/ and DIR, where DIR is `data_dir` or else the environment's TACIT_DATA; without either in the user's cache.
+Packed (.gz) or not. What is not found is downloaded, when the network allows, and kept only if its sha256 is the published one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadData, MissingFiles
+
+TIMEOUT = 20  # seconds without a byte before a mirror is given up
+CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Published:
+    """One file as its authors publish it. `inside` is the sum of the unpacked bytes: a .gz packed again by others has another outside."""
+
+    name: str
+    sha256: str = ""
+    inside: str = ""
+    urls: tuple[str, ...] = ()
+
+
+def folders(dataset: str, data_dir: str | os.PathLike[str] | None, also: tuple[str, ...] = ()) -> list[Path]:
+    """Where the files of a data set may lie, the best place first."""
+    given = data_dir if data_dir is not None else os.environ.get("TACIT_DATA")
+    if given:
+        root = Path(given).expanduser()
+        return [root / dataset, root, *(root / a for a in also), *(root / dataset / a for a in also)]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [cache / "tacit" / dataset, *(cache / "tacit" / dataset / a for a in also)]
+
+
+def find(name: str, places: list[Path]) -> Path | None:
+    """The file, as named or with .gz put on or taken off."""
+    other = name.removesuffix(".gz") if name.endswith(".gz") else name + ".gz"
+    for folder in places:
+        for candidate in (folder / name, folder / other):
+            if candidate.is_file():
+                return candidate
+    return None
+
+
+def contents(dataset: str, files: tuple[Published, ...], places: list[Path], verify: bool, download: bool) -> list[bytes]:
+    """The unpacked bytes of every file: all of them, or an error that says which are missing and where they go."""
+    found = [find(f.name, places) for f in files]
+    if None in found:
+        absent = tuple(f for f, path in zip(files, found) if path is None)
+        fetch(dataset, absent, places, download)
+        found = [find(f.name, places) for f in files]
+    return [read(dataset, f, path, verify) for f, path in zip(files, found) if path is not None]
+
+
+def read(dataset: str, file: Published, path: Path, verify: bool) -> bytes:
+    """The unpacked bytes of one file, held to the published sum."""
+    data = path.read_bytes()
+    packed = path.suffix == ".gz"
+    try:
+        plain = gzip.decompress(data) if packed else data
+    except (OSError, EOFError) as error:
+        raise BadData(f"{dataset}: {path} cannot be unpacked ({error}): cut short, or no gzip file. Delete it and get it again.") from None
+    if verify:
+        if file.inside:
+            confirm(dataset, path, plain, file.inside)
+        elif file.sha256 and path.name == file.name:
+            confirm(dataset, path, data, file.sha256)
+    return plain
+
+
+def confirm(dataset: str, path: Path | str, data: bytes, published: str) -> None:
+    """Refuse bytes whose md5 or sha256 (told apart by length) is not the published one."""
+    algorithm = "md5" if len(published) == 32 else "sha256"
+    found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+    if found != published:
+        raise BadData(f"{dataset}: {path} is not the published file: its {algorithm} is {found}, not {published}. "
+                      "Delete it and get it again, or pass verify=False if it is a file of your own in the same format.")
+
+
+def fetch(dataset: str, files: tuple[Published, ...], places: list[Path], download: bool) -> None:
+    """Download the files into the first place, or say which files to put where."""
+    why = "Downloading was turned off."
+    for file in files if download else ():
+        reasons = []
+        for url in file.urls:
+            try:
+                download_file(dataset, url, places[0] / file.name, file.sha256)
+                break
+            except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+                reasons.append(f"{url}: {getattr(error, 'reason', error)}")
+        else:
+            why = f"The download failed ({'; '.join(reasons)})." if reasons else "They have no address to download them from."
+            raise missing(dataset, files, places, why)
+    if not download:
+        raise missing(dataset, files, places, why)
+
+
+def missing(dataset: str, files: tuple[Published, ...], places: list[Path], why: str) -> MissingFiles:
+    names = ", ".join(f.name for f in files)
+    pages = sorted({url.rsplit("/", 1)[0] + "/" for f in files for url in f.urls[:1]})
+    return MissingFiles(f"{dataset}: missing {names}. {why} Put {'it' if len(files) == 1 else 'them'} in {places[0]}"
+                        + (f" (published at {', '.join(pages)})" if pages else "")
+                        + f", or name the folder that has {dataset}/ in it: data_dir=…, --data-dir or TACIT_DATA.")
+
+
+def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
+    """Fetch into NAME.part, going on where an earlier try stopped; NAME appears only whole and with the right sum."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # 416: the part is already as long as the file, or longer
+            raise
+        answer = None
+    if answer is not None:
+        with answer:
+            resumed = answer.status == 206
+            length = int(answer.headers.get("Content-Length") or 0) + (have if resumed else 0)
+            with part.open("ab" if resumed else "wb") as out, _progress(target.name, length, have if resumed else 0) as advance:
+                while block := answer.read(CHUNK):
+                    out.write(block)
+                    advance(len(block))
+        if length and part.stat().st_size < length:
+            raise ConnectionError(f"the connection ended after {part.stat().st_size} of {length} bytes; try again to go on from there")
+    try:
+        confirm(dataset, url, part.read_bytes(), sha256)
+    except BadData:
+        part.unlink()  # going on from wrong bytes would never end well
+        raise
+    os.replace(part, target)
+
+
+@contextmanager
+def _progress(name: str, length: int, done: int) -> Iterator[Any]:
+    """A bar on the error stream while a file comes in."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=length or None, completed=done)
+        yield lambda n: bar.advance(task, n)

@@ -1,0 +1,11 @@
+"""Wine: 178 wines of three growers, 13 chemical measurements (M. Forina et al. 1991; the copy inside scikit-learn)."""
+
+from __future__ import annotations
+
+from .arrays import bundled
+from .federation import Dataset
+
+
+def wine(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """Standardised over all rows."""
+    return bundled("wine", "load_wine", test_fraction, seed)

@@ -1,0 +1,61 @@
+"""Every error a user can cause, as one small tree.
+
+TacitError
+├── BadParameter     a parameter has a value it may not have          (also a ValueError)
+├── BadData          rows, columns or labels that cannot be used      (also a ValueError)
+├── MissingFiles     a data set's files are not where they should be  (also a FileNotFoundError)
+├── MissingExtra     an optional dependency is not installed          (also an ImportError)
+├── BadJob           a job file cannot be understood                  (also a ValueError)
+├── BadRun           a run directory cannot be read, resumed or written
+├── ProtocolError    a party said something the protocol does not allow
+│   └── BadFrame     bytes that are no message                        (also a ValueError)
+└── PartyFailed      a party's program stopped with an error; it names the party
+
+Each message says what happened, why, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class TacitError(Exception):
+    """The root: `except tacit.TacitError` catches everything tacit says about your input."""
+
+
+class BadParameter(TacitError, ValueError):
+    pass
+
+
+class BadData(TacitError, ValueError):
+    pass
+
+
+class MissingFiles(TacitError, FileNotFoundError):
+    pass
+
+
+class MissingExtra(TacitError, ImportError):
+    def __init__(self, what: str, extra: str, package: str):
+        super().__init__(f"{what} needs the package {package!r}, which is not installed. Install it with: pip install 'tacit[{extra}]'")
+
+
+class BadJob(TacitError, ValueError):
+    pass
+
+
+class BadRun(TacitError):
+    pass
+
+
+class ProtocolError(TacitError):
+    pass
+
+
+class BadFrame(ProtocolError, ValueError):
+    pass
+
+
+class PartyFailed(TacitError):
+    def __init__(self, party: str, error: BaseException):
+        super().__init__(f"party {party!r} failed: {type(error).__name__}: {error}")
+        self.party = party
+        self.error = error

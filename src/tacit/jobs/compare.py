@@ -1,0 +1,174 @@
+"""tacit.compare: algorithms × skews × seeds, with the two baselines that matter."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.federation import Federation, Holdings
+from ..errors import BadParameter, BadRun
+from ..parameters import bad
+from ..report import verdict
+from ..results import Comparison, Result
+from ..runs import Event, write_whole
+from ..runtimes.cohort import stackable
+from .plan import Plan, make_plan
+from .simulated import plain
+from .train import train_side_by_side
+
+CENTRAL, ALONE = "central", "local only"
+
+
+def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
+            per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
+            device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None,
+            out: str | Path | None = None, landscape: bool = False, data_job: dict[str, Any] | None = None,
+            watch: Callable[[Event], None] | None = None) -> Comparison:
+    """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
+
+    Whatever shares a model and an algorithm runs as one stack, and each row comes out as if it had run alone. The baselines take as many
+    passes over the data as a party does (`rounds` × `local_epochs`), with the first algorithm's learning rate and solver.
+    `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
+    """
+    federations = [feds] if isinstance(feds, Federation) else list(feds)
+    if not federations or not algorithms:
+        raise BadParameter("compare: give at least one federation and at least one algorithm.")
+    if match not in (None, "effective_update"):
+        raise bad("compare", "match", match, "None or 'effective_update'")
+    seed_list = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not seed_list:
+        raise bad("compare", "seeds", seeds, "a whole number of at least 1, or a list of seeds")
+    directory = None if out is None else Path(out)
+    if directory is not None and (directory / "compare.json").exists():
+        raise BadRun(f"{directory} already holds a comparison. Give another directory.")
+    common = dict(model=model, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size,
+                  device=device, precision=precision, engine=engine, evaluate_every=evaluate_every)
+    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, **common)  # type: ignore[arg-type]
+             for (fed, skew) in zip(federations, _names(federations)) for a, label in zip(algorithms, _labels(algorithms)) for s in seed_list]
+    if match:
+        plans = [_matched(p, plans[0].effective_update) for p in plans]
+    baselines = [b for p in plans if p.label == plans[0].label for b in (_central(p), *_alone(p))]
+    results = _all([*plans, *baselines], directory, landscape, data_job, watch)
+    shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
+    summary = _summarise([*plans, *baselines], results, directory)
+    if directory is not None:
+        write_whole(directory / "compare.json", json.dumps(summary, indent=1))
+    return Comparison([results[i] for i in shown], summary, directory)
+
+
+def _all(plans: list[Plan], directory: Path | None, landscape: bool, data_job: Any, watch: Any) -> list[Result]:
+    """Every run, grouped into stacks of what can share one."""
+    groups: list[list[int]] = []
+    for i, p in enumerate(plans):
+        for group in groups:
+            q = plans[group[0]]
+            if stackable(p.algorithm, q.algorithm) and _shape(p) == _shape(q):
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    results: list[Any] = [None] * len(plans)
+    for group in groups:
+        outs = [None if directory is None or plans[i].label == ALONE else directory / "runs" / _folder(i, plans[i]) for i in group]
+        picture = landscape and plans[group[0]].label not in (CENTRAL, ALONE)
+        for i, result in zip(group, train_side_by_side([plans[i] for i in group], outs, landscape=picture, data_jobs=[data_job] * len(group), watch=watch)):
+            results[i] = result
+    return results
+
+
+def _shape(p: Plan) -> Any:
+    """What runs must share to be stacked: the model, the length, the batches; pictures are drawn for the algorithms only."""
+    rows = p.fed.rows.x
+    return (id(p.model) if not isinstance(p.model, str) else p.model, tuple(rows.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps,
+            p.label in (CENTRAL, ALONE))
+
+
+def _folder(i: int, p: Plan) -> str:
+    text = "".join(c if c.isalnum() else "-" for c in f"{p.label}-{p.skew}-{p.seed}".lower())
+    return f"{i:02d}-" + "-".join(part for part in text.split("-") if part)
+
+
+def _names(feds: list[Federation]) -> list[str]:
+    """The skews' own names, with the data set's in front where there are several."""
+
+    several = len({f.name for f in feds}) > 1
+    names = [(f"{f.name}, " if several else "") + ("natural" if f.skew is None else repr(f.skew)) for f in feds]
+    return [n if names.count(n) == 1 else f"{n}, {len(f)} parties" for n, f in zip(names, feds)]
+
+
+def _labels(algorithms: Sequence[Any]) -> list[str]:
+    """An algorithm's name; where it stands twice, with what differs: FedProx(mu=0.1)."""
+    names = [a if isinstance(a, str) else type(a).__name__ for a in algorithms]
+    labels = []
+    for name, a in zip(names, algorithms):
+        twins = [b for n, b in zip(names, algorithms) if n == name]
+        differ = [] if isinstance(a, str) else [f"{f.name}={getattr(a, f.name)!r}" for f in dataclasses.fields(a)
+                                                if any(getattr(a, f.name) != getattr(b, f.name) for b in twins if not isinstance(b, str))]
+        labels.append(f"{name}({', '.join(differ)})" if differ else name)
+    if len(set(labels)) < len(labels):
+        raise BadParameter(f"compare: the same algorithm stands twice: {', '.join(labels)}. Leave one out, or give them different parameters.")
+    return labels
+
+
+def _matched(p: Plan, u: float) -> Plan:
+    """Epochs first, since they are whole; what remains goes into the learning rate."""
+    factor = u / p.effective_update
+    epochs = tuple(max(1, round(e * factor)) for e in p.local_epochs)
+    q = dataclasses.replace(p, local_epochs=epochs if p.local_steps is None else p.local_epochs)
+    lr = p.algorithm.lr * u / q.effective_update  # type: ignore[attr-defined]
+    return dataclasses.replace(q, algorithm=dataclasses.replace(q.algorithm, lr=lr))  # type: ignore[type-var]
+
+
+def _central(p: Plan) -> Plan:
+    """All rows in one place: what federating gives up by not being allowed to."""
+    n = len(p.fed.train.index)
+    one = dataclasses.replace(p.fed, train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]), parties=("everyone",),
+                              held=Holdings(p.fed.held.index, p.fed.held.start[[0, -1]]))
+    assert int(one.train.start[-1]) == n
+    return dataclasses.replace(p, fed=one, algorithm=plain(p.algorithm), per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),), label=CENTRAL)
+
+
+def _alone(p: Plan) -> list[Plan]:
+    """Each party by itself: what it has without federating."""
+    return [dataclasses.replace(p, algorithm=plain(p.algorithm), per_round=1, members=(k,), label=ALONE) for k in range(len(p.fed))]
+
+
+def _mean(values: list[float]) -> tuple[float | None, float | None]:
+    if not values:
+        return None, None
+    m = sum(values) / len(values)
+    return m, math.sqrt(sum((v - m) ** 2 for v in values) / (len(values) - 1) / len(values)) if len(values) > 1 else None
+
+
+def _summarise(plans: list[Plan], results: list[Result], directory: Path | None) -> dict[str, Any]:
+    """compare.json: the table, who gained, how far from the central model, and the verdict in words."""
+    score = "accuracy" if "accuracy" in results[0].metrics else "loss"
+    labels, skews = list(dict.fromkeys(p.label for p in plans)), list(dict.fromkeys(p.skew for p in plans))
+    by: dict[tuple[str, str, int], list[int]] = {}
+    for i, p in enumerate(plans):
+        by.setdefault((p.label, p.skew, p.seed), []).append(i)
+    rows = []
+    for (label, skew, seed), group in by.items():
+        metrics = {k: float(np.mean([results[i].metrics[k] for i in group if k in results[i].metrics])) for k in results[group[0]].metrics}
+        run = None if directory is None or label == ALONE else f"runs/{_folder(group[0], plans[group[0]])}"
+        rows.append({"label": label, "skew": skew, "seed": seed, "run": run, "metrics": metrics})
+    cells = [[_mean([r["metrics"][score] for r in rows if (r["label"], r["skew"]) == (label, skew)]) for skew in skews] for label in labels]
+    seeds = sorted({p.seed for p in plans})
+    gain, distance = [], []
+    for skew in skews:
+        fed = next(p.fed for p in plans if p.skew == skew and p.label not in (CENTRAL, ALONE))
+        alone = [float(np.mean([results[by[ALONE, skew, s][k]].metrics[score] for s in seeds])) for k in range(len(fed))]
+        for label in (x for x in labels if x not in (CENTRAL, ALONE)):
+            ours = cells[labels.index(label)][skews.index(skew)][0]
+            central = cells[labels.index(CENTRAL)][skews.index(skew)][0]
+            gain.append({"label": label, "skew": skew, "parties": list(fed.parties), "local": alone, "federated": [ours] * len(fed)})
+            distance.append({"label": label, "skew": skew, "to_central": None if central is None or ours is None else central - ours})
+    summary = {"metric": score, "rows": rows, "baselines": [CENTRAL, ALONE], "gain": gain, "distance": distance,
+               "table": {"columns": skews, "index": labels, "mean": [[m for m, _ in row] for row in cells], "error": [[e for _, e in row] for row in cells]}}
+    return summary | {"verdict": verdict.comparison(summary)}

@@ -1,0 +1,151 @@
+"""What a training run was asked to do, checked before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import algorithms, models
+from ..algorithms.types import Algorithm
+from ..data.federation import Federation
+from ..errors import BadData, BadParameter
+from ..parameters import bad, check, to_table
+from ..runtimes.cohort import Run
+from ..task import Task
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One run, checked: everything `train` was told."""
+
+    fed: Federation
+    model: Any
+    algorithm: Algorithm
+    rounds: int
+    per_round: int
+    local_epochs: tuple[int, ...]
+    local_steps: int | None
+    batch_size: int | None
+    seed: int
+    device: str = "cpu"
+    precision: str = "float32"
+    engine: str = "auto"
+    runtime: str = "cohort"
+    evaluate_every: int = 1
+    label: str = ""
+    skew: str = ""
+    members: tuple[int, ...] | None = None
+
+    def run(self) -> Run:
+        members = None if self.members is None else np.array(self.members)
+        return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members)
+
+    @property
+    def effective_update(self) -> float:
+        """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
+        rows, k = float(self.fed.train.sizes.sum()), len(self.fed)
+        b = self.batch_size or rows / k
+        steps = self.local_steps if self.local_steps is not None else float(np.mean(self.local_epochs)) * rows / (b * k)
+        return float(self.algorithm.lr * steps)  # type: ignore[attr-defined]
+
+    def job(self, data_job: dict[str, Any] | None) -> dict[str, Any]:
+        """The run as the tables of a job file."""
+        epochs = self.local_epochs[0] if len(set(self.local_epochs)) == 1 else list(self.local_epochs)
+        data = data_job or {"name": self.fed.name, "parties": len(self.fed), "seed": self.fed.seed,
+                            **({"skew": to_table(self.fed.skew)} if self.fed.skew is not None else {})}
+        model = {"name": self.model} if isinstance(self.model, str) else (
+            {"name": next(k for k, v in models.ALL.items() if v is type(self.model)), **{k: v for k, v in to_table(self.model).items() if k != "name"}}
+            if type(self.model) in models.ALL.values() else {"name": models.name_of(self.model)})
+        train = {"rounds": self.rounds, "per_round": self.per_round, "local_epochs": epochs, "local_steps": self.local_steps,
+                 "batch_size": self.batch_size, "seed": self.seed, "device": self.device, "precision": self.precision, "engine": self.engine,
+                 "runtime": self.runtime, "evaluate_every": self.evaluate_every}
+        return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None}}
+
+
+def _whole(name: str, value: Any, least: int, most: int | None = None, none: str = "") -> Any:
+    if value is None and none:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        limits = f"a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
+        raise bad("train", name, value, limits + (f", or None ({none})" if none else ""))
+    return value
+
+
+def _one_of(name: str, value: Any, options: Iterable[str]) -> Any:
+    if value not in options:
+        raise bad("train", name, value, "one of " + ", ".join(map(repr, options)))
+    return value
+
+
+def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
+              local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
+              device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1,
+              label: str = "", skew: str = "") -> Plan:
+    """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
+    if not isinstance(fed, Federation):
+        hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
+        raise bad("train", "fed", type(fed).__name__, "a Federation: tacit.data.digits().split(10), or dataset.by(column)", hint)
+    algorithm = algorithms.FedAvg() if algorithm is None else algorithm
+    if isinstance(algorithm, str):
+        if algorithm not in algorithms.ALL:
+            raise bad("train", "algorithm", algorithm, "one of " + ", ".join(algorithms.ALL))
+        algorithm = algorithms.ALL[algorithm]()
+    if not isinstance(algorithm, Algorithm):
+        raise bad("train", "algorithm", algorithm, "an algorithm such as algorithms.FedAvg(lr=0.1)")
+    check(algorithm)
+    if hasattr(algorithm, "check"):
+        algorithm.check()
+    k = len(fed)
+    if int(fed.train.sizes.min()) < 1:
+        empty = fed.parties[int(fed.train.sizes.argmin())]
+        raise BadData(f"{fed.name}: party {empty!r} has no training rows. Give min_size=1 when splitting, or leave the party out.")
+    if isinstance(local_epochs, int):
+        epochs = (_whole("local_epochs", local_epochs, 1),) * k
+    else:
+        epochs = tuple(_whole("local_epochs", int(e), 1) for e in local_epochs)
+        if len(epochs) != k:
+            raise bad("train", "local_epochs", list(epochs), f"one whole number, or one for each of the {k} parties")
+    if hasattr(algorithm, "local_epochs"):
+        epochs = (algorithm.local_epochs,) * k
+    steps = getattr(algorithm, "local_steps", local_steps)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise BadParameter(f"train: device is {device!r}, and torch finds no CUDA device here. Use device='cpu', or 'auto' to take a GPU where there is one.")
+    if isinstance(runtime, str):
+        _one_of("runtime", runtime, ("cohort", "inprocess"))
+    return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), _whole("per_round", per_round, 1, k, "everyone") or k, epochs,
+                _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
+                _whole("seed", seed, 0), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")), runtime,
+                _whole("evaluate_every", evaluate_every, 0), label or type(algorithm).__name__, skew or ("natural" if fed.skew is None else repr(fed.skew)))
+
+
+def make_task(p: Plan) -> Task:
+    rows = p.fed.at(0)
+    outputs = p.fed.classes or 1
+    module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
+    _fits(module, p, rows.x, outputs)
+    return Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
+
+
+def _fits(module: Any, p: Plan, x: Any, outputs: int) -> None:
+    """Run two rows through the model now, so that a wrong shape is one sentence here and not a stack trace in round 1."""
+    import copy
+
+    try:
+        with torch.no_grad():
+            out = copy.deepcopy(module).eval()(x[:2].to(p.device))
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise BadParameter(f"train: model {models.name_of(p.model)!r} cannot take rows of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}. "
+                           "Give a model made for this data, or reshape the rows.") from error
+    if p.fed.classes is not None and tuple(out.shape[1:]) != (outputs,):
+        raise BadParameter(f"train: model {models.name_of(p.model)!r} gives outputs of shape {tuple(out.shape[1:])}; {p.fed.name} has {outputs} classes, "
+                           f"so it must give {outputs} numbers a row.")
+
+

@@ -1,0 +1,148 @@
+"""tacit.train: one model across the parties of a federation."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__, models
+from ..data.federation import Federation
+from ..errors import BadRun
+from ..results import Result
+from ..runs import Event, Journal
+from .plan import Plan, make_plan, make_task
+from .simulated import Simulated
+
+
+def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
+          local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
+          precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1, out: str | Path | None = None,
+          resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
+    """Train one model across the parties of a federation.
+
+    `runtime="cohort"` simulates all clients as one tensor program; "inprocess" runs one program per party over messages: the same model,
+    slower, with every message executed and written into the ledger. `evaluate_every=0` tests only after the last round.
+    """
+    todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
+                     batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every)
+    return train_side_by_side([todo], [out], resume=resume, landscape=landscape, data_jobs=[data_job], watch=watch)[0]
+
+
+def train_side_by_side(plans: list[Plan], outs: Sequence[str | Path | None], *, resume: bool = False, landscape: bool = False,
+                       data_jobs: Sequence[dict[str, Any] | None] | None = None, watch: Callable[[Event], None] | None = None) -> list[Result]:
+    """Runs that share a model and an algorithm, as one stack; each comes out as if it had run alone."""
+    jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
+    first = plans[0]
+    task = make_task(first)
+    starts = [make_task(p).initial() if p.seed != first.seed or p.model is not first.model else task.initial() for p in plans]
+    saved: list[dict[str, Any] | None] = [None] * len(plans)
+    journals = []
+    begun = 0
+    for i, (job, out) in enumerate(zip(jobs, outs)):
+        if resume and out is not None and (Path(out) / "job.toml").exists():
+            journal, saved[i], beside = Journal.resume(out, watch)
+            _same_job(Path(out), job)
+            begun = beside["round"] if beside else 0
+        elif resume and len(plans) == 1:
+            raise BadRun(f"{out} holds no run to resume: there is no job.toml in it. Start it without resume.")
+        else:
+            journal = Journal.create(out, job, watch)
+        journals.append(journal)
+    trainer = (_messages() if first.runtime == "inprocess" else Simulated)(task, starts, plans, saved)
+    if not begun:
+        for i, p in enumerate(plans):
+            journals[i].event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=p.label, skew=p.skew, seed=p.seed,
+                              runtime=trainer.name, device=p.device, rounds=p.rounds, effective_update=p.effective_update,
+                              model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
+            for note in (*p.fed.notes, *trainer.notes):
+                journals[i].event("note", text=note)
+    clock = time.perf_counter()
+
+    def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
+        """Write round r (counted from 1; 0 is the model before training) into every run's journal."""
+        nonlocal clock
+        seconds, clock = (time.perf_counter() - clock) / len(plans), time.perf_counter()
+        down, up = trainer.bytes
+        for i, p in enumerate(plans):
+            n = len(chosen[i])
+            journals[i].event("round", round=r, **tests[i], sampled=n, bytes_up=up * n, bytes_down=down * n, seconds=seconds)
+            if not torch.isfinite(trainer.w[i]).all():
+                _diverged(journals[i], p, r)
+            if r:
+                journals[i].save(r, lambda i=i: trainer.save(i), {}, force=r == p.rounds)  # type: ignore[misc]
+
+    def due(r: int) -> bool:
+        return r == first.rounds or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
+
+    with _numbers(first):
+        if not begun and due(0):
+            after(0, [[]] * len(plans), trainer.evaluate(0))
+            clock = time.perf_counter()
+        trainer.run(range(begun, first.rounds), due, after)
+        if landscape:
+            for i in range(len(plans)):
+                if not any(e["kind"] == "landscape" for e in journals[i].events):
+                    journals[i].event("landscape", **trainer.landscape(i))
+    return [_finish(trainer, i, p, journals[i], jobs[i]) for i, p in enumerate(plans)]
+
+
+def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]) -> Result:
+    tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
+    metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds",)}
+    if "accuracy" in metrics:
+        best = max(tested, key=lambda e: e["accuracy"])
+        metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
+    ledger = trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"])
+    if journal.events[-1]["kind"] != "end":
+        journal.event("end", metrics=metrics, seconds=sum(e.get("seconds", 0.0) for e in tested))
+    journal.save(p.rounds, lambda: trainer.save(i), {}, force=True)
+    journal.close(ledger.to_dict())
+    buffers = trainer.buffers[i] if trainer.buffers is not None else None
+    return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory)
+
+
+@contextmanager
+def _numbers(p: Plan) -> Iterator[None]:
+    """TF32 by choice only, and only while this run lasts. On a CPU the engine gives each core its own work, so torch's own threads rest:
+    on a busy machine they spend more time waiting for each other than they save."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.get_num_threads()
+    torch.set_float32_matmul_precision("high" if p.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = p.precision == "tf32"
+    if p.device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+        torch.set_num_threads(before[2])
+
+
+def _messages() -> Any:
+    from .messages import Parties  # needs msgpack, which a bare GPU machine may lack
+
+    return Parties
+
+
+def _diverged(journal: Journal, p: Plan, r: int) -> None:
+    if not any(e["kind"] == "note" and "diverged" in e["text"] for e in journal.events):
+        journal.event("note", text=f"diverged: the model of {p.label} is no longer finite after round {r}. Use a smaller learning rate (lr is "
+                                   f"{p.algorithm.lr:g}).")  # type: ignore[attr-defined]
+
+
+def _same_job(out: Path, job: dict[str, Any]) -> None:
+    import tomli_w
+
+    before, now = tomllib.loads((out / "job.toml").read_text()), tomllib.loads(tomli_w.dumps(job))
+    if before != now:
+        where = [f"{table}.{key}" for table in now for key in {*now[table], *before.get(table, {})} if now[table].get(key) != before.get(table, {}).get(key)]
+        raise BadRun(f"{out} holds another run: it differs in {', '.join(sorted(where))}. Resume with the same settings, or start a new directory.")
+
+

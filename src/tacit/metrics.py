@@ -1,0 +1,79 @@
+"""Metrics from counts that parties can add up: nobody shows a prediction, and the sums give what the pooled predictions would.
+
+A party sends its confusion matrix, its summed loss, and, for the area under the ROC curve, histograms of scores. Accuracy, precision,
+recall and F1 come out exactly. The AUC is exact up to ties within a bin: its error is at most half the share of positive–negative pairs
+that fall into one bin, and `auc_error` states it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BINS = 1024  # of the score histograms; a bin is about 0.1% of probability wide
+
+
+class Counts(NamedTuple):
+    """Sums over rows; `a + b` of two parties is `a.add(b)`. Leading dimensions (runs, parties) are kept."""
+
+    loss: Tensor  # summed
+    rows: Tensor
+    confusion: Tensor  # [C, C], true × predicted; [0, 0] for regression
+    positive: Tensor  # [C, BINS] scores of rows of the class
+    negative: Tensor  # [C, BINS] scores of the other rows
+
+    def add(self, other: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(self, other)))
+
+
+def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> Counts:
+    """The counts of some rows' outputs."""
+    if classes is None:
+        empty = torch.zeros(0, 0)
+        return Counts(((out.reshape(y.shape) - y) ** 2).double().sum(), torch.tensor(float(len(y))), empty, empty, empty)
+    losses = F.cross_entropy(out, y, reduction="none").double()
+    confusion = torch.bincount(y * classes + out.argmax(-1), minlength=classes * classes).view(classes, classes).double()
+    positive = negative = torch.zeros(0, 0)
+    if curves:
+        score = (torch.softmax(out.float(), -1) * BINS).long().clamp(max=BINS - 1)  # [N, C]
+        place = score + torch.arange(classes, device=out.device) * BINS
+        mine = F.one_hot(y, classes).bool()
+        positive = torch.bincount(place[mine], minlength=classes * BINS).view(classes, BINS).double()
+        negative = torch.bincount(place[~mine], minlength=classes * BINS).view(classes, BINS).double()
+    return Counts(losses.sum(), torch.tensor(float(len(y)), device=out.device), confusion, positive, negative)
+
+
+def measure(counts: Counts) -> dict[str, float]:
+    """Loss, accuracy, macro precision, recall and F1, and the AUC (one class against the rest, mean over classes) with its error."""
+    n = float(counts.rows)
+    if n == 0:
+        return {}
+    result: dict[str, Any] = {"loss": float(counts.loss) / n}
+    matrix = counts.confusion.cpu()
+    if matrix.numel() == 0:
+        return result
+    hit, truly, guessed = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    there = truly > 0  # classes absent from the test rows have no recall
+    precision, recall = hit / guessed.clamp(min=1), hit / truly.clamp(min=1)
+    f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
+    result |= {"accuracy": float(hit.sum()) / n, "precision": float(precision[there].mean()), "recall": float(recall[there].mean()),
+               "f1": float(f1[there].mean())}
+    if counts.positive.numel():
+        area, error = _auc(counts.positive.cpu(), counts.negative.cpu())
+        if area is not None:
+            result |= {"auc": area, "auc_error": error}
+    return result
+
+
+def _auc(positive: Tensor, negative: Tensor) -> tuple[float | None, float]:
+    pairs = positive.sum(1) * negative.sum(1)
+    both = pairs > 0
+    if not both.any():
+        return None, 0.0
+    below = negative.cumsum(1) - negative  # negatives in lower bins: pairs ranked the right way
+    tied = (positive * negative).sum(1)
+    area = ((positive * below).sum(1) + tied / 2) / pairs.clamp(min=1)
+    return float(area[both].mean()), float((tied / 2 / pairs.clamp(min=1))[both].mean())

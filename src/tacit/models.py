@@ -1,0 +1,148 @@
+"""Models by name, as the federated literature uses them. Any `nn.Module`, or a function that makes one, does as well."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import BadParameter
+from .parameters import bad, check, nearest, whole
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(torch.tensor(shape).prod()) if shape else 1
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Multinomial logistic regression."""
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(_size(shape), outputs))
+
+
+@dataclass(frozen=True)
+class MLP:
+    """A perceptron with ReLU; two hidden layers of 200 are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST)."""
+
+    hidden: tuple[int, ...] = (200, 200)
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        width = _size(shape)
+        for h in self.hidden:
+            layers += [nn.Linear(width, h), nn.ReLU()]
+            width = h
+        return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Two convolutions and two pools. On 1×28×28 the CNN of McMahan et al. 2017 (1,663,370 parameters); on colour images the
+    LeNet-like one of NIID-Bench (Li et al. 2021: 6 and 16 channels, 120 and 84 units, 62,006 parameters on CIFAR-10); on other
+    sizes 16 and 32 channels of 3×3."""
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        if len(shape) != 3 or min(shape[1:]) < 4:
+            raise BadParameter(f"model 'cnn' needs images of shape (channels, height, width) of at least 4×4, and these rows have shape {shape}. "
+                               "Use 'mlp' or 'logistic', or load the data as images (digits(images=True)).")
+        channels, height, width = shape
+        if shape == (1, 28, 28):
+            convolutions, hidden, kernel, pad = (32, 64), (512,), 5, 2
+        elif channels == 3 and min(height, width) >= 16:
+            convolutions, hidden, kernel, pad = (6, 16), (120, 84), 5, 0
+        else:
+            convolutions, hidden, kernel, pad = (16, 32), (64,), 3, 1
+        a, b = convolutions
+        front = nn.Sequential(nn.Conv2d(channels, a, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2),
+                              nn.Conv2d(a, b, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2))
+
+        def side(n: int) -> int:
+            shrink = 2 * pad - kernel + 1
+            return ((n + shrink) // 2 + shrink) // 2
+
+        return nn.Sequential(*front, *MLP(hidden).build((b * side(height) * side(width),), outputs))
+
+
+class _Block(nn.Module):
+    def __init__(self, channels: int, out: int, stride: int):
+        super().__init__()
+        self.a = nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+        self.norm_a = nn.GroupNorm(8, out)
+        self.b = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.norm_b = nn.GroupNorm(8, out)
+        self.skip = nn.Conv2d(channels, out, 1, stride, bias=False) if stride != 1 or channels != out else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.norm_a(self.a(x)))
+        return torch.relu(self.norm_b(self.b(h)) + self.skip(x))
+
+
+@dataclass(frozen=True)
+class ResNet8:
+    """Three residual blocks with group norm, which unlike batch norm does not mix examples nor carry statistics between parties."""
+
+    width: int = whole(16, least=8, doc="channels of the first block; a multiple of 8")
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        if len(shape) != 3:
+            raise BadParameter(f"model 'resnet8' needs images of shape (channels, height, width), and these rows have shape {shape}. Use 'mlp'.")
+        w = self.width
+        return nn.Sequential(nn.Conv2d(shape[0], w, 3, 1, 1, bias=False), nn.GroupNorm(8, w), nn.ReLU(), _Block(w, w, 1), _Block(w, 2 * w, 2),
+                             _Block(2 * w, 4 * w, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, outputs))
+
+
+class _Characters(nn.Module):
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.out = nn.Linear(hidden, vocabulary)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(self.embed(x.long()))[0][:, -1])
+
+
+@dataclass(frozen=True)
+class LSTM:
+    """Next character from the characters before it, as in LEAF (Caldas et al. 2018): embedding 8, two layers of 256."""
+
+    embedding: int = whole(8, least=1, doc="width of a character's embedding")
+    hidden: int = whole(256, least=1, doc="width of a layer")
+    layers: int = whole(2, least=1, doc="layers")
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        return _Characters(outputs, self.embedding, self.hidden, self.layers)
+
+
+ALL: dict[str, type] = {"logistic": Logistic, "mlp": MLP, "cnn": CNN, "resnet8": ResNet8, "lstm": LSTM}
+Model = str | nn.Module | Callable[[], nn.Module] | Logistic | MLP | CNN | ResNet8 | LSTM
+
+
+def name_of(model: Any) -> str:
+    return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__).lower()
+
+
+def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+    """A fresh module. Its initial values come from the seed alone; the caller's random state is left as it was.
+
+    A module that was handed in keeps its values (start from a trained model); a name, a spec or a factory is initialised anew.
+    """
+    if isinstance(model, str):
+        if model not in ALL:
+            raise bad("train", "model", model, "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one",
+                      nearest(model, list(ALL)))
+        model = ALL[model]()
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = check(model).build(shape, outputs) if hasattr(model, "build") else model()
+    if not isinstance(made, nn.Module):
+        raise bad("train", "model", model, "a function that returns an nn.Module", f"It returned {type(made).__name__}.")
+    return made

@@ -1,0 +1,36 @@
+"""Parties that talk: who they are, what they say (Message), how it looks on the wire (codec), and who saw what (Ledger).
+
+Names are fetched when first used, so that a simulation that needs the Ledger alone loads neither torch nor msgpack.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .clock import Clock, RealClock, VirtualClock
+    from .codec import decode, encode
+    from .ledger import Ledger, Seen, Spend
+    from .mailbox import Mailbox
+    from .message import Message
+    from .party import Gathered, Party, Program, Runtime, Transport
+    from .secret import Secret, SeededSecret
+
+__all__ = ["Clock", "Gathered", "Ledger", "Mailbox", "Message", "Party", "Program", "RealClock", "Runtime", "Secret", "SeededSecret",
+           "Seen", "Spend", "Transport", "VirtualClock", "decode", "encode"]
+
+_ROOMS = {"clock": ("Clock", "RealClock", "VirtualClock"), "codec": ("decode", "encode"), "ledger": ("Ledger", "Seen", "Spend"),
+          "mailbox": ("Mailbox",), "message": ("Message",), "party": ("Gathered", "Party", "Program", "Runtime", "Transport"),
+          "secret": ("Secret", "SeededSecret")}
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

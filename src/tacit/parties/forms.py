@@ -1,0 +1,324 @@
+"""What a field of a message may be, and how each such thing goes over the wire and comes back.
+
+| in Python                                       | in the msgpack head              | in the body        |
+|-------------------------------------------------|----------------------------------|--------------------|
+| bool int float str, unions of these and None    | itself                           |                    |
+| bytes                                           | its length                       | its bytes          |
+| Tensor                                          | [dtype, d1, …, dn]               | little-endian rows |
+| list[X], tuple[X, ...], tuple[X, Y]             | array of X                       | what X puts there  |
+| dict[str, X]                                    | map of X                         | what X puts there  |
+| X | None                                        | [] or [X]                        | what X puts there  |
+
+Reading follows the declared type, never what the bytes claim to be: depth, sizes and dtypes are settled before anything is made.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BadFrame, ProtocolError
+
+if sys.byteorder != "little":
+    raise ImportError("tacit's wire format is little-endian and copies memory as it stands; this machine is big-endian: not supported.")
+
+DTYPES = {str(d).removeprefix("torch."): d for d in (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+MAX_DIMS = 16
+MAX_TENSORS = 4096  # an empty tensor is 7 bytes on the wire and several hundred in memory: this bounds the ratio
+ALIGN = 8  # each piece of the body starts at a multiple, so that a tensor can lie in the frame itself
+
+Frame = bytes | bytearray | memoryview
+
+
+class Reader:
+    """A frame being read: `unpacker` walks the head, `at` is how far the body has been used."""
+
+    def __init__(self, unpacker: Any, head: int, view: memoryview, at: int, reuse: bool):
+        self.unpacker, self.head, self.view, self.at, self.reuse = unpacker, head, view, at, reuse
+        self.tensors = 0
+
+    def _next(self, step: Callable[[], Any], where: str, wanted: str) -> Any:
+        # msgpack's own errors share no useful base class; whatever it dislikes is a bad frame
+        try:
+            return step()
+        except Exception as error:
+            raise BadFrame(f"{where} is not {wanted} ({type(error).__name__}).") from None
+
+    def scalar(self, where: str) -> Any:
+        return self._next(self.unpacker.unpack, where, "one plain value")
+
+    def array(self, where: str) -> int:
+        return self._bounded(self._next(self.unpacker.read_array_header, where, "a list"), where)
+
+    def map(self, where: str) -> int:
+        return self._bounded(self._next(self.unpacker.read_map_header, where, "a table"), where)
+
+    def _bounded(self, n: int, where: str) -> int:
+        left = self.head - self.unpacker.tell()
+        if n > left:  # every item takes at least a byte: refuse before looping or allocating
+            raise BadFrame(f"{where} claims {n} items, but {left} bytes are left.")
+        return n
+
+    def text(self, where: str) -> str:
+        value = self.scalar(where)
+        if type(value) is not str:
+            raise BadFrame(f"{where} must be str, got {type(value).__name__}.")
+        return value
+
+    def piece(self, n: int, where: str, what: str) -> memoryview:
+        start, end = self.at, self.at + n
+        if end > len(self.view):
+            raise BadFrame(f"{where}: {what} takes {n} bytes, but {len(self.view) - start} are left.")
+        self.at = end + -end % ALIGN
+        if self.at > len(self.view) or any(self.view[end:self.at]):
+            raise BadFrame(f"{where} is not padded with zeros to a multiple of {ALIGN} bytes.")
+        return self.view[start:end]
+
+
+class Form:
+    """One type: its name in error messages, `pack` for the sender, `unpack` for the receiver."""
+
+    name: str
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> Any:
+        raise NotImplementedError
+
+    def unpack(self, reader: Reader, where: str) -> Any:
+        raise NotImplementedError
+
+    def refuse(self, value: Any, where: str, why: str = "") -> ProtocolError:
+        return ProtocolError(f"{where} must be {self.name}, got {type(value).__name__}{why}.")
+
+
+@dataclass(frozen=True)
+class Plain(Form):
+    """bool, int, float, str, None, or one of several of them."""
+
+    types: tuple[type, ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return " | ".join("None" if t is type(None) else t.__name__ for t in self.types)
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> Any:
+        if type(value) not in self.types:
+            for kind in (str, int, float):  # subclasses such as numpy.float64 or an IntEnum go as what they are underneath
+                if kind in self.types and isinstance(value, kind) and not isinstance(value, bool):
+                    value = kind(value)
+                    break
+            else:
+                if float not in self.types or not isinstance(value, int) or isinstance(value, bool):
+                    raise self.refuse(value, where)
+                try:
+                    value = float(value)  # Python's rule: an int will do where a float is asked for
+                except OverflowError:
+                    raise self.refuse(value, where, " that no float can hold") from None
+        if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+            raise self.refuse(value, where, " of more than 64 bits; send large numbers as bytes")
+        if type(value) is str and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise self.refuse(value, where, " with a lone surrogate, which has no UTF-8") from None
+        return value
+
+    def unpack(self, reader: Reader, where: str) -> Any:
+        value = reader.scalar(where)
+        if type(value) not in self.types:
+            raise BadFrame(f"{where} must be {self.name}, got {type(value).__name__}.")
+        return value
+
+
+class Blob(Form):
+    name = "bytes"
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> int:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise self.refuse(value, where)
+        view = memoryview(value).cast("B") if not isinstance(value, bytes) else value
+        body.append(view)
+        return len(view)
+
+    def unpack(self, reader: Reader, where: str) -> bytes:
+        n = reader.scalar(where)
+        if type(n) is not int or n < 0:
+            raise BadFrame(f"{where}: the length of bytes must be a whole number of at least 0, got {n!r:.40}.")
+        return bytes(reader.piece(n, where, "this field"))
+
+
+def raw(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor, row by row: its own memory where it lies contiguous on the CPU."""
+    whole = tensor.detach().cpu().resolve_neg().contiguous()
+    # as_strided, not reshape: a single element counts as contiguous whatever its stride, and is then not viewable as bytes
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
+
+
+class Tensors(Form):
+    name = "Tensor"
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
+        if not isinstance(value, Tensor):
+            raise self.refuse(value, where)
+        dtype = NAMES.get(value.dtype)
+        if dtype is None or value.layout is not torch.strided or value.device.type == "meta" or value.dim() > MAX_DIMS:
+            raise self.refuse(value, where, f" of {value.dtype}, {value.layout}, {value.dim()} dimensions on {value.device}; "
+                              f"allowed are dense tensors of at most {MAX_DIMS} dimensions and " + ", ".join(DTYPES))
+        if value.numel() == 0:
+            body.append(b"")
+        else:  # a view of the tensor's own memory wherever it is contiguous and on the CPU: not copied here
+            body.append(raw(value).numpy().data)
+        return [dtype, *value.shape]
+
+    def unpack(self, reader: Reader, where: str) -> Tensor:
+        n = reader.array(where)
+        if not 1 <= n <= 1 + MAX_DIMS:
+            raise BadFrame(f"{where}: a tensor is a dtype and at most {MAX_DIMS} dimensions, got {n} items.")
+        reader.tensors += 1
+        if reader.tensors > MAX_TENSORS:
+            raise BadFrame(f"{where}: a message holds at most {MAX_TENSORS} tensors.")
+        name = reader.text(where)
+        dtype = DTYPES.get(name)
+        if dtype is None:
+            raise BadFrame(f"{where}: {name!r:.40} is no dtype that may be sent; allowed: {', '.join(DTYPES)}.")
+        shape = tuple(reader.scalar(where) for _ in range(n - 1))
+        if not all(type(d) is int and d >= 0 for d in shape):
+            raise BadFrame(f"{where}: dimensions must be whole numbers of at least 0, got {shape!r:.80}.")
+        if math.prod(d or 1 for d in shape) >= 1 << 48:  # zero-sized, but with strides that overflow
+            raise BadFrame(f"{where}: a tensor of shape {shape!r:.80} is larger than any that can be sent.")
+        size = math.prod(shape) * dtype.itemsize
+        start = reader.at
+        data = reader.piece(size, where, f"a {name} tensor of shape {shape!r}")
+        if size == 0:
+            return torch.empty(shape, dtype=dtype)
+        if reader.reuse:
+            tensor = torch.frombuffer(reader.view, dtype=dtype, count=size // dtype.itemsize, offset=start)
+        else:
+            tensor = torch.frombuffer(bytearray(data), dtype=dtype)  # the one copy; writable, and this tensor's alone
+        if dtype is torch.bool and int(tensor.view(torch.uint8).max()) > 1:
+            raise BadFrame(f"{where}: a bool tensor holds a byte that is neither 0 nor 1.")
+        return tensor.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Maybe(Form):
+    item: Form
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.item.name} | None"
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
+        return [] if value is None else [self.item.pack(value, where, body)]
+
+    def unpack(self, reader: Reader, where: str) -> Any:
+        n = reader.array(where)
+        if n > 1:
+            raise BadFrame(f"{where} must be {self.name}, got {n} values.")
+        return self.item.unpack(reader, where) if n else None
+
+
+@dataclass(frozen=True)
+class Many(Form):
+    """list[X] or tuple[X, ...]."""
+
+    make: type
+    item: Form
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.make.__name__} of {self.item.name}"
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
+        if not isinstance(value, list | tuple):
+            raise self.refuse(value, where)
+        return [self.item.pack(v, f"{where}[{i}]", body) for i, v in enumerate(value)]
+
+    def unpack(self, reader: Reader, where: str) -> Any:
+        return self.make([self.item.unpack(reader, where) for _ in range(reader.array(where))])
+
+
+@dataclass(frozen=True)
+class Fixed(Form):
+    """tuple[X, Y]."""
+
+    items: tuple[Form, ...]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"a tuple of ({', '.join(f.name for f in self.items)})"
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
+        if not isinstance(value, list | tuple) or len(value) != len(self.items):
+            raise self.refuse(value, where)
+        return [f.pack(v, f"{where}[{i}]", body) for i, (f, v) in enumerate(zip(self.items, value))]
+
+    def unpack(self, reader: Reader, where: str) -> tuple[Any, ...]:
+        n = reader.array(where)
+        if n != len(self.items):
+            raise BadFrame(f"{where} must be {self.name}, got {n} values.")
+        return tuple(f.unpack(reader, where) for f in self.items)
+
+
+@dataclass(frozen=True)
+class Table(Form):
+    """dict[str, X]."""
+
+    item: Form
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"a dict of str to {self.item.name}"
+
+    def pack(self, value: Any, where: str, body: list[Any]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.refuse(value, where)
+        return {KEY.pack(k, f"a key of {where}", body): self.item.pack(v, f"{where}[{k!r}]", body) for k, v in value.items()}
+
+    def unpack(self, reader: Reader, where: str) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for _ in range(reader.map(where)):
+            key = reader.text(f"a key of {where}")
+            if key in table:
+                raise BadFrame(f"{where} has the key {key!r:.80} twice.")
+            table[key] = self.item.unpack(reader, where)
+        return table
+
+
+KEY = Plain((str,))
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def form_of(hint: Any, where: str) -> Form:
+    """The form a type annotation asks for, or a refusal that lists what may be declared."""
+    if hint is None or hint in _PLAIN:
+        return Plain((type(None) if hint is None else hint,))
+    if hint is bytes:
+        return Blob()
+    if hint is Tensor:
+        return Tensors()
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if all(a in _PLAIN for a in args):
+            return Plain(args)
+        rest = [a for a in args if a is not type(None)]
+        if len(rest) == 1:
+            return Maybe(form_of(rest[0], where))
+    elif origin is dict and args[0] is str:
+        return Table(form_of(args[1], where))
+    elif origin is list:
+        return Many(list, form_of(args[0], where))
+    elif origin is tuple and args:
+        return Many(tuple, form_of(args[0], where)) if args[-1] is Ellipsis else Fixed(tuple(form_of(a, where) for a in args))
+    raise ProtocolError(f"{where} is declared as {hint}, which cannot be sent. A field is bool, int, float, str, bytes, None, Tensor, "
+                        "dict[str, X], list[X] or tuple[X, ...] of these, or X | None.")

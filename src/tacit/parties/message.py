@@ -1,0 +1,85 @@
+"""What parties say to each other: typed, frozen, and each kind says in one sentence what its receiver learns.
+
+    class Upload(Message, reveals="the party's weighted model update"):
+        weight: float
+        update: Tensor
+
+The class becomes a frozen dataclass. Its kind on the wire is its name, so a name belongs to one class only.
+A message says nothing about who sent it: that is known from the connection it came over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, ClassVar, dataclass_transform
+
+import torch
+from torch import Tensor
+
+from ..errors import ProtocolError
+from .forms import Form, form_of, raw
+
+KINDS: dict[str, type[Message]] = {}
+
+
+@dataclass_transform(frozen_default=True, eq_default=False)
+class Message:
+    kind: ClassVar[str]
+    reveals: ClassVar[str]
+    forms: ClassVar[dict[str, Form]]
+
+    def __init_subclass__(cls, *, reveals: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        parent = cls.__mro__[1]
+        if parent is not Message:
+            raise ProtocolError(f"message {cls.__name__} inherits from {parent.__name__}; a message stands alone: derive it from Message.")
+        if not isinstance(reveals, str) or not reveals.strip():
+            raise ProtocolError(f"message {cls.__name__} does not say what it reveals. Declare it as: "
+                                f'class {cls.__name__}(Message, reveals="what the receiver learns, in one sentence").')
+        known = KINDS.get(cls.__name__)
+        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ProtocolError(f"two messages are called {cls.__name__!r}: {known.__module__}.{known.__qualname__} and "
+                                f"{cls.__module__}.{cls.__qualname__}. "
+                                "The name is the kind on the wire; rename one of them.")
+        cls.kind, cls.reveals = cls.__name__, reveals.strip()
+        dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        hints = typing.get_type_hints(cls)
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in names:
+            if name in ("kind", "reveals", "forms"):
+                raise ProtocolError(f"message {cls.__name__} has a field {name!r}, a name every message already uses. Rename the field.")
+        cls.forms = {name: form_of(hints[name], f"{cls.__name__}.{name}") for name in names}
+        KINDS[cls.__name__] = cls
+
+    def __eq__(self, other: object) -> bool:
+        """Same kind, and the same bits in every field (so NaN equals itself)."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(getattr(self, name), getattr(other, name)) for name in self.forms)
+
+    __hash__ = None  # type: ignore[assignment]  # a message holds tensors
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({', '.join(f'{name}={_brief(getattr(self, name))}' for name in self.forms)})"
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape):
+            return False
+        return a.numel() == 0 or torch.equal(raw(a), raw(b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(_same, a, b))
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {_brief(v)}" for k, v in list(value.items())[:8]) + (", …" if len(value) > 8 else "") + "}"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"

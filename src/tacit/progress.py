@@ -1,0 +1,83 @@
+"""A run's events as they are written: a line that moves in a terminal, plain lines elsewhere, nothing when quiet. All of it on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .report.numbers import shown, span
+
+WORDS = {"accuracy": "accuracy", "loss": "loss", "epsilon": "ε"}
+
+
+def summary(values: dict[str, Any]) -> str:
+    """'accuracy 91.3%  loss 0.301', of what was measured."""
+    return "  ".join(f"{word} {shown(key, values[key])}" for key, word in WORDS.items() if key in values)
+
+
+class Watch:
+    """Give it to a job as `watch`. `rounds` is known beforehand when a run is resumed; `began` is called once the run can be resumed."""
+
+    def __init__(self, quiet: bool = False, *, rounds: int = 0, many: bool = False, began: Callable[[], None] = lambda: None):
+        self.quiet, self.rounds, self.many, self.began = quiet, rounds, many, began
+        self.notes: list[str] = []
+        self._first: tuple[int, float] | None = None  # the round this process began at, and when: a resumed run has done others before
+        self._said = self._name = ""
+        self._bar: Any = None
+
+    def __enter__(self) -> Watch:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if console.is_terminal and not self.quiet:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            words = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[said]}"), TextColumn("eta")
+            self._bar = Progress(*words, TimeRemainingColumn(), console=console, transient=True)
+            self._task = self._bar.add_task("preparing", total=self.rounds or None, said="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.began()
+        if event["kind"] == "start":
+            self._start(event)
+        elif event["kind"] == "round":
+            self._round(event)
+        elif event["kind"] == "note":
+            self.notes.append(event["text"])
+            self._line(f"note: {event['text']}")
+
+    def _start(self, event: dict[str, Any]) -> None:
+        self.rounds, self._first = event["rounds"], None
+        self._name = f"{event['label']}, {event['skew']}, seed {event['seed']}" if self.many else event["label"]
+        if self._bar is not None:
+            self._bar.reset(self._task, total=self.rounds, description=self._name, said="")
+        elif self.many:
+            self._line(self._name)
+
+    def _round(self, event: dict[str, Any]) -> None:
+        r, measured = event["round"], summary(event)
+        now = time.monotonic()
+        self._first = self._first or (r, now)
+        self._said = measured or self._said
+        if self._bar is not None:
+            self._bar.update(self._task, completed=r, said=f"round {r}/{self.rounds}  {self._said}")
+        elif measured and not self.many:
+            at, then = self._first
+            eta = f"  eta {span((now - then) / (r - at) * (self.rounds - r))}" if at < r < self.rounds else ""
+            self._line(f"round {r}/{self.rounds}  {self._said}{eta}")
+
+    def _line(self, text: str) -> None:
+        if self.quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)

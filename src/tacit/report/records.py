@@ -1,0 +1,224 @@
+"""Reading what a run wrote: a run directory, or a comparison with one run directory per row.
+
+A run may still be going, or may have been killed in the middle of a line: the torn last line is left out and the report says so.
+Anything else that cannot be read is a BadRun that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadRun
+from .numbers import finite, mean_error
+
+BASELINES = ("central", "local only")
+TORN = "The last line of events.jsonl (line {}) was cut short, as when a run is killed while writing; it is left out."
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, as its directory tells it, or as it is in memory. `ledger` is None until there is one; `name` is the directory's."""
+
+    job: Mapping[str, Any]
+    events: Sequence[Mapping[str, Any]]
+    ledger: Mapping[str, Any] | None = None
+    name: str = ""
+    job_text: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def toml(self) -> str:
+        """job.toml: as it was written, or as it would be."""
+        if self.job_text or not self.job:
+            return self.job_text
+        import tomli_w
+
+        return tomli_w.dumps(self.job)
+
+    def last(self, kind: str) -> Mapping[str, Any]:
+        """The newest event of a kind (a resumed run starts twice), or an empty one."""
+        return next((e for e in reversed(self.events) if e["kind"] == kind), {})
+
+    @property
+    def start(self) -> Mapping[str, Any]:
+        return self.last("start")
+
+    @cached_property
+    def rounds(self) -> list[Mapping[str, Any]]:
+        """By number; where a resumed run did a round again, the later line counts."""
+        by_number = {e["round"]: e for e in self.events if e["kind"] == "round"}
+        return [by_number[r] for r in sorted(by_number)]
+
+    @property
+    def label(self) -> str:
+        return str(self.start.get("label") or self.name or "run")
+
+    @property
+    def skew(self) -> str:
+        return str(self.start.get("skew") or "as given")
+
+    @property
+    def seed(self) -> Any:
+        return self.start.get("seed")
+
+    @property
+    def federation(self) -> Mapping[str, Any]:
+        return self.start.get("federation") or {}
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.last("end"))
+
+    @property
+    def planned(self) -> int:
+        return int(self.start.get("rounds") or 0)
+
+    @property
+    def done(self) -> int:
+        return int(self.rounds[-1]["round"]) if self.rounds else 0
+
+    @property
+    def notes(self) -> list[str]:
+        return [str(e.get("text", "")) for e in self.events if e["kind"] == "note"]
+
+    @property
+    def diverged(self) -> int | None:
+        """The first round whose loss is no longer a number; JSON has no NaN, so the word "nan", or null, counts too."""
+        return next((e["round"] for e in self.rounds for k in ("loss", "train_loss") if k in e and not finite(e[k])), None)
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Any]:
+        """Last and best, from the end event or, while the run is going, from the rounds so far."""
+        if self.last("end").get("metrics"):
+            return self.last("end")["metrics"]
+        known = [e for e in self.rounds if "loss" in e or "accuracy" in e]
+        if not known:
+            return {}
+        metrics = {k: v for k, v in known[-1].items() if k in ("loss", "accuracy", "f1")}
+        scored = [e for e in known if finite(e.get("accuracy"))]
+        if scored:
+            best = max(scored, key=lambda e: e["accuracy"])
+            metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
+        return metrics
+
+    @property
+    def party_accuracy(self) -> list[Any]:
+        """Each party's accuracy on its own held-out rows in the last round that measured it."""
+        return next((list(e["parties"]["accuracy"]) for e in reversed(self.rounds) if (e.get("parties") or {}).get("accuracy")), [])
+
+    def total(self, key: str) -> float:
+        return sum(e[key] for e in self.rounds if finite(e.get(key)))
+
+
+def read_run(directory: str | Path) -> RunRecord:
+    """A run directory, finished or not."""
+    directory = Path(directory)
+    file = directory / "events.jsonl"
+    if not file.is_file():
+        raise BadRun(f"{directory} is no run directory: it has no events.jsonl. "
+                     "Give a directory written by tacit.train(out=…) or `tacit run`.")
+    events, warnings = _events(file)
+    if not any(e["kind"] == "start" for e in events):
+        raise BadRun(f"{file} has no start event: the run was stopped before it began. Start it again with `tacit run`.")
+    job_file, ledger_file = directory / "job.toml", directory / "ledger.json"
+    job_text = _text(job_file) if job_file.is_file() else ""
+    try:
+        job = tomllib.loads(job_text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadRun(f"{job_file} is not TOML: {error}. Put back the file the run wrote.") from None
+    ledger = _json(ledger_file) if ledger_file.is_file() else None
+    return RunRecord(job, tuple(events), ledger, directory.resolve().name, job_text, tuple(warnings))
+
+
+def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]:
+    """The runs in a directory and, where it holds a comparison, what compare.json says: `write(path, *read(directory))`."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise BadRun(f"there is no directory {directory}. Give a directory written by tacit.train(out=…) or tacit.compare(out=…).")
+    if not (directory / "compare.json").is_file() and not (directory / "runs").is_dir():
+        return [read_run(directory)], None
+    notes, runs = [], []
+    for path in sorted(p for p in (directory / "runs").glob("*") if p.is_dir()):
+        try:
+            runs.append(read_run(path))
+        except BadRun:
+            # A row that has not started yet must not hide the rows that have; a file that is there and broken is another matter.
+            if (path / "events.jsonl").is_file() and _events(path / "events.jsonl")[0]:
+                raise
+            notes.append(f"{path.name} has not begun and is left out.")
+    if (directory / "compare.json").is_file():
+        comparison = _checked(_json(directory / "compare.json"), directory / "compare.json")
+    elif runs:
+        comparison = tabulate(runs)
+        notes.append("The comparison is not finished: this table is made of the runs so far.")
+    else:
+        raise BadRun(f"{directory} holds no compare.json and no run that has begun. "
+                     "Wait for the first round, or run `tacit compare` again.")
+    comparison["notes"] = [*comparison.get("notes", []), *notes]
+    if (directory / "job.toml").is_file():
+        comparison["job_text"] = _text(directory / "job.toml")
+    comparison.setdefault("name", directory.resolve().name)
+    return runs, comparison
+
+
+def tabulate(runs: Iterable[RunRecord], metric: str = "accuracy") -> dict[str, Any]:
+    """The rows and the table of a comparison, from its runs alone."""
+    runs = list(runs)
+    if not any(metric in run.metrics for run in runs):
+        metric = "loss"
+    rows = [{"label": r.label, "skew": r.skew, "seed": r.seed, "run": f"runs/{r.name}", "metrics": dict(r.metrics)} for r in runs]
+    index, columns = list(dict.fromkeys(r.label for r in runs)), list(dict.fromkeys(r.skew for r in runs))
+    cells = [[mean_error(r.metrics.get(metric) for r in runs if (r.label, r.skew) == (label, skew)) for skew in columns] for label in index]
+    table = {"columns": columns, "index": index, "mean": [[m for m, _ in row] for row in cells],
+             "error": [[e for _, e in row] for row in cells]}
+    return {"rows": rows, "table": table, "metric": metric, "baselines": [b for b in BASELINES if b in index]}
+
+
+def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    lines = _text(file).split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    events: list[dict[str, Any]] = []
+    for at, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            if at == len(lines):
+                return events, [TORN.format(at)]
+            raise BadRun(f"{file}, line {at} is not JSON. Only a last line may be torn; restore the file or run the job again.") from None
+        if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+            raise BadRun(f"{file}, line {at} is no event: an event is a JSON object with a kind. Restore the file or run the job again.")
+        if event["kind"] == "round" and (isinstance(event.get("round"), bool) or not isinstance(event.get("round"), int)):
+            raise BadRun(f"{file}, line {at} is a round without its number. Restore the file or run the job again.")
+        events.append(event)
+    return events, []
+
+
+def _checked(comparison: Any, file: Path) -> dict[str, Any]:
+    table = comparison.get("table") or {}
+    columns, index, mean = (table.get(k) for k in ("columns", "index", "mean"))
+    if not (isinstance(columns, list) and isinstance(index, list) and isinstance(mean, list) and len(mean) == len(index)
+            and all(isinstance(row, list) and len(row) == len(columns) for row in mean)):
+        raise BadRun(f"{file} has no table with one mean per row of index and column. Run `tacit compare` again to write it.")
+    return dict(comparison)
+
+
+def _text(file: Path) -> str:
+    # A line torn inside a multi-byte letter is still only a torn line, hence no decoding error here.
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+def _json(file: Path) -> Any:
+    try:
+        value = json.loads(_text(file))
+    except json.JSONDecodeError as error:
+        raise BadRun(f"{file} is not JSON: {error}. Restore the file or run the job again.") from None
+    if not isinstance(value, dict):
+        raise BadRun(f"{file} must hold a JSON object, not a {type(value).__name__}. Restore the file or run the job again.")
+    return value

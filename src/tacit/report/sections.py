@@ -1,0 +1,325 @@
+"""The report's sections, each from the records alone; one with nothing to say is None and is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import figures, verdict
+from .markup import Safe, join, plain, tag
+from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, names, percent, plus_minus, significant, size, span
+from .records import RunRecord
+from .svg import Figure, Table
+
+MOST_LEDGER_ROWS = 12  # beyond it, parties that saw or sent the same thing share a row
+MOST_LANDSCAPES = 4    # drawn in the open; the rest fold away
+
+
+class Page(NamedTuple):
+    """What every section is made from."""
+
+    records: Sequence[RunRecord]
+    comparison: Mapping[str, Any] | None
+    colours: Mapping[str, str]
+
+    @property
+    def skews(self) -> list[str]:
+        return list(dict.fromkeys(r.skew for r in self.records))
+
+    def under(self, skew: str) -> list[RunRecord]:
+        return [r for r in self.records if r.skew == skew]
+
+    def title(self, skew: str) -> str:
+        return skew if len(self.skews) > 1 else ""
+
+
+class Section(NamedTuple):
+    id: str
+    title: str
+    body: Safe
+
+
+def table(header: Sequence[Any], rows: Sequence[Sequence[Any]], *, caption: str = "", sortable: bool = True,
+          marks: Mapping[int, str] | None = None, keys: Mapping[tuple[int, int], float] | None = None) -> Safe:
+    """A table whose first column names the row. `keys` are what a cell sorts by where its text is no number."""
+    sort, mark = keys or {}, marks or {}
+    head = tag("tr", [tag("th", h, scope="col") for h in header])
+    body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", c, data_sort=repr(sort[i, j]) if (i, j) in sort else None)
+                                                       for j, c in enumerate(row[1:], 1)], class_=mark.get(i) or None)
+            for i, row in enumerate(rows)]
+    named = tag("caption", caption) if caption else None
+    inner = tag("table", named, tag("thead", head), tag("tbody", body), class_="sortable" if sortable else None)
+    return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or plain(header[0]))
+
+
+def figure(drawn: Figure | None) -> Safe:
+    """The panels of a figure side by side where there is room, each with its caption and its table."""
+    if drawn is None:
+        return Safe("")
+    return join(tag("figure", tag("div", panel.markup(), class_="chart"),
+                    tag("figcaption", panel.caption, _as_table(panel.table, panel.title)))
+                for panel in drawn.panels or (drawn,))
+
+
+def _as_table(data: Table | None, title: str) -> Safe | None:
+    if not data or not data.rows:
+        return None
+    return tag("details", tag("summary", "as a table"), table(data.header, data.rows, caption=title))
+
+
+def _grid(drawn: Sequence[Figure | None]) -> Safe | None:
+    parts = [figure(d) for d in drawn if d]
+    return tag("div", parts, class_="figures") if parts else None
+
+
+def _tile(name: str, value: str, more: str = "", style: str = "") -> Safe:
+    return tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None), class_=f"tile {style}".strip())
+
+
+def summary(page: Page) -> Section:
+    """The verdict: a headline, the figures that carry it, the sentences."""
+    if page.comparison:
+        said = [plain(s) for s in page.comparison.get("verdict") or []] or verdict.comparison(page.comparison)
+        tiles = _comparison_tiles(page.comparison)
+        if any("best_accuracy" in (row.get("metrics") or {}) for row in page.comparison.get("rows") or []):
+            said = [*said, f"Figures are those of the last round. {verdict.BEST_CAVEAT}"]
+        broken = [r for r in page.records if r.diverged is not None]
+        if broken:
+            which = names([f"{r.label} under {r.skew}, seed {r.seed}, round {r.diverged}" for r in broken], 4)
+            said = [*said, f"Diverged (the loss was no longer a number): {which}."]
+        going = [r for r in page.records if not r.finished]
+        if going:
+            said = [*said, f"{count(len(going))} of {count(len(page.records))} runs are not finished; their last figures so far are used."]
+    else:
+        said = [line for r in page.records for line in verdict.run(r)]
+        tiles = _run_tiles(page.records[0])
+    body = join([tag("p", said[0], class_="headline"), tag("dl", tiles, class_="tiles"),
+                 tag("ul", [tag("li", s) for s in said[1:]], class_="said"),
+                 *(tag("p", s, class_="plainly") for s in verdict.privacy(page.records))])
+    return Section("verdict", "Verdict", body)
+
+
+def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
+    metric, tiles = data.get("metric", "accuracy"), []
+    for skew in data["table"]["columns"][:4]:
+        best = verdict.winner(data, skew)
+        if not best:
+            continue
+        distance, split = verdict.to_central(data, best[0], skew), verdict.gained(data, best[0], skew)
+        more = [] if distance is None else [f"{gap(metric, distance)} {'below' if distance > 0 else 'above'} central"]
+        more += [f"{count(len(split[0]))} of {count(len(split[0]) + len(split[1]))} parties gained"] if split else []
+        tiles.append(_tile(skew, plus_minus(metric, best[1], best[2]), " · ".join([best[0], *more])))
+    return tiles
+
+
+def _run_tiles(run: RunRecord) -> list[Safe]:
+    metrics, fed = run.metrics, run.federation
+    spent = [s for s in (run.ledger or {}).get("spent") or [] if finite(s.get("epsilon"))]  # an infinite ε protects nobody
+    loss = significant(metrics.get("loss")) if finite(metrics.get("loss")) else "not a number"
+    tiles = [_tile("Accuracy, last round", percent(metrics["accuracy"]), f"loss {loss}") if "accuracy" in metrics
+             else _tile("Loss, last round", loss)]
+    took = span(run.last("end").get("seconds")) if run.finished else "not finished"
+    tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
+    tiles.append(_tile("Parties", count(len(fed.get("parties") or [])), f"{count(sum(fed.get('sizes') or []))} rows in all"))
+    if spent:
+        tiles.append(_tile("Privacy spent", f"ε = {significant(spent[-1].get('epsilon'))}", f"δ = {significant(spent[-1].get('delta'))}"))
+    else:
+        tiles.append(_tile("Differential privacy", "none" if run.ledger is not None else "not known yet", "", "warn"
+                           if run.ledger is not None else ""))
+    return tiles
+
+
+def results(page: Page) -> Section | None:
+    """Algorithms × skews, with the two baselines."""
+    if not page.comparison:
+        return None
+    data = page.comparison
+    metric, base, rows, keys, marks = data.get("metric", "accuracy"), verdict.baselines(data), [], {}, {}
+    order = [*(x for x in data["table"]["index"] if x not in base), *(x for x in data["table"]["index"] if x in base)]
+    best = {skew: w[0] for skew in data["table"]["columns"] if (w := verdict.winner(data, skew))}
+    for i, label in enumerate(order):
+        row: list[Any] = [label]
+        for j, skew in enumerate(data["table"]["columns"], 1):
+            mean, error = verdict.cell(data, label, skew)
+            if finite(mean):
+                keys[i, j] = float(mean)
+            away = None if label in base else verdict.to_central(data, label, skew)
+            value = plus_minus(metric, mean, error)
+            row.append(join([tag("strong", value, tag("span", " best", class_="badge")) if best.get(skew) == label else value,
+                             tag("small", f"{'−' if away > 0 else '+'}{gap(metric, away).split()[0]} to central") if away is not None
+                             else None]))
+        marks[i] = "baseline" if label in base else ""
+        rows.append(row)
+    seeds = len({r.get("seed") for r in data.get("rows") or []})
+    spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed, so without an error bar"
+    better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
+    note = tag("p", "Baselines: ", tag("b", "central"), " is one model trained on all rows together, which the parties may not do; ",
+               tag("b", "local only"),
+               " is each party alone. The small numbers are the distance to the central model.", class_="quiet")
+    caption = f"{metric.capitalize()} on the global test set in the last round, {spread}; {better}."
+    body = join([table(["algorithm", *data["table"]["columns"]], rows, keys=keys, marks=marks, caption=caption), note])
+    return Section("results", "Results", body)
+
+
+def _per_skew(page: Page, draw: Callable[..., Figure | None]) -> Safe | None:
+    return _grid([draw(page.under(skew), title=page.title(skew), colours=page.colours) for skew in page.skews])
+
+
+def training(page: Page) -> Section | None:
+    body = _per_skew(page, figures.curves)
+    return Section("curves", "Learning curves", body) if body else None
+
+
+def wire(page: Page) -> Section | None:
+    body = _per_skew(page, figures.accuracy_against_bytes)
+    return Section("bytes", "Accuracy against bytes", body) if body else None
+
+
+def skews(page: Page) -> Section | None:
+    parts = []
+    for skew in page.skews:
+        first = page.under(skew)[0]
+        drawn = figures.federation(first.federation)
+        if drawn:
+            parts += [tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawn])]
+    more = len({r.seed for r in page.records}) > 1
+    note = tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet") if more else None
+    return Section("skew", "Who holds what", join([*parts, note])) if parts else None
+
+
+def parties(page: Page) -> Section | None:
+    entries = (page.comparison or {}).get("gain") or []
+    gains = _grid([figures.gain([g for g in entries if g.get("skew") == skew], title=skew if len(page.skews) > 1 else "",
+                                colours=page.colours)
+                   for skew in dict.fromkeys(g.get("skew") for g in entries)])
+    body = join([_per_skew(page, figures.per_party), gains])
+    return Section("parties", "Party by party", body) if body else None
+
+
+def landscape(page: Page) -> Section | None:
+    drawn: dict[tuple[str, str], list[Figure | None]] = {}
+    for run in page.records:
+        event = run.last("landscape")
+        if event and (run.label, run.skew) not in drawn:
+            title = " · ".join(x for x in (run.label if page.comparison else "", page.title(run.skew)) if x)
+            drawn[run.label, run.skew] = [figures.landscape_line(event.get("line") or {}, title=title),
+                                          figures.landscape_plane(event.get("plane") or {}, title=title)]
+    grids = [g for pair in drawn.values() if (g := _grid(pair))]
+    if not grids:
+        return None
+    rest = tag("details", tag("summary", f"{count(len(grids) - MOST_LANDSCAPES)} more"),
+               grids[MOST_LANDSCAPES:]) if len(grids) > MOST_LANDSCAPES else None
+    return Section("landscape", "Loss landscape", join([*grids[:MOST_LANDSCAPES], rest]))
+
+
+def ledger(page: Page) -> Section:
+    """What each party saw, and the privacy spent."""
+    have = [r for r in page.records if r.ledger is not None]
+    if not have:
+        return Section("ledger", "What each party saw", tag("p", "There is no ledger yet: it is written as the run ends.", class_="quiet"))
+    several = len({r.label for r in have}) > 1
+    lines: dict[tuple[str, ...], list[Any]] = {}
+    for run in have:
+        for s in (run.ledger or {}).get("seen") or []:
+            key = (run.label if several else "", *(plain(s.get(k, "")) for k in ("party", "sender", "kind", "reveals", "how")))
+            line = lines.setdefault(key, [0, 0])
+            line[0], line[1] = line[0] + int(s.get("count") or 0), line[1] + int(s.get("bytes") or 0)
+    rows: list[list[Any]] = []
+    keys: dict[tuple[int, int], float] = {}
+    for i, (key, (times, sent)) in enumerate(_folded(lines).items()):
+        label, party, sender, kind, reveals, how = key
+        rows.append([party, sender, kind, reveals, tag("span", how, class_=f"how {'ideal' if how == 'ideal' else ''}".strip()),
+                     count(times), size(sent), *([label] if several else [])])
+        keys |= {(i, 5): float(times), (i, 6): float(sent)}
+    header = ["who saw", "from", "message", "what it reveals", "how", "times", "bytes", *(["algorithm"] if several else [])]
+    runs = f", summed over {count(len(have))} runs" if len(have) > 1 else ""
+    seen = table(header, rows, keys=keys, caption=f"Messages between parties{runs}.") if rows else tag("p", "No party sent anything.")
+    ideal = any(key[5] == "ideal" for key in lines)
+    note = tag("p", tag("b", "ideal"),
+               ": the protocol's result was computed directly, in one process; its messages were not really exchanged.",
+               class_="quiet") if ideal else None
+    return Section("ledger", "What each party saw", join([_spent(have, several), seen, note]))
+
+
+def _folded(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...], list[Any]]:
+    """With many parties, those that saw or sent the same kind of thing share a row."""
+    out: dict[tuple[str, ...], list[Any]] = dict(lines)
+    for at in (2, 1):  # senders first, then those who saw
+        if len(out) <= MOST_LEDGER_ROWS:
+            break
+        groups: dict[tuple[str, ...], list[tuple[str, list[Any]]]] = {}
+        for key, value in out.items():
+            groups.setdefault((*key[:at], *key[at + 1 :]), []).append((key[at], value))
+        out = {}
+        for rest, members in groups.items():
+            who = names([m for m, _ in members]) if len(members) <= 3 else f"{count(len(members))} parties"
+            out[(*rest[:at], who, *rest[at:])] = [sum(v[0] for _, v in members), sum(v[1] for _, v in members)]
+    return out
+
+
+def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
+    rows = {tuple([*([r.label] if several else []), *(significant(s.get(k)) if finite(s.get(k)) else plain(s.get(k, "")) for k in
+                   ("mechanism", "epsilon", "delta", "unit", "adversary", "sampling"))]): None for r in have
+            for s in (r.ledger or {}).get("spent") or []}
+    header = [*(["algorithm"] if several else []), "mechanism", "ε", "δ", "protects", "against", "sampling assumed"]
+    told = table(header, list(rows), caption="Differential privacy spent.") if rows else None
+    return join([told, *(tag("p", s, class_="plainly") for s in verdict.privacy(have))])
+
+
+def reproduce(page: Page) -> Section:
+    comparison, first = page.comparison, page.records[0] if page.records else None
+    verb, name = ("compare", plain(comparison.get("name", ""))) if comparison else ("run", first.name if first else "")
+    commands = [f"tacit {verb} job.toml"]
+    if name:  # a run kept in memory has no directory to name
+        commands += [f"tacit run --resume {_quoted(name)}"] if first and not comparison and not first.finished else []
+        commands.append(f"tacit report {_quoted(name)}")
+    text = (comparison or {}).get("job_text") or (first.toml if first else "")
+    parts: list[Any] = [_copied("Commands", "\n".join(commands))]
+    parts.append(_copied("job.toml", text) if text
+                 else tag("p", "job.toml is missing from the directory, so the job cannot be shown.", class_="quiet"))
+    others = [(r.name or r.label, r.toml) for r in page.records if r.toml and r.toml != text] if comparison else []
+    if others:
+        parts.append(tag("details", tag("summary", f"job.toml of {count(len(others))} run{'s' if len(others) > 1 else ''}"),
+                         [_copied(n, t) for n, t in others]))
+    if first:
+        start = first.start
+        model = start.get("model") or {}
+        facts = [("tacit", start.get("tacit")), *((start.get("versions") or {}).items()), ("runtime", start.get("runtime")),
+                 ("device", start.get("device")),
+                 ("model", f"{model.get('name')}, {count(model.get('parameters'))} parameters" if model else None),
+                 ("seeds", names(list(dict.fromkeys(str(r.seed) for r in page.records)), 10)), ("started", start.get("time"))]
+        updates = {r.label: r.start.get("effective_update") for r in page.records if finite(r.start.get("effective_update"))}
+        if updates:
+            same = len(set(updates.values())) == 1
+            facts.append(("effective update u = η·E·|D| / (B·K)", significant(next(iter(updates.values()))) if same else
+                          "; ".join(f"{k} {significant(v)}" for k, v in updates.items())))
+        parts.append(tag("dl", [(tag("dt", k), tag("dd", v)) for k, v in facts if v not in (None, "")], class_="facts"))
+    return Section("reproduce", "How to reproduce", join(parts))
+
+
+def _quoted(name: str) -> str:
+    """A directory's name as a shell takes it."""
+    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else "'" + name.replace("'", "'\\''") + "'"
+
+
+def _copied(title: str, content: str) -> Safe:
+    button = tag("button", "Copy", type="button", class_="copy", aria_label=f"Copy {title}",
+                 hidden="hidden")  # shown by the script: useless without it
+    return tag("div", tag("div", tag("span", clipped(title, 60)), button, class_="bar"), tag("pre", tag("code", content), tabindex=0),
+               class_="code")
+
+
+def notes(page: Page) -> Section | None:
+    said: dict[str, list[str]] = {}
+    for note in (page.comparison or {}).get("notes") or []:
+        said.setdefault(plain(note), [])
+    for run in page.records:
+        for note in (*run.notes, *run.warnings):
+            said.setdefault(plain(note), []).append(run.name or run.label)
+    where = len(page.records) > 1
+    items = [tag("li", note, tag("small", f" ({names(list(dict.fromkeys(runs)), 3)})") if where and runs else None)
+             for note, runs in said.items()]
+    return Section("notes", "Notes", tag("ul", items)) if items else None
+
+
+ALL = (summary, results, training, wire, skews, parties, landscape, ledger, reproduce, notes)

@@ -1,0 +1,189 @@
+"""What a run or a comparison says, in plain sentences: who wins and by how much, what federating cost and whom it helped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .markup import plain
+from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, mean_error, names, percent, plus_minus, shown, size, worst_decile
+from .records import BASELINES, RunRecord
+
+BEST_CAVEAT = "‘Best’ is the round picked on the test set itself, so it is optimistic; compare algorithms by their last round."
+NOTHING = 5e-4  # a difference that rounds to 0.0 points
+
+
+def comparison(data: Mapping[str, Any]) -> list[str]:
+    """The sentences of a comparison, from the content of compare.json; the first is the headline."""
+    winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
+    known = {skew: w for skew, w in winners.items() if w}
+    if not known:
+        return ["No federated algorithm has a result yet."]
+    wins: dict[str, int] = {}
+    for label, *_ in known.values():
+        wins[label] = wins.get(label, 0) + 1
+    leader = max(wins, key=lambda label: wins[label])
+    many = len(known)
+    head = (f"{leader} comes first under {next(iter(known))}" if many == 1 else
+            f"{leader} comes first under all {many} skews" if wins[leader] == many
+            else f"{leader} comes first under {wins[leader]} of {many} skews")
+    clear = [_clear(*w[1:]) for w in known.values() if w[0] == leader]
+    if not any(clear) and any(w[3] for w in known.values()):
+        head += ", though by no more than chance allows"
+    costs = [d for skew, w in known.items() if (d := to_central(data, w[0], skew)) is not None]
+    return [f"{head}.{_cost(data.get('metric', 'accuracy'), costs)}", *(_under(data, skew, *w) for skew, w in known.items()), *_rest(data)]
+
+
+def _clear(mean: float, error: float | None, second: tuple[str, float, float | None] | None) -> bool:
+    """A lead of more than one standard error of the difference; with one seed nobody can say."""
+    return second is None or (finite(error) and abs(mean - second[1]) > math.hypot(error, second[2] or 0.0))
+
+
+def _cost(metric: str, distances: Sequence[float]) -> str:
+    if not distances:
+        return ""
+    low, high = min(distances), max(distances)
+    if high <= NOTHING:
+        return " The best federated model is as good as the central one, or better."
+    if low <= NOTHING:
+        return f" Against one central model federating costs {gap(metric, high)} at most."
+    figures = gap(metric, high) if gap(metric, low) == gap(metric, high) else f"{gap(metric, low).split()[0]} to {gap(metric, high)}"
+    return f" Against one central model federating costs {figures}."
+
+
+def winner(data: Mapping[str, Any], skew: str) -> tuple[str, float, float | None, tuple[str, float, float | None] | None] | None:
+    """(label, mean, error, runner-up) among the federated algorithms under one skew."""
+    sign = 1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else -1
+    ranked = sorted(((label, m, e) for label in data["table"]["index"] if label not in baselines(data)
+                     for m, e in [cell(data, label, skew)] if finite(m)), key=lambda r: sign * r[1])
+    return (*ranked[0], ranked[1] if len(ranked) > 1 else None) if ranked else None
+
+
+def baselines(data: Mapping[str, Any]) -> list[str]:
+    return list(data.get("baselines") or BASELINES)
+
+
+def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
+    """Mean and standard error, or a pair of None."""
+    table = data["table"]
+    if label not in table["index"] or skew not in table["columns"]:
+        return None, None
+    i, j = table["index"].index(label), table["columns"].index(skew)
+    return table["mean"][i][j], (table.get("error") or {i: {j: None}})[i][j]
+
+
+def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
+    """P − P̂: how far the federated model stays below the central one (negative: above it)."""
+    stated = next((d.get("to_central") for d in data.get("distance") or [] if (d.get("label"), d.get("skew")) == (label, skew)), None)
+    if finite(stated):
+        return stated
+    central, federated = cell(data, "central", skew)[0], cell(data, label, skew)[0]
+    if not (finite(central) and finite(federated)):
+        return None
+    return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
+
+
+def gained(data: Mapping[str, Any], label: str, skew: str) -> tuple[list[str], list[tuple[str, float]]] | None:
+    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first)."""
+    entry = next((g for g in data.get("gain") or [] if (g.get("label"), g.get("skew")) == (label, skew)), None)
+    pairs = [(plain(p), a, b) for p, a, b in zip(entry["parties"], entry["local"], entry["federated"]) if finite(a)
+             and finite(b)] if entry else []
+    if not pairs:
+        return None
+    return [p for p, a, b in pairs if a <= b], sorted(((p, a - b) for p, a, b in pairs if a > b), key=lambda pair: -pair[1])
+
+
+def _under(data: Mapping[str, Any], skew: str, label: str, mean: float, error: float | None,
+           second: tuple[str, float, float | None] | None) -> str:
+    metric = data.get("metric", "accuracy")
+    said = f"{skew}: {label} reaches {plus_minus(metric, mean, error)}{_against_central(metric, to_central(data, label, skew))}."
+    if second:
+        lead = abs(mean - second[1])
+        if lead < NOTHING:
+            said += f" {second[0]} is level with it."
+        elif _clear(mean, error, second):
+            said += f" {second[0]} follows, {gap(metric, lead)} behind."
+        else:
+            why = "less than the seeds' spread" if finite(error) else "from one seed"
+            said += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
+    split = gained(data, label, skew)
+    if split is None:
+        return said
+    yes, no = split
+    if not no:
+        return said + f" All {count(len(yes))} parties do at least as well as alone."
+    worse = f"{names([clipped(p) for p, _ in no])} did better alone (by {'up to ' if len(no) > 1 else ''}{gap('accuracy', no[0][1])})"
+    return said + f" {count(len(yes))} of {count(len(yes) + len(no))} parties gained from federating; {worse}."
+
+
+def _against_central(metric: str, distance: float | None) -> str:
+    if distance is None:
+        return ""
+    if abs(distance) < NOTHING:
+        return ", as good as the central model"
+    return f", {gap(metric, distance)} {'short of' if distance > 0 else 'better than'} the central model"
+
+
+def _rest(data: Mapping[str, Any]) -> list[str]:
+    out = []
+    seeds = {row.get("seed") for row in data.get("rows") or []}
+    if len(seeds) == 1:
+        out.append("Only one seed was run, so there is no error bar: small differences may be chance.")
+    metric, table = data.get("metric", "accuracy"), data["table"]
+    ran = {(row.get("label"), row.get("skew")) for row in data.get("rows") or [] if metric in (row.get("metrics") or {})}
+    broken = [label for label, means in zip(table["index"], table["mean"])
+              if any(not finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))]
+    if broken:
+        out.append(f"{names(broken)} diverged under at least one skew: a smaller learning rate is the first thing to try.")
+    return out
+
+
+def run(record: RunRecord) -> list[str]:
+    """The sentences of a single run; the first is the headline."""
+    metrics, parties = record.metrics, record.federation.get("parties") or []
+    metric = "accuracy" if "accuracy" in metrics else "loss"
+    rounds = f"{count(record.done)} round{'' if record.done == 1 else 's'}"
+    if not metrics:
+        return [f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are done."]
+    said = [f"{record.label} diverged: its loss was no longer a number in round {record.diverged}." if record.diverged is not None else
+            f"{record.label} reaches {metric} {shown(metric, metrics.get(metric))} after {rounds}."]
+    if not record.finished:
+        said.append(f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this report. "
+                    "It is still going, or it was stopped.")
+    if record.diverged is not None:
+        said.append("Its figures after that round mean nothing. A smaller learning rate is the first thing to try.")
+    if finite(metrics.get("best_accuracy")):
+        best = f"{percent(metrics['best_accuracy'])} (round {metrics.get('best_round', '?')})"
+        said.append(f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}")
+    values = record.party_accuracy
+    worst = worst_decile(values)
+    if len(worst) and len(values) > 1:
+        who = names([clipped(plain(parties[i])) for i in worst if i < len(parties)], 3)
+        said.append(f"On their own held-out rows the parties reach {percent(mean_error(v for v in values if finite(v))[0])} on average; "
+                    f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}.")
+    if total := record.total("bytes_up") + record.total("bytes_down"):
+        said.append(f"{size(total)} were sent in all.")
+    if record.label not in BASELINES:
+        said.append("A single run has no baselines: tacit compare says whether federating paid off against one central model "
+                    "and against each party alone.")
+    return said
+
+
+def privacy(records: Sequence[RunRecord]) -> list[str]:
+    """What protects the parties, or that nothing does: said for every run that has a ledger."""
+    bare: dict[str, list[str]] = {}
+    out = []
+    for record in records:
+        if record.ledger is None or any(finite(s.get("epsilon")) for s in record.ledger.get("spent") or []):
+            continue
+        who = sorted({plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"})
+        if record.ledger.get("seen"):
+            bare.setdefault(names(who, 3) if who else "", []).append(record.label)
+    several = len({r.label for r in records}) > 1
+    for readers, labels in bare.items():
+        which = f" ({names(list(dict.fromkeys(labels)), 12)})" if several else ""
+        seen = "the server" if readers == "server" else readers
+        out.append(f"No differential privacy{which}: updates were seen in the clear by {seen}." if readers else
+                   f"No differential privacy{which}: nothing bounds what the messages below give away.")
+    return out

@@ -1,0 +1,84 @@
+"""What a job gives back: the value, how it came about, and who saw what on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .parties.ledger import Ledger
+from .runs import Event, rounds_of
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass
+class Result:
+    """One training run. `metrics` are those of the last round; `best_accuracy` beside them is picked on the test set, so read it as such."""
+
+    model: Any
+    metrics: dict[str, Any]
+    ledger: Ledger
+    config: dict[str, Any]
+    events: list[Event] = field(repr=False)
+    directory: Path | None = None
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. Row 0 is the model before training."""
+        return [row for row in rounds_of(self.events) if row["round"] > 0]
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report, one self-contained HTML file; without a path, into the run's directory."""
+        from .report import page, records
+
+        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
+        page.write(target, [records.RunRecord(self.config, self.events, self.ledger.to_dict())])
+        return target
+
+
+@dataclass
+class Comparison:
+    """Several runs side by side, with the two baselines that matter: one central model, and each party alone."""
+
+    results: list[Result] = field(repr=False)
+    summary: dict[str, Any] = field(repr=False)
+    directory: Path | None = None
+
+    @property
+    def verdict(self) -> list[str]:
+        return list(self.summary["verdict"])
+
+    @property
+    def rows(self) -> pandas.DataFrame:
+        """One row a run: label, skew, seed and the metrics."""
+        import pandas
+
+        return pandas.DataFrame([{**{k: r[k] for k in ("label", "skew", "seed")}, **r["metrics"]} for r in self.summary["rows"]])
+
+    def table(self, numbers: bool = False) -> pandas.DataFrame:
+        """Algorithms and baselines × skews: the last round's accuracy, mean ± standard error over the seeds (or the bare means)."""
+        import pandas
+
+        t = self.summary["table"]
+        cells = [[_cell(m, e, numbers) for m, e in zip(means, errors)] for means, errors in zip(t["mean"], t["error"])]
+        return pandas.DataFrame(cells, index=t["index"], columns=t["columns"])
+
+    def report(self, path: str | Path | None = None) -> Path:
+        from .report import page, records
+
+        target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
+        page.write(target, [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results], self.summary)
+        return target
+
+    def __str__(self) -> str:
+        return self.table().to_string() + "\n\n" + "\n".join(self.verdict)
+
+
+def _cell(mean: float | None, error: float | None, numbers: bool) -> Any:
+    if mean is None:
+        return float("nan") if numbers else "–"
+    if numbers:
+        return mean
+    return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"

@@ -1,0 +1,23 @@
+"""Where programs run. Each runtime is fetched when first used: the simulation must start on a machine that has torch and numpy only."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .inprocess import InProcess
+
+__all__ = ["InProcess"]
+
+_HOME = {"InProcess": "inprocess"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,373 @@
+"""All clients of a round as one tensor program; several runs beside each other are only more clients.
+
+A study is one more axis: runs that share a model and an algorithm (seeds, skews, a learning rate, a μ) go into one stack, and each comes
+out as if it had run alone. On a CPU a stack of convolutions gains nothing, so there clients go one by one, one on each core.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..aggregate import Mean
+from ..algorithms import Algorithm
+from ..algorithms.plan import Plans, count_steps, identify, plan, sample
+from ..algorithms.types import State
+from ..data.federation import Federation
+from ..task import Task
+from .fold import FoldEngine, Stacked
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: who takes part, and how each round goes. `members` leaves out parties; None is everyone."""
+
+    fed: Federation
+    algorithm: Algorithm
+    seed: int
+    per_round: int
+    local_epochs: np.ndarray  # [parties]
+    batch_size: int | None
+    local_steps: int | None = None
+    members: np.ndarray | None = None
+
+
+class Kept:
+    """What clients keep between rounds. Only those that have taken part use memory."""
+
+    def __init__(self, parties: int):
+        self.slot = np.full(parties, -1)
+        self.values: State = {}
+        self.used = 0
+
+    def get(self, who: np.ndarray, fresh: State) -> State:
+        for k in who[self.slot[who] < 0]:
+            self.slot[k] = self.used
+            self.used += 1
+        for name, value in fresh.items():
+            old = self.values.get(name)
+            have = 0 if old is None else len(old)
+            if have < self.used:
+                more = value.expand(max(self.used, 2 * have) - have, *value.shape)
+                self.values[name] = more.clone() if old is None else torch.cat([old, more])
+        at = torch.from_numpy(self.slot[who])
+        return {name: value[at.to(value.device)] for name, value in self.values.items()}
+
+    def put(self, who: np.ndarray, new: State) -> None:
+        at = torch.from_numpy(self.slot[who])
+        for name, value in new.items():
+            self.values[name][at.to(value.device)] = value
+
+    def save(self) -> State:
+        return {"slot": torch.from_numpy(self.slot.copy()), **{f"value.{k}": v[: self.used] for k, v in self.values.items()}}
+
+    def load(self, saved: State) -> None:
+        self.slot = saved["slot"].numpy().copy()
+        self.used = int((self.slot >= 0).sum())
+        self.values = {k[6:]: v.clone() for k, v in saved.items() if k.startswith("value.")}
+
+
+class Cohort:
+    """R runs side by side. `round(r)` takes each of them one round further."""
+
+    def __init__(self, task: Task, starts: list[State], runs: list[Run], engine: str = "auto", memory: float | None = None):
+        self.runs, self.device = runs, task.x.device
+        self.base, self.algorithm = task, runs[0].algorithm
+        self.hyper = _differing([r.algorithm for r in runs], self.device)
+        self.w = torch.stack([s["w"] for s in starts]).to(self.device)
+        self.buffers = torch.stack([s["buffers"] for s in starts]).to(self.device) if "buffers" in starts[0] else None
+        states = [r.algorithm.server_state(w) for r, w in zip(runs, self.w)]
+        self.state: State = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        self.fresh = runs[0].algorithm.client_state(self.w[0])
+        self.kept = [Kept(len(r.fed)) for r in runs]
+        self.ids = [identify(r.fed.parties) for r in runs]
+        self.rule = Mean()
+        self.notes: list[str] = []
+        self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
+        self.memory = memory
+        self.threads = threading.local()
+        self.cores = (os.cpu_count() or 1) if self.device.type == "cpu" else 1
+        self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
+        self._bind(0)
+        self.engine = self._choose(engine)
+
+    # rounds ----------------------------------------------------------------------------------------------------------------
+
+    def round(self, number: int) -> list[np.ndarray]:
+        """One round of every run; returns who took part in each. `number` counts from 0."""
+        self._bind(number)
+        chosen = [self._chosen(i, number) for i in range(len(self.runs))]
+        run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
+        who = np.concatenate(chosen)
+        sizes = np.concatenate([r.fed.train.sizes.numpy()[c] for r, c in zip(self.runs, chosen)])
+        total = self.rule.start()
+        for weights, vectors, rows in self._uploads(number, run_of, who, sizes):
+            mix = torch.zeros(len(self.runs), len(rows), device=self.device)
+            mix[torch.from_numpy(run_of[rows]), torch.arange(len(rows))] = weights
+            total = self.rule.add(total, mix, vectors)
+        mean = self.rule.result(total)
+        self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
+        if self.buffers is not None:
+            self.buffers = mean.pop("buffers")
+        fraction = torch.tensor([len(c) / len(r.fed if r.members is None else r.members) for r, c in zip(self.runs, chosen)], device=self.device)
+        self.w, self.state = self._merge(mean, fraction)
+        return chosen
+
+    def _chosen(self, i: int, number: int) -> np.ndarray:
+        run = self.runs[i]
+        members = np.arange(len(run.fed)) if run.members is None else run.members
+        return members[sample(run.seed, number, self.ids[i][members], run.per_round)]
+
+    def _merge(self, mean: State, fraction: Tensor) -> tuple[Tensor, State]:
+        if len(self.runs) == 1:
+            w, state = self.algorithm.merge(self.w[0], {k: v[0] for k, v in self.state.items()}, {k: v[0] for k, v in mean.items()}, fraction[0])
+            return w[None], {k: v[None] for k, v in state.items()}
+
+        def one(hyper: State, w: Tensor, state: State, mean: State, fraction: Tensor) -> tuple[Tensor, State]:
+            return replace(self.algorithm, **hyper).merge(w, state, mean, fraction)  # type: ignore[type-var]
+
+        return torch.vmap(one)(self.hyper, self.w, self.state, mean, fraction) if self.hyper or self.state else (
+            torch.vmap(lambda w, mean, fraction: self.algorithm.merge(w, {}, mean, fraction)[0])(self.w, mean, fraction), {})
+
+    # clients ---------------------------------------------------------------------------------------------------------------
+
+    def _uploads(self, number: int, run_of: np.ndarray, who: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[Tensor, State, np.ndarray]]:
+        """(weights [S], vectors [S, …], which rows of `who`) for one chunk of clients after the other."""
+        first = self.runs[0]
+        epochs = np.concatenate([r.local_epochs[who[run_of == i]] for i, r in enumerate(self.runs)])
+        seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
+        ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
+        steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
+        order = np.argsort(-steps, kind="stable")  # longest first, so that finished clients are at the end of the stack
+        down = self.down(float(number))
+
+        def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
+            plans = plan(seeds[rows], number, ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
+            index = self._global_rows(plans.index, run_of[rows], who[rows])
+            plans = Plans(*(t.to(self.device) for t in (index, plans.live, plans.key, plans.size)), plans.steps)
+            with torch.no_grad():
+                return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], down, mine)
+
+        for rows, (weights, vectors, after) in self._side_by_side(play, np.array_split(order, -(-len(order) // self._chunk(sizes))), run_of, who):
+            for i in np.unique(run_of[rows]) if after else ():
+                of_run = run_of[rows] == i
+                self.kept[i].put(who[rows][of_run], {k: v[torch.from_numpy(of_run).to(v.device)] for k, v in after.items()})
+            yield weights, vectors, rows
+
+    def _side_by_side(self, play: Any, chunks: list[np.ndarray], run_of: np.ndarray, who: np.ndarray) -> Iterator[Any]:
+        """Play the chunks, on a CPU one a core, and hand them out in order; no more than a few wait at a time."""
+        if self.device.type != "cpu":
+            for rows in chunks:
+                yield rows, play(rows, self._mine(run_of[rows], who[rows]))
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)  # a chunk a core; more threads inside would only fight over the cores
+        try:
+            waiting: deque[Any] = deque()
+            for rows in chunks:
+                waiting.append((rows, self.pool.submit(play, rows, self._mine(run_of[rows], who[rows]))))
+                if len(waiting) > 2 * self.cores:
+                    rows, done = waiting.popleft()
+                    yield rows, done.result()
+            while waiting:
+                rows, done = waiting.popleft()
+                yield rows, done.result()
+        finally:
+            torch.set_num_threads(before)
+
+    def _mine(self, run_of: np.ndarray, who: np.ndarray) -> State:
+        if not self.fresh:
+            return {}
+        got = [(np.flatnonzero(run_of == i), self.kept[i].get(who[run_of == i], self.fresh)) for i in np.unique(run_of)]
+        back = torch.from_numpy(np.argsort(np.concatenate([rows for rows, _ in got]), kind="stable")).to(self.device)
+        return {k: torch.cat([state[k] for _, state in got])[back] for k in self.fresh}
+
+    def down(self, number: float) -> State:
+        """What every run's server sends, [R, …] each."""
+        sent = {"w": self.w, "round": torch.full((len(self.runs),), number, device=self.device), **{k: self.state[k] for k in self.algorithm.sends}}
+        return sent if self.buffers is None else sent | {"buffers": self.buffers}
+
+    def _stacked(self, plans: Plans, run_of: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
+        shared = len(self.runs) == 1
+        at = torch.from_numpy(run_of).to(self.device)
+        down = {k: v[0] if shared else v[at] for k, v in down.items()}
+        if not hasattr(self.threads, "task"):  # `functional_call` swaps values inside its module, so every thread has its own
+            self.threads.task, self.threads.folds = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
+        task, folds = self.threads.task, self.threads.folds
+        task.x, task.y = self.task.x, self.task.y
+        folds.lengths = plans.steps.tolist()
+
+        def one(index: Tensor, live: Tensor, key: Tensor, size: Tensor, hyper: State, down: State, mine: State) -> Any:
+            batches = Stacked(index, live, key, size)
+            batches.engine = folds
+            algorithm = replace(self.algorithm, **hyper) if hyper else self.algorithm  # type: ignore[type-var]
+            upload, after = algorithm.local(task, down, mine, batches)
+            return upload.weight, upload.vectors, after if mine else {}
+
+        hyper = {k: v[at] for k, v in self.hyper.items()}
+        dims = (0, 0, 0, 0, {k: 0 for k in hyper} or None, {k: None if shared else 0 for k in down}, {k: 0 for k in mine} or None)
+        return torch.vmap(one, in_dims=dims)(*plans[:4], hyper, down, mine)
+
+    def _one_by_one(self, plans: Plans, run_of: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
+        done = [self.runs[i].algorithm.local(self.task, {k: v[i] for k, v in down.items()}, {k: v[s] for k, v in mine.items()}, plans.of(s))
+                for s, i in enumerate(run_of)]
+        vectors = {k: torch.stack([upload.vectors[k] for upload, _ in done]) for k in done[0][0].vectors}
+        after = {k: torch.stack([state[k] for _, state in done]) for k in mine}
+        return torch.stack([upload.weight for upload, _ in done]), vectors, after
+
+    def _global_rows(self, index: Tensor, run_of: np.ndarray, who: np.ndarray) -> Tensor:
+        """Positions in a client's own rows → rows of the stack's table."""
+        out = torch.empty_like(index)
+        for i in np.unique(run_of):
+            here = torch.from_numpy(np.flatnonzero(run_of == i))
+            held = self.runs[i].fed.train
+            first = held.start[torch.from_numpy(who[run_of == i])]
+            out[here] = held.index[first[:, None, None] + index[here]] + self.offset[i]
+        return out
+
+    # what it runs on -------------------------------------------------------------------------------------------------------
+
+    def _bind(self, number: int) -> None:
+        """Lay the runs' rows under the task; runs that share a table share it here too. Only drifting data is laid anew."""
+        tables = [r.fed.at(number) for r in self.runs]
+        if hasattr(self, "tables") and all(a.x is b.x and a.y is b.y for a, b in zip(tables, self.tables)):
+            return
+        self.tables = tables
+        distinct: dict[tuple[int, int], int] = {}
+        xs, ys, self.offset, at = [], [], [], 0
+        for t in tables:
+            name = (id(t.x), id(t.y))
+            if name not in distinct:
+                distinct[name] = at
+                xs.append(t.x.to(self.device))
+                ys.append(t.y.to(self.device))
+                at += len(t.x)
+            self.offset.append(distinct[name])
+        x, y = (xs[0], ys[0]) if len(xs) == 1 else (torch.cat(xs), torch.cat(ys))
+        if hasattr(self, "task"):
+            self.task.x, self.task.y = x, y
+        else:
+            self.base = self.base.on(x, y)
+            self.task = self.base
+
+    def _choose(self, engine: str) -> str:
+        """Stack, or one by one: by rule and not by stopwatch, so that the same seed gives the same bits on every run."""
+        if engine == "auto":
+            engine = "stack" if self.device.type == "cuda" or work(self.task, self.runs[0].batch_size or 64) <= STACK_BELOW else "each"
+        if engine == "stack":
+            why = self._cannot_stack()
+            if why:
+                self.notes.append(f"this model cannot be stacked, so clients run one by one: {why}")
+                engine = "each"
+        return engine
+
+    def _cannot_stack(self) -> str:
+        """Try one step with two clients; torch's own words if that fails."""
+        from ..algorithms.types import Batch, Walk
+
+        task = self.task.for_stacking()
+        index = torch.zeros(2, 2, dtype=torch.int64, device=self.device)
+        buffers = {} if self.buffers is None else {"buffers": self.buffers[:1].expand(2, -1)}
+
+        def one(w: Tensor, buffers: State, index: Tensor) -> Tensor:
+            batch = Batch(index, torch.ones(2, device=self.device), torch.zeros((), dtype=torch.int64, device=self.device))
+            return task.visit(Walk(w, buffers, {}, w[0]), batch)[0]
+
+        try:
+            import warnings
+
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("error")  # torch warns where it would silently loop over the clients
+                torch.vmap(one, in_dims=(0, {k: 0 for k in buffers} or None, 0))(self.w[:1].expand(2, -1), buffers, index)
+        except (RuntimeError, ValueError, NotImplementedError, UserWarning) as error:
+            return str(error).strip().splitlines()[0]
+        return ""
+
+    def _chunk(self, sizes: np.ndarray) -> int:
+        """How many clients go side by side: as many as their weights, gradients and what a batch keeps for the backward pass allow."""
+        if self.engine != "stack":
+            return 1
+        batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
+        if not hasattr(self, "per_row"):
+            self.per_row = activation_bytes(self.base)
+        each = 4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row  # ×2: gradients of what was kept
+        room = self.memory or (0.6 * torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else CPU_STACK)
+        return max(1, int(room // each))
+
+    # state -----------------------------------------------------------------------------------------------------------------
+
+    def save(self) -> State:
+        """Everything the next round depends on."""
+        out = {"w": self.w, **{f"server.{k}": v for k, v in self.state.items()}}
+        if self.buffers is not None:
+            out["buffers"] = self.buffers
+        for i, kept in enumerate(self.kept):
+            if self.fresh:
+                out |= {f"kept.{i}.{k}": v for k, v in kept.save().items()}
+        return {k: v.detach().cpu().contiguous() for k, v in out.items()}
+
+    def load(self, saved: State) -> None:
+        saved = {k: v.to(self.device) if not k.endswith(".slot") else v for k, v in saved.items()}
+        self.w, self.buffers = saved["w"], saved.get("buffers")
+        self.state = {k[7:]: v for k, v in saved.items() if k.startswith("server.")}
+        for i, kept in enumerate(self.kept):
+            if self.fresh:
+                kept.load({k.split(".", 2)[2]: v for k, v in saved.items() if k.startswith(f"kept.{i}.")})
+
+
+CPU_STACK = 64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle
+STACK_BELOW = 4e6  # multiplications a client and step; above, on a CPU, one client fills a core and stacking only moves memory
+
+
+def _differing(algorithms: list[Algorithm], device: torch.device) -> State:
+    """The hyper-parameters that are not the same in every run, as one tensor each."""
+    out = {}
+    for f in fields(algorithms[0]):  # type: ignore[arg-type]
+        values = [getattr(a, f.name) for a in algorithms]
+        if any(v != values[0] for v in values):
+            out[f.name] = torch.tensor(values, device=device)
+    return out
+
+
+def stackable(a: Algorithm, b: Algorithm) -> bool:
+    """Whether two algorithms differ in plain numbers only, so that their runs can share a stack."""
+    if type(a) is not type(b):
+        return False
+    return all(getattr(a, f.name) == getattr(b, f.name) or (isinstance(getattr(a, f.name), float) and f.metadata.get("kind") == "a number")
+               for f in fields(a))  # type: ignore[arg-type]
+
+
+def work(task: Task, batch: int) -> float:
+    """Multiplications of one forward pass over a batch: what decides whether one client can keep a core busy."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    rows = task.x[:1]
+    if len(rows) == 0:
+        return 0.0
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        task.predict(task.initial()["w"], rows, task.initial().get("buffers"))
+    return counter.get_total_flops() / 2 * batch
+
+
+def activation_bytes(task: Task) -> int:
+    """Bytes that a row keeps for the backward pass, counted on a batch of two."""
+    kept = 0
+
+    def pack(t: Tensor) -> Tensor:
+        nonlocal kept
+        kept += t.numel() * t.element_size()
+        return t
+
+    module = task._of_this_thread().module
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        module(task.x[:2])
+    return kept // 2 + task.x[:1].numel() * task.x.element_size()

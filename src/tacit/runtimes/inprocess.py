@@ -1,0 +1,205 @@
+"""All parties in one process: for tests, simulation, and trying a protocol out.
+
+Every message is written out and read back as it would be over a network, so its bytes are the wire's and no party can reach into
+another's memory. A failed party ends the run and is named. When nobody can go on, that is an error saying who waits for what;
+nothing hangs.
+
+The run has an event loop of its own, because only the loop knows that nothing is left to do: then virtual time moves
+on, or the run is stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import PartyFailed, ProtocolError
+from ..parameters import bad, check, choice, nearest, whole
+from ..parties.clock import Clock, RealClock, VirtualClock
+from ..parties.codec import MAX_BYTES
+from ..parties.ledger import Ledger
+from ..parties.mailbox import Mailbox
+from ..parties.party import Party, Program
+from ..parties.secret import Secret, SeededSecret
+
+
+@dataclass(frozen=True)
+class InProcess:
+    seed: int | None = whole(0, none=True, doc="every party's rng follows from it; None draws fresh ones")
+    clock: str = choice("virtual", ("virtual", "real"), doc="virtual: deadlines and sleeps take no time, in an order that never changes")
+    secret_seed: int | None = whole(None, none=True, doc="for tests only: replayable secrets; the ledger is stamped NOT PRIVATE")
+    max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest frame a party sends or reads")
+
+    def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
+        """What each party's program returned. What the parties saw is added to `ledger`, also when the run fails."""
+        run = _Run(check(self), programs, ledger)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return run.here()
+        with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
+            return pool.submit(contextvars.copy_context().run, run.here).result()
+
+    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
+        """The same from async code. The parties live on a thread of their own; cancelling this stops them all first."""
+        run = _Run(check(self), programs, ledger)
+        pool = ThreadPoolExecutor(1, "tacit")
+        job = asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, run.here)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            run.stop()
+            with suppress(BaseException):
+                await job
+            raise
+        finally:
+            pool.shutdown(wait=False)
+
+
+class _Selector(selectors.DefaultSelector):
+    """Asked to wait without end, it first tells `idle`: the loop has nothing ready and no timer."""
+
+    idle: Callable[[], bool] | None = None
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None and self.idle is not None and self.idle():
+            timeout = 0
+        return super().select(timeout)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that knows when it is quiet. `away` counts the work handed to threads, which may still come back."""
+
+    def __init__(self) -> None:
+        self.selector = _Selector()
+        self.away = 0
+        super().__init__(self.selector)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        future = super().run_in_executor(executor, func, *args)
+        self.away += 1
+        future.add_done_callback(self._back)
+        return future
+
+    def _back(self, _: object) -> None:
+        self.away -= 1
+
+    def alone(self) -> bool:
+        """Nothing outside can wake this loop: no thread is at work and no socket is open but the loop's own."""
+        return self.away == 0 and len(self.selector.get_map()) <= 1
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """One party's way out. It speaks for its owner only: the name a mailbox gets is the wire's."""
+
+    owner: str
+    boxes: Mapping[str, Mailbox]
+
+    async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
+        if sender != self.owner:
+            raise ProtocolError(f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party speaks under its own name only.")
+        box = self.boxes.get(to)
+        if box is None:
+            raise ProtocolError(f"party {self.owner!r} sends to {to!r}, which takes no part in this run. {nearest(to, list(self.boxes))}")
+        box.put(self.owner, scope, frame)
+
+
+class _Run:
+    """One run, from its parties to their results."""
+
+    def __init__(self, runtime: InProcess, programs: Mapping[str, Program], ledger: Ledger | None):
+        for name in programs:
+            if not isinstance(name, str) or not name:
+                raise bad("InProcess.run", "the name of a party", name, "a word")
+        self.programs, self.ledger = dict(programs), ledger
+        self.clock: Clock = VirtualClock() if runtime.clock == "virtual" else RealClock()
+        self.boxes = {name: Mailbox(name, Ledger(), runtime.max_bytes) for name in self.programs}
+        self.parties = {name: Party(name, _Wire(name, self.boxes), box, self.clock, self._secret(runtime, name), runtime.seed)
+                        for name, box in self.boxes.items()}
+        self.results: dict[str, Any] = {}
+        self.live = set(self.programs)
+        self.stopped = False
+        self.task: asyncio.Task[Any] | None = None
+
+    @staticmethod
+    def _secret(runtime: InProcess, name: str) -> Secret:
+        return Secret() if runtime.secret_seed is None else SeededSecret(f"{runtime.secret_seed}/{name}")
+
+    def here(self) -> dict[str, Any]:
+        """Run to the end on this thread."""
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            try:
+                return runner.run(self.main())
+            finally:
+                if self.ledger is not None:
+                    for box in self.boxes.values():
+                        self.ledger.merge(box.ledger)
+
+    def stop(self) -> None:
+        """From another thread: cancel everything."""
+        self.stopped = True
+        if self.task is not None:
+            with suppress(RuntimeError):  # the loop has just closed: there is nothing left to cancel
+                self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+    async def main(self) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _Loop)
+        self.task = asyncio.current_task()
+        if self.stopped:  # asked to stop before there was a task to cancel
+            raise asyncio.CancelledError
+        over: asyncio.Future[None] = loop.create_future()
+        loop.selector.idle = lambda: self.quiet(loop, over)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, party in self.parties.items():
+                    group.create_task(self.life(name, party, over), name=f"party {name}")
+                if self.live:
+                    await over
+        except BaseExceptionGroup as failures:
+            stuck = over.exception() if over.done() and not over.cancelled() else None
+            first = stuck or failures.exceptions[0]
+            for other in failures.exceptions:
+                if other is not first:
+                    first.add_note(f"while the run was being stopped: {other}")
+            raise first  # noqa: B904  # its own cause is the party's error, which is what the reader needs
+        finally:
+            loop.selector.idle = None
+        for name in self.programs:
+            if name not in self.results:
+                raise PartyFailed(name, asyncio.CancelledError("its program cancelled itself"))
+        return {name: self.results[name] for name in self.programs}
+
+    async def life(self, name: str, party: Party, over: asyncio.Future[None]) -> None:
+        try:
+            self.results[name] = await self.programs[name](party)
+        except Exception as error:
+            raise PartyFailed(name, error) from error
+        finally:
+            self.live.discard(name)
+            if not self.live and not over.done():
+                over.set_result(None)
+
+    def quiet(self, loop: _Loop, over: asyncio.Future[None]) -> bool:
+        """Nobody has anything to do. Let time pass, or say that it never will; False leaves the loop waiting for the outside world."""
+        if not loop.alone():
+            return False
+        if isinstance(self.clock, VirtualClock) and self.clock.advance():
+            return True
+        waits = {name: self.boxes[name].waiting() for name in self.programs if name in self.live}
+        if over.done() or not waits or not all(waits.values()):
+            return False
+        done = [repr(name) for name in self.programs if name not in self.live]
+        who = [f"{name!r} waits for {' and for '.join(wants)}" for name, wants in waits.items()]
+        over.set_exception(ProtocolError(
+            f"no party can go on: {'; '.join(who[:8])}{f'; and {len(who) - 8} more' if len(who) > 8 else ''}."
+            + (f" Already finished: {', '.join(done[:8])}{', …' if len(done) > 8 else ''}." if done else "")
+            + " Someone must send what is waited for, or the wait needs a deadline (within=…)."))
+        return True

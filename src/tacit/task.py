@@ -1,0 +1,257 @@
+"""A model as a function of one flat vector: its loss, its gradient, its predictions.
+
+Two ways to the same gradient. `functional` goes through `torch.func` and can be stacked with `vmap`: a thousand clients as one tensor
+program. `bound` copies the vector into a module of this thread and runs plain autograd, which costs less when clients go one by one.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from .algorithms.types import Batch, State, Walk
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
+    "cross_entropy": lambda out, y: out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0],
+    "mse": lambda out, y: (out.reshape(y.shape) - y) ** 2,
+}
+
+
+class Slot(NamedTuple):
+    """One parameter's or buffer's place in the flat vector."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def _slots(named: Any) -> list[Slot]:
+    slots, at = [], 0
+    for name, tensor in named:
+        slots.append(Slot(name, at, at + tensor.numel(), tensor.shape, tensor.dtype))
+        at += tensor.numel()
+    return slots
+
+
+def _join(slots: list[Slot], values: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([values[s.name].reshape(-1).to(dtype) for s in slots])
+
+
+def _cut(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
+    pieces = flat.split([s.stop - s.start for s in slots])  # one split: its gradient is one cat, where slices would each fill a whole vector
+    return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
+
+
+class LocalStep(TorchFunctionMode):
+    """Two layers that must not depend on how clients are run. Dropout draws its masks as hashes of (key, call, position): the same alone,
+    in a stack, on any device. Batch norm takes its statistics over the live rows, so that padding a short batch changes nothing."""
+
+    def __init__(self, key: Tensor, live: Tensor):
+        super().__init__()
+        self.key, self.live = key, live
+        self.drops = self.norms = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.dropout, torch.dropout):
+            return self._drop(*args, **(kwargs or {}))
+        if func is F.batch_norm:
+            return self._norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _drop(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None) -> Tensor:
+        self.drops += 1
+        if not (training if train is None else train) or p == 0:
+            return input
+        place = torch.arange(input.numel(), device=input.device).view(input.shape)
+        h = place + self.key + self.drops * 0x632BE59BD9B4E019  # an odd constant separates the calls
+        for factor in (-0xAE502812AA7333, -0x3B314601E57A13AD, 1):  # MurmurHash3's 64-bit finaliser; int64 wraps as it should
+            h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * factor
+        keep = (h & 0xFFFFFF) >= int(p * 0x1000000)
+        return input * keep.to(input.dtype) / (1 - p)
+
+    def _norm(self, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
+              training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+        self.norms += 1
+        if not training:
+            with torch._C.DisableTorchFunction():
+                return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        shape = (1, -1) + (1,) * (input.dim() - 2)
+        live = self.live.view(-1, *[1] * (input.dim() - 1)).to(input.dtype)
+        over = [d for d in range(input.dim()) if d != 1]
+        n = live.sum() * (input[0, 0].numel())
+        mean = (input * live).sum(over) / n
+        centred = input - mean.view(shape)
+        var = (centred**2 * live).sum(over) / n
+        if running_mean is not None and running_var is not None:
+            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
+            running_var.mul_(1 - momentum).add_(momentum * var.detach() * n / (n - 1).clamp(min=1))
+        out = centred * torch.rsqrt(var + eps).view(shape)
+        out = out if weight is None else out * weight.view(shape)
+        return out if bias is None else out + bias.view(shape)
+
+
+class Task:
+    """One model, one loss, and the rows they work on. `visit` is the only thing a local step needs."""
+
+    def __init__(self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"):
+        self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
+        self.parameters = _slots(module.named_parameters())
+        self.riders = _slots(module.named_buffers())
+        self.dim = sum(s.stop - s.start for s in self.parameters)
+        self.stacked = False  # an engine that runs `visit` under vmap sets this on its own copy
+        self._local = threading.local()
+        self._loss = LOSSES[loss]
+        self.special = self._calls_special()
+
+    def __deepcopy__(self, memo: Any) -> Task:
+        raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
+
+    def on(self, x: Tensor, y: Tensor) -> Task:
+        """The same model on other rows."""
+        return Task(self.module, x, y, self.loss_name, self.precision)
+
+    def for_stacking(self) -> Task:
+        """The same task, ready for `vmap`: its module is its own, since `functional_call` swaps values inside it."""
+        other = Task(copy.deepcopy(self.module).to(self.x.device).train(), self.x, self.y, self.loss_name, self.precision)
+        other.stacked = True
+        return other
+
+    # the vector ------------------------------------------------------------------------------------------------------------
+
+    def initial(self) -> State:
+        """The module's own values: `w`, and `buffers` if it has any."""
+        values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        values = {name: value.detach() for name, value in values.items()}
+        start = {"w": _join(self.parameters, values, torch.float32)}
+        if self.riders:
+            start["buffers"] = _join(self.riders, values, torch.float32)
+        return {k: v.to(self.x.device) for k, v in start.items()}
+
+    def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
+        """A module of its own with these values, for the user to keep."""
+        module = copy.deepcopy(self.module).to("cpu")
+        values = _cut(self.parameters, w.detach().cpu())
+        if buffers is not None:
+            values |= _cut(self.riders, buffers.detach().cpu())
+        module.load_state_dict(values, strict=False)
+        return module.eval()
+
+    # one step --------------------------------------------------------------------------------------------------------------
+
+    def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
+        """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
+        g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
+        return g, walk._replace(buffers=buffers)
+
+    def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        """The mean loss over the batch's live rows, differentiable in w."""
+        return self._mean_loss(w, buffers or {}, batch)[0]
+
+    def grad(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        return self._functional(w, buffers or {}, batch)[0]
+
+    def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
+        return torch.func.grad(self._mean_loss, has_aux=True)(w, buffers, batch)
+
+    def _mean_loss(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
+        values = _cut(self.parameters, w)
+        if buffers:
+            values |= {name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()}  # forward writes into them
+        with self._forward(batch):
+            out = functional_call(self.module, values, (self.x[batch.index],))
+        losses = self._loss(out.float(), self.y[batch.index])
+        after = {"buffers": _join(self.riders, values, w.dtype).detach()} if buffers else {}
+        return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
+
+    def _bound(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
+        mine = self._of_this_thread()
+        mine.load(w, buffers.get("buffers"))
+        trim = w.device.type == "cpu" and not self.special
+        index = batch.index[: int(batch.live.sum())] if trim else batch.index  # drop the padding, where that costs no wait for a GPU
+        with torch.enable_grad():
+            with self._forward(batch):
+                out = mine.module(self.x[index])
+            losses = self._loss(out.float(), self.y[index])
+            mean = losses.mean() if trim else (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
+            grads = torch.autograd.grad(mean, mine.values, allow_unused=True)
+        g = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(grads, mine.values)])
+        return g, {"buffers": mine.buffers(w.dtype)} if buffers else {}
+
+    def _of_this_thread(self) -> _Mine:
+        if not hasattr(self._local, "mine"):
+            self._local.mine = _Mine(copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders)
+        return self._local.mine
+
+    @contextmanager
+    def _forward(self, batch: Batch) -> Iterator[None]:
+        lower: AbstractContextManager[Any] = torch.autocast(self.x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+        with lower, LocalStep(batch.key, batch.live) if self.special else nullcontext():
+            yield
+
+    def _calls_special(self) -> bool:
+        """Whether the model drops out or normalises over the batch: found by running it, since it may do so by functions, not layers."""
+        if len(self.x) == 0:
+            return False
+        probe = copy.deepcopy(self.module).to(self.x.device).train()
+        key = torch.zeros((), dtype=torch.int64, device=self.x.device)
+        rows = self.x[:2]
+        with torch.no_grad(), LocalStep(key, torch.ones(len(rows), device=self.x.device)) as mode:
+            probe(rows)
+        return mode.drops + mode.norms > 0
+
+    # predictions -----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 1024) -> Tensor:
+        """The outputs [R, N, …] of R models, each on all of x, as one program."""
+        module = copy.deepcopy(self.module).to(x.device).eval()
+
+        def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
+            values = _cut(self.parameters, w) | (_cut(self.riders, buffers) if buffers is not None else {})
+            return functional_call(module, values, (x,)).float()
+
+        many = torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
+        return torch.cat([many(w, buffers, x[i : i + chunk]) for i in range(0, max(len(x), 1), chunk)], dim=1)
+
+    @torch.no_grad()
+    def predict(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
+        """The model's outputs on x, in evaluation mode."""
+        mine = self._of_this_thread()
+        mine.load(w, buffers)
+        mine.module.eval()
+        try:
+            return torch.cat([mine.module(x[i : i + chunk]).float() for i in range(0, max(len(x), 1), chunk)])
+        finally:
+            mine.module.train()
+
+
+class _Mine:
+    """A thread's own module, whose parameters are windows into one flat tensor."""
+
+    def __init__(self, module: nn.Module, slots: list[Slot], riders: list[Slot]):
+        self.module, self.riders = module, riders
+        self.values = list(module.parameters())
+        self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
+        for p, s in zip(self.values, slots):
+            p.data = self.flat[s.start : s.stop].view(s.shape)
+
+    def load(self, w: Tensor, buffers: Tensor | None) -> None:
+        self.flat.copy_(w)
+        if buffers is not None:
+            for slot, buffer in zip(self.riders, self.module.buffers()):
+                buffer.copy_(buffers[slot.start : slot.stop].view(slot.shape))
+
+    def buffers(self, dtype: torch.dtype) -> Tensor:
+        return torch.cat([b.reshape(-1).to(dtype) for b in self.module.buffers()])

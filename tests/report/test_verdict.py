@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import made
+
+from tacit.report import read_run, verdict
+
+
+def table(mean: list[list[Any]], error: list[list[Any]] | None = None, **more: Any) -> dict[str, Any]:
+    index = ["FedAvg", "FedNova", "central"][: len(mean)]
+    rows = [{"label": a, "skew": "IID()", "seed": s, "metrics": {"accuracy": m[0]}} for a, m in zip(index, mean) for s in (0, 1)]
+    return {"table": {"columns": ["IID()"], "index": index, "mean": mean, "error": error}, "baselines": ["central"], "rows": rows} | more
+
+
+def test_a_lead_beyond_the_seeds_spread_is_a_win() -> None:
+    said = verdict.comparison(table([[0.80], [0.90], [0.95]], [[0.01], [0.01], [0.01]]))
+    assert said[0] == "FedNova comes first under IID(). Against one central model federating costs 5.0 points."
+    assert said[1] == "IID(): FedNova reaches 90.0 ± 1.0%, 5.0 points short of the central model. FedAvg follows, 10.0 points behind."
+
+
+def test_a_lead_within_the_seeds_spread_is_called_chance() -> None:
+    """The difference of two means has the standard error sqrt(0.01² + 0.01²) = 0.0141, more than the lead of 0.01."""
+    said = verdict.comparison(table([[0.89], [0.90], [0.90]], [[0.01], [0.01], [0.01]]))
+    assert said[0].startswith("FedNova comes first under IID(), though by no more than chance allows.")
+    assert "Its lead over FedAvg, 1.0 point, is less than the seeds' spread and may be chance." in said[1]
+    assert "as good as the central model" in said[1]
+
+
+def test_the_lower_loss_wins() -> None:
+    assert verdict.comparison(table([[0.2], [0.3], [0.1]], metric="loss"))[0].startswith("FedAvg comes first")
+
+
+def test_parties_that_did_better_alone_are_named_with_what_they_lost() -> None:
+    gain = [{"label": "FedAvg", "skew": "IID()", "parties": ["a", "b", "c"], "local": [0.8, 0.9, 0.95], "federated": [0.8, 0.85, 0.8]}]
+    said = verdict.comparison(table([[0.8]], gain=gain))
+    assert said[1] == "IID(): FedAvg reaches 80.0%. 1 of 3 parties gained from federating; c and b did better alone (by up to 15.0 points)."
+
+
+def test_a_stated_distance_is_the_one_that_is_told() -> None:
+    distance = [{"label": "FedAvg", "skew": "IID()", "to_central": -0.02}]
+    assert "2.0 points better than the central model" in verdict.comparison(table([[0.8]], distance=distance))[1]
+
+
+def test_an_algorithm_that_diverged_is_named_and_does_not_win() -> None:
+    said = verdict.comparison(table([[float("nan")], [0.5], [0.9]]))
+    assert said[0].startswith("FedNova comes first")
+    assert said[-1] == "FedAvg diverged under at least one skew: a smaller learning rate is the first thing to try."
+
+
+def test_a_single_run_states_last_and_best_with_the_caveat(tmp_path: Path) -> None:
+    said = " ".join(verdict.run(read_run(made.run(tmp_path / "r"))))
+    assert "The last round has 85.5%, the best 85.8% (round 18)." in said
+    assert verdict.BEST_CAVEAT in said
+    assert "the worst decile (p7) 60.8%" in said
+
+
+def test_without_a_mechanism_it_says_plainly_who_saw_the_updates(tmp_path: Path) -> None:
+    bare = read_run(made.run(tmp_path / "a"))
+    spent = read_run(made.run(tmp_path / "b", book=made.ledger(["p0"], spent=[{"mechanism": "Gaussian", "epsilon": 2.0}])))
+    endless = read_run(made.run(tmp_path / "c", book=made.ledger(["p0"], spent=[{"mechanism": "Gaussian", "epsilon": "inf"}])))
+    assert verdict.privacy([bare]) == ["No differential privacy: updates were seen in the clear by the server."]
+    assert verdict.privacy([spent]) == []
+    assert verdict.privacy([endless]) == verdict.privacy([bare])
