@@ -104,13 +104,17 @@ def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
     if not file.is_file():
         beside = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
         raise BadJob(f"there is no job file {file}. " + (nearest(str(file), beside) if beside else "Check the path."))
-    try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets].") from None
+    tables = _read(file)
     for change in changes:
         _change(tables, change)
     return from_tables(tables, file)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets].") from None
 
 
 def of_run(directory: str | os.PathLike[str]) -> Job:
@@ -118,6 +122,9 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(f"{directory} holds no run to resume: there is no job.toml in it. Give a directory that `tacit run` wrote.")
+    if _read(file).get("data", {}).get("made_in") == "python":
+        raise BadRun(f"{directory} was started from Python, with data that only that program has. Resume it there: "
+                     f"tacit.train(…, out={str(directory)!r}, resume=True).")
     job = load(file)
     absent = {k: None for k, hint in _settings("train").items() if type(None) in typing.get_args(hint) and k not in job.settings}
     return dataclasses.replace(job, settings={**absent, **job.settings})
@@ -204,7 +211,7 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
     filled = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
     if "by" not in flat and "parties" in source and "parties" not in values:
         filled.pop("parties", None)
-    return {k: v for k, v in {**filled, **values}.items() if v is not None}
+    return {k: v for k, v in {**values, **{k: v for k, v in filled.items() if k not in values}}.items() if v is not None}
 
 
 def _source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -249,9 +256,15 @@ def _train(table: dict[str, Any], where: str) -> dict[str, Any]:
     return {key: _value(where, key, value, known[key]) for key, value in table.items()}
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    return {p.name: Any if p.annotation is inspect.Parameter.empty else p.annotation
-            for p in inspect.signature(function, eval_str=True).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD}
+def _hints(function: Any) -> dict[str, Any]:
+    """The arguments of a function and their types. A name known to type checkers only is a class of ours, which no TOML can hold."""
+    def one(written: Any) -> Any:
+        try:
+            return eval(written, function.__globals__) if isinstance(written, str) else Any  # as inspect's eval_str, but one at a time
+        except NameError:
+            return Any
+
+    return {name: one(parameter.annotation) for name, parameter in inspect.signature(function).parameters.items()}
 
 
 def _made(table: Any, members: Mapping[str, type], where: str, rooms: Mapping[str, Mapping[str, type]] | None = None) -> Any:

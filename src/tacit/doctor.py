@@ -40,7 +40,8 @@ def examine() -> dict[str, Any]:
         *((f"extra {name}", missing.get(name, "installed")) for name in extras),
         ("data here", ", ".join(name for name, place in places.items() if place["found"])),
         *((f"data {name}", place["text"]) for name, place in places.items() if not place["found"]),
-        ("self-test", ("passed: " if test["ok"] else "FAILED: ") + test["text"]),
+        ("self-test", f"passed: {test['text']}" if test["ok"] else
+         f"FAILED: {test['text']}. Install tacit and torch anew in a fresh environment; if it stays, report it with these lines."),
     ]
     return {"tacit": tacit.__version__, "python": platform.python_version(), "executable": sys.executable, "torch": torch.__version__,
             "cores": cores, "memory": memory, "gpus": gpus, "missing_extras": extras, "data": places, "self_test": test, "lines": lines}

@@ -20,7 +20,7 @@ class Held(NamedTuple):
     parties: int
 
 
-def of_parties(fed: Federation, rows: Rows, members: tuple[int, ...] | None = None) -> Held:
+def of_parties(fed: Federation, rows: Rows) -> Held:
     index, owner = fed.held.index, fed.held.owner
     return Held(Rows(rows.x[index], rows.y[index]), owner, len(fed))
 

@@ -38,7 +38,7 @@ def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> C
     confusion = torch.bincount(y * classes + out.argmax(-1), minlength=classes * classes).view(classes, classes).double()
     positive = negative = torch.zeros(0, 0)
     if curves:
-        score = (torch.softmax(out.float(), -1) * BINS).long().clamp(max=BINS - 1)  # [N, C]
+        score = (torch.softmax(out.float(), -1).nan_to_num(0.0) * BINS).long().clamp(max=BINS - 1)  # [N, C]; a diverged model scores nothing
         place = score + torch.arange(classes, device=out.device) * BINS
         mine = F.one_hot(y, classes).bool()
         positive = torch.bincount(place[mine], minlength=classes * BINS).view(classes, BINS).double()

@@ -33,6 +33,8 @@ class MLP:
     hidden: tuple[int, ...] = (200, 200)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        if not isinstance(self.hidden, tuple | list) or not all(isinstance(h, int) and not isinstance(h, bool) and h >= 1 for h in self.hidden):
+            raise bad("MLP", "hidden", self.hidden, "whole numbers of at least 1, one a hidden layer")
         layers: list[nn.Module] = [nn.Flatten()]
         width = _size(shape)
         for h in self.hidden:
@@ -52,6 +54,7 @@ class CNN:
             raise BadParameter(f"model 'cnn' needs images of shape (channels, height, width) of at least 4×4, and these rows have shape {shape}. "
                                "Use 'mlp' or 'logistic', or load the data as images (digits(images=True)).")
         channels, height, width = shape
+        hidden: tuple[int, ...]
         if shape == (1, 28, 28):
             convolutions, hidden, kernel, pad = (32, 64), (512,), 5, 2
         elif channels == 3 and min(height, width) >= 16:
@@ -66,7 +69,7 @@ class CNN:
             shrink = 2 * pad - kernel + 1
             return ((n + shrink) // 2 + shrink) // 2
 
-        return nn.Sequential(*front, *MLP(hidden).build((b * side(height) * side(width),), outputs))
+        return nn.Sequential(*front, *MLP(hidden).build((b * side(height) * side(width),), outputs).children())
 
 
 class _Block(nn.Module):
@@ -93,6 +96,8 @@ class ResNet8:
         if len(shape) != 3:
             raise BadParameter(f"model 'resnet8' needs images of shape (channels, height, width), and these rows have shape {shape}. Use 'mlp'.")
         w = self.width
+        if w % 8:
+            raise bad("ResNet8", "width", w, "a multiple of 8, so that eight groups share its channels")
         return nn.Sequential(nn.Conv2d(shape[0], w, 3, 1, 1, bias=False), nn.GroupNorm(8, w), nn.ReLU(), _Block(w, w, 1), _Block(w, 2 * w, 2),
                              _Block(2 * w, 4 * w, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, outputs))
 
@@ -128,6 +133,15 @@ def name_of(model: Any) -> str:
     return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__).lower()
 
 
+def _made(factory: Any) -> Any:
+    if not callable(factory):
+        raise bad("train", "model", factory, "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one")
+    try:
+        return factory()
+    except TypeError as error:
+        raise bad("train", "model", name_of(factory), "a function that makes an nn.Module from nothing", f"Calling it failed: {error}.") from error
+
+
 def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
     """A fresh module. Its initial values come from the seed alone; the caller's random state is left as it was.
 
@@ -141,8 +155,8 @@ def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Mod
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        made = check(model).build(shape, outputs) if hasattr(model, "build") else model()
+        torch.default_generator.manual_seed(seed)  # the CPU's alone: torch.manual_seed would reset a GPU's too
+        made = check(model).build(shape, outputs) if type(model) in ALL.values() else _made(model)
     if not isinstance(made, nn.Module):
         raise bad("train", "model", model, "a function that returns an nn.Module", f"It returned {type(made).__name__}.")
     return made

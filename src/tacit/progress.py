@@ -24,7 +24,8 @@ class Watch:
         self.quiet, self.rounds, self.many, self.began = quiet, rounds, many, began
         self.notes: list[str] = []
         self._first: tuple[int, float] | None = None  # the round this process began at, and when: a resumed run has done others before
-        self._said = self._name = ""
+        self._side_by_side: list[str] = []  # the runs of a comparison that were announced and have no round yet
+        self._said = ""
         self._bar: Any = None
 
     def __enter__(self) -> Watch:
@@ -50,29 +51,36 @@ class Watch:
             self._start(event)
         elif event["kind"] == "round":
             self._round(event)
-        elif event["kind"] == "note":
-            self.notes.append(event["text"])
+        elif event["kind"] == "note" and event["text"] not in self.notes:  # side by side, runs often say the same
             self._line(f"note: {event['text']}")
+            self.notes.append(event["text"])
 
     def _start(self, event: dict[str, Any]) -> None:
         self.rounds, self._first = event["rounds"], None
-        self._name = f"{event['label']}, {event['skew']}, seed {event['seed']}" if self.many else event["label"]
-        if self._bar is not None:
-            self._bar.reset(self._task, total=self.rounds, description=self._name, said="")
-        elif self.many:
-            self._line(self._name)
+        self._side_by_side.append(event["label"])
 
     def _round(self, event: dict[str, Any]) -> None:
-        r, measured = event["round"], summary(event)
+        r, measured = event["round"], "" if self.many else summary(event)
         now = time.monotonic()
+        if self._side_by_side:
+            self._begin(self._side_by_side)
+            self._side_by_side = []
         self._first = self._first or (r, now)
         self._said = measured or self._said
         if self._bar is not None:
             self._bar.update(self._task, completed=r, said=f"round {r}/{self.rounds}  {self._said}")
-        elif measured and not self.many:
+        elif measured:
             at, then = self._first
             eta = f"  eta {span((now - then) / (r - at) * (self.rounds - r))}" if at < r < self.rounds else ""
             self._line(f"round {r}/{self.rounds}  {self._said}{eta}")
+
+    def _begin(self, labels: list[str]) -> None:
+        """The runs of a comparison come in stacks: all their starts, then their rounds."""
+        name = " and ".join(dict.fromkeys(labels)) + (f", {len(labels)} runs side by side" if len(labels) > 1 else "")
+        if self._bar is not None:
+            self._bar.reset(self._task, total=self.rounds, description=name, said="")
+        elif self.many:
+            self._line(name)
 
     def _line(self, text: str) -> None:
         if self.quiet:

@@ -25,11 +25,45 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """All of it or nothing: a reader never sees half a file, and a crash leaves the old one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     data = content.encode() if isinstance(content, str) else content
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # a full disk is not made fuller
+        raise
+
+
+def free(directory: str | Path) -> Path:
+    """A place for a new run, or BadRun. Nothing is written."""
+    path = Path(directory)
+    if (path / "events.jsonl").exists():
+        raise BadRun(f"{path} already holds a run. Go on with it by resume=True (`tacit run --resume {path}`), or give another directory.")
+    if path.exists() and not path.is_dir():
+        raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
+    return path
+
+
+START_ANEW = "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run anew in another directory."
+
+
+def _saved(folder: Path) -> tuple[dict[str, Any] | None, Any]:
+    """The last saved state: (tensors, what was saved beside them), or (None, None) where the run was stopped before its first."""
+    at = folder / "state.json"
+    if not at.exists():
+        return None, None
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        beside = json.loads(at.read_text())
+        at = folder / beside["file"]
+        return load(at.read_bytes()), beside
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        why = "it is not there" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        raise BadRun(f"{at} cannot be read: {why}. {START_ANEW}") from error
 
 
 class Journal:
@@ -46,15 +80,15 @@ class Journal:
         """A new run. An existing one is never written over."""
         if directory is None:
             return cls(None, watch)
-        path = Path(directory)
-        if (path / "events.jsonl").exists():
-            raise BadRun(f"{path} already holds a run. Go on with it by resume=True (`tacit run --resume {path}`), or give another directory.")
-        if path.exists() and not path.is_dir():
-            raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
-        (path / "state").mkdir(parents=True, exist_ok=True)
+        path = free(directory)
         import tomli_w
 
-        write_whole(path / "job.toml", tomli_w.dumps(job))
+        text = tomli_w.dumps(job)
+        try:
+            (path / "state").mkdir(parents=True, exist_ok=True)
+            write_whole(path / "job.toml", text)
+        except OSError as error:
+            raise BadRun(f"{path} cannot be written to: {error.strerror}. Give another directory.") from error
         journal = cls(path, watch)
         journal._open()
         return journal
@@ -66,16 +100,15 @@ class Journal:
         if not (path / "job.toml").exists():
             raise BadRun(f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, without resume.")
         journal = cls(path, watch)
-        state, beside = None, None
-        saved = path / "state" / "state.json"
-        if saved.exists():
-            from safetensors.torch import load_file
-
-            beside = json.loads(saved.read_text())
-            state = load_file(path / "state" / beside["file"])
+        state, beside = _saved(path / "state")
         keep = beside["events"] if beside else 0
         lines = (path / "events.jsonl").read_bytes().split(b"\n")[:keep] if (path / "events.jsonl").exists() else []
-        journal.events = [json.loads(line) for line in lines]
+        try:
+            journal.events = [_infinite(json.loads(line)) for line in lines]
+        except ValueError as error:
+            raise BadRun(f"{path / 'events.jsonl'} cannot be read: {error}. {START_ANEW}") from error
+        if len(lines) < keep:
+            raise BadRun(f"{path / 'events.jsonl'} has {len(lines)} lines, and the saved state was written after {keep}. {START_ANEW}")
         write_whole(path / "events.jsonl", b"".join(line + b"\n" for line in lines))  # what came after the state will happen again
         journal._open()
         return journal, state, beside
@@ -88,11 +121,11 @@ class Journal:
         event = {"kind": kind, **values}
         self.events.append(event)
         if self._file is not None:
-            self._file.write(json.dumps(_finite(event)).encode() + b"\n")
+            self._file.write(json.dumps(finite(event)).encode() + b"\n")
         if self.watch is not None:
             self.watch(event)
 
-    def save(self, round: int, state: Callable[[], dict[str, Any]], beside: dict[str, Any], force: bool = False) -> None:
+    def save(self, round: int, state: Callable[[], dict[str, Any]], beside: Callable[[], dict[str, Any]] = dict, force: bool = False) -> None:
         """Write the state down, at most once a second: what lies between is computed again, to the same bits, after a crash."""
         if self.directory is None or (not force and time.monotonic() - self._saved < 1.0):
             return
@@ -102,7 +135,7 @@ class Journal:
         folder = self.directory / "state"
         name = f"round-{round:06d}.safetensors"
         write_whole(folder / name, save(state()))
-        write_whole(folder / "state.json", json.dumps({"file": name, "round": round, "events": len(self.events), **beside}))
+        write_whole(folder / "state.json", json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}))
         for old in folder.glob("round-*.safetensors"):
             if old.name != name:
                 old.unlink()
@@ -116,15 +149,30 @@ class Journal:
             self._file = None
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no NaN and no infinity; a diverged loss is written as the word."""
     if isinstance(value, float) and value != value:
         return "nan"
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: finite(v) for k, v in value.items()}
+    return [finite(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _infinite(event: Event) -> Event:
+    """The reverse, where a run goes on: only rounds and the end hold measured numbers (a party may well be called nan)."""
+    if event["kind"] not in ("round", "end"):
+        return event
+
+    def back(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: back(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [back(v) for v in value]
+        return float(value) if value in ("nan", "inf", "-inf") else value
+
+    return {k: v if k == "kind" else back(v) for k, v in event.items()}
 
 
 def rounds_of(events: Iterable[Event]) -> list[Event]:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from .algorithms.types import Batch, State, Walk
+from .dense import DenseGradient, layers_of
+from .layers import LocalStep
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
@@ -54,54 +54,6 @@ def _cut(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
     return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
 
 
-class LocalStep(TorchFunctionMode):
-    """Two layers that must not depend on how clients are run. Dropout draws its masks as hashes of (key, call, position): the same alone,
-    in a stack, on any device. Batch norm takes its statistics over the live rows, so that padding a short batch changes nothing."""
-
-    def __init__(self, key: Tensor, live: Tensor):
-        super().__init__()
-        self.key, self.live = key, live
-        self.drops = self.norms = 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (F.dropout, torch.dropout):
-            return self._drop(*args, **(kwargs or {}))
-        if func is F.batch_norm:
-            return self._norm(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def _drop(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None) -> Tensor:
-        self.drops += 1
-        if not (training if train is None else train) or p == 0:
-            return input
-        place = torch.arange(input.numel(), device=input.device).view(input.shape)
-        h = place + self.key + self.drops * 0x632BE59BD9B4E019  # an odd constant separates the calls
-        for factor in (-0xAE502812AA7333, -0x3B314601E57A13AD, 1):  # MurmurHash3's 64-bit finaliser; int64 wraps as it should
-            h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * factor
-        keep = (h & 0xFFFFFF) >= int(p * 0x1000000)
-        return input * keep.to(input.dtype) / (1 - p)
-
-    def _norm(self, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
-              training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
-        self.norms += 1
-        if not training:
-            with torch._C.DisableTorchFunction():
-                return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-        shape = (1, -1) + (1,) * (input.dim() - 2)
-        live = self.live.view(-1, *[1] * (input.dim() - 1)).to(input.dtype)
-        over = [d for d in range(input.dim()) if d != 1]
-        n = live.sum() * (input[0, 0].numel())
-        mean = (input * live).sum(over) / n
-        centred = input - mean.view(shape)
-        var = (centred**2 * live).sum(over) / n
-        if running_mean is not None and running_var is not None:
-            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
-            running_var.mul_(1 - momentum).add_(momentum * var.detach() * n / (n - 1).clamp(min=1))
-        out = centred * torch.rsqrt(var + eps).view(shape)
-        out = out if weight is None else out * weight.view(shape)
-        return out if bias is None else out + bias.view(shape)
-
-
 class Task:
     """One model, one loss, and the rows they work on. `visit` is the only thing a local step needs."""
 
@@ -113,7 +65,9 @@ class Task:
         self.stacked = False  # an engine that runs `visit` under vmap sets this on its own copy
         self._local = threading.local()
         self._loss = LOSSES[loss]
-        self.special = self._calls_special()
+        self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+        self.special, self.draws = self._calls_special()
+        self.dense = layers_of(module, self.parameters) if loss == "cross_entropy" and precision != "bf16" else None
 
     def __deepcopy__(self, memo: Any) -> Task:
         raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
@@ -145,13 +99,17 @@ class Task:
         values = _cut(self.parameters, w.detach().cpu())
         if buffers is not None:
             values |= _cut(self.riders, buffers.detach().cpu())
-        module.load_state_dict(values, strict=False)
+        with torch.no_grad():
+            for name, mine in (*module.named_parameters(), *module.named_buffers()):  # load_state_dict would leave out buffers that are not persistent
+                mine.copy_(values[name])
         return module.eval()
 
     # one step --------------------------------------------------------------------------------------------------------------
 
     def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
         """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
+        if self.stacked and self.dense:
+            return DenseGradient.apply(self, walk.w, batch.index, batch.live), walk
         g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
         return g, walk._replace(buffers=buffers)
 
@@ -167,6 +125,8 @@ class Task:
 
     def _mean_loss(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
         values = _cut(self.parameters, w)
+        for name in self.frozen:
+            values[name] = values[name].detach()
         if buffers:
             values |= {name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()}  # forward writes into them
         with self._forward(batch):
@@ -182,11 +142,12 @@ class Task:
         index = batch.index[: int(batch.live.sum())] if trim else batch.index  # drop the padding, where that costs no wait for a GPU
         with torch.enable_grad():
             with self._forward(batch):
-                out = mine.module(self.x[index])
+                out = mine.module(self.x.index_select(0, index))
             losses = self._loss(out.float(), self.y[index])
             mean = losses.mean() if trim else (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
-            grads = torch.autograd.grad(mean, mine.values, allow_unused=True)
-        g = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(grads, mine.values)])
+            grads = iter(torch.autograd.grad(mean, [p for p in mine.values if p.requires_grad], allow_unused=True))
+        each = [next(grads) if p.requires_grad else None for p in mine.values]
+        g = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, mine.values)])
         return g, {"buffers": mine.buffers(w.dtype)} if buffers else {}
 
     def _of_this_thread(self) -> _Mine:
@@ -197,19 +158,28 @@ class Task:
     @contextmanager
     def _forward(self, batch: Batch) -> Iterator[None]:
         lower: AbstractContextManager[Any] = torch.autocast(self.x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
-        with lower, LocalStep(batch.key, batch.live) if self.special else nullcontext():
+        patches = self.stacked and self.x.device.type == "cuda"
+        with lower, LocalStep(batch.key, batch.live, patches) if self.special or patches else nullcontext():
             yield
 
-    def _calls_special(self) -> bool:
-        """Whether the model drops out or normalises over the batch: found by running it, since it may do so by functions, not layers."""
-        if len(self.x) == 0:
-            return False
-        probe = copy.deepcopy(self.module).to(self.x.device).train()
-        key = torch.zeros((), dtype=torch.int64, device=self.x.device)
+    def probe(self, module: nn.Module) -> LocalStep:
+        """Run two rows through a module in training mode, as a local step would; the caller's random state is left as it was."""
         rows = self.x[:2]
-        with torch.no_grad(), LocalStep(key, torch.ones(len(rows), device=self.x.device)) as mode:
-            probe(rows)
-        return mode.drops + mode.norms > 0
+        key = torch.zeros((), dtype=torch.int64, device=self.x.device)
+        with torch.random.fork_rng(devices=[]), LocalStep(key, torch.ones(len(rows), device=self.x.device)) as mode:
+            before = torch.get_rng_state()
+            module(rows)
+            mode.draws = not torch.equal(before, torch.get_rng_state())
+        return mode
+
+    def _calls_special(self) -> tuple[bool, bool]:
+        """Whether the model drops out or normalises over the batch, and whether it draws random numbers that are not ours: found by running
+        it, since it may do so by functions, not layers."""
+        if len(self.x) == 0:
+            return False, False
+        with torch.no_grad():
+            mode = self.probe(copy.deepcopy(self.module).to(self.x.device).train())
+        return mode.drops + mode.norms > 0, mode.draws
 
     # predictions -----------------------------------------------------------------------------------------------------------
 
@@ -228,11 +198,13 @@ class Task:
     @torch.no_grad()
     def predict(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
         """The model's outputs on x, in evaluation mode."""
+        if len(x) == 0:  # not every layer takes no rows: run one, and keep nothing of it
+            return self.predict(w, x.new_zeros(1, *x.shape[1:]), buffers)[:0]
         mine = self._of_this_thread()
         mine.load(w, buffers)
         mine.module.eval()
         try:
-            return torch.cat([mine.module(x[i : i + chunk]).float() for i in range(0, max(len(x), 1), chunk)])
+            return torch.cat([mine.module(x[i : i + chunk]).float() for i in range(0, len(x), chunk)])
         finally:
             mine.module.train()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..parameters import choice, flag, part, real, whole
+from ..parameters import bad, choice, flag, part, real, whole
 from .solvers import SGD
 from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
@@ -42,6 +42,11 @@ class FedAvg(Algorithm):
             return mean["w"], state  # w ← Σ n_k/n w_k
         return w + self.server_lr * mean["delta"], state
 
+    def check(self) -> None:
+        if self.option == "I" and self.server_lr != 1:
+            raise bad(type(self).__name__, "server_lr", self.server_lr, "1 with option 'I', which averages models and has no step to scale",
+                      "Use option='II'.")
+
 
 @dataclass(frozen=True)
 class LocalSGD(FedAvg):
@@ -54,3 +59,5 @@ class LocalSGD(FedAvg):
 @dataclass(frozen=True)
 class ParallelSGD(LocalSGD):
     """Parallel mini-batch SGD: one step, then average; the same as one SGD step on the union of the batches."""
+
+    local_steps: int = whole(1, least=1, most=1, doc="H = 1, by definition; LocalSGD takes more")

@@ -20,6 +20,7 @@ class FedSGD(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the learning rate, at the server")
     local_epochs: ClassVar[int] = 1  # one pass is the whole gradient; batches only bound the memory it takes
+    local_steps: ClassVar[None] = None
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         g, walk = task.visit(walk, batch)  # the mean over the batch's live rows, at w_t: the walk does not move

@@ -22,7 +22,7 @@ _ORDER, _DROPOUT, _SAMPLE = 1, 2, 3  # what a hash is for, so that no two uses s
 def mix(*words: np.ndarray | int) -> np.ndarray:
     """SplitMix64's finaliser, chained over the words; arrays broadcast."""
     with np.errstate(over="ignore"):
-        h = np.uint64(0)
+        h: np.ndarray = np.zeros((), dtype=np.uint64)
         for word in words:
             h = (h ^ np.asarray(word).astype(np.uint64)) + _GOLDEN
             h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -46,7 +46,7 @@ def sample(seed: int, round: int, ids: np.ndarray, per_round: int) -> np.ndarray
 class Plans(NamedTuple):
     """The plans of several clients, padded to the longest: `steps[s]` of the T steps are client s's own."""
 
-    index: Tensor  # [S, T, B] positions in the client's own rows; padding repeats the client's own rows, with live = 0
+    index: Tensor  # type: ignore[assignment]  # [S, T, B] positions in the client's own rows; padding repeats the client's own rows, with live = 0
     live: Tensor  # [S, T, B]
     key: Tensor  # [S, T]
     size: Tensor  # [S]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..parameters import choice, flag, part, real
+from ..parameters import bad, choice, flag, part, real
 from .solvers import SGD, start
 from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
@@ -46,9 +46,16 @@ class Scaffold(Algorithm):
             seen = batches.fold(self.pull, start(down, "sum"), task, {"w": x})
             c_new = seen.memory["sum"] / batches.live.sum()
         else:
-            c_new = c_k - c + (x - walk.w) / (walk.steps * self.solver.rate(self.lr, down))  # line 12 (ii)
+            way = (walk.steps * self.solver.rate(self.lr, down)).clamp(min=1e-30)  # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
+            c_new = c_k - c + (x - walk.w) / way  # line 12 (ii)
         sent = {"dx": walk.w - x, "dc": c_new - c_k, **walk.buffers}  # line 13
         return Upload(share(batches, self.weighted), sent), {"c_k": c_new}  # line 14
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
         return w + self.server_lr * mean["dx"], {"c": state["c"] + fraction * mean["dc"]}  # lines 16-17
+
+    def check(self) -> None:
+        plain = isinstance(self.solver, SGD) and not self.solver.momentum
+        if self.option == "ii" and not plain:
+            raise bad("Scaffold", "solver", self.solver, "SGD without momentum under option 'ii', which reads the mean gradient off the way walked",
+                      "Use option='i', or FedAvg with this solver.")

@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 class Batch(NamedTuple):
     """One local step's rows: `index` into the party's data, `live` is 0 where a short batch was padded, `key` seeds dropout."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # the rows, not tuple.index
     live: Tensor
     key: Tensor
 
@@ -22,7 +22,7 @@ class Batch(NamedTuple):
 class Batches(NamedTuple):
     """A client's plan for one round, made from (seed, round, its name) alone: T steps of B rows."""
 
-    index: Tensor  # [T, B] int64
+    index: Tensor  # type: ignore[assignment]  # [T, B] int64
     live: Tensor  # [T, B] float
     key: Tensor  # [T] int64
     size: Tensor  # [] float: how many rows the client trains on, n_k in the papers

@@ -15,12 +15,15 @@ from ..algorithms.plan import identify, plan, sample
 from ..algorithms.types import State
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
+from ..parties.party import Party
 from ..protocols import rounds as protocol
 from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..task import Task
 from .plan import Plan
 from .simulated import Simulated, wire_bytes
+
+SERVER = "server"
 
 
 class Parties:
@@ -31,8 +34,9 @@ class Parties:
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         (p,) = plans
         self.plan, self.task = p, task
-        self.down_bytes = self.up_bytes = 0
-        self.seen = Ledger()
+        self.sizes = 0, 0  # bytes of one Down and of one Upload of the last round
+        self.earlier = Ledger()  # what was seen before this process took over
+        self.here: dict[str, Party] = {}
         at = saved[0]
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
         fresh = p.algorithm.client_state(starts[0]["w"])
@@ -49,9 +53,8 @@ class Parties:
     def buffers(self) -> Tensor | None:
         return self.server["buffers"][None] if "buffers" in self.server else None
 
-    @property
-    def bytes(self) -> tuple[int, int]:
-        return self.down_bytes, self.up_bytes
+    def bytes(self, r: int) -> tuple[int, int]:
+        return self.sizes
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
@@ -68,7 +71,7 @@ class Parties:
             return {k: v for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))}
 
         def merge(r: int, ups: dict[str, tuple[float, State]]) -> None:
-            self.down_bytes, self.up_bytes = wire_bytes(down(r)), wire_bytes(next(iter(ups.values()))[1])
+            self.sizes = wire_bytes(r + 1, down(r), next(iter(ups.values()))[1])
             mean = combine(list(ups.values()), Mean())
             buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
             state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
@@ -83,31 +86,42 @@ class Parties:
         def tested(r: int, answers: dict[str, State]) -> None:
             after(r + 1, [list(chosen)], [self._metrics(r + 1, [Counts(**answers[name]) for name in names])])
 
-        programs: dict[str, Any] = {"server": lambda me: protocol.server(me, names, rounds, choose, down, merge, model, tested)}
-        for k, name in enumerate(names):
-            mine = _Client(self, k)
-            programs[name] = lambda me, mine=mine: protocol.client(me, mine.local, mine.test)
-        InProcess(seed=p.seed).run_sync(programs, ledger=self.seen)
+        def program(name: str, mine: _Client | None) -> Any:
+            def start(me: Party) -> Any:
+                self.here[name] = me
+                return (protocol.server(me, names, rounds, choose, down, merge, model, tested) if mine is None
+                        else protocol.client(me, mine.local, mine.test, boss=SERVER))
+
+            return start
+
+        InProcess(seed=p.seed).run_sync({SERVER: program(SERVER, None), **{name: program(name, _Client(self, k)) for k, name in enumerate(names)}})
 
     def _metrics(self, r: int, answers: list[Counts]) -> dict[str, Any]:
         p = self.plan
-        return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(max(r - 1, 0)), answers, p.fed.classes)
+        return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), answers, p.fed.classes)
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         clients = [_Client(self, k) for k in range(len(self.plan.fed))]
         vectors = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
-        return [self._metrics(r, [Counts(**c.test(0, vectors)) for c in clients])]
+        return [self._metrics(r, [Counts(**c.test(r - 1, vectors)) for c in clients])]
 
     def save(self, i: int) -> State:
         kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
         return {**{f"server.{k}": v for k, v in self.server.items()}, **{k: v.clone() for k, v in kept.items()}}
+
+    def beside(self) -> dict[str, Any]:
+        return {"ledger": self.ledger(0, []).to_dict()}
 
     def landscape(self, i: int) -> dict[str, Any]:
         start = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
         return Simulated(self.task, [start], [self.plan], [None]).landscape(0)
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
-        return self.seen
+        """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""
+        ledger = Ledger()
+        for part in (self.earlier, *(me.ledger for me in self.here.values())):
+            ledger.merge(part)
+        return ledger
 
 
 class _Client:
@@ -120,7 +134,7 @@ class _Client:
         self.task = parties.task.on(*self.fed.at(0))
 
     def local(self, r: int, down: State) -> tuple[float, State]:
-        p, (x, y) = self.plan, self.fed.at(r)
+        p, (x, y) = self.plan, self.fed.at(r + 1)  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(self.task.x.device), y.to(self.task.y.device)
         size = np.array([int(self.fed.train.sizes[0])])
         batches = plan(p.seed, r, identify([self.name]), size, p.local_epochs[self.k], p.batch_size, p.local_steps).of(0)
@@ -130,6 +144,6 @@ class _Client:
         return float(upload.weight), upload.vectors
 
     def test(self, r: int, down: State) -> State:
-        rows = self.fed.at(r)
+        rows = self.fed.at(r + 1)
         x, y = rows.x[self.fed.held.index], rows.y[self.fed.held.index]
         return count(self.task.predict(down["w"], x, down.get("buffers")), y, self.fed.classes)._asdict()

@@ -13,7 +13,7 @@ from .. import algorithms, models
 from ..algorithms.types import Algorithm
 from ..data.federation import Federation
 from ..errors import BadData, BadParameter
-from ..parameters import bad, check, to_table
+from ..parameters import bad, check, nearest, to_table
 from ..runtimes.cohort import Run
 from ..task import Task
 
@@ -38,6 +38,7 @@ class Plan:
     engine: str = "auto"
     runtime: str = "cohort"
     evaluate_every: int = 1
+    landscape: bool = False
     label: str = ""
     skew: str = ""
     members: tuple[int, ...] | None = None
@@ -55,75 +56,86 @@ class Plan:
         return float(self.algorithm.lr * steps)  # type: ignore[attr-defined]
 
     def job(self, data_job: dict[str, Any] | None) -> dict[str, Any]:
-        """The run as the tables of a job file."""
+        """The run as the tables of a job file. Without `data_job` the data came from Python, and only Python can make them again."""
         epochs = self.local_epochs[0] if len(set(self.local_epochs)) == 1 else list(self.local_epochs)
-        data = data_job or {"name": self.fed.name, "parties": len(self.fed), "seed": self.fed.seed,
-                            **({"skew": to_table(self.fed.skew)} if self.fed.skew is not None else {})}
+        skew = {} if self.fed.skew is None else {"skew": to_table(self.fed.skew)}
+        if data_job is None:
+            data = {"made_in": "python", "name": self.fed.name, "parties": len(self.fed), "seed": self.fed.seed, **skew}
+        else:  # of a comparison's list of skews, this run has one
+            data = {k: v for k, v in data_job.items() if k not in ("skew", "skews")} | skew if "skews" in data_job else data_job
         model = {"name": self.model} if isinstance(self.model, str) else (
             {"name": next(k for k, v in models.ALL.items() if v is type(self.model)), **{k: v for k, v in to_table(self.model).items() if k != "name"}}
             if type(self.model) in models.ALL.values() else {"name": models.name_of(self.model)})
         train = {"rounds": self.rounds, "per_round": self.per_round, "local_epochs": epochs, "local_steps": self.local_steps,
                  "batch_size": self.batch_size, "seed": self.seed, "device": self.device, "precision": self.precision, "engine": self.engine,
-                 "runtime": self.runtime, "evaluate_every": self.evaluate_every}
+                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None}
         return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None}}
 
 
 def _whole(name: str, value: Any, least: int, most: int | None = None, none: str = "") -> Any:
     if value is None and none:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least or (most is not None and value > most):
         limits = f"a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
         raise bad("train", name, value, limits + (f", or None ({none})" if none else ""))
-    return value
+    return int(value)
 
 
 def _one_of(name: str, value: Any, options: Iterable[str]) -> Any:
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         raise bad("train", name, value, "one of " + ", ".join(map(repr, options)))
     return value
 
 
-def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
-              local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
-              device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1,
-              label: str = "", skew: str = "") -> Plan:
-    """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
-    if not isinstance(fed, Federation):
-        hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
-        raise bad("train", "fed", type(fed).__name__, "a Federation: tacit.data.digits().split(10), or dataset.by(column)", hint)
-    algorithm = algorithms.FedAvg() if algorithm is None else algorithm
+def as_algorithm(algorithm: Any) -> Algorithm:
+    """An algorithm, or the name of one, with every parameter checked."""
     if isinstance(algorithm, str):
         if algorithm not in algorithms.ALL:
-            raise bad("train", "algorithm", algorithm, "one of " + ", ".join(algorithms.ALL))
+            raise bad("train", "algorithm", algorithm, "one of " + ", ".join(algorithms.ALL), nearest(algorithm, list(algorithms.ALL)))
         algorithm = algorithms.ALL[algorithm]()
     if not isinstance(algorithm, Algorithm):
         raise bad("train", "algorithm", algorithm, "an algorithm such as algorithms.FedAvg(lr=0.1)")
     check(algorithm)
     if hasattr(algorithm, "check"):
         algorithm.check()
+    return algorithm
+
+
+def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
+              local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
+              device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1,
+              landscape: bool = False, label: str = "", skew: str = "") -> Plan:
+    """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
+    if not isinstance(fed, Federation):
+        hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
+        raise bad("train", "fed", type(fed).__name__, "a Federation: tacit.data.digits().split(10), or dataset.by(column)", hint)
+    algorithm = as_algorithm(algorithms.FedAvg() if algorithm is None else algorithm)
     k = len(fed)
     if int(fed.train.sizes.min()) < 1:
         empty = fed.parties[int(fed.train.sizes.argmin())]
         raise BadData(f"{fed.name}: party {empty!r} has no training rows. Give min_size=1 when splitting, or leave the party out.")
-    if isinstance(local_epochs, int):
-        epochs = (_whole("local_epochs", local_epochs, 1),) * k
-    else:
-        epochs = tuple(_whole("local_epochs", int(e), 1) for e in local_epochs)
+    if isinstance(local_epochs, Sequence | np.ndarray) and not isinstance(local_epochs, str):
+        epochs = tuple(_whole("local_epochs", e, 1) for e in local_epochs)
         if len(epochs) != k:
             raise bad("train", "local_epochs", list(epochs), f"one whole number, or one for each of the {k} parties")
+    else:
+        epochs = (_whole("local_epochs", local_epochs, 1),) * k
     if hasattr(algorithm, "local_epochs"):
         epochs = (algorithm.local_epochs,) * k
     steps = getattr(algorithm, "local_steps", local_steps)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not isinstance(device, str) or device.partition(":")[0] not in ("cpu", "cuda"):
+        raise bad("train", "device", device, "'cpu', 'cuda', 'cuda:0' and so on, or 'auto'")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise BadParameter(f"train: device is {device!r}, and torch finds no CUDA device here. Use device='cpu', or 'auto' to take a GPU where there is one.")
-    if isinstance(runtime, str):
-        _one_of("runtime", runtime, ("cohort", "inprocess"))
+    if _one_of("runtime", runtime, ("cohort", "inprocess")) == "inprocess" and "server" in fed.parties:
+        raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), _whole("per_round", per_round, 1, k, "everyone") or k, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
-                _whole("seed", seed, 0), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")), runtime,
-                _whole("evaluate_every", evaluate_every, 0), label or type(algorithm).__name__, skew or ("natural" if fed.skew is None else repr(fed.skew)))
+                _whole("seed", seed, 0, 2**63 - 1), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")),
+                runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or type(algorithm).__name__,
+                skew or ("natural" if fed.skew is None else repr(fed.skew)))
 
 
 def make_task(p: Plan) -> Task:
@@ -138,14 +150,23 @@ def _fits(module: Any, p: Plan, x: Any, outputs: int) -> None:
     """Run two rows through the model now, so that a wrong shape is one sentence here and not a stack trace in round 1."""
     import copy
 
+    name = models.name_of(p.model)
+    if not any(True for _ in module.parameters()):
+        raise BadParameter(f"train: model {name!r} has no parameters, so there is nothing to train. Give one that has.")
+    if not any(q.requires_grad for q in module.parameters()):
+        raise BadParameter(f"train: every parameter of model {name!r} is frozen (requires_grad=False), so there is nothing to train.")
+    rows = x[:2].to(p.device)
     try:
-        with torch.no_grad():
-            out = copy.deepcopy(module).eval()(x[:2].to(p.device))
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise BadParameter(f"train: model {models.name_of(p.model)!r} cannot take rows of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}. "
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            out = copy.deepcopy(module).eval()(rows)
+    except Exception as error:
+        raise BadParameter(f"train: model {name!r} cannot take rows of shape {tuple(x.shape[1:])}: {(str(error) or repr(error)).splitlines()[0]}. "
                            "Give a model made for this data, or reshape the rows.") from error
-    if p.fed.classes is not None and tuple(out.shape[1:]) != (outputs,):
-        raise BadParameter(f"train: model {models.name_of(p.model)!r} gives outputs of shape {tuple(out.shape[1:])}; {p.fed.name} has {outputs} classes, "
-                           f"so it must give {outputs} numbers a row.")
+    if not isinstance(out, torch.Tensor):
+        raise BadParameter(f"train: model {name!r} gives a {type(out).__name__}; it must give one tensor of outputs.")
+    good = (len(rows), outputs) if p.fed.classes is not None else None
+    if tuple(out.shape) != good and (good is not None or out.numel() != len(rows)):
+        what = f"has {outputs} classes, so it must give {outputs} numbers a row" if good else "has one number to predict, so it must give one a row"
+        raise BadParameter(f"train: model {name!r} gives outputs of shape {tuple(out.shape[1:])}; {p.fed.name} {what}.")
 
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .. import algorithms, evaluation
 from ..algorithms.types import Algorithm, State
-from ..data.federation import Rows
 from ..parties.ledger import Ledger
 from ..runs import Event
 from ..runtimes.cohort import Cohort
@@ -25,11 +24,11 @@ class Simulated:
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         self.plans = plans
         self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine)
-        if saved[0] is not None:
-            self.cohort.load(saved[0])
-        self.task, self.notes = self.cohort.base, self.cohort.notes
+        if all(s is not None for s in saved):
+            self.cohort.load([s for s in saved if s is not None])
+        self.task, self.notes = self.cohort.task, self.cohort.notes
         self.name = f"cohort, clients {'stacked' if self.cohort.engine == 'stack' else 'one by one'}"
-        self._bytes: tuple[int, int] | None = None
+        self._wire: tuple[State, State] | None = None
 
     @property
     def w(self) -> Tensor:
@@ -45,23 +44,25 @@ class Simulated:
             after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
-        tests = [p.fed.test_at(max(r - 1, 0)) for p in self.plans]
-        held = [evaluation.of_parties(p.fed, p.fed.at(max(r - 1, 0)), p.members) for p in self.plans]
+        tests = [p.fed.test_at(r) for p in self.plans]
+        held = [evaluation.of_parties(p.fed, p.fed.at(r)) for p in self.plans]
         return evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans])
 
     def save(self, i: int) -> State:
-        return self.cohort.save() if len(self.plans) == 1 else {"w": self.w[i].detach().cpu()}
+        return self.cohort.save(i)
 
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """Bytes of one Down and of one Upload, as they would be on the wire."""
+    def beside(self) -> dict[str, Any]:
+        """What is saved with the state; the ledger follows from the rounds."""
+        return {}
+
+    def bytes(self, r: int) -> tuple[int, int]:
+        """Bytes of one Down and of one Upload of round r, as they would be on the wire."""
         if not self.cohort.upload_shapes:
             return 0, 0
-        if self._bytes is None:
-            down = {k: v[0] for k, v in self.cohort.down(0.0).items()}
-            up = {k: torch.zeros(shape) for k, shape in self.cohort.upload_shapes.items()}
-            self._bytes = wire_bytes(down), wire_bytes(up)
-        return self._bytes
+        if self._wire is None:
+            shapes = {k: v.shape[1:] for k, v in self.cohort.down(0.0).items()}
+            self._wire = {k: torch.zeros(s) for k, s in shapes.items()}, {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
+        return wire_bytes(r, *self._wire)
 
     def landscape(self, i: int) -> dict[str, Any]:
         """Where each party would walk from here, alone, in one more round."""
@@ -72,7 +73,7 @@ class Simulated:
         alone = [dataclasses.replace(p, members=(k,), per_round=1, algorithm=plain(p.algorithm)) for k in range(min(len(p.fed), 3 * PARTIES))]
         more = Cohort(self.task, [start] * len(alone), [a.run() for a in alone], p.engine)
         more.round(p.rounds)
-        test = p.fed.test if len(p.fed.test.y) else Rows(p.fed.rows.x, p.fed.rows.y)
+        test = p.fed.test_at(p.rounds) if len(p.fed.test.y) else p.fed.at(p.rounds)
         some = slice(0, 512)  # rows enough for a picture
         optima = {p.fed.parties[k]: more.w[j] for j, k in enumerate(range(len(alone)))}
         return landscape(self.task, self.w[i], optima, test.x[some].to(self.w.device), test.y[some].to(self.w.device), start.get("buffers"))
@@ -93,11 +94,11 @@ def plain(algorithm: Any) -> Algorithm:
     return algorithms.FedAvg(lr=algorithm.lr, solver=getattr(algorithm, "solver", algorithms.SGD()))
 
 
-def wire_bytes(vectors: State) -> int:
-    """What these vectors take on the wire. Without msgpack (a bare GPU machine) the numbers alone are counted."""
+def wire_bytes(r: int, down: State, up: State) -> tuple[int, int]:
+    """What one Down and one Upload of round r (counted from 1) take on the wire. Without msgpack (a bare GPU machine) the numbers alone are counted."""
     try:
-        from ..parties.codec import encode
-        from ..protocols.rounds import Upload
+        from ..parties.codec import encode_parts
+        from ..protocols.rounds import Down, Upload
     except ImportError:
-        return sum(4 * v.numel() for v in vectors.values())
-    return len(encode(Upload(1.0, {k: v.detach().cpu() for k, v in vectors.items()})))
+        return sum(4 * v.numel() for v in down.values()), sum(4 * v.numel() for v in up.values())
+    return sum(map(len, encode_parts(Down(r - 1, down)))), sum(map(len, encode_parts(Upload(1.0, up))))

@@ -17,12 +17,14 @@ the model. Nobody's rows are sent. Against a curious server this hides nothing a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ..parties.message import Message
-from ..parties.party import Party
+
+if TYPE_CHECKING:
+    from ..parties.party import Party  # only named here: a simulation that notes what would be said needs no msgpack
 
 Vectors = dict[str, Tensor]
 

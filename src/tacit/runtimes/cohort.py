@@ -6,6 +6,7 @@ out as if it had run alone. On a CPU a stack of convolutions gains nothing, so t
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections import deque
@@ -22,7 +23,7 @@ from ..aggregate import Mean
 from ..algorithms import Algorithm
 from ..algorithms.plan import Plans, count_steps, identify, plan, sample
 from ..algorithms.types import State
-from ..data.federation import Federation
+from ..data.federation import Federation, Rows
 from ..task import Task
 from .fold import FoldEngine, Stacked
 
@@ -81,7 +82,9 @@ class Cohort:
 
     def __init__(self, task: Task, starts: list[State], runs: list[Run], engine: str = "auto", memory: float | None = None):
         self.runs, self.device = runs, task.x.device
-        self.base, self.algorithm = task, runs[0].algorithm
+        self.task, self.algorithm = task, runs[0].algorithm
+        self.tables: list[Rows] = []
+        self.offset: list[int] = []
         self.hyper = _differing([r.algorithm for r in runs], self.device)
         self.w = torch.stack([s["w"] for s in starts]).to(self.device)
         self.buffers = torch.stack([s["buffers"] for s in starts]).to(self.device) if "buffers" in starts[0] else None
@@ -95,7 +98,9 @@ class Cohort:
         self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
         self.memory = memory
         self.threads = threading.local()
-        self.cores = (os.cpu_count() or 1) if self.device.type == "cpu" else 1
+        self.cores = (os.cpu_count() or 1) if self.device.type == "cpu" and not task.draws else 1  # in one order, if the order matters
+        if task.draws:
+            self.notes.append("this model draws random numbers other than dropout's, so stacking, resuming or running real parties changes its result")
         self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
         self._bind(0)
         self.engine = self._choose(engine)
@@ -104,21 +109,20 @@ class Cohort:
 
     def round(self, number: int) -> list[np.ndarray]:
         """One round of every run; returns who took part in each. `number` counts from 0."""
-        self._bind(number)
+        self._bind(number + 1)  # data that drifts counts its rounds from 1
         chosen = [self._chosen(i, number) for i in range(len(self.runs))]
         run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
         who = np.concatenate(chosen)
         sizes = np.concatenate([r.fed.train.sizes.numpy()[c] for r, c in zip(self.runs, chosen)])
         total = self.rule.start()
         for weights, vectors, rows in self._uploads(number, run_of, who, sizes):
-            mix = torch.zeros(len(self.runs), len(rows), device=self.device)
-            mix[torch.from_numpy(run_of[rows]), torch.arange(len(rows))] = weights
-            total = self.rule.add(total, mix, vectors)
+            whose = torch.from_numpy((run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32))  # [R, S]
+            total = self.rule.add(total, self._there(whose) * weights, vectors)
         mean = self.rule.result(total)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
         if self.buffers is not None:
             self.buffers = mean.pop("buffers")
-        fraction = torch.tensor([len(c) / len(r.fed if r.members is None else r.members) for r, c in zip(self.runs, chosen)], device=self.device)
+        fraction = self._there(torch.tensor([len(c) / len(r.fed if r.members is None else r.members) for r, c in zip(self.runs, chosen)]))
         self.w, self.state = self._merge(mean, fraction)
         return chosen
 
@@ -153,7 +157,7 @@ class Cohort:
         def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
             plans = plan(seeds[rows], number, ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
             index = self._global_rows(plans.index, run_of[rows], who[rows])
-            plans = Plans(*(t.to(self.device) for t in (index, plans.live, plans.key, plans.size)), plans.steps)
+            plans = Plans(self._there(index), self._there(plans.live), self._there(plans.key), self._there(plans.size), plans.steps)
             with torch.no_grad():
                 return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], down, mine)
 
@@ -172,6 +176,9 @@ class Cohort:
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # a chunk a core; more threads inside would only fight over the cores
         try:
+            if len(chunks) == 1:  # on this thread: glibc gives memory back to the system after every step on the others
+                yield chunks[0], play(chunks[0], self._mine(run_of[chunks[0]], who[chunks[0]]))
+                return
             waiting: deque[Any] = deque()
             for rows in chunks:
                 waiting.append((rows, self.pool.submit(play, rows, self._mine(run_of[rows], who[rows]))))
@@ -198,7 +205,7 @@ class Cohort:
 
     def _stacked(self, plans: Plans, run_of: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
         shared = len(self.runs) == 1
-        at = torch.from_numpy(run_of).to(self.device)
+        at = self._there(torch.from_numpy(run_of))
         down = {k: v[0] if shared else v[at] for k, v in down.items()}
         if not hasattr(self.threads, "task"):  # `functional_call` swaps values inside its module, so every thread has its own
             self.threads.task, self.threads.folds = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
@@ -226,24 +233,31 @@ class Cohort:
 
     def _global_rows(self, index: Tensor, run_of: np.ndarray, who: np.ndarray) -> Tensor:
         """Positions in a client's own rows → rows of the stack's table."""
-        out = torch.empty_like(index)
+        place = index.numpy()
+        out = np.empty_like(place)
         for i in np.unique(run_of):
-            here = torch.from_numpy(np.flatnonzero(run_of == i))
+            here = np.flatnonzero(run_of == i)
             held = self.runs[i].fed.train
-            first = held.start[torch.from_numpy(who[run_of == i])]
-            out[here] = held.index[first[:, None, None] + index[here]] + self.offset[i]
-        return out
+            first = held.start.numpy()[who[here]]
+            out[here] = held.index.numpy()[first[:, None, None] + place[here]] + self.offset[i]
+        return torch.from_numpy(out)
+
+    def _there(self, t: Tensor) -> Tensor:
+        """Bring to the device without waiting for it: on a GPU the next round is planned while this one is still computed."""
+        return t if self.device.type == "cpu" else t.pin_memory().to(self.device, non_blocking=True)
 
     # what it runs on -------------------------------------------------------------------------------------------------------
 
     def _bind(self, number: int) -> None:
         """Lay the runs' rows under the task; runs that share a table share it here too. Only drifting data is laid anew."""
         tables = [r.fed.at(number) for r in self.runs]
-        if hasattr(self, "tables") and all(a.x is b.x and a.y is b.y for a, b in zip(tables, self.tables)):
+        if self.tables and all(a.x is b.x and a.y is b.y for a, b in zip(tables, self.tables)):
             return
+        first = not self.tables
         self.tables = tables
         distinct: dict[tuple[int, int], int] = {}
-        xs, ys, self.offset, at = [], [], [], 0
+        xs, ys, at = [], [], 0
+        self.offset = []
         for t in tables:
             name = (id(t.x), id(t.y))
             if name not in distinct:
@@ -253,11 +267,9 @@ class Cohort:
                 at += len(t.x)
             self.offset.append(distinct[name])
         x, y = (xs[0], ys[0]) if len(xs) == 1 else (torch.cat(xs), torch.cat(ys))
-        if hasattr(self, "task"):
-            self.task.x, self.task.y = x, y
-        else:
-            self.base = self.base.on(x, y)
-            self.task = self.base
+        if first:
+            self.task = self.task.on(x, y)
+        self.task.x, self.task.y = x, y
 
     def _choose(self, engine: str) -> str:
         """Stack, or one by one: by rule and not by stopwatch, so that the same seed gives the same bits on every run."""
@@ -288,8 +300,8 @@ class Cohort:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("error")  # torch warns where it would silently loop over the clients
                 torch.vmap(one, in_dims=(0, {k: 0 for k in buffers} or None, 0))(self.w[:1].expand(2, -1), buffers, index)
-        except (RuntimeError, ValueError, NotImplementedError, UserWarning) as error:
-            return str(error).strip().splitlines()[0]
+        except Exception as error:  # whatever it is: one client after the other will meet it again if the model itself is at fault
+            return (str(error).strip() or type(error).__name__).splitlines()[0]
         return ""
 
     def _chunk(self, sizes: np.ndarray) -> int:
@@ -298,30 +310,30 @@ class Cohort:
             return 1
         batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
         if not hasattr(self, "per_row"):
-            self.per_row = activation_bytes(self.base)
+            self.per_row = activation_bytes(self.task)
         each = 4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row  # ×2: gradients of what was kept
         room = self.memory or (0.6 * torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else CPU_STACK)
         return max(1, int(room // each))
 
     # state -----------------------------------------------------------------------------------------------------------------
 
-    def save(self) -> State:
-        """Everything the next round depends on."""
-        out = {"w": self.w, **{f"server.{k}": v for k, v in self.state.items()}}
+    def save(self, i: int = 0) -> State:
+        """Everything the next round of run i depends on; a run that was one of several can go on alone."""
+        out = {"w": self.w[i], **{f"server.{k}": v[i] for k, v in self.state.items()}}
         if self.buffers is not None:
-            out["buffers"] = self.buffers
-        for i, kept in enumerate(self.kept):
-            if self.fresh:
-                out |= {f"kept.{i}.{k}": v for k, v in kept.save().items()}
-        return {k: v.detach().cpu().contiguous() for k, v in out.items()}
+            out["buffers"] = self.buffers[i]
+        if self.fresh:
+            out |= {f"kept.{k}": v for k, v in self.kept[i].save().items()}
+        return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in out.items()}  # clone: safetensors refuses shared memory
 
-    def load(self, saved: State) -> None:
-        saved = {k: v.to(self.device) if not k.endswith(".slot") else v for k, v in saved.items()}
-        self.w, self.buffers = saved["w"], saved.get("buffers")
-        self.state = {k[7:]: v for k, v in saved.items() if k.startswith("server.")}
-        for i, kept in enumerate(self.kept):
+    def load(self, saved: list[State]) -> None:
+        """The reverse, a state for each run."""
+        self.w = torch.stack([s["w"] for s in saved]).to(self.device)
+        self.buffers = torch.stack([s["buffers"] for s in saved]).to(self.device) if "buffers" in saved[0] else None
+        self.state = {k: torch.stack([s[f"server.{k}"] for s in saved]).to(self.device) for k in self.state}
+        for kept, s in zip(self.kept, saved):
             if self.fresh:
-                kept.load({k.split(".", 2)[2]: v for k, v in saved.items() if k.startswith(f"kept.{i}.")})
+                kept.load({k[5:]: v if k == "kept.slot" else v.to(self.device) for k, v in s.items() if k.startswith("kept.")})
 
 
 CPU_STACK = 64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle
@@ -367,7 +379,6 @@ def activation_bytes(task: Task) -> int:
         kept += t.numel() * t.element_size()
         return t
 
-    module = task._of_this_thread().module
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        module(task.x[:2])
+        task.probe(copy.deepcopy(task.module).to(task.x.device).train())
     return kept // 2 + task.x[:1].numel() * task.x.element_size()

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from ..data.federation import Federation, Holdings
-from ..errors import BadParameter, BadRun
+from ..errors import BadData, BadParameter, BadRun
 from ..parameters import bad
 from ..report import verdict
 from ..results import Comparison, Result
-from ..runs import Event, write_whole
+from ..runs import Event, finite, write_whole
 from ..runtimes.cohort import stackable
-from .plan import Plan, make_plan
+from .plan import Plan, as_algorithm, make_plan
 from .simulated import plain
-from .train import train_side_by_side
+from .training import train_side_by_side
 
 CENTRAL, ALONE = "central", "local only"
 
@@ -36,33 +36,49 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     passes over the data as a party does (`rounds` × `local_epochs`), with the first algorithm's learning rate and solver.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
     """
-    federations = [feds] if isinstance(feds, Federation) else list(feds)
-    if not federations or not algorithms:
-        raise BadParameter("compare: give at least one federation and at least one algorithm.")
+    federations = [feds] if isinstance(feds, Federation) else _listed("feds", feds, "a Federation, or a list of them")
+    for fed in federations:
+        if not isinstance(fed, Federation):
+            raise bad("compare", "feds", feds, "a Federation (data.digits().split(10)), or a list of them")
+        if not len(fed.test.y) and not len(fed.held.index):
+            raise BadData(f"{fed.name} has no test rows and no party holds any back, so nothing can be compared. Split it with held_fraction=0.1.")
+    if len({fed.classes is None for fed in federations}) > 1:
+        raise BadParameter("compare: some federations have classes and some have numbers to predict; there is no score for both. Compare them apart.")
+    algorithms = [as_algorithm(a) for a in _listed("algorithms", algorithms, "a list of algorithms such as [algorithms.FedAvg(), algorithms.Scaffold()]")]
     if match not in (None, "effective_update"):
         raise bad("compare", "match", match, "None or 'effective_update'")
-    seed_list = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not seed_list:
-        raise bad("compare", "seeds", seeds, "a whole number of at least 1, or a list of seeds")
+    many = "a whole number of at least 1, or a list of different seeds"
+    seed_list = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else _listed("seeds", seeds, many)
+    if not seed_list or len(set(seed_list)) < len(seed_list):
+        raise bad("compare", "seeds", seeds, many)
+    if out is not None and not isinstance(out, str | Path):
+        raise bad("compare", "out", out, "a directory for the comparison, or None (keep it in memory)")
     directory = None if out is None else Path(out)
-    if directory is not None and (directory / "compare.json").exists():
-        raise BadRun(f"{directory} already holds a comparison. Give another directory.")
+    if directory is not None and ((directory / "compare.json").exists() or (directory / "runs").exists()):
+        raise BadRun(f"{directory} already holds a comparison, or the beginning of one. Give another directory.")
     common = dict(model=model, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size,
-                  device=device, precision=precision, engine=engine, evaluate_every=evaluate_every)
+                  device=device, precision=precision, engine=engine, evaluate_every=evaluate_every, landscape=landscape)
     plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, **common)  # type: ignore[arg-type]
              for (fed, skew) in zip(federations, _names(federations)) for a, label in zip(algorithms, _labels(algorithms)) for s in seed_list]
     if match:
-        plans = [_matched(p, plans[0].effective_update) for p in plans]
+        wanted = {p.label: p.effective_update for p in reversed(plans)}  # each algorithm's own, on the first federation
+        plans = [_matched(p, wanted[p.label]) for p in plans]
     baselines = [b for p in plans if p.label == plans[0].label for b in (_central(p), *_alone(p))]
-    results = _all([*plans, *baselines], directory, landscape, data_job, watch)
+    results = _all([*plans, *baselines], directory, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
     summary = _summarise([*plans, *baselines], results, directory)
     if directory is not None:
-        write_whole(directory / "compare.json", json.dumps(summary, indent=1))
+        write_whole(directory / "compare.json", json.dumps(finite(summary), indent=1))
     return Comparison([results[i] for i in shown], summary, directory)
 
 
-def _all(plans: list[Plan], directory: Path | None, landscape: bool, data_job: Any, watch: Any) -> list[Result]:
+def _listed(name: str, value: Any, must_be: str) -> list[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise bad("compare", name, value, must_be)
+    return list(value)
+
+
+def _all(plans: list[Plan], directory: Path | None, data_job: Any, watch: Any) -> list[Result]:
     """Every run, grouped into stacks of what can share one."""
     groups: list[list[int]] = []
     for i, p in enumerate(plans):
@@ -76,17 +92,16 @@ def _all(plans: list[Plan], directory: Path | None, landscape: bool, data_job: A
     results: list[Any] = [None] * len(plans)
     for group in groups:
         outs = [None if directory is None or plans[i].label == ALONE else directory / "runs" / _folder(i, plans[i]) for i in group]
-        picture = landscape and plans[group[0]].label not in (CENTRAL, ALONE)
-        for i, result in zip(group, train_side_by_side([plans[i] for i in group], outs, landscape=picture, data_jobs=[data_job] * len(group), watch=watch)):
+        for i, result in zip(group, train_side_by_side([plans[i] for i in group], outs, watch=watch,
+                                                       data_jobs=[None if plans[i].label == CENTRAL else data_job for i in group])):
             results[i] = result
     return results
 
 
 def _shape(p: Plan) -> Any:
-    """What runs must share to be stacked: the model, the length, the batches; pictures are drawn for the algorithms only."""
+    """What runs must share to be stacked: the model, the length, the batches."""
     rows = p.fed.rows.x
-    return (id(p.model) if not isinstance(p.model, str) else p.model, tuple(rows.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps,
-            p.label in (CENTRAL, ALONE))
+    return (id(p.model) if not isinstance(p.model, str) else p.model, tuple(rows.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps)
 
 
 def _folder(i: int, p: Plan) -> str:
@@ -96,20 +111,22 @@ def _folder(i: int, p: Plan) -> str:
 
 def _names(feds: list[Federation]) -> list[str]:
     """The skews' own names, with the data set's in front where there are several."""
-
     several = len({f.name for f in feds}) > 1
     names = [(f"{f.name}, " if several else "") + ("natural" if f.skew is None else repr(f.skew)) for f in feds]
-    return [n if names.count(n) == 1 else f"{n}, {len(f)} parties" for n, f in zip(names, feds)]
+    for more in (lambda f: f"{len(f)} parties", lambda f: f"split with seed {f.seed}"):
+        names = [n if names.count(n) == 1 else f"{n}, {more(f)}" for n, f in zip(names, feds)]
+    if len(set(names)) < len(names):
+        raise BadParameter(f"compare: the same federation stands twice: {'; '.join(names)}. Leave one out, or split with another seed.")
+    return names
 
 
 def _labels(algorithms: Sequence[Any]) -> list[str]:
     """An algorithm's name; where it stands twice, with what differs: FedProx(mu=0.1)."""
-    names = [a if isinstance(a, str) else type(a).__name__ for a in algorithms]
+    names = [type(a).__name__ for a in algorithms]
     labels = []
     for name, a in zip(names, algorithms):
         twins = [b for n, b in zip(names, algorithms) if n == name]
-        differ = [] if isinstance(a, str) else [f"{f.name}={getattr(a, f.name)!r}" for f in dataclasses.fields(a)
-                                                if any(getattr(a, f.name) != getattr(b, f.name) for b in twins if not isinstance(b, str))]
+        differ = [f"{f.name}={getattr(a, f.name)!r}" for f in dataclasses.fields(a) if any(getattr(a, f.name) != getattr(b, f.name) for b in twins)]
         labels.append(f"{name}({', '.join(differ)})" if differ else name)
     if len(set(labels)) < len(labels):
         raise BadParameter(f"compare: the same algorithm stands twice: {', '.join(labels)}. Leave one out, or give them different parameters.")
@@ -120,7 +137,8 @@ def _matched(p: Plan, u: float) -> Plan:
     """Epochs first, since they are whole; what remains goes into the learning rate."""
     factor = u / p.effective_update
     epochs = tuple(max(1, round(e * factor)) for e in p.local_epochs)
-    q = dataclasses.replace(p, local_epochs=epochs if p.local_steps is None else p.local_epochs)
+    fixed = p.local_steps is not None or hasattr(p.algorithm, "local_epochs")
+    q = p if fixed else dataclasses.replace(p, local_epochs=epochs)
     lr = p.algorithm.lr * u / q.effective_update  # type: ignore[attr-defined]
     return dataclasses.replace(q, algorithm=dataclasses.replace(q.algorithm, lr=lr))  # type: ignore[type-var]
 
@@ -131,12 +149,15 @@ def _central(p: Plan) -> Plan:
     one = dataclasses.replace(p.fed, train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]), parties=("everyone",),
                               held=Holdings(p.fed.held.index, p.fed.held.start[[0, -1]]))
     assert int(one.train.start[-1]) == n
-    return dataclasses.replace(p, fed=one, algorithm=plain(p.algorithm), per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),), label=CENTRAL)
+    # H steps of a party are H steps for each party here, unless a step already is a whole pass
+    steps = p.local_steps if p.local_steps is None or p.batch_size is None else p.local_steps * len(p.fed)
+    return dataclasses.replace(p, fed=one, algorithm=plain(p.algorithm), per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),),
+                               local_steps=steps, landscape=False, label=CENTRAL)
 
 
 def _alone(p: Plan) -> list[Plan]:
     """Each party by itself: what it has without federating."""
-    return [dataclasses.replace(p, algorithm=plain(p.algorithm), per_round=1, members=(k,), label=ALONE) for k in range(len(p.fed))]
+    return [dataclasses.replace(p, algorithm=plain(p.algorithm), per_round=1, members=(k,), landscape=False, label=ALONE) for k in range(len(p.fed))]
 
 
 def _mean(values: list[float]) -> tuple[float | None, float | None]:
@@ -153,7 +174,7 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
     by: dict[tuple[str, str, int], list[int]] = {}
     for i, p in enumerate(plans):
         by.setdefault((p.label, p.skew, p.seed), []).append(i)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (label, skew, seed), group in by.items():
         metrics = {k: float(np.mean([results[i].metrics[k] for i in group if k in results[i].metrics])) for k in results[group[0]].metrics}
         run = None if directory is None or label == ALONE else f"runs/{_folder(group[0], plans[group[0]])}"
@@ -169,6 +190,6 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
             central = cells[labels.index(CENTRAL)][skews.index(skew)][0]
             gain.append({"label": label, "skew": skew, "parties": list(fed.parties), "local": alone, "federated": [ours] * len(fed)})
             distance.append({"label": label, "skew": skew, "to_central": None if central is None or ours is None else central - ours})
-    summary = {"metric": score, "rows": rows, "baselines": [CENTRAL, ALONE], "gain": gain, "distance": distance,
+    summary: dict[str, Any] = {"metric": score, "rows": rows, "baselines": [CENTRAL, ALONE], "gain": gain, "distance": distance,
                "table": {"columns": skews, "index": labels, "mean": [[m for m, _ in row] for row in cells], "error": [[e for _, e in row] for row in cells]}}
     return summary | {"verdict": verdict.comparison(summary)}

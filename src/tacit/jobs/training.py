@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,10 @@ import torch
 from .. import __version__, models
 from ..data.federation import Federation
 from ..errors import BadRun
+from ..parameters import bad
+from ..parties.ledger import Ledger
 from ..results import Result
-from ..runs import Event, Journal
+from ..runs import START_ANEW, Event, Journal, free
 from .plan import Plan, make_plan, make_task
 from .simulated import Simulated
 
@@ -31,31 +34,52 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     slower, with every message executed and written into the ledger. `evaluate_every=0` tests only after the last round.
     """
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
-                     batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every)
-    return train_side_by_side([todo], [out], resume=resume, landscape=landscape, data_jobs=[data_job], watch=watch)[0]
+                     batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
+                     landscape=landscape)
+    if out is not None and not isinstance(out, str | Path):
+        raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
+    if resume and out is None:
+        raise bad("train", "out", out, "the directory of the run to go on with", "Or leave out resume.")
+    return train_side_by_side([todo], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
 
 
-def train_side_by_side(plans: list[Plan], outs: Sequence[str | Path | None], *, resume: bool = False, landscape: bool = False,
+def train_side_by_side(plans: list[Plan], outs: Sequence[str | Path | None], *, resume: bool = False,
                        data_jobs: Sequence[dict[str, Any] | None] | None = None, watch: Callable[[Event], None] | None = None) -> list[Result]:
     """Runs that share a model and an algorithm, as one stack; each comes out as if it had run alone."""
+    journals: list[Journal] = []
+    try:
+        with _numbers(plans[0]):
+            return _train(plans, outs, journals, resume, data_jobs, watch)
+    finally:
+        for journal in journals:
+            journal.close()
+
+
+def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[Journal], resume: bool,
+           data_jobs: Sequence[dict[str, Any] | None] | None, watch: Callable[[Event], None] | None) -> list[Result]:
     jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
     first = plans[0]
     task = make_task(first)
     starts = [make_task(p).initial() if p.seed != first.seed or p.model is not first.model else task.initial() for p in plans]
     saved: list[dict[str, Any] | None] = [None] * len(plans)
-    journals = []
-    begun = 0
-    for i, (job, out) in enumerate(zip(jobs, outs)):
-        if resume and out is not None and (Path(out) / "job.toml").exists():
-            journal, saved[i], beside = Journal.resume(out, watch)
-            _same_job(Path(out), job)
-            begun = beside["round"] if beside else 0
-        elif resume and len(plans) == 1:
-            raise BadRun(f"{out} holds no run to resume: there is no job.toml in it. Start it without resume.")
-        else:
-            journal = Journal.create(out, job, watch)
+    beside: Any = None
+    if resume:
+        ((out, job),) = zip(outs, jobs)  # a comparison's runs are resumed one by one
+        assert out is not None
+        _same_job(Path(out), job)
+        journal, saved[0], beside = Journal.resume(out, watch)
         journals.append(journal)
-    trainer = (_messages() if first.runtime == "inprocess" else Simulated)(task, starts, plans, saved)
+    else:
+        for out in outs:  # all of them first: a comparison refused writes nothing
+            if out is not None:
+                free(out)
+        for out, job in zip(outs, jobs):
+            journals.append(Journal.create(out, job, watch))
+    begun = beside["round"] if beside else 0
+    finished = any(e["kind"] == "end" for e in journals[0].events)
+    trainer: Any = (_messages() if first.runtime == "inprocess" else Simulated)(task, starts, plans, saved)
+    if beside and "ledger" in beside:
+        trainer.earlier = Ledger.from_dict(beside["ledger"])
     if not begun:
         for i, p in enumerate(plans):
             journals[i].event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=p.label, skew=p.skew, seed=p.seed,
@@ -69,40 +93,39 @@ def train_side_by_side(plans: list[Plan], outs: Sequence[str | Path | None], *, 
         """Write round r (counted from 1; 0 is the model before training) into every run's journal."""
         nonlocal clock
         seconds, clock = (time.perf_counter() - clock) / len(plans), time.perf_counter()
-        down, up = trainer.bytes
+        down, up = trainer.bytes(r)
         for i, p in enumerate(plans):
             n = len(chosen[i])
             journals[i].event("round", round=r, **tests[i], sampled=n, bytes_up=up * n, bytes_down=down * n, seconds=seconds)
-            if not torch.isfinite(trainer.w[i]).all():
+            if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
             if r:
-                journals[i].save(r, lambda i=i: trainer.save(i), {}, force=r == p.rounds)  # type: ignore[misc]
+                journals[i].save(r, lambda i=i: trainer.save(i), trainer.beside, force=r == p.rounds)  # type: ignore[misc]
 
     def due(r: int) -> bool:
         return r == first.rounds or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
 
-    with _numbers(first):
-        if not begun and due(0):
-            after(0, [[]] * len(plans), trainer.evaluate(0))
-            clock = time.perf_counter()
+    if not begun and due(0):
+        after(0, [[]] * len(plans), trainer.evaluate(0))
+        clock = time.perf_counter()
+    if not finished:
         trainer.run(range(begun, first.rounds), due, after)
-        if landscape:
-            for i in range(len(plans)):
-                if not any(e["kind"] == "landscape" for e in journals[i].events):
-                    journals[i].event("landscape", **trainer.landscape(i))
+    for i, p in enumerate(plans):
+        if p.landscape and torch.isfinite(trainer.w[i]).all() and not any(e["kind"] == "landscape" for e in journals[i].events):
+            journals[i].event("landscape", **trainer.landscape(i))
     return [_finish(trainer, i, p, journals[i], jobs[i]) for i, p in enumerate(plans)]
 
 
 def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]) -> Result:
     tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
-    metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds",)}
+    metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k != "seconds"} if tested else {}  # nobody held any rows back
     if "accuracy" in metrics:
         best = max(tested, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
     ledger = trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"])
-    if journal.events[-1]["kind"] != "end":
-        journal.event("end", metrics=metrics, seconds=sum(e.get("seconds", 0.0) for e in tested))
-    journal.save(p.rounds, lambda: trainer.save(i), {}, force=True)
+    if not any(e["kind"] == "end" for e in journal.events):
+        journal.event("end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round"))
+    journal.save(p.rounds, lambda: trainer.save(i), trainer.beside, force=True)
     journal.close(ledger.to_dict())
     buffers = trainer.buffers[i] if trainer.buffers is not None else None
     return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory)
@@ -118,7 +141,9 @@ def _numbers(p: Plan) -> Iterator[None]:
     if p.device == "cpu":
         torch.set_num_threads(1)
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):  # whatever a model draws, the caller's random state is left as it was
+            torch.default_generator.manual_seed(p.seed)  # the CPU's alone: torch.manual_seed would reset a GPU's too
+            yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
@@ -140,9 +165,15 @@ def _diverged(journal: Journal, p: Plan, r: int) -> None:
 def _same_job(out: Path, job: dict[str, Any]) -> None:
     import tomli_w
 
-    before, now = tomllib.loads((out / "job.toml").read_text()), tomllib.loads(tomli_w.dumps(job))
+    if not (out / "job.toml").exists():
+        raise BadRun(f"{out} holds no run to resume: there is no job.toml in it. Start it without resume.")
+    try:
+        before, now = tomllib.loads((out / "job.toml").read_text()), tomllib.loads(tomli_w.dumps(job))
+    except ValueError as error:
+        raise BadRun(f"{out / 'job.toml'} cannot be read: {error}. {START_ANEW}") from error
     if before != now:
-        where = [f"{table}.{key}" for table in now for key in {*now[table], *before.get(table, {})} if now[table].get(key) != before.get(table, {}).get(key)]
+        tables = {*now, *before}
+        where = [f"{t}.{k}" for t in tables for k in {*now.get(t, {}), *before.get(t, {})} if now.get(t, {}).get(k) != before.get(t, {}).get(k)]
         raise BadRun(f"{out} holds another run: it differs in {', '.join(sorted(where))}. Resume with the same settings, or start a new directory.")
 
 

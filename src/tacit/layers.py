@@ -1,0 +1,148 @@
+"""Layers that give the same whether a client runs alone, in a stack, or beside strangers' padding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+
+class LocalStep(TorchFunctionMode):
+    """Layers that must not depend on how clients are run. Dropout draws its masks as hashes of (key, call, position): the same alone,
+    in a stack, on any device. Batch norm takes its statistics over the live rows, so that padding a short batch changes nothing.
+    With `patches`, convolutions become matrix products: a stack of clients with their own filters is a grouped convolution, which cuDNN runs
+    one group after the other, and a batched product does at once."""
+
+    def __init__(self, key: Tensor, live: Tensor, patches: bool = False):
+        super().__init__()
+        self.key, self.live, self.patches = key, live, patches
+        self.drops = self.norms = 0
+        self.draws = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.dropout, torch.dropout):
+            return self._drop(*args, **(kwargs or {}))
+        if func in (F.dropout1d, F.dropout2d, F.dropout3d):
+            return self._drop(*args, **{**(kwargs or {}), "whole_channels": True})
+        if func is F.batch_norm:
+            return self._norm(*args, **(kwargs or {}))
+        if func is torch.conv2d and self.patches:
+            return self._convolve(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _drop(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None,
+              whole_channels: bool = False) -> Tensor:
+        self.drops += 1
+        if not (training if train is None else train) or p == 0:
+            return input
+        shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole_channels else input.shape
+        place = torch.arange(math.prod(shape), device=input.device).view(shape)
+        call = (self.drops * 0x632BE59BD9B4E019 + 2**63) % 2**64 - 2**63  # an odd constant separates the calls; wrapped, as int64 is
+        h = place + self.key + call
+        for factor in (-0xAE502812AA7333, -0x3B314601E57A13AD, 1):  # MurmurHash3's 64-bit finaliser; int64 wraps as it should
+            h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * factor
+        keep = (h & 0xFFFFFF) >= int(p * 0x1000000)
+        return input * keep.to(input.dtype) / max(1 - p, 1e-12)  # p = 1 drops everything
+
+    def _norm(self, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
+              training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+        self.norms += 1
+        if not training:
+            with torch._C.DisableTorchFunction():
+                return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+        shape = (1, -1) + (1,) * (input.dim() - 2)
+        live = self.live.view(-1, *[1] * (input.dim() - 1)).to(input.dtype)
+        over = [d for d in range(input.dim()) if d != 1]
+        n = live.sum() * (input[0, 0].numel())
+        mean = (input * live).sum(over) / n
+        centred = input - mean.view(shape)
+        var = (centred**2 * live).sum(over) / n
+        if running_mean is not None and running_var is not None:
+            running_mean.mul_(1 - momentum).add_(momentum * mean.detach())
+            running_var.mul_(1 - momentum).add_(momentum * var.detach() * n / (n - 1).clamp(min=1))
+        out = centred * torch.rsqrt(var + eps).view(shape)
+        out = out if weight is None else out * weight.view(shape)
+        return out if bias is None else out + bias.view(shape)
+
+    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+                  groups: int = 1) -> Tensor:
+        (sh, sw), (kh, kw) = _pair(stride), weight.shape[-2:]
+        if groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str) or input.dim() != 4:
+            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        ph, pw = _pair(padding)
+        if ph or pw:
+            input = F.pad(input, (pw, pw, ph, ph))
+        oh, ow = (input.shape[2] - kh) // sh + 1, (input.shape[3] - kw) // sw + 1
+        out = weight.reshape(weight.shape[0], -1) @ Patches.apply(input, (kh, kw), (sh, sw))
+        out = out if bias is None else out + bias[:, None]
+        return out.view(weight.shape[0], len(input), oh, ow).transpose(0, 1)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else tuple(value)
+
+
+class Patches(torch.autograd.Function):
+    """The patches a convolution looks at, as the columns of a matrix [C·kh·kw, B·oh·ow]. `vmap` hands over the whole stack, so that it is
+    one copy for all clients; torch's own `unfold` copies image by image."""
+
+    @staticmethod
+    def forward(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+        return _columns(x[None], kernel, stride)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.shape, ctx.kernel, ctx.stride = inputs[0].shape, inputs[1], inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return Overlap.apply(g, ctx.shape, ctx.kernel, ctx.stride), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Any:
+        return _columns(x.movedim(in_dims[0], 0), kernel, stride), 0
+
+
+class Overlap(torch.autograd.Function):
+    """The reverse of Patches: columns are added up where patches overlap."""
+
+    @staticmethod
+    def forward(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+        return _images(g[None], shape, kernel, stride)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.kernel, ctx.stride = inputs[2], inputs[3]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        return Patches.apply(g, ctx.kernel, ctx.stride), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Any:
+        return _images(g.movedim(in_dims[0], 0), shape, kernel, stride), 0
+
+
+def _columns(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    """[S, B, C, H, W] → [S, C·kh·kw, B·oh·ow]."""
+    s, b, c = x.shape[:3]
+    views = x.unfold(3, kernel[0], stride[0]).unfold(4, kernel[1], stride[1])  # [S, B, C, oh, ow, kh, kw], nothing copied yet
+    oh, ow = views.shape[3:5]
+    return views.permute(0, 2, 5, 6, 1, 3, 4).reshape(s, c * kernel[0] * kernel[1], b * oh * ow)
+
+
+def _images(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    """[S, C·kh·kw, B·oh·ow] → [S, B, C, H, W]."""
+    b, c, h, w = shape
+    (kh, kw), (sh, sw) = kernel, stride
+    oh, ow = (h - kh) // sh + 1, (w - kw) // sw + 1
+    parts = g.reshape(len(g), c, kh, kw, b, oh, ow).permute(2, 3, 0, 4, 1, 5, 6)  # [kh, kw, S, B, C, oh, ow]
+    out = g.new_zeros(len(g), b, c, h, w)
+    for i in range(kh):
+        for j in range(kw):
+            out[..., i : i + sh * oh : sh, j : j + sw * ow : sw] += parts[i, j]
+    return out

@@ -1,0 +1,89 @@
+"""FedNova: Wang, Liu, Liang, Joshi, Poor 2020, equations 6 to 11: normalised averaging, with momentum and with a proximal term."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from world import Line, World, hold
+
+from tacit.algorithms import SGD, Adam, FedNova
+from tacit.errors import BadParameter
+
+
+def steps(gradients, lr, rho=0.0, nesterov=False, mu=0.0):
+    """How far from its start a client has walked, given the gradient of each step: torch's SGD on F_k + μ/2‖w − w_t‖²."""
+    moved = v = 0.0 * gradients[0]
+    for g in gradients:
+        g = g + mu * moved
+        v = rho * v + g
+        moved = moved - lr * (g + rho * v if nesterov else v)
+    return moved
+
+
+def l1(tau, lr, **how):
+    """‖a_k‖₁, by its definition: a_k's entry j is what a unit gradient at step j alone contributes to the way walked, over −η."""
+    unit = np.eye(tau)
+    return sum(abs(steps([np.array(u) for u in unit[j]], lr, **how) / -lr) for j in range(tau))
+
+
+def paper(lr, **how):
+    """d_k = (w_t − w_k)/(η‖a_k‖₁);  w ← w − τ_eff η Σ p_k d_k  with  τ_eff = Σ p_k ‖a_k‖₁,  p_k = n_k/n."""
+    def run(world):
+        w = world.start
+        for r in range(world.rounds):
+            chosen = world.sampled(r)
+            p = world.n[chosen] / world.n[chosen].sum()
+            norms, directions = [], []
+            for k in chosen:
+                gradients = []
+                for rows in world.batches(r, k):
+                    here = w + (steps(gradients, lr, **how) if gradients else 0.0)
+                    gradients.append(world.grad(here, rows))
+                norms.append(l1(len(gradients), lr, **how))
+                directions.append(steps(gradients, lr, **how) / (-lr * norms[-1]))
+            tau_eff = p @ norms
+            w = w - tau_eff * lr * sum(p_k * d for p_k, d in zip(p, directions))
+            yield w
+    return run
+
+
+@pytest.mark.parametrize("how", [{}, {"rho": 0.9}, {"rho": 0.9, "nesterov": True}, {"mu": 0.5}, {"rho": 0.9, "mu": 0.5},
+                                 {"rho": 0.5, "nesterov": True, "mu": 1.0}],
+                         ids=["plain", "momentum", "nesterov", "proximal", "momentum and proximal", "nesterov and proximal"])
+def test_fednova_is_the_papers(how):
+    lr = 0.1 if "rho" in how else 0.3
+    solver = SGD(momentum=how.get("rho", 0.0), nesterov=how.get("nesterov", False))
+    hold(FedNova(lr=lr, mu=how.get("mu", 0.0), solver=solver), paper(lr, **how), World(rounds=4))
+
+
+def test_the_reference_has_the_papers_closed_forms():
+    """Section 4.1: plain ‖a‖₁ = τ; momentum (τ − ρ(1 − ρ^τ)/(1 − ρ))/(1 − ρ); proximal (1 − (1 − α)^τ)/α with α = ημ."""
+    tau, rho, alpha = 7, 0.9, 0.1 * 0.5
+    assert np.isclose(l1(tau, 0.1), tau)
+    assert np.isclose(l1(tau, 0.1, rho=rho), (tau - rho * (1 - rho**tau) / (1 - rho)) / (1 - rho))
+    assert np.isclose(l1(tau, 0.1, mu=0.5), (1 - (1 - alpha) ** tau) / alpha)
+
+
+def test_by_hand():
+    """Targets 0 (1 row, τ = 2) and 8 (3 rows, τ = 1), w = 4, η = 1/4.
+
+    Party 0 meets the gradients 8 and 4: d = 6. Party 1: d = −8. Mean direction 6/4 − 24/4 = −4.5; τ_eff = 2/4 + 3/4 = 1.25;
+    w = 4 + 1.25·4.5/4 = 5.40625. FedAvg gives 4.75: party 0's second step pulls it back.
+    """
+    line = Line(sizes=(1, 3), epochs=(2, 1), at=4.0, rounds=1)
+    np.testing.assert_allclose(line.walk(FedNova(lr=0.25)), [5.40625], atol=1e-6)
+
+
+def test_by_hand_with_momentum():
+    """As above with ρ = 1/2. Party 0: v = 8, w = 2; v = 4 + 4 = 8, w = 0; a = (3/2, 1), ‖a‖₁ = 2.5, d = 4/(0.25·2.5) = 6.4. Party 1: d = −8.
+
+    Mean direction 1.6 − 6 = −4.4; τ_eff = 2.5/4 + 3/4 = 1.375; w = 4 + 1.375·4.4/4 = 5.5125.
+    """
+    line = Line(sizes=(1, 3), epochs=(2, 1), at=4.0, rounds=1)
+    np.testing.assert_allclose(line.walk(FedNova(lr=0.25, solver=SGD(momentum=0.5))), [5.5125], atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", [Adam(), SGD(weight_decay=0.1)], ids=repr)
+def test_a_solver_without_a_known_norm_is_refused(solver):
+    with pytest.raises(BadParameter, match="it must be SGD without weight decay"):
+        World().ours(FedNova(solver=solver))

@@ -1,0 +1,94 @@
+"""A page is one session: its snippets share a namespace and a directory, and run in the order they are read.
+
+`python -m tests.docs.session` writes what the snippets print now into the pages, and the tables of the reference anew. Read the difference before you keep it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tacit import cli
+
+from . import tables
+from .pages import PAGES, ROOT, Block, blocks
+
+
+class Shown(NamedTuple):
+    """Lines `first` to `last` of a page, and what was printed for them. `failed` is what a command said when it did not end well."""
+
+    command: str
+    first: int
+    last: int
+    shown: str
+    printed: str
+    failed: str = ""
+
+
+def play(page: Path, directory: Path) -> Iterator[Shown]:
+    """Run the page's snippets in `directory`, which must be the current one."""
+    (directory / "examples").symlink_to(ROOT / "examples")
+    space: dict[str, Any] = {"__name__": "snippet"}
+    printed = ""
+    for block in blocks(page.read_text()):
+        if block.kind == "toml" and len(block.words) > 1:
+            (directory / block.words[1]).write_text(block.code)
+        elif block.words == ("python",):
+            with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+                exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), space)  # a traceback shows the page's own line
+            printed = out.getvalue()
+        elif block.kind == "text":
+            yield Shown("the snippet above", block.line, block.line + block.code.count("\n") - 1, block.code, printed)
+        elif block.kind == "console":
+            yield from _commands(block)
+
+
+def _commands(block: Block) -> Iterator[Shown]:
+    """Run the `$ tacit …` lines of a console block; what stands under one is what it prints on stdout."""
+    lines = block.code.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)]):
+        words = shlex.split(lines[start][2:], comments=True)
+        if words[0] != "tacit":
+            continue
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+            status = cli.main(words[1:])
+        shown = "".join(line + "\n" for line in lines[start + 1 : end])
+        yield Shown(" ".join(words), block.line + start + 1, block.line + end - 1, shown, out.getvalue(), f"{status}: {err.getvalue()}" if status else "")
+
+
+def refreshed(page: Path) -> str:
+    lines = page.read_text().split("\n")
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
+        try:
+            seen = list(play(page, Path(directory)))
+        finally:
+            os.chdir(before)
+    for s in reversed(seen):
+        if s.shown.strip():
+            new = [line.rstrip() for line in s.printed.rstrip("\n").split("\n")]
+            old = s.shown.split("\n")
+            if "…" in old:  # the page shows the beginning only
+                new = [*new[: old.index("…")], "…"]
+            lines[s.first - 1 : s.last] = new
+    return "\n".join(lines)
+
+
+def main() -> None:
+    os.environ["COLUMNS"] = "200"
+    tables.main()
+    for page in PAGES:
+        page.write_text(refreshed(page))
+        print(page.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The tables of the reference pages, made from the code. a test holds the pages to them.
+
+`python -m tests.docs.tables` writes them into the pages.
+
+In a page a table stands between `<!-- table: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tacit
+from tacit import algorithms, data, errors, models
+from tacit.parameters import describe
+
+from .pages import PAGES
+
+MARK = re.compile(r"(<!-- table: ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def grid(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    cells = [list(head), ["---"] * len(list(head)), *map(list, rows)]
+    return "\n".join("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in row) + " |" for row in cells) + "\n"
+
+
+def parameters(cls: type) -> str:
+    """A constructor's fields: those declared with their limits, and the few that check themselves."""
+    declared = {name.split("=")[0]: (name, allowed, doc) for name, allowed, doc in describe(cls)}
+    rows = []
+    for f in dataclasses.fields(cls):
+        name, allowed, doc = declared.get(f.name, (f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}", f"`{f.type}`", ""))
+        rows.append([f"`{short(name)}`", allowed, doc])
+    return grid(("parameter", "may be", "is"), rows) if rows else "No parameters.\n"
+
+
+def short(text: str) -> str:
+    """solver=SGD(), without all that is in it."""
+    return re.sub(r"\((.*)\)$", "()", text) if text.startswith("solver=") else text
+
+
+def several(members: dict[str, type]) -> str:
+    return "\n".join(f"### {name}\n\n{as_markdown(inspect.getdoc(cls) or '')}\n\n{parameters(cls)}" for name, cls in members.items())
+
+
+def as_markdown(text: str) -> str:
+    """Paragraphs that are laid out by spaces keep their layout."""
+    return "\n\n".join(f"```\n{p}\n```" if "  " in p else p for p in text.split("\n\n"))
+
+
+def arguments(function: Callable[..., Any]) -> str:
+    """A function's arguments with their types and defaults, as the code has them."""
+    rows = []
+    for p in inspect.signature(function).parameters.values():
+        if p.name != "self":
+            default = "" if p.default is inspect.Parameter.empty else f"`{p.default!r}`"
+            rows.append([f"`{p.name}`", f"`{p.annotation}`", default])
+    return grid(("argument", "type", "default"), rows)
+
+
+def data_sets() -> str:
+    rows = []
+    for name, make in data.ALL.items():
+        first = (inspect.getdoc(inspect.getmodule(make)) or "").split("\n")[0]
+        options = ", ".join(f"`{p.name}={p.default!r}`" if p.default is not p.empty else f"`{p.name}`" for p in inspect.signature(make).parameters.values())
+        rows.append([f"`{name}`", first, options or "none"])
+    return grid(("name", "what it is", "options"), rows)
+
+
+def error_tree() -> str:
+    tree = re.search(r"^TacitError\n(?:[├│└].*\n)+", errors.__doc__ or "", re.MULTILINE)
+    assert tree is not None, "errors.py no longer draws its tree"
+    return "```\n" + tree[0] + "```\n"
+
+
+def members(result: type) -> str:
+    """The public fields and properties of a result."""
+    rows = [[f"`{f.name}`", f"`{f.type}`"] for f in dataclasses.fields(result)]
+    rows += [[f"`{n}`", "property"] for n, v in vars(result).items() if isinstance(v, property)]
+    rows += [[f"`{n}{inspect.signature(v)}`".replace("self, ", "").replace("'", ""), "method"] for n, v in vars(result).items() if inspect.isfunction(v) and not n.startswith("_")]
+    return grid(("name", "type"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "train": lambda: arguments(tacit.train), "compare": lambda: arguments(tacit.compare),
+    "result": lambda: members(tacit.Result), "comparison": lambda: members(tacit.Comparison),
+    "algorithms": lambda: several(algorithms.ALL), "parts": lambda: several(algorithms.PARTS),
+    "skews": lambda: several(data.SKEWS), "models": lambda: several(models.ALL),
+    "datasets": data_sets, "split": lambda: arguments(data.Dataset.split), "by": lambda: arguments(data.Dataset.by),
+    "from_arrays": lambda: arguments(data.from_arrays), "from_csv": lambda: arguments(data.from_csv), "recipe": lambda: parameters(data.Recipe),
+    "errors": error_tree,
+}
+
+
+def filled(text: str) -> str:
+    return MARK.sub(lambda m: m[1] + TABLES[m[2]]() + m[3], text)
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()

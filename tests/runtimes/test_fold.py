@@ -1,0 +1,97 @@
+"""The loop over batches, for a stack of clients at once: it must give what one client after the other would."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tacit.algorithms.types import Batch, Batches
+from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """An algorithm whose rate may be a number, or a tensor with one value a client."""
+
+    rate: Any
+
+    def step(self, carry: Pair, batch: Batch, shift: dict[str, Tensor], word: str) -> Pair:
+        assert word == "constant"
+        total = (batch.index * batch.live).sum() * self.rate + shift["by"]
+        return Pair(carry.a * 0.5 + total, {"count": carry.b["count"] + 1, "key": batch.key.double()})
+
+
+def plans(lengths: list[int], width: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    n, t = len(lengths), max(lengths)
+    return (torch.randint(0, 9, (n, t, width), generator=g), torch.randint(0, 2, (n, t, width), generator=g).double(),
+            torch.randint(-99, 99, (n, t), generator=g), torch.ones(n))
+
+
+@settings(max_examples=25, deadline=None)
+@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5), width=st.integers(1, 3), seed=st.integers(0, 99), own_rate=st.booleans())
+def test_a_stack_of_ragged_clients_folds_as_each_client_alone(lengths: list[int], width: int, seed: int, own_rate: bool) -> None:
+    lengths = sorted(lengths, reverse=True)
+    index, live, key, size = plans(lengths, width, seed)
+    rates = torch.arange(1.0, len(lengths) + 1).double()
+    shift = torch.linspace(0, 1, len(lengths)).double()
+    engine = FoldEngine()
+    engine.lengths = lengths
+
+    def one(index: Tensor, live: Tensor, key: Tensor, size: Tensor, rate: Tensor, by: Tensor) -> Any:
+        batches = Stacked(index, live, key, size)
+        batches.engine = engine
+        return batches.fold(Stepper(rate if own_rate else 3.0).step, _start(), {"by": by}, "constant")
+
+    got = torch.vmap(one)(index, live, key, size, rates, shift)
+    for s, t in enumerate(lengths):
+        alone = Batches(index[s, :t], live[s, :t], key[s, :t], size[s])
+        want = alone.fold(Stepper(float(rates[s]) if own_rate else 3.0).step, _start(), {"by": shift[s]}, "constant")
+        assert torch.allclose(got.a[s], want.a)
+        assert got.b["count"][s] == t == want.b["count"]
+        assert got.b["key"][s] == want.b["key"]
+
+
+def _start() -> Pair:
+    return Pair(torch.zeros((), dtype=torch.float64), {"count": torch.zeros((), dtype=torch.int64), "key": torch.zeros((), dtype=torch.float64)})
+
+
+LEAVES = st.one_of(st.integers(), st.text(max_size=3), st.none(), st.integers(0, 9).map(lambda n: torch.tensor(float(n))))
+NESTS = st.recursive(LEAVES, lambda inner: st.one_of(st.dictionaries(st.text(max_size=2), inner, max_size=3), st.tuples(inner, inner),
+                                                     st.builds(Pair, inner, inner), st.builds(Stepper, inner)), max_leaves=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(thing=NESTS)
+def test_a_nest_taken_apart_and_put_together_is_the_same(thing: Any) -> None:
+    leaves: list[Tensor] = []
+    shape = _flatten(thing, leaves)
+    assert all(isinstance(leaf, Tensor) for leaf in leaves)
+    assert repr(_rebuild(shape, iter(leaves))) == repr(thing)
+
+
+def test_the_same_step_has_the_same_signature_and_another_constant_another() -> None:
+    """Recorded graphs are found by it."""
+    def shape(thing: Any) -> str:
+        return repr(_flatten(thing, []))
+
+    assert shape((Stepper(torch.tensor(1.0)), 2)) == shape((Stepper(torch.tensor(5.0)), 2))
+    assert shape((Stepper(1.0), 2)) != shape((Stepper(1.5), 2))
+
+
+def test_a_stacked_plan_outside_a_stack_is_refused() -> None:
+    batches = Stacked(*(t[0] for t in plans([2], 1, 0)))
+    batches.engine = FoldEngine()
+    with pytest.raises(RuntimeError, match="outside a stack; use Batches for one client"):
+        batches.fold(Stepper(1.0).step, _start(), {"by": torch.zeros(())}, "constant")

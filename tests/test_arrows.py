@@ -1,0 +1,254 @@
+"""Arrows point down only: this reads every import and holds it to the design. A new room or module is refused until it has a line here."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src" / "tacit"
+ANYTHING = ("tacit",)
+GROUND = ("tacit.errors", "tacit.parameters")  # everyone may stand on these
+NUMERIC = ("torch", "numpy")
+
+# What a room's or module's top-level imports may name: (of tacit, besides its own room and the ground; of other packages). The longest name wins.
+MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "tacit": ((), ()),  # the face: fetches names when they are used
+    "tacit.errors": ((), ()),
+    "tacit.parameters": ((), ()),
+    "tacit.algorithms": ((), NUMERIC),
+    "tacit.aggregate": ((), NUMERIC),
+    "tacit.data": ((), NUMERIC),
+    "tacit.models": ((), NUMERIC),
+    "tacit.metrics": ((), NUMERIC),
+    "tacit.layers": ((), NUMERIC),
+    "tacit.dense": ((), NUMERIC),
+    "tacit.task": (("tacit.algorithms.types", "tacit.layers", "tacit.dense"), NUMERIC),
+    "tacit.evaluation": (("tacit.data.federation", "tacit.metrics", "tacit.task"), NUMERIC),
+    "tacit.landscape": (("tacit.task",), NUMERIC),
+    "tacit.parties": ((), NUMERIC),
+    "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
+    "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
+    "tacit.runtimes": (("tacit.parties",), NUMERIC),
+    "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
+    "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.task"), NUMERIC),  # runs `local` for all clients at once
+    "tacit.report": ((), ()),  # reads run directories and nothing else
+    "tacit.runs": ((), ()),
+    "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),
+    "tacit.progress": (("tacit.report.numbers",), ()),
+    # those that compose
+    "tacit.jobs": (ANYTHING, NUMERIC),
+    "tacit.testing": (ANYTHING, NUMERIC),
+    "tacit.cli": (ANYTHING, ()),
+    "tacit.config": (ANYTHING, ()),
+    "tacit.doctor": (ANYTHING, ()),
+}
+
+# Imports inside functions that go where a top-level import may not, each with its reason.
+EXCEPTIONS = {
+    ("tacit.data.federation", "tacit.report.figures"): "Federation.plot() draws itself; whoever does not plot loads no drawing",
+    ("tacit.parties.conformance", "tacit.runtimes.inprocess"): "check_protocol's default runtime; it takes any other",
+    ("tacit.results", "tacit.report.page"): "Result.report() writes the page; a result without a report loads none",
+    ("tacit.results", "tacit.report.records"): "as above",
+}
+COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.config", "tacit.doctor")
+LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes")  # whose names are fetched with import_module, which this test cannot read
+
+
+class Arrow(NamedTuple):
+    source: str
+    target: str
+    place: str  # "top", "function" or "typing"
+
+
+def modules() -> dict[str, Path]:
+    made = {}
+    for file in sorted(SRC.rglob("*.py")):
+        parts = ("tacit", *file.relative_to(SRC).with_suffix("").parts)
+        made[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return made
+
+
+MODULES = modules()
+
+
+def arrows_of(name: str, source: str, is_package: bool) -> Iterator[Arrow]:
+    home = name if is_package else name.rpartition(".")[0]
+
+    def walk(node: ast.AST, place: str) -> Iterator[Arrow]:
+        for child in ast.iter_child_nodes(node):
+            here = place
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                here = "function"
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                here = "typing"
+            elif isinstance(child, ast.Import):
+                yield from (Arrow(name, alias.name, here) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                if child.level:
+                    up = home.split(".")[: len(home.split(".")) - child.level + 1]
+                    base = ".".join([*up, *([child.module] if child.module else [])])
+                for alias in child.names:
+                    yield Arrow(name, f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base, here)
+            yield from walk(child, here)
+
+    yield from walk(ast.parse(source), "top")
+
+
+ARROWS = [a for name, file in MODULES.items() for a in arrows_of(name, file.read_text(encoding="utf-8"), file.name == "__init__.py")
+          if (a.source, a.place) != ("tacit", "typing")]  # the face tells type checkers what it will fetch
+
+
+def within(name: str, rooms: tuple[str, ...]) -> bool:
+    return any(name == room or name.startswith(room + ".") for room in rooms)
+
+
+def rule_of(name: str) -> str:
+    return max((room for room in MAY if within(name, (room,))), key=len)
+
+
+def room_of(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+def wrong(arrow: Arrow) -> str | None:
+    """Why this import may not be, or None."""
+    source, target, place = arrow
+    inside, outside = MAY[rule_of(source)]
+    top = target.split(".")[0]
+    if top in sys.stdlib_module_names:
+        return None
+    if top == "tacit":
+        fine = (within(target, GROUND) or (room_of(target) == room_of(source) and room_of(source) != "tacit") or within(target, inside)
+                or (place == "function" and (source, target) in EXCEPTIONS))
+        return None if fine else f"{source} imports {target} ({place}): its room may import {', '.join(inside) or 'no other room'}."
+    if place == "top":
+        return None if top in outside else f"{source} imports {top} at the top: only {', '.join(outside) or 'the standard library'} may stand there."
+    return None
+
+
+def test_every_import_points_down():
+    broken = [words for arrow in ARROWS if (words := wrong(arrow))]
+    assert not broken, "\n" + "\n".join(broken)
+
+
+def test_every_module_has_a_rule():
+    """A new room gets a line in MAY before its first import; the face's rule is no one else's."""
+    homeless = [name for name in MODULES if name != "tacit" and rule_of(name) == "tacit"]
+    assert not homeless, f"{homeless}: add a line to MAY in {Path(__file__).name} that says what they may import"
+    assert not [room for room in MAY if room not in MODULES], "a rule for what is not there"
+
+
+def test_every_exception_is_still_needed():
+    used = {(a.source, a.target) for a in ARROWS if a.place == "function"}
+    assert set(EXCEPTIONS) <= used, f"no longer imported: {set(EXCEPTIONS) - used}"
+
+
+def test_only_the_composers_may_import_everything():
+    assert {room for room, (inside, _) in MAY.items() if inside == ANYTHING} == set(COMPOSE)
+
+
+def test_nobody_below_imports_a_composer():
+    up = [a for a in ARROWS if within(a.target, COMPOSE) and not within(a.source, COMPOSE)]
+    assert not up, up
+
+
+def test_other_packages_are_declared():
+    """What is imported inside functions is a dependency or an extra of pyproject.toml, so that an install line exists for it."""
+    project = tomllib.loads((SRC.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["data"]]
+    names = {"".join(c for c in d.split(">")[0].split("[")[0] if c not in " ") for d in declared}
+    imports = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w"}
+    known = {imports.get(name, name) for name in names} | {"tacit", *sys.stdlib_module_names}
+    strangers = {(a.source, a.target) for a in ARROWS if a.target.split(".")[0] not in known}
+    assert not strangers
+
+
+def test_names_are_fetched_behind_the_readers_back_only_in_the_faces():
+    for name, file in MODULES.items():
+        hidden = any(word in file.read_text(encoding="utf-8") for word in ("import_module(", "__import__("))
+        assert not hidden or name in LAZY_FACES or name == "tacit.doctor", f"{name} imports by a string, which no test can read"
+
+
+@pytest.mark.parametrize("level", ["module", "room"])
+def test_there_is_no_cycle(level):
+    """Top-level imports only: what a function imports is loaded when all modules are."""
+    graph: dict[str, set[str]] = {}
+    for a in ARROWS:
+        if a.place == "top" and a.target.startswith("tacit."):
+            source, target = (a.source, a.target) if level == "module" else (room_of(a.source), room_of(a.target))
+            if source != target:
+                graph.setdefault(source, set()).add(target)
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " → ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for target in sorted(graph.get(name, ())):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+    assert len(done) > 10
+
+
+@pytest.mark.parametrize(("module", "line", "words"), [
+    ("tacit.algorithms.fedavg", "from ..data import digits", "tacit.algorithms.fedavg imports tacit.data.digits"),
+    ("tacit.algorithms.fedavg", "import pandas", "tacit.algorithms.fedavg imports pandas at the top"),
+    ("tacit.aggregate.mean", "def f():\n    from ..algorithms import plan", "tacit.aggregate.mean imports tacit.algorithms.plan"),
+    ("tacit.protocols.rounds", "from ..runtimes import inprocess", "tacit.protocols.rounds imports tacit.runtimes.inprocess"),
+    ("tacit.runtimes.inprocess", "from ..algorithms.types import State", "tacit.runtimes.inprocess imports tacit.algorithms.types"),
+    ("tacit.runtimes.cohort", "from ..jobs import train", "tacit.runtimes.cohort imports tacit.jobs"),
+    ("tacit.data.federation", "from ..report import figures", "tacit.data.federation imports tacit.report.figures (top)"),
+    ("tacit.parties.party", "import msgpack", "tacit.parties.party imports msgpack at the top"),
+    ("tacit.report.page", "from .. import runs", "tacit.report.page imports tacit.runs")])
+def test_an_arrow_that_points_up_is_seen(module, line, words):
+    found = [w for a in arrows_of(module, line, False) if (w := wrong(a))]
+    assert len(found) == 1
+    assert found[0].startswith(words)
+
+
+BARE = """
+import sys
+
+BLOCKED = {"msgpack", "pandas", "rich", "safetensors", "sklearn", "scipy", "pyarrow", "PIL", "tomli_w", "cryptography"}
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.split(".")[0] in BLOCKED else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+import tacit
+fed = tacit.data.gaussian_blobs(rows=200, seed=0).split(4, skew=tacit.data.Dirichlet(0.5), seed=0)
+for engine in ("stack", "each"):
+    for kind in (tacit.algorithms.FedAvg, tacit.algorithms.Scaffold):
+        run = tacit.train(fed, model="logistic", algorithm=kind(lr=0.5), rounds=3, per_round=3, engine=engine)
+        assert run.metrics["accuracy"] > 0.5, run.metrics
+        assert run.history[-1]["bytes_up"] > 0
+        assert "server" in str(run.ledger)
+both = tacit.compare(fed, model="logistic", algorithms=[tacit.algorithms.FedAvg(lr=0.5)], rounds=2)
+assert len(both.results) >= 1
+assert not BLOCKED & {name.split(".")[0] for name in sys.modules}
+print("trained")
+"""
+
+
+def test_a_machine_with_torch_and_numpy_alone_can_train():
+    """The numeric path on a bare GPU machine: everything else is refused by the importer, and `tacit.train` without `out=` still works."""
+    ran = subprocess.run([sys.executable, "-W", "error::ImportWarning", "-c", BARE], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.stdout.strip() == "trained"

@@ -1,0 +1,322 @@
+"""Every member of every room passes its room's suite; and each suite can fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from tacit import aggregate, algorithms, data, parameters, runtimes, testing
+from tacit.algorithms import FedAvg, Upload
+from tacit.parties import Message
+
+SKEWS = {"ByColumn": lambda: data.ByColumn("hospital")}  # the rest have defaults
+ALGORITHMS = [*(kind() for kind in algorithms.ALL.values()), FedAvg(option="I"), FedAvg(solver=algorithms.Adam()),
+              FedAvg(solver=algorithms.SGD(schedule=algorithms.Cosine())), algorithms.Scaffold(option="i"), algorithms.LocalSGD(local_steps=3),
+              algorithms.FedNova(mu=0.1, solver=algorithms.SGD(momentum=0.9, nesterov=True)),
+              algorithms.FedProx(solver=algorithms.SGD(momentum=0.9, weight_decay=0.01, schedule=algorithms.Exponential()))]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
+def test_every_algorithm_conforms(algorithm):
+    testing.check_algorithm(algorithm)
+
+
+@pytest.mark.parametrize("name", aggregate.ALL)
+def test_every_rule_conforms(name):
+    testing.check_aggregate(aggregate.ALL[name]())
+
+
+@pytest.mark.parametrize("name", data.SKEWS)
+def test_every_skew_conforms(name):
+    testing.check_skew(SKEWS.get(name, data.SKEWS[name])())
+
+
+@pytest.mark.parametrize("name", data.ALL)
+def test_every_data_set_conforms(name, tmp_path):
+    """Those that read files get small ones in the real formats."""
+    from tests.data import formats
+
+    write = {"mnist": lambda to: formats.write_idx(to, packed=True), "fashion_mnist": lambda to: formats.write_idx(to, packed=False),
+             "cifar10": formats.write_cifar_binary, "adult": formats.write_adult}
+    options: dict[str, Any] = {}
+    if name in write:
+        write[name](tmp_path / name)
+        options = {"data_dir": tmp_path, "verify": False, "download": False}
+    made = testing.check_dataset(lambda: data.ALL[name](**options))
+    testing.check_federation(made.split(3, seed=1), len(made))
+
+
+def test_every_runtime_conforms():
+    for name in runtimes.__all__:
+        testing.check_runtime(getattr(runtimes, name)())
+
+
+class ConformanceNumber(Message, reveals="a number made for a test"):
+    value: int
+
+
+def doubling(x):
+    async def asks(me):
+        await me.send("b", ConformanceNumber(x))
+        return (await me.recv("b", ConformanceNumber)).value
+
+    async def answers(me):
+        await me.send("a", ConformanceNumber(2 * (await me.recv("a", ConformanceNumber)).value))
+    return {"a": asks, "b": answers}
+
+
+def test_a_protocol_is_held_to_its_ideal():
+    testing.check_protocol(doubling, lambda x: {"a": 2 * x}, [1, 21])
+    with pytest.raises(AssertionError, match="party 'a' got 2, the ideal gives 3"):
+        testing.check_protocol(doubling, lambda x: {"a": 3 * x}, [1])
+
+
+# deliberately broken algorithms, one for each promise -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Undeclared(FedAvg):
+    speed: float = 1.0
+
+
+class Plain(algorithms.Algorithm):
+    pass
+
+
+@dataclass(frozen=True)
+class RateLess(algorithms.Algorithm):
+    eta: float = parameters.real(0.1, above=0)
+
+
+@dataclass(frozen=True)
+class Printing(FedAvg):
+    def local(self, task, down, mine, batches):
+        print("a client trains")
+        return super().local(task, down, mine, batches)
+
+
+@dataclass(frozen=True)
+class Reading(FedAvg):
+    def local(self, task, down, mine, batches):
+        Path(__file__).read_text()
+        return super().local(task, down, mine, batches)
+
+
+@dataclass(frozen=True)
+class Drawing(FedAvg):
+    def merge(self, w, state, mean, fraction):
+        return w + mean["delta"] + 1e-3 * torch.randn_like(w), state
+
+
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    def merge(self, w, state, mean, fraction):
+        return w.add_(mean["delta"]), state
+
+
+@dataclass(frozen=True)
+class Remembering(FedAvg):
+    seen: ClassVar[list[Any]] = []
+
+    def local(self, task, down, mine, batches):
+        self.seen.append(1)
+        upload, mine = super().local(task, down, mine, batches)
+        return upload._replace(vectors={k: v * len(self.seen) for k, v in upload.vectors.items()}), mine
+
+
+@dataclass(frozen=True)
+class Peeking(FedAvg):
+    """Merges with what it saw of single clients, which no secure sum would give it."""
+
+    def local(self, task, down, mine, batches):
+        upload, mine = super().local(task, down, mine, batches)
+        if not hasattr(self, "largest"):
+            object.__setattr__(self, "largest", upload.vectors["delta"])
+        return upload, mine
+
+    def merge(self, w, state, mean, fraction):
+        return w + getattr(self, "largest", mean["delta"]), state
+
+
+@dataclass(frozen=True)
+class Weightless(FedAvg):
+    def local(self, task, down, mine, batches):
+        upload, mine = super().local(task, down, mine, batches)
+        return upload._replace(weight=0 * upload.weight), mine
+
+
+@dataclass(frozen=True)
+class Bufferless(FedAvg):
+    def local(self, task, down, mine, batches):
+        upload, mine = super().local(task, down, mine, batches)
+        return Upload(upload.weight, {"delta": upload.vectors["delta"]}), mine
+
+
+@dataclass(frozen=True)
+class CountsPadding(FedAvg):
+    def local(self, task, down, mine, batches):
+        upload, mine = super().local(task, down, mine, batches)
+        return upload._replace(vectors={k: v * batches.index.shape[1] for k, v in upload.vectors.items()}), mine
+
+
+@dataclass(frozen=True)
+class Branching(FedAvg):
+    """A Python `if` on a value: fine for one client, impossible for a stack."""
+
+    def step(self, walk, batch, task, down, mine):
+        g, walk = task.visit(walk, batch)
+        return self.solver.step(walk, g / g.norm() if g.norm() > 1 else g, self.lr)
+
+
+@dataclass(frozen=True)
+class FoldsItself(FedAvg):
+    """Its own loop over the plan runs the padding steps of shorter clients too."""
+
+    def local(self, task, down, mine, batches):
+        w = down["w"]
+        for _ in range(len(batches.index)):
+            w = 0.9 * w
+        return Upload(batches.size, {"delta": w - down["w"], **self.solver.start(down).buffers}), mine
+
+
+@dataclass(frozen=True)
+class Forgetful(FedAvg):
+    def client_state(self, w):
+        return {"c": torch.zeros_like(w)}
+
+    def local(self, task, down, mine, batches):
+        return super().local(task, down, {}, batches)
+
+
+@dataclass(frozen=True)
+class Unsendable(FedAvg):
+    sends: ClassVar[tuple[str, ...]] = ("c",)
+
+
+@dataclass(frozen=True)
+class Idle(FedAvg):
+    def merge(self, w, state, mean, fraction):
+        return w + 0 * mean["delta"], state
+
+
+@dataclass(frozen=True)
+class FixedRate(FedAvg):
+    """A rate turned into a plain number cannot differ from run to run."""
+
+    def merge(self, w, state, mean, fraction):
+        return w + float(self.lr) * mean["delta"], state
+
+
+BROKEN = [
+    (Plain(), "is no dataclass"), (Undeclared(), "Undeclared.speed is not declared"), (RateLess(), "has no `lr`"), (Printing(), "Printing.local prints"),
+    (Reading(), "Reading.local does I/O: open"), (Drawing(), "Drawing.merge draws from a global random generator"),
+    (InPlace(), "InPlace.merge changes its inputs in place"), (Remembering(), "Remembering.local is not pure"),
+    (Peeking(), "Peeking.merge depends on more than its arguments"), (Weightless(), "it must be a tensor of one positive number"),
+    (Bufferless(), "buffers must be uploaded as 'buffers'"), (CountsPadding(), "with padding rows in its batches: 'delta' is"),
+    (Branching(), "engine 'stack', tanh model"), (FoldsItself(), "clients stacked and one by one: 'w' is"),
+    (Forgetful(), "what the client keeps has {}, and began as"), (Unsendable(), "sends names 'c', which server_state does not have"),
+    (Idle(), "rounds left the tanh model as it was"), (FixedRate(), "2 run.s. of clients, engine 'stack'"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "words"), BROKEN, ids=lambda v: type(v).__name__ if not isinstance(v, str) else "")
+def test_a_broken_algorithm_is_caught(algorithm, words):
+    with pytest.raises(AssertionError, match=words):
+        testing.check_algorithm(algorithm, messages=False)
+
+
+# deliberately broken rules ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sum(aggregate.Mean):
+    def result(self, total):
+        return {k: v for k, v in total.items() if k}
+
+
+@dataclass(frozen=True)
+class Unweighted(aggregate.Mean):
+    def add(self, total, weights, vectors):
+        return super().add(total, (weights > 0).float(), vectors)
+
+
+@dataclass(frozen=True)
+class Voting(aggregate.Mean):
+    """Counts everybody, other runs' clients too."""
+
+    def add(self, total, weights, vectors):
+        return super().add(total, weights + 1e-2, vectors)
+
+
+@dataclass(frozen=True)
+class LastChunk(aggregate.Mean):
+    def add(self, total, weights, vectors):
+        return super().add({}, weights, vectors)
+
+
+@dataclass(frozen=True)
+class FirstOnly(aggregate.Mean):
+    def add(self, total, weights, vectors):
+        return super().add(total, weights * (torch.arange(weights.shape[1]) == 0), vectors)
+
+
+@dataclass(frozen=True)
+class Flattens(aggregate.Mean):
+    def result(self, total):
+        return {k: v.flatten(1) if v.dim() > 1 else v[:, None] for k, v in super().result(total).items()}
+
+
+@dataclass(frozen=True)
+class Overwrites(aggregate.Mean):
+    def add(self, total, weights, vectors):
+        weights.mul_(2)
+        return super().add(total, weights, vectors)
+
+
+@dataclass(frozen=True)
+class Mute(aggregate.Mean):
+    sees_each: ClassVar[Any] = None
+
+
+@pytest.mark.parametrize(("rule", "words"), [
+    (Sum(), "updates that all agree, and any of them"), (Unweighted(), "so it must be the weighted mean"), (Voting(), "the same ten times larger"),
+    (LastChunk(), "at once and in chunks"), (FirstOnly(), "the updates in two orders"), (Flattens(), "comes out as"),
+    (Overwrites(), "changes its inputs in place"), (Mute(), "does not say with sees_each")], ids=lambda v: type(v).__name__ if not isinstance(v, str) else "")
+def test_a_broken_rule_is_caught(rule, words):
+    with pytest.raises(AssertionError, match=words):
+        testing.check_aggregate(rule)
+
+
+def test_a_rule_that_is_not_what_it_claims_to_be_may_say_so():
+    """Seeing each update is allowed, if it is said: then the rule need not be the mean."""
+    @dataclass(frozen=True)
+    class Seeing(Unweighted):
+        sees_each: ClassVar[bool] = True
+
+    testing.check_aggregate(Seeing())
+
+
+def test_the_suites_of_data_and_runtimes_can_fail():
+    @dataclass(frozen=True, repr=False)
+    class Loses(data.IID):
+        def deal(self, dataset, parties, rng, min_size=1):
+            return [rows[:-1] for rows in super().deal(dataset, parties, rng, min_size)]
+
+    with pytest.raises(AssertionError, match="rows dealt of"):
+        testing.check_skew(Loses())
+    iris = data.iris()
+    with pytest.raises(AssertionError, match="rows dealt of 999"):
+        testing.check_federation(iris.split(3), 999)
+    with pytest.raises(AssertionError, match="not float32"):
+        testing.check_dataset(type(iris)("x", data.Rows(iris.rows.x.double(), iris.rows.y), iris.test, 3))
+
+    class Deaf(runtimes.InProcess):
+        async def run(self, programs, ledger=None):
+            return dict.fromkeys(programs)
+
+    with pytest.raises(AssertionError, match="ping-pong gave"):
+        testing.check_runtime(Deaf())

@@ -1,0 +1,107 @@
+"""Models by name: the sizes the literature gives, and refusals in one sentence."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit import data, models
+from tacit.errors import BadParameter
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(("model", "shape", "count"), [
+    ("mlp", (784,), 199_210),  # McMahan et al. 2017: 2NN
+    ("mlp", (1, 28, 28), 199_210),
+    ("cnn", (1, 28, 28), 1_663_370),  # McMahan et al. 2017: CNN
+    ("cnn", (3, 32, 32), 62_006),  # NIID-Bench, Li et al. 2021: the LeNet-like CNN on CIFAR-10
+    ("logistic", (784,), 7_850),
+    (models.MLP((32,)), (64,), 64 * 32 + 32 + 32 * 10 + 10),
+])
+def test_parameter_counts_are_those_of_the_literature(model: Any, shape: tuple[int, ...], count: int) -> None:
+    assert parameters(models.build(model, shape, 10, seed=0)) == count
+
+
+def test_the_leaf_lstm_has_its_layers() -> None:
+    """LEAF: embedding 8, two layers of 256 over 80 characters. 4·256·(8+256+2) + 4·256·(256+256+2) + 80·8 + 257·80."""
+    assert parameters(models.build("lstm", (80,), 80, seed=0)) == 4 * 256 * 266 + 4 * 256 * 514 + 640 + 257 * 80
+
+
+@pytest.mark.parametrize(("model", "shape"), [("cnn", (1, 8, 8)), ("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)), ("cnn", (2, 4, 5)), ("cnn", (3, 17, 30)),
+                                              ("resnet8", (3, 32, 32)), ("resnet8", (1, 8, 8)), ("mlp", (3, 4, 5)), ("logistic", (7,))])
+def test_every_model_takes_the_shapes_it_says(model: str, shape: tuple[int, ...]) -> None:
+    assert models.build(model, shape, 4, seed=0)(torch.zeros(2, *shape)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("model", ["mlp", lambda: nn.Linear(3, 2), models.MLP((4,))], ids=["name", "factory", "spec"])
+def test_initial_values_come_from_the_seed_alone_and_leave_the_callers_random_state(model: Any) -> None:
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
+    a = models.build(model, (3,), 2, seed=5)
+    torch.rand(3)
+    torch.set_rng_state(states[0])
+    b, other = models.build(model, (3,), 2, seed=5), models.build(model, (3,), 2, seed=6)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()
+    assert random.getstate() == states[2]
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+    assert not all(torch.equal(p, q) for p, q in zip(a.parameters(), other.parameters()))
+
+
+def tiny(classes: int = 3) -> data.Federation:
+    rng = np.random.default_rng(0)
+    return data.from_arrays(rng.normal(size=(30, 4)), rng.integers(0, classes, 30), classes=classes).split(2, seed=0)
+
+
+def numbers() -> data.Federation:
+    rng = np.random.default_rng(0)
+    return data.from_arrays(rng.normal(size=(30, 4)), rng.normal(size=30)).split(2, seed=0)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x), x
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(4, 3).requires_grad_(False)
+
+
+@pytest.mark.parametrize(("fed", "model", "words"), [
+    (tiny, "mpl", r"train: model is 'mpl'; it must be one of 'logistic', 'mlp', .* Did you mean 'mlp'\?"),
+    (tiny, "cnn", r"model 'cnn' needs images of shape \(channels, height, width\) of at least 4×4, and these rows have shape \(4,\)\. Use 'mlp'"),
+    (tiny, "resnet8", r"model 'resnet8' needs images"),
+    (tiny, nn.Linear(4, 2), r"train: model 'linear' gives outputs of shape \(2,\); arrays has 3 classes, so it must give 3 numbers a row\."),
+    (tiny, nn.Linear(5, 3), r"train: model 'linear' cannot take rows of shape \(4,\): .* Give a model made for this data, or reshape the rows\."),
+    (tiny, Two, r"train: model 'two' gives a tuple; it must give one tensor of outputs\."),
+    (tiny, lambda: 3, r"it must be a function that returns an nn\.Module\. It returned int\."),
+    (tiny, 3, r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that makes one\."),
+    (tiny, nn.Linear, r"train: model is 'linear'; it must be a function that makes an nn\.Module from nothing\. Calling it failed: "),
+    (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
+    (tiny, frozen, r"train: every parameter of model 'frozen' is frozen \(requires_grad=False\)"),
+    (tiny, models.MLP((0,)), r"MLP: hidden is \(0,\); it must be whole numbers of at least 1"),
+    (tiny, "lstm", r"train: model 'lstm' cannot take rows of shape \(4,\)"),
+    (numbers, nn.Linear(4, 2), r"gives outputs of shape \(2,\); arrays has one number to predict, so it must give one a row\."),
+], ids=str)
+def test_a_model_that_does_not_fit_is_refused_in_one_sentence(fed: Any, model: Any, words: str) -> None:
+    with pytest.raises(BadParameter, match=words):
+        tacit.train(fed(), model=model, rounds=1)
+
+
+def test_a_width_that_eight_groups_cannot_share_is_refused() -> None:
+    with pytest.raises(BadParameter, match=r"ResNet8: width is 12; it must be a multiple of 8"):
+        models.build(models.ResNet8(12), (3, 8, 8), 2, 0)
+    with pytest.raises(BadParameter, match=r"ResNet8: width is 4; it must be a whole number at least 8\."):
+        models.build(models.ResNet8(4), (3, 8, 8), 2, 0)

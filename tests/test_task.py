@@ -1,0 +1,208 @@
+"""A model as a function of one flat vector: two ways to the same gradient, and layers that do not notice padding."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tacit.algorithms.plan import identify, plan
+from tacit.algorithms.types import Batch, State, Walk
+from tacit.layers import LocalStep
+from tacit.task import Task
+
+KEY = torch.zeros((), dtype=torch.int64)
+
+
+def rows(n: int = 12, shape: tuple[int, ...] = (5,), classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, *shape, generator=g), torch.randint(0, classes, (n,), generator=g)
+
+
+def task(module: nn.Module, **options: Any) -> Task:
+    return Task(module, *rows(**options))
+
+
+def walk(t: Task) -> Walk:
+    start = t.initial()
+    return Walk(start["w"], {"buffers": start["buffers"]} if "buffers" in start else {}, {}, torch.zeros(()))
+
+
+def batch(index: list[int], padding: int = 0, key: Tensor = KEY) -> Batch:
+    """The rows, then `padding` more that do not count."""
+    return Batch(torch.tensor(index + index[:1] * padding), torch.tensor([1.0] * len(index) + [0.0] * padding), key)
+
+
+def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
+    """Bound, functional, and in a stack of three."""
+    stacked, here = t.for_stacking(), walk(t)
+
+    def one(w: Tensor, buffers: State, index: Tensor) -> tuple[Tensor, Walk]:
+        return stacked.visit(here._replace(w=w, buffers=buffers), b._replace(index=index))
+
+    mine = {k: v.expand(3, -1) for k, v in here.buffers.items()}  # every client has its own, as in the engine
+    g, after = torch.vmap(one, in_dims=(0, {k: 0 for k in mine} or None, 0))(here.w.expand(3, -1), mine, b.index.expand(3, -1))
+    with torch.no_grad():
+        ways = [t.visit(here, b), stacked.visit(here, b), (g[1], after._replace(buffers={k: v[1] for k, v in after.buffers.items()}))]
+    return [(g, after.buffers) for g, after in ways]
+
+
+def plain(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """torch's own gradient and buffers on just these rows."""
+    module = copy.deepcopy(module).train()
+    grads = torch.autograd.grad(F.cross_entropy(module(x), y), list(module.parameters()))
+    return torch.cat([g.reshape(-1) for g in grads]), torch.cat([b.reshape(-1).float() for b in module.buffers()] or [torch.zeros(0)])
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def norm1() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def norm2() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, momentum=0.3, eps=1e-3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3),
+                         nn.BatchNorm1d(3, affine=False))
+
+
+@pytest.mark.parametrize(("make", "shape"), [(mlp, (5,)), (norm1, (5,)), (norm2, (2, 4, 4))], ids=["mlp", "norm 1d", "norm 2d"])
+@settings(max_examples=8, deadline=None)
+@given(n=st.integers(2, 8), padding=st.integers(0, 5), seed=st.integers(0, 99))
+def test_a_padded_batch_gives_torchs_own_gradient_and_statistics_on_the_truncated_one(make: Any, shape: tuple[int, ...], n: int, padding: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    module = make()
+    t = task(module, shape=shape, seed=seed)
+    index = np.random.default_rng(seed).permutation(12)[:n].tolist()
+    g, buffers = plain(module, t.x[index], t.y[index])
+    for got, after in visits(t, batch(index, padding)):
+        assert torch.allclose(got, g, atol=1e-5)
+        if t.riders:
+            assert torch.allclose(after["buffers"], buffers, atol=1e-5)
+
+
+def test_a_batch_of_one_row_is_normalised_without_a_crash() -> None:
+    for g, after in visits(task(norm1()), batch([3], padding=4)):
+        assert torch.isfinite(g).all()
+        assert torch.isfinite(after["buffers"]).all()
+
+
+def test_buffers_that_nobody_learns_ride_along_and_come_back_in_the_module() -> None:
+    t = task(norm1())
+    start = t.initial()
+    assert start["w"].shape == (t.dim,)
+    assert start["buffers"].shape == (7 + 7 + 1,)
+    module = t.module_at(start["w"] + 1, start["buffers"] + 2)
+    assert torch.equal(module[1].running_mean, torch.full((7,), 2.0))  # type: ignore[index, union-attr]
+    assert module[1].num_batches_tracked == 2  # type: ignore[index, union-attr]
+    assert torch.allclose(module[0].weight, t.module[0].weight + 1)  # type: ignore[index, union-attr]
+    assert not module.training
+
+
+def test_a_buffer_that_is_not_persistent_comes_back_too() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+            self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)
+
+    t = task(Counting())
+    assert t.module_at(t.initial()["w"], torch.tensor([4.0])).seen.item() == 4.0  # type: ignore[union-attr, operator]
+
+
+def masks(p: float, keys: list[int], shape: tuple[int, ...] = (4, 50), calls: int = 1, layer: Any = F.dropout) -> list[Tensor]:
+    out = []
+    for key in keys:
+        with LocalStep(torch.tensor(key), torch.ones(shape[0])):
+            out += [layer(torch.ones(shape), p, True) for _ in range(calls)]
+    return out
+
+
+@settings(max_examples=15, deadline=None)
+@given(p=st.floats(0.05, 0.95), key=st.integers(-(2**63), 2**63 - 1))
+def test_dropout_keeps_the_right_share_and_scales_it(p: float, key: int) -> None:
+    """200·100 positions: a share that is off by six standard deviations would be one in 500 million."""
+    (mask,) = masks(p, [key], (200, 100))
+    assert abs(float((mask > 0).double().mean()) - (1 - p)) < 6 * (p * (1 - p) / 20_000) ** 0.5
+    assert torch.allclose(mask[mask > 0], torch.tensor(1 / (1 - p)))
+
+
+def test_dropout_masks_differ_between_steps_clients_and_calls() -> None:
+    keys = plan(0, 0, identify(["a", "b"]), np.array([9, 9]), 2, 3).key
+    assert len(set(keys.reshape(-1).tolist())) == keys.numel() == 12
+    drawn = masks(0.5, keys[0, :3].tolist() + keys[1, :3].tolist(), calls=4)
+    for i, a in enumerate(drawn):
+        for b in drawn[:i]:
+            agree = float(((a > 0) == (b > 0)).double().mean())
+            assert 0.25 < agree < 0.75  # 200 fair coins: outside once in 10¹²
+
+
+def test_dropout_does_not_depend_on_how_many_rows_stand_behind_a_row() -> None:
+    (short,), (long,) = masks(0.5, [7], (3, 10)), masks(0.5, [7], (8, 10))
+    assert torch.equal(short, long[:3])
+
+
+def test_channel_dropout_drops_whole_channels() -> None:
+    (mask,) = masks(0.5, [3], (6, 8, 5, 5), layer=F.dropout2d)
+    share = (mask > 0).double().mean((2, 3))
+    assert set(share.reshape(-1).tolist()) == {0.0, 1.0}
+
+
+def test_dropout_of_nothing_of_everything_and_at_test_time() -> None:
+    assert torch.equal(masks(0.0, [1])[0], torch.ones(4, 50))
+    assert torch.equal(masks(1.0, [1])[0], torch.zeros(4, 50))
+    with LocalStep(KEY, torch.ones(4)):
+        assert torch.equal(F.dropout(torch.ones(4), 0.5, False), torch.ones(4))
+
+
+def test_all_ways_of_visiting_drop_the_same() -> None:
+    t = task(nn.Sequential(nn.Linear(5, 30), nn.Dropout(0.4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(30, 3)))
+    first, *others = visits(t, batch([0, 4, 5], padding=2, key=torch.tensor(12345)))
+    alone = visits(t, batch([0, 4, 5], key=torch.tensor(12345)))
+    for g, _ in others + alone:
+        assert torch.allclose(g, first[0], atol=1e-6)
+    assert not torch.allclose(visits(t, batch([0, 4, 5], key=torch.tensor(12346)))[0][0], first[0], atol=1e-3)
+
+
+@pytest.mark.parametrize(("make", "special", "draws"), [
+    (mlp, False, False), (norm1, True, False), (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3)), True, False),
+    (lambda: nn.Sequential(nn.RReLU(), nn.Linear(5, 3)), False, True)], ids=["plain", "norm", "dropout", "rrelu"])
+def test_layers_that_need_care_are_found_without_touching_the_random_state(make: Any, special: bool, draws: bool) -> None:
+    module, state = make(), torch.get_rng_state()
+    t = task(module)
+    assert (t.special, t.draws) == (special, draws)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_predictions_are_the_modules_own_in_evaluation_mode_whatever_the_chunk() -> None:
+    module = norm1()
+    t = task(module)
+    start = t.initial()
+    want = copy.deepcopy(module).eval()(t.x)
+    for chunk in (1, 5, 100):
+        assert torch.allclose(t.predict(start["w"], t.x, start["buffers"], chunk), want, atol=1e-6)
+    assert t.predict(start["w"], t.x[:0], start["buffers"]).shape == (0, 3)
+
+
+def test_the_loss_and_its_gradient_agree() -> None:
+    t = task(mlp())
+    w, b = t.initial()["w"].double().float(), batch([1, 2, 3], padding=1)
+    direction = torch.randn(t.dim, generator=torch.Generator().manual_seed(0))
+    slope = (t.loss(w + 1e-2 * direction, b) - t.loss(w - 1e-2 * direction, b)) / 2e-2
+    assert float(slope) == pytest.approx(float(t.grad(w, b) @ direction), rel=1e-2)
+
+
+def test_a_task_is_not_copied_by_accident() -> None:
+    with pytest.raises(TypeError, match=r"a Task is shared, not copied: use Task\.on"):
+        copy.deepcopy(task(mlp()))
