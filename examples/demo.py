@@ -32,25 +32,36 @@ def fresh(name: str = "demo-run") -> Path:
 
 
 class Progress:
-    """One line as each stack of runs begins: the runs of one algorithm train side by side, as one stack."""
+    """A line for each tenth of the work, and which runs are at it: those that share an algorithm train side by side, as one stack."""
 
-    def __init__(self) -> None:
-        self.began, self.label = time.perf_counter(), ""
+    def __init__(self, runs: int):
+        self.began, self.total, self.done = time.perf_counter(), runs * SETTINGS["rounds"], 0
+        self.stack: list[str] = []
+        self.at_work = False
 
     def __call__(self, event: dict[str, Any]) -> None:
-        label = "the baselines" if event.get("label") in ("central", "local only") else event.get("label", self.label)
-        if label != self.label:
-            self.label = label
-            print(f"{time.perf_counter() - self.began:5.1f} s  {self.label}", flush=True)
+        if event["kind"] == "start":
+            self.stack = [*([] if self.at_work else self.stack), event["label"]]
+            self.at_work = False
+        elif event["kind"] == "round" and event["round"]:
+            self.at_work, before, self.done = True, self.done, self.done + 1
+            if 10 * self.done // self.total > 10 * before // self.total:
+                print(f"{self.seconds:5.1f} s  {100 * self.done // self.total:3}%  {', '.join(dict.fromkeys(self.stack))}", flush=True)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
 
 
 def main() -> None:
-    out, progress = fresh(), Progress()
-    runs = len(SKEWS) * len(ALGORITHMS) * SEEDS
-    print(f"1,797 handwritten digits, 10 parties, {len(SKEWS)} skews × {len(ALGORITHMS)} algorithms × {SEEDS} seeds = {runs} runs, and the baselines.")
-    found = tacit.compare(federations(), algorithms=ALGORITHMS, seeds=SEEDS, landscape=True, out=out, watch=progress, **SETTINGS)
+    out, feds = fresh(), federations()
+    runs, baselines = len(SKEWS) * len(ALGORITHMS) * SEEDS, sum(1 + len(fed) for fed in feds) * SEEDS
+    print(f"1,797 handwritten digits, 10 parties; {len(SKEWS)} skews × {len(ALGORITHMS)} algorithms × {SEEDS} seeds = {runs} runs, "
+          f"and {baselines} short ones for the baselines.")
+    progress = Progress(runs + baselines)
+    found = tacit.compare(feds, algorithms=ALGORITHMS, seeds=SEEDS, landscape=True, out=out, watch=progress, **SETTINGS)
     report = found.report()
-    print(f"{time.perf_counter() - progress.began:5.1f} s  done\n")
+    print(f"{progress.seconds:5.1f} s  the report is written\n")
     print(f"Accuracy on the test set after {SETTINGS['rounds']} rounds, mean ± standard error over {SEEDS} seeds:\n\n{found}\n")
     print(f"The report: {report}\nLook at it: open that file in any browser; it needs no network and no server.")
 

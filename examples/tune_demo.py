@@ -7,7 +7,6 @@ and splits the demo does not use. One setting has to do for all skews. Run it wi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,13 +23,12 @@ SPLIT, SEEDS = 100, (100, 101)  # the demo has split 0 and seeds 0, 1, 2
 
 
 def candidates(name: str) -> Iterator[Any]:
+    make: Any = algorithms.ALL[name]
     if name not in OWN:
-        yield from (dataclasses.replace(algorithms.ALL[name](), lr=lr) for lr in FINE)  # type: ignore[call-arg]
+        yield from (make(lr=lr) for lr in FINE)
         return
     key, values = OWN[name]
-    for lr in COARSE:
-        for value in values:
-            yield dataclasses.replace(algorithms.ALL[name](), lr=lr, **{key: value})  # type: ignore[arg-type]
+    yield from (make(lr=lr, **{key: value}) for lr in COARSE for value in values)
 
 
 def held_out(result: tacit.Result, sizes: list[int]) -> float:

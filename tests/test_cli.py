@@ -327,7 +327,8 @@ def test_the_lists_name_every_member_of_the_rooms(capsys):
 
 
 @pytest.mark.parametrize("name", ["FedProx", "fedprox", "SGD", "Cosine"])
-def test_one_algorithm_or_part_is_shown_with_its_paper_and_parameters(capsys, name):
+def test_one_algorithm_or_part_is_shown_with_its_paper_and_parameters(capsys, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough that no cell is broken over lines
     shown, = answer(capsys, "algorithms", name)["algorithms"]
     assert shown["name"].lower() == name.lower()
     _, out, _ = run(capsys, "algorithms", name)

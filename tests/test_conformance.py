@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -320,3 +321,14 @@ def test_the_suites_of_data_and_runtimes_can_fail():
 
     with pytest.raises(AssertionError, match="ping-pong gave"):
         testing.check_runtime(Deaf())
+
+
+def test_every_algorithm_has_a_row_in_the_papers_page_and_its_tests_exist():
+    root = Path(__file__).parents[1]
+    page = (root / "docs" / "papers.md").read_text(encoding="utf-8")
+    rows = page[page.index("## Algorithms") :].split("\n## ")[0]
+    for kind in [*algorithms.ALL.values(), *algorithms.PARTS.values()]:
+        file = kind.__module__.rpartition(".")[2]
+        assert f"`algorithms/{file}.py`" in rows, f"{kind.__name__} has no row in docs/papers.md"
+    for name in set(re.findall(r"test_\w+\.py", rows)):
+        assert (root / "tests" / "algorithms" / name).exists(), f"docs/papers.md names {name}, which is not there"

@@ -25,7 +25,8 @@ SOLVERS = st.sampled_from([algorithms.SGD(), algorithms.SGD(momentum=0.5, schedu
 PARTS = {"solver": SOLVERS, "schedule": st.sampled_from([None, algorithms.Cosine(3), algorithms.Exponential(0.5), algorithms.Inverse()])}
 UNDECLARED = {  # fields that are no single number or word: what they may be is said in their own check
     ("LabelsPerParty", "labels"): st.integers(1, 5) | st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
-    ("ByColumn", "column"): st.text(min_size=1, max_size=8), ("MLP", "hidden"): st.lists(st.integers(1, 9), max_size=3).map(tuple)}
+    ("ByColumn", "column"): st.text(min_size=1, max_size=8), ("MLP", "hidden"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
+    ("CNN", "channels"): st.none() | st.tuples(st.integers(1, 9), st.integers(1, 9)), ("CNN", "hidden"): st.none() | st.just((5, 3))}
 
 
 def values(owner: str, field: Any) -> st.SearchStrategy[Any]:
@@ -51,7 +52,16 @@ def values(owner: str, field: Any) -> st.SearchStrategy[Any]:
 
 
 def build(kind: type) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{f.name: values(kind.__name__, f) for f in dataclasses.fields(kind)})
+    """Things whose fields are each allowed; those that also fit together, where a `check` of their own says what must."""
+    return st.builds(kind, **{f.name: values(kind.__name__, f) for f in dataclasses.fields(kind)}).filter(fits)
+
+
+def fits(thing: Any) -> bool:
+    try:
+        getattr(thing, "check", lambda: None)()
+    except BadParameter:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(("room", "name"), MEMBERS)

@@ -258,13 +258,14 @@ def _train(table: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _hints(function: Any) -> dict[str, Any]:
     """The arguments of a function and their types. A name known to type checkers only is a class of ours, which no TOML can hold."""
-    def one(written: Any) -> Any:
+    unknown: dict[str, Any] = {}
+    while True:
         try:
-            return eval(written, function.__globals__) if isinstance(written, str) else Any  # as inspect's eval_str, but one at a time
-        except NameError:
-            return Any
-
-    return {name: one(parameter.annotation) for name, parameter in inspect.signature(function).parameters.items()}
+            hints = typing.get_type_hints(function, localns=unknown)
+            break
+        except NameError as error:
+            unknown[str(error.name)] = Any
+    return {name: hints.get(name, Any) for name in inspect.signature(function).parameters}
 
 
 def _made(table: Any, members: Mapping[str, type], where: str, rooms: Mapping[str, Mapping[str, type]] | None = None) -> Any:

@@ -45,31 +45,40 @@ class MLP:
 
 @dataclass(frozen=True)
 class CNN:
-    """Two convolutions and two pools. On 1×28×28 the CNN of McMahan et al. 2017 (1,663,370 parameters); on colour images the
-    LeNet-like one of NIID-Bench (Li et al. 2021: 6 and 16 channels, 120 and 84 units, 62,006 parameters on CIFAR-10); on other
-    sizes 16 and 32 channels of 3×3."""
+    """Two convolutions and two pools. Left to itself it is, on 1×28×28, the CNN of McMahan et al. 2017 (1,663,370 parameters); on colour
+    images the LeNet-like one of NIID-Bench (Li et al. 2021: 6 and 16 channels, 120 and 84 units, 62,006 parameters on CIFAR-10); on other
+    sizes 16 and 32 channels of 3×3. With `channels` and `hidden` it is yours."""
+
+    channels: tuple[int, ...] | None = None
+    hidden: tuple[int, ...] | None = None
+    kernel: int = whole(5, least=1, doc="side of a filter, when channels and hidden are given")
+    padding: int = whole(0, least=0, doc="zeros around an image, when channels and hidden are given")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 4:
             raise BadParameter(f"model 'cnn' needs images of shape (channels, height, width) of at least 4×4, and these rows have shape {shape}. "
                                "Use 'mlp' or 'logistic', or load the data as images (digits(images=True)).")
-        channels, height, width = shape
-        hidden: tuple[int, ...]
-        if shape == (1, 28, 28):
-            convolutions, hidden, kernel, pad = (32, 64), (512,), 5, 2
-        elif channels == 3 and min(height, width) >= 16:
-            convolutions, hidden, kernel, pad = (6, 16), (120, 84), 5, 0
-        else:
-            convolutions, hidden, kernel, pad = (16, 32), (64,), 3, 1
-        a, b = convolutions
-        front = nn.Sequential(nn.Conv2d(channels, a, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2),
+        (a, b), hidden, kernel, pad = self._sizes(shape)
+        front = nn.Sequential(nn.Conv2d(shape[0], a, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2),
                               nn.Conv2d(a, b, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2))
 
         def side(n: int) -> int:
             shrink = 2 * pad - kernel + 1
             return ((n + shrink) // 2 + shrink) // 2
 
-        return nn.Sequential(*front, *MLP(hidden).build((b * side(height) * side(width),), outputs).children())
+        return nn.Sequential(*front, *MLP(hidden).build((b * side(shape[1]) * side(shape[2]),), outputs).children())
+
+    def _sizes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+        if self.channels is not None or self.hidden is not None:
+            if self.channels is None or self.hidden is None or len(self.channels) != 2:
+                raise bad("CNN", "channels and hidden", (self.channels, self.hidden), "two channels, and any hidden widths",
+                          "For instance channels=(32, 64), hidden=(64,); or leave both out.")
+            return tuple(self.channels), tuple(self.hidden), self.kernel, self.padding
+        if shape == (1, 28, 28):
+            return (32, 64), (512,), 5, 2
+        if shape[0] == 3 and min(shape[1:]) >= 16:
+            return (6, 16), (120, 84), 5, 0
+        return (16, 32), (64,), 3, 1
 
 
 class _Block(nn.Module):

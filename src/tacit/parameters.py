@@ -91,6 +91,8 @@ def check(thing: Any) -> Any:
             raise bad(type(thing).__name__, field.name, value, allowed(field.metadata))
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
+    if hasattr(thing, "check"):  # what holds between the fields
+        thing.check()
     return thing
 
 

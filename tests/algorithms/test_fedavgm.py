@@ -1,4 +1,4 @@
-"""FedAvgM: Hsu, Qi, Brown 2019, section 4.3: FedAvg with momentum at the server."""
+"""FedAvgM: Hsu, Qi, Brown 2019, section 4: FedAvg with momentum at the server."""
 
 from __future__ import annotations
 

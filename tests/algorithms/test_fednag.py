@@ -1,4 +1,4 @@
-"""FedNAG: Yang, Bao, Liu, Guo, Chen 2022, Algorithm 1: Nesterov at the clients, and the momenta are averaged too."""
+"""FedNAG: Yang, Bao, Yuan, Tran, Zomaya 2022, Algorithm 1: Nesterov at the clients, and the momenta are averaged too."""
 
 from __future__ import annotations
 

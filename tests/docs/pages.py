@@ -62,7 +62,7 @@ def alike(shown: str, printed: str) -> bool:
     """The same words in the same order, and numbers that are nearly the same: another processor rounds otherwise. A line of `…` skips the rest."""
     a, b = _tokens(shown), _tokens(printed)
     if "…" in shown.splitlines():
-        a = a[: len(_tokens(shown.split("\n…")[0]))]
+        a = a[: len(_tokens(f"\n{shown}".split("\n…")[0]))]
         b = b[: len(a)]
     return len(a) == len(b) and all(x == y or _near(x, y) for x, y in zip(a, b))
 

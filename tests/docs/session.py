@@ -41,7 +41,7 @@ def play(page: Path, directory: Path) -> Iterator[Shown]:
             (directory / block.words[1]).write_text(block.code)
         elif block.words == ("python",):
             with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
-                exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), space)  # a traceback shows the page's own line
+                exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True), space)  # tracebacks show the page's lines
             printed = out.getvalue()
         elif block.kind == "text":
             yield Shown("the snippet above", block.line, block.line + block.code.count("\n") - 1, block.code, printed)
@@ -86,8 +86,10 @@ def main() -> None:
     os.environ["COLUMNS"] = "200"
     tables.main()
     for page in PAGES:
-        page.write_text(refreshed(page))
-        print(page.name)
+        new = refreshed(page)
+        if new != page.read_text():
+            page.write_text(new)
+            print(f"{page.name} has changed")
 
 
 if __name__ == "__main__":

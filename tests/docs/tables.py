@@ -80,7 +80,8 @@ def members(result: type) -> str:
     """The public fields and properties of a result."""
     rows = [[f"`{f.name}`", f"`{f.type}`"] for f in dataclasses.fields(result)]
     rows += [[f"`{n}`", "property"] for n, v in vars(result).items() if isinstance(v, property)]
-    rows += [[f"`{n}{inspect.signature(v)}`".replace("self, ", "").replace("'", ""), "method"] for n, v in vars(result).items() if inspect.isfunction(v) and not n.startswith("_")]
+    methods = [(n, v) for n, v in vars(result).items() if inspect.isfunction(v) and not n.startswith("_")]
+    rows += [[f"`{n}{inspect.signature(v)}`".replace("self, ", "").replace("'", ""), "method"] for n, v in methods]
     return grid(("name", "type"), rows)
 
 
@@ -101,7 +102,9 @@ def filled(text: str) -> str:
 
 def main() -> None:
     for page in PAGES:
-        page.write_text(filled(page.read_text()))
+        old = page.read_text()
+        if (new := filled(old)) != old:
+            page.write_text(new)
 
 
 if __name__ == "__main__":

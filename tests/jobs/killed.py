@@ -14,11 +14,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgpack  # noqa: F401  # what a run imports when it starts: once here, not once a child
 import numpy as np
+import safetensors.torch  # noqa: F401
+import tomli_w  # noqa: F401
 import torch
+import torch.utils.flop_counter
 
 import tacit
 from tacit import algorithms, data, runs
+from tacit.jobs import messages  # noqa: F401
 
 ROUNDS = 12
 
@@ -93,6 +98,7 @@ def told(out: Path) -> Any:
 
 def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
     torch.set_num_threads(1)
+    torch.vmap(torch.func.grad(lambda x: (x**2).sum()))(torch.zeros(2, 2))
     base, job, rng = Path(folder), settings(algorithm, runtime), random.Random(int(seed))
     begun = time.perf_counter()
     assert not child(base / "whole", job)

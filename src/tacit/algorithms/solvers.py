@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..errors import BadParameter
 from ..parameters import flag, part, real
 from .types import State, Walk
 
@@ -34,6 +35,10 @@ class SGD:
     nesterov: bool = flag(False, doc="look ahead along the momentum")
     weight_decay: float = real(0.0, least=0, doc="L2 penalty")
     schedule: Any = part(None, doc="how the learning rate changes over the rounds", none=True)
+
+    def check(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise BadParameter("SGD: nesterov is True and momentum is 0; Nesterov's look-ahead is along the momentum. Give momentum above 0.")
 
     def start(self, down: State) -> Walk:
         return start(down, "v") if self.momentum else start(down)

@@ -118,9 +118,13 @@ class Parties:
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""
-        ledger = Ledger()
+        mixed, ledger = Ledger(), Ledger()
         for part in (self.earlier, *(me.ledger for me in self.here.values())):
-            ledger.merge(part)
+            mixed.merge(part)
+        kinds = [m.kind for m in (protocol.Upload, protocol.Tested, protocol.Down, protocol.Test, protocol.Stop)]
+        place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
+        for s in sorted(mixed.seen, key=lambda s: (kinds.index(s.kind), place[s.party], place[s.sender])):  # whatever was seen before a resume
+            ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
 

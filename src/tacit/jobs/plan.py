@@ -95,10 +95,7 @@ def as_algorithm(algorithm: Any) -> Algorithm:
         algorithm = algorithms.ALL[algorithm]()
     if not isinstance(algorithm, Algorithm):
         raise bad("train", "algorithm", algorithm, "an algorithm such as algorithms.FedAvg(lr=0.1)")
-    check(algorithm)
-    if hasattr(algorithm, "check"):
-        algorithm.check()
-    return algorithm
+    return check(algorithm)
 
 
 def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,

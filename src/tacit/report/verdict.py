@@ -26,7 +26,7 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
     leader = max(wins, key=lambda label: wins[label])
     many = len(known)
     head = (f"{leader} comes first under {next(iter(known))}" if many == 1 else
-            f"{leader} comes first under all {many} skews" if wins[leader] == many
+            f"{leader} comes first under {'both' if many == 2 else f'all {many}'} skews" if wins[leader] == many
             else f"{leader} comes first under {wins[leader]} of {many} skews")
     clear = [_clear(*w[1:]) for w in known.values() if w[0] == leader]
     if not any(clear) and any(w[3] for w in known.values()):

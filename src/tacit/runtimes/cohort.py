@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..aggregate import Mean
 from ..algorithms import Algorithm
@@ -359,15 +359,26 @@ def stackable(a: Algorithm, b: Algorithm) -> bool:
 
 
 def work(task: Task, batch: int) -> float:
-    """Multiplications of one forward pass over a batch: what decides whether one client can keep a core busy."""
-    from torch.utils.flop_counter import FlopCounterMode
+    """Multiplications of one forward pass over a batch: what decides whether one client can keep a core busy.
+
+    A layer's weights are used once for every place of its output: once in a linear layer, once a pixel in a convolution.
+    """
+    total = 0.0
+
+    def count(module: nn.Module, _: Any, out: Any) -> None:
+        nonlocal total
+        out = out[0] if isinstance(out, tuple) else out
+        total += sum(p.numel() * max(1.0, out.numel() / len(rows) / p.shape[0]) for p in module.parameters(recurse=False) if p.dim() > 1)
 
     rows = task.x[:1]
     if len(rows) == 0:
         return 0.0
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        task.predict(task.initial()["w"], rows, task.initial().get("buffers"))
-    return counter.get_total_flops() / 2 * batch
+    module = copy.deepcopy(task.module).to(task.x.device).eval()
+    for part in module.modules():
+        part.register_forward_hook(count)
+    with torch.no_grad():
+        module(rows)
+    return max(total, float(task.dim)) * batch
 
 
 def activation_bytes(task: Task) -> int:

@@ -1,0 +1,79 @@
+"""Testing models: on the global test set and at every party, from predictions or from counts alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tacit import data, evaluation
+from tacit.data import Holdings, Rows
+from tacit.metrics import count
+from tacit.task import Task
+
+
+def made(test: bool = True, empty: bool = True, regression: bool = False) -> tuple[data.Federation, Task]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 4))
+    y = x @ rng.normal(size=4) if regression else (x @ rng.normal(size=(4, 3))).argmax(1)
+    fed = data.from_arrays(x, y, classes=None if regression else 3).split(4, seed=0, held_fraction=0.3)
+    if empty:  # one party held nothing back
+        fed = dataclasses.replace(fed, held=Holdings.from_lists([fed.held.of(k) if k != 2 else [] for k in range(4)]))
+    if not test:
+        fed = dataclasses.replace(fed, test=Rows(fed.test.x[:0], fed.test.y[:0]))
+    return fed, Task(nn.Linear(4, 1 if regression else 3), fed.rows.x, fed.rows.y, "mse" if regression else "cross_entropy")
+
+
+def both(fed: data.Federation, task: Task) -> tuple[dict, dict]:
+    """By one process that has all rows; from what each party counted."""
+    w = task.initial()["w"]
+    (one,) = evaluation.evaluate(task, w[None], None, [fed.test], [evaluation.of_parties(fed, fed.rows)], [fed.classes])
+    answers = [count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes) for k in range(len(fed))]
+    return one, evaluation.gather(task, w, None, fed.test, answers, fed.classes)
+
+
+@pytest.mark.parametrize("test", [True, False], ids=["global test set", "none"])
+def test_counts_of_the_parties_give_what_one_process_sees(test: bool) -> None:
+    fed, task = made(test)
+    one, gathered = both(fed, task)
+    assert one.keys() == gathered.keys()
+    for key in one.keys() - {"parties"}:
+        assert one[key] == pytest.approx(gathered[key], rel=1e-6), key
+    assert one["parties"] == gathered["parties"]
+    rows = fed.test if test else Rows(fed.rows.x[fed.held.index], fed.rows.y[fed.held.index])
+    assert one["accuracy"] == pytest.approx(float((task.module(rows.x).argmax(1) == rows.y).float().mean()))
+
+
+def test_a_party_is_measured_on_its_own_held_out_rows_and_one_without_any_is_not() -> None:
+    fed, task = made()
+    each = both(fed, task)[0]["parties"]["accuracy"]
+    assert each[2] is None
+    for k in (0, 1, 3):
+        rows = fed.held.of(k)
+        assert each[k] == pytest.approx(float((task.module(fed.rows.x[rows]).argmax(1) == fed.rows.y[rows]).float().mean()))
+
+
+def test_a_regression_has_a_loss_and_no_accuracies() -> None:
+    fed, task = made(regression=True)
+    one, gathered = both(fed, task)
+    want = float(((task.module(fed.test.x)[:, 0] - fed.test.y) ** 2).mean())
+    assert one == {"loss": pytest.approx(want, rel=1e-5)}
+    assert gathered == {"loss": pytest.approx(want, rel=1e-5)}
+
+
+def test_nobody_held_anything_back() -> None:
+    fed, task = made(test=False)
+    fed = dataclasses.replace(fed, held=Holdings.from_lists([[]] * 4))
+    one, gathered = both(fed, task)
+    assert one == gathered == {"parties": {"accuracy": [None] * 4}}
+
+
+def test_several_models_are_measured_each_on_its_own_rows() -> None:
+    (fed, task), (other, _) = made(), made(test=False, empty=False)
+    w = task.initial()["w"]
+    pair = evaluation.evaluate(task, torch.stack([w, -w]), None, [fed.test, other.test], [evaluation.of_parties(f, f.rows) for f in (fed, other)], [3, 3])
+    alone = [evaluation.evaluate(task, v[None], None, [f.test], [evaluation.of_parties(f, f.rows)], [3])[0] for v, f in ((w, fed), (-w, other))]
+    assert pair == alone
