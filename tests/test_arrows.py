@@ -46,6 +46,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.jobs": (ANYTHING, NUMERIC),
     "tacit.testing": (ANYTHING, NUMERIC),
     "tacit.cli": (ANYTHING, ()),
+    "tacit.commands": (ANYTHING, ()),
     "tacit.config": (ANYTHING, ()),
     "tacit.doctor": (ANYTHING, ()),
 }
@@ -57,7 +58,7 @@ EXCEPTIONS = {
     ("tacit.results", "tacit.report.page"): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
 }
-COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.config", "tacit.doctor")
+COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.commands", "tacit.config", "tacit.doctor")
 LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes")  # whose names are fetched with import_module, which this test cannot read
 
 

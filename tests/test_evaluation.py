@@ -59,7 +59,7 @@ def test_a_party_is_measured_on_its_own_held_out_rows_and_one_without_any_is_not
 def test_a_regression_has_a_loss_and_no_accuracies() -> None:
     fed, task = made(regression=True)
     one, gathered = both(fed, task)
-    want = float(((task.module(fed.test.x)[:, 0] - fed.test.y) ** 2).mean())
+    want = float(((task.module(fed.test.x)[:, 0].detach() - fed.test.y) ** 2).mean())
     assert one == {"loss": pytest.approx(want, rel=1e-5)}
     assert gathered == {"loss": pytest.approx(want, rel=1e-5)}
 

@@ -13,9 +13,11 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import commands
 from .errors import BadParameter, BadRun, TacitError
 
 SHORTCUTS = {"rounds": "train.rounds", "seed": "train.seed", "seeds": "train.seeds", "device": "train.device", "data-dir": "data.data_dir"}
@@ -131,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: report.html in that directory)")
     algorithms = verb(verbs, "algorithms", _algorithms, "The algorithms and their parameters.")
     algorithms.add_argument("name", nargs="?", help="only this one")
+    commands.add_all(partial(verb, verbs))
     verb(verbs, "doctor", _doctor, "What tacit finds on this machine, and whether it works here.")
     return parser
 

@@ -27,18 +27,32 @@ def of_parties(fed: Federation, rows: Rows) -> Held:
 
 def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], held: list[Held], classes: list[int | None]) -> list[dict[str, Any]]:
     """The metrics of R models [R, D], each on its own test set and its own parties' rows."""
-    device = w.device
+    on_held = outputs(task, w, buffers, [h.rows.x for h in held])
+    on_test = outputs(task, w, buffers, [t.x for t in tests])
     results = []
     for i in range(len(w)):
-        b = None if buffers is None else buffers[i]
-        out = task.predict(w[i], held[i].rows.x.to(device), b).cpu() if len(held[i].owner) else torch.zeros(0, classes[i] or 1)
-        each = _accuracies(out, held[i], classes[i])
-        if len(tests[i].y):
-            counts = count(task.predict(w[i], tests[i].x.to(device), b).cpu(), tests[i].y, classes[i])
-        else:  # nobody has a global test set: the parties' own rows together are one
-            counts = count(out, held[i].rows.y, classes[i])
+        each = _accuracies(on_held[i], held[i], classes[i])
+        # nobody may have a global test set: then the parties' own rows together are one
+        counts = count(on_test[i], tests[i].y, classes[i]) if len(tests[i].y) else count(on_held[i], held[i].rows.y, classes[i])
         results.append({**measure(counts), **({"parties": {"accuracy": each}} if each is not None else {})})
     return results
+
+
+def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor]) -> list[Tensor]:
+    """What model i gives on xs[i], on the CPU. On a GPU, models that are asked about the same rows answer as one program."""
+    same: dict[int, list[int]] = {}
+    for i, x in enumerate(xs):
+        same.setdefault(id(x), []).append(i)
+    out: list[Tensor] = [torch.empty(0)] * len(xs)
+    for group in same.values():
+        x = xs[group[0]].to(w.device)
+        if len(group) > 1 and w.device.type == "cuda" and len(x):
+            stacked = task.predict_stack(w[group], x, None if buffers is None else buffers[group]).cpu()
+        else:
+            stacked = torch.stack([task.predict(w[i], x, None if buffers is None else buffers[i]).cpu() for i in group])
+        for i, answer in zip(group, stacked):
+            out[i] = answer
+    return out
 
 
 def _accuracies(out: Tensor, held: Held, classes: int | None) -> list[float | None] | None:

@@ -188,9 +188,12 @@ class Task:
         """The outputs [R, N, …] of R models, each on all of x, as one program."""
         module = copy.deepcopy(self.module).to(x.device).eval()
 
+        nothing = torch.zeros((), dtype=torch.int64, device=x.device)
+
         def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
             values = _cut(self.parameters, w) | (_cut(self.riders, buffers) if buffers is not None else {})
-            return functional_call(module, values, (x,)).float()
+            with LocalStep(nothing, nothing, patches=True):  # dropout and batch norm are at rest; convolutions go as one product
+                return functional_call(module, values, (x,)).float()
 
         many = torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
         return torch.cat([many(w, buffers, x[i : i + chunk]) for i in range(0, max(len(x), 1), chunk)], dim=1)

@@ -45,7 +45,8 @@ class Simulated:
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         tests = [p.fed.test_at(r) for p in self.plans]
-        held = [evaluation.of_parties(p.fed, p.fed.at(r)) for p in self.plans]
+        parties = {id(p.fed): evaluation.of_parties(p.fed, p.fed.at(r)) for p in self.plans}  # once for the runs that share a federation
+        held = [parties[id(p.fed)] for p in self.plans]
         return evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans])
 
     def save(self, i: int) -> State:
