@@ -23,7 +23,7 @@ class Layer(NamedTuple):
 
 def layers_of(module: nn.Module, slots: list[Any]) -> list[Layer] | None:
     """The layers, if the module is Flatten, Linear and ReLU in sequence and nothing else; None otherwise."""
-    if not isinstance(module, nn.Sequential) or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+    if type(module) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
     at = {s.name: s for s in slots}
     layers: list[Layer] = []
@@ -72,10 +72,12 @@ def gradient(layers: list[Layer], w: Tensor, x: Tensor, y: Tensor, index: Tensor
     delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=w.device, dtype=delta.dtype).expand(s, b, 1))
     delta *= (live / live.sum(1, keepdim=True).clamp(min=1))[..., None]
     g = torch.empty(s, w.shape[1], device=w.device, dtype=w.dtype)
-    for layer, before in zip(reversed(layers), reversed(inputs)):
+    for i in reversed(range(len(layers))):
+        layer, before = layers[i], inputs[i]
         torch.bmm(delta.mT, before, out=g[:, layer.weight].view(s, *layer.shape))
         if layer.bias is not None:
             torch.sum(delta, 1, out=g[:, layer.bias])
-        if before is not inputs[0]:
-            delta = torch.bmm(delta, w[:, layer.weight].view(s, *layer.shape)) * (before > 0)
+        if i:
+            delta = torch.bmm(delta, w[:, layer.weight].view(s, *layer.shape))
+            delta = delta * (before > 0) if layers[i - 1].relu else delta
     return g

@@ -7,6 +7,7 @@ that fall into one bin, and `auc_error` states it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +56,8 @@ def measure(counts: Counts) -> dict[str, float]:
     matrix = counts.confusion.cpu()
     if matrix.numel() == 0:
         return result
+    if not math.isfinite(result["loss"]):  # argmax of NaN is class 0: a diverged model must not score what that class scores
+        return result | dict.fromkeys(("accuracy", "precision", "recall", "f1"), math.nan)
     hit, truly, guessed = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
     there = truly > 0  # classes absent from the test rows have no recall
     precision, recall = hit / guessed.clamp(min=1), hit / truly.clamp(min=1)

@@ -26,7 +26,8 @@ class Result:
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. Row 0 is the model before training."""
+        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. With more than 1,000 parties
+        each one's accuracy is in the last row only."""
         return [row for row in rounds_of(self.events) if row["round"] > 0]
 
     def report(self, path: str | Path | None = None) -> Path:

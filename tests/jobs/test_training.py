@@ -47,7 +47,8 @@ def vector(result: tacit.Result) -> Tensor:
 # determinism --------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"engine": "each"}, {"runtime": "inprocess"}, {"model": dropping}, {"model": dropping, "algorithm": "Scaffold"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"engine": "each"}, {"runtime": "inprocess"}, {"model": dropping}, {"model": dropping, "algorithm": "Scaffold"}],
+                         ids=lambda o: "-".join(o) or "plain")
 def test_the_seed_decides_the_model_to_the_bit(options: dict[str, Any]) -> None:
     a, b, other = (train(seed=s, per_round=3, **options) for s in (1, 1, 2))
     assert torch.equal(vector(a), vector(b))
@@ -221,6 +222,16 @@ def test_a_run_that_diverges_says_so_and_still_reports(runtime: str, tmp_path: P
     for line in (tmp_path / "r" / "events.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=pytest.fail)
     assert result.report().exists()
+
+
+def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:
+    """Too large a step at the server: the loss grows for some rounds before it is no number."""
+    result = train(model="mlp", rounds=12, algorithm=algorithms.FedAvg(lr=0.5, server_lr=40.0))
+    finite = [row for row in result.history if row["accuracy"] == row["accuracy"]]
+    assert 0 < len(finite) < 12
+    assert result.metrics["accuracy"] != result.metrics["accuracy"]
+    assert result.metrics["best_accuracy"] == max(row["accuracy"] for row in finite)
+    assert "best_round" not in train(model="mlp", algorithm=algorithms.FedAvg(lr=1e38)).metrics
 
 
 def test_without_any_rows_to_test_on_there_are_no_metrics() -> None:

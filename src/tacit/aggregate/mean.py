@@ -20,12 +20,19 @@ class Mean:
 
     def add(self, total: dict[str, Tensor], weights: Tensor, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fold a stack of updates [S, …] with weights [R, S] into R totals: row r of `weights` is zero for the clients of other runs."""
-        new = {"": weights.sum(1), **{k: (weights @ v.reshape(len(v), -1)).view(len(weights), *v.shape[1:]) for k, v in vectors.items()}}
+        new = {"": weights.sum(1), **{k: _sums(weights, v.reshape(len(v), -1)).view(len(weights), *v.shape[1:]) for k, v in vectors.items()}}
         return {k: total[k] + v for k, v in new.items()} if total else new
 
     def result(self, total: dict[str, Tensor]) -> dict[str, Tensor]:
         weight = total[""]
         return {k: v / weight.view(-1, *[1] * (v.dim() - 1)) for k, v in total.items() if k}
+
+
+def _sums(weights: Tensor, vectors: Tensor) -> Tensor:
+    out = weights @ vectors
+    if len(weights) > 1 and not torch.isfinite(out).all():  # 0·NaN is NaN: a run that diverged must not spoil its neighbours
+        out = torch.stack([row[row != 0] @ vectors[row != 0] for row in weights])
+    return out
 
 
 def combine(uploads: list[tuple[float, dict[str, Tensor]]], rule: Mean) -> dict[str, Tensor]:

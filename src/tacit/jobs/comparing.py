@@ -36,10 +36,10 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     passes over the data as a party does (`rounds` × `local_epochs`), with the first algorithm's learning rate and solver.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
     """
-    federations = [feds] if isinstance(feds, Federation) else _listed("feds", feds, "a Federation, or a list of them")
-    for fed in federations:
+    federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
+    for fed in federations or [feds]:
         if not isinstance(fed, Federation):
-            raise bad("compare", "feds", feds, "a Federation (data.digits().split(10)), or a list of them")
+            raise bad("compare", "feds", type(fed).__name__, "a Federation (data.digits().split(10)), or a list of them")
         if not len(fed.test.y) and not len(fed.held.index):
             raise BadData(f"{fed.name} has no test rows and no party holds any back, so nothing can be compared. Split it with held_fraction=0.1.")
     if len({fed.classes is None for fed in federations}) > 1:
@@ -182,6 +182,7 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
     cells = [[_mean([r["metrics"][score] for r in rows if (r["label"], r["skew"]) == (label, skew)]) for skew in skews] for label in labels]
     seeds = sorted({p.seed for p in plans})
     gain, distance = [], []
+    behind = 1 if score == "accuracy" else -1  # P − P̂ above 0 always means that federating lost something
     for skew in skews:
         fed = next(p.fed for p in plans if p.skew == skew and p.label not in (CENTRAL, ALONE))
         alone = [float(np.mean([results[by[ALONE, skew, s][k]].metrics[score] for s in seeds])) for k in range(len(fed))]
@@ -189,7 +190,7 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
             ours = cells[labels.index(label)][skews.index(skew)][0]
             central = cells[labels.index(CENTRAL)][skews.index(skew)][0]
             gain.append({"label": label, "skew": skew, "parties": list(fed.parties), "local": alone, "federated": [ours] * len(fed)})
-            distance.append({"label": label, "skew": skew, "to_central": None if central is None or ours is None else central - ours})
+            distance.append({"label": label, "skew": skew, "to_central": None if central is None or ours is None else behind * (central - ours)})
     summary: dict[str, Any] = {"metric": score, "rows": rows, "baselines": [CENTRAL, ALONE], "gain": gain, "distance": distance,
                "table": {"columns": skews, "index": labels, "mean": [[m for m, _ in row] for row in cells], "error": [[e for _, e in row] for row in cells]}}
     return summary | {"verdict": verdict.comparison(summary)}

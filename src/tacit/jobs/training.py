@@ -23,6 +23,8 @@ from ..runs import START_ANEW, Event, Journal, free
 from .plan import Plan, make_plan, make_task
 from .simulated import Simulated
 
+EACH = 1000  # with more parties than this, each one's accuracy is kept after the last round only: a number a party and round would fill the memory
+
 
 def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
@@ -96,6 +98,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         down, up = trainer.bytes(r)
         for i, p in enumerate(plans):
             n = len(chosen[i])
+            if len(p.fed) > EACH and r != p.rounds:
+                tests[i].pop("parties", None)
             journals[i].event("round", round=r, **tests[i], sampled=n, bytes_up=up * n, bytes_down=down * n, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
@@ -119,8 +123,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
 def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]) -> Result:
     tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
     metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k != "seconds"} if tested else {}  # nobody held any rows back
-    if "accuracy" in metrics:
-        best = max(tested, key=lambda e: e["accuracy"])
+    if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan))]:  # a diverged model has none
+        best = max(scored, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
     ledger = trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"])
     if not any(e["kind"] == "end" for e in journal.events):
