@@ -23,11 +23,11 @@ class Layer(NamedTuple):
 
 def layers_of(module: nn.Module, slots: list[Any]) -> list[Layer] | None:
     """The layers, if the module is Flatten, Linear and ReLU in sequence and nothing else; None otherwise."""
-    if type(module) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+    if type(module) is not nn.Sequential or "forward" in vars(module) or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
     at = {s.name: s for s in slots}
     layers: list[Layer] = []
-    for i, m in module.named_children():
+    for i, m in module._modules.items():  # named_children() would leave out a ReLU that stands twice
         if type(m) is nn.Linear and f"{i}.weight" in at and m.weight.requires_grad and (m.bias is None or m.bias.requires_grad):
             w = at[f"{i}.weight"]
             b = at[f"{i}.bias"] if m.bias is not None else None

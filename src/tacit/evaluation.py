@@ -25,10 +25,11 @@ def of_parties(fed: Federation, rows: Rows) -> Held:
     return Held(Rows(rows.x[index], rows.y[index]), owner, len(fed))
 
 
-def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], held: list[Held], classes: list[int | None]) -> list[dict[str, Any]]:
+def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], held: list[Held], classes: list[int | None],
+             stacked: bool = False) -> list[dict[str, Any]]:
     """The metrics of R models [R, D], each on its own test set and its own parties' rows."""
-    on_held = outputs(task, w, buffers, [h.rows.x for h in held])
-    on_test = outputs(task, w, buffers, [t.x for t in tests])
+    on_held = outputs(task, w, buffers, [h.rows.x for h in held], stacked)
+    on_test = outputs(task, w, buffers, [t.x for t in tests], stacked)
     results = []
     for i in range(len(w)):
         each = _accuracies(on_held[i], held[i], classes[i])
@@ -38,19 +39,19 @@ def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], h
     return results
 
 
-def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor]) -> list[Tensor]:
-    """What model i gives on xs[i], on the CPU. On a GPU, models that are asked about the same rows answer as one program."""
+def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], stacked: bool = False) -> list[Tensor]:
+    """What model i gives on xs[i], on the CPU. With `stacked`, models that are asked about the same rows answer as one program."""
     same: dict[int, list[int]] = {}
     for i, x in enumerate(xs):
         same.setdefault(id(x), []).append(i)
     out: list[Tensor] = [torch.empty(0)] * len(xs)
     for group in same.values():
         x = xs[group[0]].to(w.device)
-        if len(group) > 1 and w.device.type == "cuda" and len(x):
-            stacked = task.predict_stack(w[group], x, None if buffers is None else buffers[group]).cpu()
+        if stacked and len(group) > 1 and len(x):
+            answers = task.predict_stack(w[group], x, None if buffers is None else buffers[group])
         else:
-            stacked = torch.stack([task.predict(w[i], x, None if buffers is None else buffers[i]).cpu() for i in group])
-        for i, answer in zip(group, stacked):
+            answers = torch.stack([task.predict(w[i], x, None if buffers is None else buffers[i]).cpu() for i in group])
+        for i, answer in zip(group, answers):
             out[i] = answer
     return out
 
@@ -61,7 +62,7 @@ def _accuracies(out: Tensor, held: Held, classes: int | None) -> list[float | No
     hit = (out.argmax(-1) == held.rows.y).double()
     n = torch.bincount(held.owner, minlength=held.parties)
     right = torch.bincount(held.owner, weights=hit, minlength=held.parties)
-    return [float(r) / int(m) if m else None for r, m in zip(right, n)]
+    return [r / m if m else None for r, m in zip(right.tolist(), n.tolist())]
 
 
 def gather(task: Task, w: Tensor, buffers: Tensor | None, test: Rows, answers: list[Counts], classes: int | None) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def gather(task: Task, w: Tensor, buffers: Tensor | None, test: Rows, answers: l
     total = answers[0]
     for other in answers[1:]:
         total = total.add(other)
-    counts = count(task.predict(w, test.x, buffers), test.y, classes) if len(test.y) else total
+    counts = count(task.predict(w, test.x.to(w.device), buffers).cpu(), test.y, classes) if len(test.y) else total
     if classes is None:
         return measure(counts)
     return {**measure(counts), "parties": {"accuracy": [float(a.confusion.diagonal().sum() / a.rows) if a.rows else None for a in answers]}}

@@ -12,38 +12,40 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .errors import BadRun
+from .files import write_whole
 
 Event = dict[str, Any]
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """All of it or nothing: a reader never sees half a file, and a crash leaves the old one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)  # a full disk is not made fuller
-        raise
 
 
 def free(directory: str | Path) -> Path:
     """A place for a new run, or BadRun. Nothing is written."""
     path = Path(directory)
     if (path / "events.jsonl").exists():
-        raise BadRun(f"{path} already holds a run. Go on with it by resume=True (`tacit run --resume {path}`), or give another directory.")
+        how = "" if made_in_python(_job(path)) else f" (`tacit run --resume {path}`)"
+        raise BadRun(f"{path} already holds a run. Go on with it by resume=True{how}, or give another directory.")
     if path.exists() and not path.is_dir():
         raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
     return path
+
+
+def made_in_python(job: Mapping[str, Any]) -> bool:
+    """Whether a run's job has data that only the program which started it can make again."""
+    data = job.get("data")
+    return isinstance(data, Mapping) and data.get("made_in") == "python"
+
+
+def _job(directory: Path) -> dict[str, Any]:
+    """What a run was asked, or nothing where that can no longer be read."""
+    try:
+        return tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
 
 
 START_ANEW = "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run anew in another directory."
@@ -73,7 +75,7 @@ class Journal:
         self.directory, self.watch = directory, watch
         self.events: list[Event] = []
         self._file: Any = None
-        self._saved = 0.0
+        self._saved = self._cost = 0.0
 
     @classmethod
     def create(cls, directory: str | Path | None, job: dict[str, Any], watch: Callable[[Event], None] | None = None) -> Journal:
@@ -94,8 +96,12 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, directory: str | Path, watch: Callable[[Event], None] | None = None) -> tuple[Journal, dict[str, Any] | None, Any]:
-        """An existing run, wound back to its last saved state: (journal, state tensors or None, what was saved beside them)."""
+    def resume(cls, directory: str | Path, watch: Callable[[Event], None] | None = None,
+               agree: Callable[[list[Event]], None] = lambda events: None) -> tuple[Journal, dict[str, Any] | None, Any]:
+        """An existing run, wound back to its last saved state: (journal, state tensors or None, what was saved beside them).
+
+        `agree` is shown the events that stay and may refuse; nothing has been changed then.
+        """
         path = Path(directory)
         if not (path / "job.toml").exists():
             raise BadRun(f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, without resume.")
@@ -109,6 +115,7 @@ class Journal:
             raise BadRun(f"{path / 'events.jsonl'} cannot be read: {error}. {START_ANEW}") from error
         if len(lines) < keep:
             raise BadRun(f"{path / 'events.jsonl'} has {len(lines)} lines, and the saved state was written after {keep}. {START_ANEW}")
+        agree(journal.events)
         write_whole(path / "events.jsonl", b"".join(line + b"\n" for line in lines))  # what came after the state will happen again
         journal._open()
         return journal, state, beside
@@ -126,8 +133,10 @@ class Journal:
             self.watch(event)
 
     def save(self, round: int, state: Callable[[], dict[str, Any]], beside: Callable[[], dict[str, Any]] = dict, force: bool = False) -> None:
-        """Write the state down, at most once a second: what lies between is computed again, to the same bits, after a crash."""
-        if self.directory is None or (not force and time.monotonic() - self._saved < 1.0):
+        """Write the state down, at most once a second and so that it takes no more than a twentieth of the time: what lies between is
+        computed again, to the same bits, after a crash."""
+        began = time.monotonic()
+        if self.directory is None or (not force and began - self._saved < max(1.0, 20 * self._cost)):
             return
         from safetensors.torch import save
 
@@ -140,6 +149,7 @@ class Journal:
             if old.name != name:
                 old.unlink()
         self._saved = time.monotonic()
+        self._cost = self._saved - began
 
     def close(self, ledger: dict[str, Any] | None = None) -> None:
         if self._file is not None:

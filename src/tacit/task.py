@@ -164,12 +164,17 @@ class Task:
 
     def probe(self, module: nn.Module) -> LocalStep:
         """Run two rows through a module in training mode, as a local step would; the caller's random state is left as it was."""
-        rows = self.x[:2]
-        key = torch.zeros((), dtype=torch.int64, device=self.x.device)
-        with torch.random.fork_rng(devices=[]), LocalStep(key, torch.ones(len(rows), device=self.x.device)) as mode:
-            before = torch.get_rng_state()
+        rows, device = self.x[:2], self.x.device
+        key = torch.zeros((), dtype=torch.int64, device=device)
+        cards = [device] if device.type == "cuda" else []
+
+        def states() -> list[Tensor]:
+            return [torch.get_rng_state(), *(torch.cuda.get_rng_state(card) for card in cards)]
+
+        with torch.random.fork_rng(devices=cards), LocalStep(key, torch.ones(len(rows), device=device)) as mode:
+            before = states()
             module(rows)
-            mode.draws = not torch.equal(before, torch.get_rng_state())
+            mode.draws = not all(map(torch.equal, before, states()))
         return mode
 
     def _calls_special(self) -> tuple[bool, bool]:
@@ -184,10 +189,9 @@ class Task:
     # predictions -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 1024) -> Tensor:
-        """The outputs [R, N, …] of R models, each on all of x, as one program."""
+    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int = 256, room: float = 4e9) -> Tensor:
+        """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about `room` bytes at a time."""
         module = copy.deepcopy(self.module).to(x.device).eval()
-
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 
         def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
@@ -196,7 +200,22 @@ class Task:
                 return functional_call(module, values, (x,)).float()
 
         many = torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
-        return torch.cat([many(w, buffers, x[i : i + chunk]) for i in range(0, max(len(x), 1), chunk)], dim=1)
+        models = max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
+        return torch.cat([torch.cat([many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]).cpu()
+                                     for i in range(0, len(x), rows)], dim=1) for k in range(0, len(w), models)])
+
+    def bytes_kept(self) -> int:
+        """Bytes that a row keeps for the backward pass, counted on a batch of two."""
+        kept = 0
+
+        def pack(t: Tensor) -> Tensor:
+            nonlocal kept
+            kept += t.numel() * t.element_size()
+            return t
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            self.probe(copy.deepcopy(self.module).to(self.x.device).train())
+        return kept // 2 + self.x[:1].numel() * self.x.element_size()
 
     @torch.no_grad()
     def predict(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:

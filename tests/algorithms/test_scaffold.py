@@ -10,7 +10,7 @@ from tacit.algorithms import SGD, Adam, Scaffold
 from tacit.errors import BadParameter
 
 
-def paper(lr, server_lr=1.0, option="ii", weighted=False):
+def paper(lr, server_lr=1.0, option="ii"):
     """y ← y − η_l (g_k(y) + c − c_k);  c_k⁺ is (i) g_k(x) over the client's rows, (ii) c_k − c + (x − y)/(K η_l);
 
     x ← x + η_g mean(y − x);  c ← c + |S|/N mean(c_k⁺ − c_k).
@@ -19,7 +19,7 @@ def paper(lr, server_lr=1.0, option="ii", weighted=False):
         x, c, own = world.start, 0.0 * world.start, [0.0 * world.start] * world.parties
         for r in range(world.rounds):
             chosen = world.sampled(r)
-            p = world.n[chosen] if weighted else np.ones(len(chosen))
+            p = np.ones(len(chosen))
             p = p / p.sum()
             ways, changes = [], []
             for k in chosen:
@@ -44,10 +44,6 @@ def test_scaffold_is_the_papers(option, server_lr):
 @pytest.mark.parametrize("option", ["i", "ii"])
 def test_scaffold_with_everybody_and_full_batches(option):
     hold(Scaffold(lr=0.2, option=option), paper(0.2, option=option), World(per_round=5, batch_size=None))
-
-
-def test_weights_by_rows_weigh_the_control_variates_too():
-    hold(Scaffold(lr=0.2, weighted=True), paper(0.2, weighted=True))
 
 
 def test_by_hand():

@@ -82,7 +82,7 @@ def test_stack_each_and_parties_give_the_same_model(name: str, epochs: list[int]
     algorithms.FedAvg(lr=0.05, solver=algorithms.Adam(schedule=algorithms.Exponential(0.9))),
     algorithms.FedAvg(lr=0.05, option="I", solver=algorithms.SGD(momentum=0.9, nesterov=True, weight_decay=0.01)),
     algorithms.FedNova(lr=0.05, mu=0.1, solver=algorithms.SGD(momentum=0.5, schedule=algorithms.Cosine(10))),
-    algorithms.Scaffold(lr=0.05, option="i", weighted=True, solver=algorithms.SGD(schedule=algorithms.Inverse(0.1))),
+    algorithms.Scaffold(lr=0.05, option="i", solver=algorithms.SGD(schedule=algorithms.Inverse(0.1))),
 ], ids=lambda a: type(a).__name__ + type(a.solver).__name__)
 def test_solvers_and_schedules_do_not_depend_on_the_way_clients_run(algorithm: Any) -> None:
     assert_same(three_ways(federation(), smooth, algorithm, local_epochs=2, batch_size=8, per_round=3))

@@ -29,10 +29,12 @@ class Mean:
 
 
 def _sums(weights: Tensor, vectors: Tensor) -> Tensor:
-    out = weights @ vectors
-    if len(weights) > 1 and not torch.isfinite(out).all():  # 0·NaN is NaN: a run that diverged must not spoil its neighbours
-        out = torch.stack([row[row != 0] @ vectors[row != 0] for row in weights])
-    return out
+    if len(weights) == 1:
+        return weights @ vectors
+    # 0·NaN is NaN, and a run that diverged must not spoil its neighbours: leave its clients out, and mark its own sum
+    lost = ~torch.isfinite(vectors).all(1)
+    out = weights @ vectors.masked_fill(lost[:, None], 0)
+    return out.masked_fill(((weights != 0) & lost).any(1)[:, None], torch.nan)
 
 
 def combine(uploads: list[tuple[float, dict[str, Tensor]]], rule: Mean) -> dict[str, Tensor]:

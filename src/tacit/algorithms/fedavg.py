@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..parameters import bad, choice, flag, part, real, whole
-from .solvers import SGD
+from .solvers import SGD, SOLVER
 from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 
@@ -26,7 +26,7 @@ class FedAvg(Algorithm):
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate (option II)")
     weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
     option: str = choice("II", ("I", "II"), doc="I: average the models; II: average the updates")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
         g, walk = task.visit(walk, batch)

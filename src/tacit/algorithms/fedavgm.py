@@ -11,7 +11,7 @@ import torch
 
 from ..parameters import flag, part, real
 from .fedavg import FedAvg
-from .solvers import SGD
+from .solvers import SGD, SOLVER
 from .types import Algorithm, Batches, State, Upload
 
 
@@ -23,7 +23,7 @@ class FedAvgM(Algorithm):
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
     beta: float = real(0.9, least=0, below=1, doc="β, the server's momentum; 0 is FedAvg")
     weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
     def server_state(self, w: torch.Tensor) -> State:
         return {"v": torch.zeros_like(w)}

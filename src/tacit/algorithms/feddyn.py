@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..parameters import part, real
-from .solvers import SGD
+from .solvers import SGD, SOLVER
 from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 
@@ -20,7 +20,7 @@ class FedDyn(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     alpha: float = real(0.01, above=0, doc="α, the strength of the regulariser")
-    solver: Any = part(SGD(), doc="the local step: SGD(…)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
 
     def server_state(self, w: torch.Tensor) -> State:
         return {"h": torch.zeros_like(w)}

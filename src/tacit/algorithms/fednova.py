@@ -11,7 +11,7 @@ import torch
 
 from ..errors import BadParameter
 from ..parameters import part, real
-from .solvers import SGD
+from .solvers import SGD, SOLVER
 from .types import Algorithm, Batch, Batches, State, Upload, Walk
 
 
@@ -26,7 +26,7 @@ class FedNova(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
-    solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum")
+    solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         lr = self.solver.rate(self.lr, down)
@@ -50,6 +50,8 @@ class FedNova(Algorithm):
         return w - mean["tau"] * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k, with τ_eff = Σ p_k·‖a_k‖₁
 
     def check(self) -> None:
+        if self.lr * self.mu >= 1:  # beyond, a gradient's share in the way walked turns negative, and ‖a_k‖₁ may pass through zero
+            raise BadParameter(f"FedNova: lr·mu is {self.lr * self.mu:g}; it must be below 1, or the proximal pull overshoots. Lower lr or mu.")
         if not isinstance(self.solver, SGD) or self.solver.weight_decay:
             raise BadParameter(f"FedNova: solver is {self.solver!r}; it must be SGD without weight decay, because ‖a_k‖₁ is known in closed "
                                "form for it only. Use FedAvg or FedProx with other solvers.")

@@ -11,7 +11,7 @@ import torch
 
 from ..parameters import flag, part, real
 from .fedavg import FedAvg
-from .solvers import SGD
+from .solvers import SGD, SOLVER
 from .types import Algorithm, Batches, State, Upload
 
 
@@ -24,7 +24,7 @@ class FedAdagrad(Algorithm):
     beta1: float = real(0.0, least=0, below=1, doc="β₁, the server's momentum")
     tau: float = real(1e-3, above=0, doc="τ, the degree of adaptivity: small adapts more")
     weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
     def server_state(self, w: torch.Tensor) -> State:
         return {"m": torch.zeros_like(w), "v": torch.full_like(w, 1.0) * self.tau**2}  # v_{−1} ≥ τ²

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..parameters import flag, part, real
-from .solvers import SGD
+from .solvers import SGD, SOLVER
 from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 
@@ -19,7 +19,7 @@ class FedProx(Algorithm):
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.01, least=0, doc="μ, the strength of the pull back to the server's model; 0 is FedAvg")
     weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         g, walk = task.visit(walk, batch)

@@ -19,6 +19,7 @@ class FedSGD(Algorithm):
     """Each client sends the gradient over all its rows; the server takes one step: centralised gradient descent, to rounding."""
 
     lr: float = real(0.1, above=0, doc="η, the learning rate, at the server")
+    walks: ClassVar[bool] = False
     local_epochs: ClassVar[int] = 1  # one pass is the whole gradient; batches only bound the memory it takes
     local_steps: ClassVar[None] = None
 

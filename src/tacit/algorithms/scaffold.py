@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..parameters import bad, choice, flag, part, real
-from .solvers import SGD, start
+from ..parameters import bad, choice, part, real
+from .solvers import SGD, SOLVER, start
 from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 
@@ -21,8 +21,7 @@ class Scaffold(Algorithm):
     lr: float = real(0.1, above=0, doc="η_l, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
     option: str = choice("ii", ("i", "ii"), doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)")
-    weighted: bool = flag(False, doc="weigh clients by their rows n_k (the paper: all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…)")
+    solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("c",)
 
     def server_state(self, w: torch.Tensor) -> State:
@@ -49,7 +48,7 @@ class Scaffold(Algorithm):
             way = (walk.steps * self.solver.rate(self.lr, down)).clamp(min=1e-30)  # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
             c_new = c_k - c + (x - walk.w) / way  # line 12 (ii)
         sent = {"dx": walk.w - x, "dc": c_new - c_k, **walk.buffers}  # line 13
-        return Upload(share(batches, self.weighted), sent), {"c_k": c_new}  # line 14
+        return Upload(share(batches, weighted=False), sent), {"c_k": c_new}  # line 14
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
         return w + self.server_lr * mean["dx"], {"c": state["c"] + fraction * mean["dc"]}  # lines 16-17

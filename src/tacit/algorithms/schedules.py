@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..parameters import real, whole
+from ..parameters import Kind, real, whole
 
 
 @dataclass(frozen=True)
@@ -42,3 +42,4 @@ class Cosine:
 
 
 ALL = {"Exponential": Exponential, "Inverse": Inverse, "Cosine": Cosine}
+SCHEDULE = Kind("a schedule", ALL, ("factor",))

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..errors import BadParameter
-from ..parameters import flag, part, real
+from ..parameters import Kind, flag, part, real
+from .schedules import SCHEDULE
 from .types import State, Walk
 
 
@@ -34,7 +35,7 @@ class SGD:
     momentum: float = real(0.0, least=0, below=1, doc="ρ, the weight of the past direction")
     nesterov: bool = flag(False, doc="look ahead along the momentum")
     weight_decay: float = real(0.0, least=0, doc="L2 penalty")
-    schedule: Any = part(None, doc="how the learning rate changes over the rounds", none=True)
+    schedule: Any = part(None, doc="how the learning rate changes over the rounds", none=True, of=SCHEDULE)
 
     def check(self) -> None:
         if self.nesterov and not self.momentum:
@@ -64,7 +65,7 @@ class Adam:
     beta2: float = real(0.999, least=0, below=1, doc="β₂")
     eps: float = real(1e-8, above=0, doc="ε, keeps the quotient finite")
     weight_decay: float = real(0.0, least=0, doc="L2 penalty")
-    schedule: Any = part(None, doc="how the learning rate changes over the rounds", none=True)
+    schedule: Any = part(None, doc="how the learning rate changes over the rounds", none=True, of=SCHEDULE)
 
     def start(self, down: State) -> Walk:
         return start(down, "m", "v")
@@ -83,3 +84,4 @@ class Adam:
 
 
 ALL = {"SGD": SGD, "Adam": Adam}
+SOLVER = Kind("a local solver", ALL, ("start", "rate", "step"))

@@ -71,6 +71,7 @@ class Algorithm:
     """
 
     sends: ClassVar[tuple[str, ...]] = ()
+    walks: ClassVar[bool] = True  # False: clients only look at the model where it stands, as in FedSGD
 
     def server_state(self, w: Tensor) -> State:
         return {}

@@ -232,6 +232,9 @@ class ConceptShift(Skew):
         return Rows(fed.rows.x, torch.from_numpy(meaning)[fed.owner % self.groups, fed.rows.y])
 
 
+_DRIFTED: dict[Any, tuple[torch.Tensor, Rows]] = {}
+
+
 @dataclass(frozen=True, repr=False)
 class ConceptDrift(Skew):
     """Concept drift over rounds: every `every` rounds, `labels` of the labels, drawn anew, trade places in a ring.
@@ -250,10 +253,20 @@ class ConceptDrift(Skew):
         return super().deal(dataset, parties, rng, min_size)
 
     def at(self, fed: Federation, round: int) -> Rows:
-        return Rows(fed.rows.x, self.meaning(fed, round)[fed.rows.y])
+        return self._renamed(fed, round, fed.rows)
 
     def test_at(self, fed: Federation, round: int) -> Rows:
-        return Rows(fed.test.x, self.meaning(fed, round)[fed.test.y])
+        return self._renamed(fed, round, fed.test)
+
+    def _renamed(self, fed: Federation, round: int, rows: Rows) -> Rows:
+        """The same object until the next change, so that whoever laid the rows out need not do so again."""
+        change = max(round - 1, 0) // self.every
+        name = (self.every, self.labels, fed.seed, fed.classes, id(rows.y), change)
+        if name not in _DRIFTED:
+            while len(_DRIFTED) >= 8:  # a run needs two at a time: its rows and its test set
+                del _DRIFTED[next(iter(_DRIFTED))]
+            _DRIFTED[name] = rows.y, Rows(rows.x, self.meaning(fed, round)[rows.y])  # the original keeps its id from being used again
+        return _DRIFTED[name][1]
 
     def meaning(self, fed: Federation, round: int) -> torch.Tensor:
         """What each original label is called in this round (rounds count from 1; 0 is before training)."""

@@ -27,13 +27,14 @@ CENTRAL, ALONE = "central", "local only"
 
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
             per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
-            device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None,
+            device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
             out: str | Path | None = None, landscape: bool = False, data_job: dict[str, Any] | None = None,
             watch: Callable[[Event], None] | None = None) -> Comparison:
     """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
 
     Whatever shares a model and an algorithm runs as one stack, and each row comes out as if it had run alone. The baselines take as many
-    passes over the data as a party does (`rounds` × `local_epochs`), with the first algorithm's learning rate and solver.
+    passes over the data as a party does (`rounds` × `local_epochs`), with the learning rate and the local solver of `baseline`: an algorithm,
+    by default the first of the list whose clients walk. Tune them as carefully as the rest: distances are measured from them.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
     """
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
@@ -63,10 +64,12 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     if match:
         wanted = {p.label: p.effective_update for p in reversed(plans)}  # each algorithm's own, on the first federation
         plans = [_matched(p, wanted[p.label]) for p in plans]
-    baselines = [b for p in plans if p.label == plans[0].label for b in (_central(p), *_alone(p))]
+    base: Any = plain(as_algorithm(baseline) if baseline is not None else next((a for a in algorithms if a.walks), algorithms[0]))
+    baselines = [b for p in plans if p.label == plans[0].label for b in (_central(p, base), *_alone(p, base))]
     results = _all([*plans, *baselines], directory, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
     summary = _summarise([*plans, *baselines], results, directory)
+    summary["notes"] = [f"The baselines train with a learning rate of {base.lr:g} and {base.solver!r}, and see their rows as often as a party does."]
     if directory is not None:
         write_whole(directory / "compare.json", json.dumps(finite(summary), indent=1))
     return Comparison([results[i] for i in shown], summary, directory)
@@ -143,7 +146,7 @@ def _matched(p: Plan, u: float) -> Plan:
     return dataclasses.replace(q, algorithm=dataclasses.replace(q.algorithm, lr=lr))  # type: ignore[type-var]
 
 
-def _central(p: Plan) -> Plan:
+def _central(p: Plan, base: Any) -> Plan:
     """All rows in one place: what federating gives up by not being allowed to."""
     n = len(p.fed.train.index)
     one = dataclasses.replace(p.fed, train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]), parties=("everyone",),
@@ -151,13 +154,13 @@ def _central(p: Plan) -> Plan:
     assert int(one.train.start[-1]) == n
     # H steps of a party are H steps for each party here, unless a step already is a whole pass
     steps = p.local_steps if p.local_steps is None or p.batch_size is None else p.local_steps * len(p.fed)
-    return dataclasses.replace(p, fed=one, algorithm=plain(p.algorithm), per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),),
-                               local_steps=steps, landscape=False, label=CENTRAL)
+    return dataclasses.replace(p, fed=one, algorithm=base, per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),),
+                               local_steps=steps, landscape=False, pooled=True, label=CENTRAL)
 
 
-def _alone(p: Plan) -> list[Plan]:
+def _alone(p: Plan, base: Any) -> list[Plan]:
     """Each party by itself: what it has without federating."""
-    return [dataclasses.replace(p, algorithm=plain(p.algorithm), per_round=1, members=(k,), landscape=False, label=ALONE) for k in range(len(p.fed))]
+    return [dataclasses.replace(p, algorithm=base, per_round=1, members=(k,), landscape=False, label=ALONE) for k in range(len(p.fed))]
 
 
 def _mean(values: list[float]) -> tuple[float | None, float | None]:
@@ -165,6 +168,13 @@ def _mean(values: list[float]) -> tuple[float | None, float | None]:
         return None, None
     m = sum(values) / len(values)
     return m, math.sqrt(sum((v - m) ** 2 for v in values) / (len(values) - 1) / len(values)) if len(values) > 1 else None
+
+
+def _own(runs: list[Result], k: int) -> float | None:
+    """The accuracy on party k's own held-out rows after the last round, mean over the runs; None where it has none."""
+    last = [next((e["parties"]["accuracy"][k] for e in reversed(r.history) if "parties" in e), None) for r in runs]
+    known = [a for a in last if a is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _summarise(plans: list[Plan], results: list[Result], directory: Path | None) -> dict[str, Any]:
@@ -186,10 +196,13 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
     for skew in skews:
         fed = next(p.fed for p in plans if p.skew == skew and p.label not in (CENTRAL, ALONE))
         alone = [float(np.mean([results[by[ALONE, skew, s][k]].metrics[score] for s in seeds])) for k in range(len(fed))]
+        alone_own = [_own([results[by[ALONE, skew, s][k]] for s in seeds], k) for k in range(len(fed))]
         for label in (x for x in labels if x not in (CENTRAL, ALONE)):
             ours = cells[labels.index(label)][skews.index(skew)][0]
             central = cells[labels.index(CENTRAL)][skews.index(skew)][0]
-            gain.append({"label": label, "skew": skew, "parties": list(fed.parties), "local": alone, "federated": [ours] * len(fed)})
+            runs = [results[by[label, skew, s][0]] for s in seeds]
+            gain.append({"label": label, "skew": skew, "parties": list(fed.parties), "local": alone, "federated": [ours] * len(fed),
+                         "local_own": alone_own, "federated_own": [_own(runs, k) for k in range(len(fed))]})
             distance.append({"label": label, "skew": skew, "to_central": None if central is None or ours is None else behind * (central - ours)})
     summary: dict[str, Any] = {"metric": score, "rows": rows, "baselines": [CENTRAL, ALONE], "gain": gain, "distance": distance,
                "table": {"columns": skews, "index": labels, "mean": [[m for m, _ in row] for row in cells], "error": [[e for _, e in row] for row in cells]}}

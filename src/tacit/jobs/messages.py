@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import evaluation
 from ..aggregate.mean import Mean, combine
 from ..algorithms.plan import identify, plan, sample
-from ..algorithms.types import State
+from ..algorithms.types import Batches, State
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
 from ..parties.party import Party
@@ -68,11 +68,11 @@ class Parties:
 
         def down(r: int) -> State:
             keys = ("w", "buffers", *p.algorithm.sends)
-            return {k: v for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))}
+            return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))}
 
         def merge(r: int, ups: dict[str, tuple[float, State]]) -> None:
             self.sizes = wire_bytes(r + 1, down(r), next(iter(ups.values()))[1])
-            mean = combine(list(ups.values()), Mean())
+            mean = {k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()}
             buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
             state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
             w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(len(ups) / len(names)))
@@ -81,7 +81,7 @@ class Parties:
                 after(r + 1, [list(chosen)], [{}])
 
         def model(r: int) -> State | None:
-            return {k: v for k, v in self.server.items() if k in ("w", "buffers")} if due(r + 1) else None
+            return {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")} if due(r + 1) else None
 
         def tested(r: int, answers: dict[str, State]) -> None:
             after(r + 1, [list(chosen)], [self._metrics(r + 1, [Counts(**answers[name]) for name in names])])
@@ -99,11 +99,6 @@ class Parties:
     def _metrics(self, r: int, answers: list[Counts]) -> dict[str, Any]:
         p = self.plan
         return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), answers, p.fed.classes)
-
-    def evaluate(self, r: int) -> list[dict[str, Any]]:
-        clients = [_Client(self, k) for k in range(len(self.plan.fed))]
-        vectors = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
-        return [self._metrics(r, [Counts(**c.test(r - 1, vectors)) for c in clients])]
 
     def save(self, i: int) -> State:
         kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
@@ -135,19 +130,21 @@ class _Client:
         self.parties, self.plan, self.k = parties, parties.plan, k
         self.name = parties.plan.fed.parties[k]
         self.fed = parties.plan.fed.party(k)
-        self.task = parties.task.on(*self.fed.at(0))
+        device = parties.task.x.device
+        self.task = parties.task.on(*(t.to(device) for t in self.fed.at(0)))
 
     def local(self, r: int, down: State) -> tuple[float, State]:
-        p, (x, y) = self.plan, self.fed.at(r + 1)  # data that drifts counts its rounds from 1
-        self.task.x, self.task.y = x.to(self.task.x.device), y.to(self.task.y.device)
+        p, (x, y), device = self.plan, self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
+        self.task.x, self.task.y = x.to(device), y.to(device)
         size = np.array([int(self.fed.train.sizes[0])])
         batches = plan(p.seed, r, identify([self.name]), size, p.local_epochs[self.k], p.batch_size, p.local_steps).of(0)
-        batches = batches._replace(index=self.fed.train.index[batches.index])
+        batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
+        down = {k: v.to(device) for k, v in down.items()}
         with torch.no_grad():
             upload, self.parties.kept[self.name] = p.algorithm.local(self.task, down, self.parties.kept[self.name], batches)
-        return float(upload.weight), upload.vectors
+        return float(upload.weight), {k: v.cpu() for k, v in upload.vectors.items()}
 
     def test(self, r: int, down: State) -> State:
         rows = self.fed.at(r + 1)
-        x, y = rows.x[self.fed.held.index], rows.y[self.fed.held.index]
-        return count(self.task.predict(down["w"], x, down.get("buffers")), y, self.fed.classes)._asdict()
+        x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
+        return count(self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes)._asdict()

@@ -42,14 +42,22 @@ class Plan:
     label: str = ""
     skew: str = ""
     members: tuple[int, ...] | None = None
+    pooled: bool = False  # the central baseline: all rows in one place
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
         return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members)
 
     @property
+    def talks(self) -> bool:
+        """Whether parties exchange messages at all; in the baselines nobody does."""
+        return not self.pooled and self.members is None
+
+    @property
     def effective_update(self) -> float:
         """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
+        if not self.algorithm.walks:
+            return float(self.algorithm.lr)  # type: ignore[attr-defined]  # FedSGD takes one step, at the server
         rows, k = float(self.fed.train.sizes.sum()), len(self.fed)
         b = self.batch_size or rows / k
         steps = self.local_steps if self.local_steps is not None else float(np.mean(self.local_epochs)) * rows / (b * k)
@@ -90,6 +98,8 @@ def _one_of(name: str, value: Any, options: Iterable[str]) -> Any:
 def as_algorithm(algorithm: Any) -> Algorithm:
     """An algorithm, or the name of one, with every parameter checked."""
     if isinstance(algorithm, str):
+        by_lower = {name.lower(): name for name in algorithms.ALL}
+        algorithm = by_lower.get(algorithm.lower(), algorithm)
         if algorithm not in algorithms.ALL:
             raise bad("train", "algorithm", algorithm, "one of " + ", ".join(algorithms.ALL), nearest(algorithm, list(algorithms.ALL)))
         algorithm = algorithms.ALL[algorithm]()

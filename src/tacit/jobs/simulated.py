@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import algorithms, evaluation
 from ..algorithms.types import Algorithm, State
+from ..metrics import count
 from ..parties.ledger import Ledger
 from ..runs import Event
 from ..runtimes.cohort import Cohort
@@ -39,6 +40,8 @@ class Simulated:
         return self.cohort.buffers
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
+        if rounds.start == 0 and due(0):
+            after(0, [[]] * len(self.plans), self.evaluate(0))
         for r in rounds:
             chosen = self.cohort.round(r)
             after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
@@ -47,7 +50,8 @@ class Simulated:
         tests = [p.fed.test_at(r) for p in self.plans]
         parties = {id(p.fed): evaluation.of_parties(p.fed, p.fed.at(r)) for p in self.plans}  # once for the runs that share a federation
         held = [parties[id(p.fed)] for p in self.plans]
-        return evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans])
+        return evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans],
+                                   stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda")
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
@@ -75,24 +79,43 @@ class Simulated:
         more = Cohort(self.task, [start] * len(alone), [a.run() for a in alone], p.engine)
         more.round(p.rounds)
         test = p.fed.test_at(p.rounds) if len(p.fed.test.y) else p.fed.at(p.rounds)
-        some = slice(0, 512)  # rows enough for a picture
-        optima = {p.fed.parties[k]: more.w[j] for j, k in enumerate(range(len(alone)))}
+        some = slice(None, None, -(-len(test.y) // 512))  # rows enough for a picture, from all over the test set
+        optima = dict(zip(p.fed.parties, more.w))
         return landscape(self.task, self.w[i], optima, test.x[some].to(self.w.device), test.y[some].to(self.w.device), start.get("buffers"))
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
-        from ..protocols.rounds import Down, Upload
+        """The messages that real parties would have exchanged, one line a kind; a baseline exchanges none."""
+        from ..protocols.rounds import Down, Test, Tested, Upload
 
         ledger, p = Ledger(), self.plans[i]
-        times = sum(e["sampled"] for e in rounds)
-        all_of = f"each of {len(p.fed)} parties" if len(p.fed) > 1 else p.fed.parties[0]
-        ledger.record(all_of, "server", Down, count=times, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
-        ledger.record("server", all_of, Upload, count=times, bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
+        if p.pooled:
+            ledger.record("whoever trains the central model", "every party", "Rows", "every row of every party, in the clear", how="ideal")
+        if not p.talks:
+            return ledger
+        everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
+        steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
+        test, tested = test_bytes({k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes)
+        ledger.record("server", everyone, Upload, count=steps, bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
+        ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
+        ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
+        ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger
 
 
 def plain(algorithm: Any) -> Algorithm:
     """FedAvg with this algorithm's learning rate and solver: what a party does that is left alone."""
     return algorithms.FedAvg(lr=algorithm.lr, solver=getattr(algorithm, "solver", algorithms.SGD()))
+
+
+def test_bytes(model: State, classes: int | None) -> tuple[int, int]:
+    """What one Test and one Tested take on the wire; 0 where msgpack is missing, as on a bare GPU machine."""
+    try:
+        from ..parties.codec import encode_parts
+        from ..protocols.rounds import Test, Tested
+    except ImportError:
+        return 0, 0
+    counts = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)._asdict()
+    return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Tested(counts))))
 
 
 def wire_bytes(r: int, down: State, up: State) -> tuple[int, int]:

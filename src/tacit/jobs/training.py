@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 import tomllib
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from .. import __version__, models
+from ..algorithms.types import State
 from ..data.federation import Federation
 from ..errors import BadRun
 from ..parameters import bad
@@ -62,14 +64,19 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
     first = plans[0]
     task = make_task(first)
-    starts = [make_task(p).initial() if p.seed != first.seed or p.model is not first.model else task.initial() for p in plans]
+    made = {first.seed: task.initial()}  # plans that are stacked share the model; its first values follow from the seed
+    for p in plans:
+        if p.seed not in made:
+            made[p.seed] = make_task(p).initial()
+    starts = [made[p.seed] for p in plans]
     saved: list[dict[str, Any] | None] = [None] * len(plans)
     beside: Any = None
     if resume:
         ((out, job),) = zip(outs, jobs)  # a comparison's runs are resumed one by one
         assert out is not None
         _same_job(Path(out), job)
-        journal, saved[0], beside = Journal.resume(out, watch)
+        where, prints = Path(out), fingerprints(first, starts[0])
+        journal, saved[0], beside = Journal.resume(out, watch, lambda events: _same_inputs(where, events, prints))
         journals.append(journal)
     else:
         for out in outs:  # all of them first: a comparison refused writes nothing
@@ -86,6 +93,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         for i, p in enumerate(plans):
             journals[i].event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=p.label, skew=p.skew, seed=p.seed,
                               runtime=trainer.name, device=p.device, rounds=p.rounds, effective_update=p.effective_update,
+                              fingerprints=fingerprints(p, starts[i]) if outs[i] is not None else {},
                               model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
@@ -100,7 +108,9 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             n = len(chosen[i])
             if len(p.fed) > EACH and r != p.rounds:
                 tests[i].pop("parties", None)
-            journals[i].event("round", round=r, **tests[i], sampled=n, bytes_up=up * n, bytes_down=down * n, seconds=seconds)
+            heard = len(p.fed) if p.talks and due(r) else 0  # parties that tested the model
+            journals[i].event("round", round=r, **tests[i], sampled=n if p.talks else 0, tested=heard, bytes_up=up * n * p.talks,
+                              bytes_down=down * n * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
             if r:
@@ -109,9 +119,6 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     def due(r: int) -> bool:
         return r == first.rounds or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
 
-    if not begun and due(0):
-        after(0, [[]] * len(plans), trainer.evaluate(0))
-        clock = time.perf_counter()
     if not finished:
         trainer.run(range(begun, first.rounds), due, after)
     for i, p in enumerate(plans):
@@ -164,6 +171,26 @@ def _diverged(journal: Journal, p: Plan, r: int) -> None:
     if not any(e["kind"] == "note" and "diverged" in e["text"] for e in journal.events):
         journal.event("note", text=f"diverged: the model of {p.label} is no longer finite after round {r}. Use a smaller learning rate (lr is "
                                    f"{p.algorithm.lr:g}).")  # type: ignore[attr-defined]
+
+
+def fingerprints(p: Plan, start: State) -> dict[str, str]:
+    """Digests of the rows and who holds them, and of the model's first values: a resumed run must go on with the same."""
+    def digest(*tensors: torch.Tensor) -> str:
+        h = hashlib.blake2b(digest_size=16)
+        for t in tensors:
+            h.update(f"{t.dtype} {tuple(t.shape)}".encode())
+            h.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data if t.numel() else b"")
+        return h.hexdigest()
+
+    return {"data": digest(*p.fed.rows, *p.fed.train, *p.fed.held, *p.fed.test), "model": digest(*start.values())}
+
+
+def _same_inputs(out: Path, events: list[Event], now: dict[str, str]) -> None:
+    before = next((e.get("fingerprints") for e in events if e["kind"] == "start"), None) or {}
+    changed = [name for name in before if before[name] != now.get(name)]
+    if changed:
+        what = " and ".join({"data": "the data (rows, or who holds them)", "model": "the model it starts from"}[name] for name in changed)
+        raise BadRun(f"{out} cannot be resumed: {what} changed since it was started. Give what it was started with, or start a new directory.")
 
 
 def _same_job(out: Path, job: dict[str, Any]) -> None:

@@ -55,17 +55,26 @@ class Stop(Message, reveals="that the run is over"):
 async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],
                  merge: Callable[[int, dict[str, tuple[float, Vectors]]], None], test: Callable[[int], Vectors | None],
                  tested: Callable[[int, dict[str, Vectors]], None]) -> None:
-    """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it."""
-    for r in rounds:
-        chosen = choose(r)
-        await me.send(chosen, Down(r, down(r)))
-        ups = await me.gather(chosen, Upload)
-        merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
+    """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
+
+    Rounds count from 0; the model before training is tested as that of round −1.
+    """
+
+    async def examine(r: int) -> None:
         model = test(r)
         if model is not None:
             await me.send(clients, Test(r, model))
             answers = await me.gather(clients, Tested)
             tested(r, {name: answer.counts for name, answer in answers.items()})
+
+    for r in rounds:
+        if r == 0:
+            await examine(-1)
+        chosen = choose(r)
+        await me.send(chosen, Down(r, down(r)))
+        ups = await me.gather(chosen, Upload)
+        merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
+        await examine(r)
     await me.send(clients, Stop())
 
 

@@ -92,13 +92,16 @@ class Cohort:
         self.state: State = {k: torch.stack([s[k] for s in states]) for k in states[0]}
         self.fresh = runs[0].algorithm.client_state(self.w[0])
         self.kept = [Kept(len(r.fed)) for r in runs]
+        keep = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(len(r.fed) for r in runs)
         self.ids = [identify(r.fed.parties) for r in runs]
         self.rule = Mean()
         self.notes: list[str] = []
         self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
+        if keep > 2e9:
+            self.notes.append(f"clients of {type(self.algorithm).__name__} keep state between rounds: once all have taken part, {keep / 1e9:.1f} GB")
         self.memory = memory
         self.threads = threading.local()
-        self.cores = (os.cpu_count() or 1) if self.device.type == "cpu" and not task.draws else 1  # in one order, if the order matters
+        self.cores = _cores() if self.device.type == "cpu" and not task.draws else 1  # in one order, if the order matters
         if task.draws:
             self.notes.append("this model draws random numbers other than dropout's, so stacking, resuming or running real parties changes its result")
         self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
@@ -161,7 +164,7 @@ class Cohort:
             with torch.no_grad():
                 return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], down, mine)
 
-        for rows, (weights, vectors, after) in self._side_by_side(play, np.array_split(order, -(-len(order) // self._chunk(sizes))), run_of, who):
+        for rows, (weights, vectors, after) in self._side_by_side(play, np.array_split(order, -(-len(order) // self._chunk(sizes, steps))), run_of, who):
             for i in np.unique(run_of[rows]) if after else ():
                 of_run = run_of[rows] == i
                 self.kept[i].put(who[rows][of_run], {k: v[torch.from_numpy(of_run).to(v.device)] for k, v in after.items()})
@@ -211,6 +214,7 @@ class Cohort:
             self.threads.task, self.threads.folds = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
         task, folds = self.threads.task, self.threads.folds
         task.x, task.y = self.task.x, self.task.y
+        folds.over((task.x.data_ptr(), task.y.data_ptr(), task.x.shape, task.y.shape))
         folds.lengths = plans.steps.tolist()
 
         def one(index: Tensor, live: Tensor, key: Tensor, size: Tensor, hyper: State, down: State, mine: State) -> Any:
@@ -300,18 +304,21 @@ class Cohort:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("error")  # torch warns where it would silently loop over the clients
                 torch.vmap(one, in_dims=(0, {k: 0 for k in buffers} or None, 0))(self.w[:1].expand(2, -1), buffers, index)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # whatever it is: one client after the other will meet it again if the model itself is at fault
             return (str(error).strip() or type(error).__name__).splitlines()[0]
         return ""
 
-    def _chunk(self, sizes: np.ndarray) -> int:
+    def _chunk(self, sizes: np.ndarray, steps: np.ndarray) -> int:
         """How many clients go side by side: as many as their weights, gradients and what a batch keeps for the backward pass allow."""
         if self.engine != "stack":
             return 1
         batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
         if not hasattr(self, "per_row"):
-            self.per_row = activation_bytes(self.task)
+            self.per_row = self.task.bytes_kept()
         each = 4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row  # ×2: gradients of what was kept
+        each += 16 * batch * int(steps.max())  # the plan: a row number, a mark and its share of keys for every place
         room = self.memory or (0.6 * torch.cuda.mem_get_info(self.device)[1] if self.device.type == "cuda" else CPU_STACK)
         return max(1, int(room // each))
 
@@ -338,6 +345,11 @@ class Cohort:
 
 CPU_STACK = 64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle
 STACK_BELOW = 4e6  # multiplications a client and step; above, on a CPU, one client fills a core and stacking only moves memory
+
+
+def _cores() -> int:
+    """The cores this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _differing(algorithms: list[Algorithm], device: torch.device) -> State:
@@ -379,17 +391,3 @@ def work(task: Task, batch: int) -> float:
     with torch.no_grad():
         module(rows)
     return max(total, float(task.dim)) * batch
-
-
-def activation_bytes(task: Task) -> int:
-    """Bytes that a row keeps for the backward pass, counted on a batch of two."""
-    kept = 0
-
-    def pack(t: Tensor) -> Tensor:
-        nonlocal kept
-        kept += t.numel() * t.element_size()
-        return t
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        task.probe(copy.deepcopy(task.module).to(task.x.device).train())
-    return kept // 2 + task.x[:1].numel() * task.x.element_size()

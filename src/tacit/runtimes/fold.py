@@ -47,7 +47,9 @@ def _flatten(thing: Any, leaves: list[Tensor]) -> Any:
         leaves.append(thing)
         return _LEAF
     if isinstance(thing, dict):
-        return {k: _flatten(v, leaves) for k, v in thing.items()}
+        return {k: _flatten(thing[k], leaves) for k in sorted(thing)}  # by name: a step may build its memory in another order
+    if isinstance(thing, list):
+        raise TypeError("a fold's carry and arguments are tensors, dicts, tuples and dataclasses; a list was given. Make it a tuple.")
     if isinstance(thing, tuple):
         parts = [_flatten(v, leaves) for v in thing]
         return type(thing)(*parts) if hasattr(thing, "_fields") else tuple(parts)
@@ -93,7 +95,10 @@ class _Call:
         owner, fixed = _rebuild(self.shape_fixed, iter(leaves[self.n_carry :]))
         arguments = ((owner,) if self.method else ()) + (carry, Batch(index, live, key)) + fixed
         out: list[Tensor] = []
-        _flatten(self.function(*arguments), out)
+        shape = _flatten(self.function(*arguments), out)
+        if repr(shape) != repr(self.shape_carry):
+            raise TypeError(f"{self.function.__qualname__} was given a carry of the form {self.shape_carry} and gives one of the form {shape}. "
+                            "A step must give back what it was given, with other values.")
         return tuple(out)
 
     def signature(self) -> str:
@@ -128,8 +133,15 @@ class FoldEngine:
     def __init__(self, graphs: bool = False):
         self.lengths: list[int] = []
         self.graphs = graphs
-        self.recorded: dict[Any, _Graph] = {}
+        self.recorded: dict[Any, _Graph] = {}  # in order of use, the latest last
         self.pool: Any = None
+        self.rows: Any = None
+
+    def over(self, rows: Any) -> None:
+        """The memory the steps read their rows from. A recording has its addresses in it, so other rows need other recordings."""
+        if rows != self.rows:
+            self.recorded.clear()
+            self.rows = rows
 
     def run(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
         done: list[list[Tensor]] = []  # finished clients, shortest first
@@ -154,13 +166,31 @@ class FoldEngine:
         return carry
 
     def _replay(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
-        steps = index.shape[1]
+        s, steps = index.shape[:2]
         room = 1 << (steps - 1).bit_length()  # plans of similar length share a recording
+        size = s if s == len(self.lengths) else _rounded(s)  # so do stacks of similar size: ragged clients leave one by one
+
+        def filled(t: Tensor) -> Tensor:
+            return t if size == s else torch.cat([t, t[:1].expand(size - s, *t.shape[1:])])  # company for the last ones; nobody reads it
+
+        index, live, key, carry = filled(index), filled(live), filled(key), [filled(c) for c in carry]
+        fixed = [filled(f) if o else f for f, o in zip(fixed, own)]
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*carry, *fixed))
-        name = (call.signature(), index.shape[0], index.shape[2], room, shapes, tuple(own))
-        if name not in self.recorded:
-            self.recorded[name] = _Graph(self, call, index, live, key, room, carry, fixed, own)
-        return self.recorded[name].play(index, live, key, carry, fixed)
+        name = (call.signature(), index.shape, room, shapes, tuple(own))
+        graph = self.recorded.pop(name, None) or _Graph(self, call, index, live, key, room, carry, fixed, own)
+        self.recorded[name] = graph
+        if len(self.recorded) > RECORDINGS:
+            del self.recorded[next(iter(self.recorded))]
+        return [c[:s] for c in graph.play(index, live, key, carry, fixed)]
+
+
+RECORDINGS = 32  # graphs kept; each holds a copy of its stack
+
+
+def _rounded(s: int) -> int:
+    """Up to the next of eight sizes between two powers of two: at most an eighth is computed in vain."""
+    step = max(1, 1 << (s.bit_length() - 4))
+    return -(-s // step) * step
 
 
 class _Graph:
