@@ -1,0 +1,129 @@
+"""What every synthetic row must satisfy, always. A constraint is checked on the real table first: one that the data breaks is refused.
+
+    Range("age", 18, 120)                     by construction: values are drawn into the domain
+    Ordered("admitted", "discharged")         by rejection: rows that break it are drawn again
+    Unique("email", "phone")                  by rejection, over the whole sample
+    Combinations("city", "country")           by construction: the columns are learnt and drawn as one
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import BadData, BadParameter
+from ..parameters import nearest
+
+if TYPE_CHECKING:
+    from .table import Table
+
+
+@dataclass(frozen=True)
+class Range:
+    """`low` ≤ column ≤ `high`; either end may be None."""
+
+    column: str
+    low: Any = None
+    high: Any = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """`small` ≤ `large`, where both are there; `strictly` for <."""
+
+    small: str
+    large: str
+    strictly: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.small, self.large)
+
+    def holds(self, x: np.ndarray, table: Table) -> np.ndarray:
+        a, b = (x[:, table.at(name)] for name in self.columns)
+        return np.isnan(a) | np.isnan(b) | (a < b if self.strictly else a <= b)
+
+
+@dataclass(frozen=True, init=False)
+class Unique:
+    """No two rows agree in all of these columns. Rows where one of them is missing are left alone, as in SQL."""
+
+    columns: tuple[str, ...]
+
+    def __init__(self, *columns: str):
+        object.__setattr__(self, "columns", tuple(columns))
+
+    def keys(self, x: np.ndarray, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """(one bytes key a row, whether the row counts)."""
+        part = np.ascontiguousarray(x[:, [table.at(name) for name in self.columns]] + 0.0)  # + 0.0: −0 is 0
+        return part.view(f"V{part.shape[1] * 8}").ravel(), np.asarray(~np.isnan(part).any(axis=1))
+
+
+@dataclass(frozen=True, init=False)
+class Combinations:
+    """Only these combinations of values. `allowed` lists them in the columns' order; left out, they are those of the data."""
+
+    columns: tuple[str, ...]
+    allowed: tuple[tuple[float, ...], ...] | None = None  # as numbers of the columns, once the table is known
+
+    def __init__(self, *columns: str, allowed: Any = None):
+        object.__setattr__(self, "columns", tuple(columns))
+        object.__setattr__(self, "allowed", None if allowed is None else tuple(map(tuple, allowed)))
+
+
+Constraint = Range | Ordered | Unique | Combinations
+MEMBERS: dict[str, type] = {"Range": Range, "Ordered": Ordered, "Unique": Unique, "Combinations": Combinations}
+
+
+def known_columns(constraint: Constraint, names: list[str]) -> None:
+    for name in constraint.columns:
+        if name not in names:
+            raise BadParameter(f"{constraint!r} names {name!r}, which is no column to be modelled. {nearest(str(name), names)}")
+    if isinstance(constraint, Combinations) and len(constraint.columns) < 2:
+        raise BadParameter(f"{constraint!r}: a combination needs at least two columns.")
+    if isinstance(constraint, Unique) and not constraint.columns:
+        raise BadParameter("Unique(): give at least one column.")
+
+
+def held_by_data(constraint: Constraint, x: np.ndarray, table: Table) -> None:
+    """BadData, with the number of rows, when the real table itself breaks the constraint."""
+    if isinstance(constraint, Ordered):
+        broken = int((~constraint.holds(x, table)).sum())
+    elif isinstance(constraint, Unique):
+        keys, counts = constraint.keys(x, table)
+        broken = int(counts.sum() - len(np.unique(keys[counts])))
+    else:
+        return  # a range is checked with its column, combinations when rows are laid out
+    if broken:
+        raise BadData(f"the table itself breaks {constraint!r} in {broken} of {len(x)} rows, so no sample could be held to it. "
+                      "Put those rows right, or leave the constraint out.")
+
+
+def to_dict(constraint: Constraint) -> dict[str, Any]:
+    if isinstance(constraint, Range):
+        return {"name": "Range", "column": constraint.column, "low": constraint.low, "high": constraint.high}
+    if isinstance(constraint, Ordered):
+        return {"name": "Ordered", "columns": list(constraint.columns), "strictly": constraint.strictly}
+    if isinstance(constraint, Unique):
+        return {"name": "Unique", "columns": list(constraint.columns)}
+    # JSON has no NaN: a missing value in a combination is null
+    allowed = None if constraint.allowed is None else [[None if v != v else v for v in row] for row in constraint.allowed]
+    return {"name": "Combinations", "columns": list(constraint.columns), "allowed": allowed}
+
+
+def from_dict(data: dict[str, Any]) -> Constraint:
+    match data["name"]:
+        case "Range":
+            return Range(data["column"], data["low"], data["high"])
+        case "Ordered":
+            return Ordered(data["columns"][0], data["columns"][1], strictly=data["strictly"])
+        case "Unique":
+            return Unique(*data["columns"])
+    allowed = data["allowed"]
+    return Combinations(*data["columns"], allowed=None if allowed is None else [[float("nan") if v is None else v for v in row] for row in allowed])
