@@ -268,3 +268,18 @@ def test_the_loss_and_its_gradient_agree() -> None:
 def test_a_task_is_not_copied_by_accident() -> None:
     with pytest.raises(TypeError, match=r"a Task is shared, not copied: use Task\.on"):
         copy.deepcopy(task(mlp()))
+
+
+def test_a_relu_that_stands_twice_is_applied_twice() -> None:
+    """`named_children` leaves repeats out; the written-out gradient must not."""
+    torch.manual_seed(0)
+    relu = nn.ReLU()
+    module = nn.Sequential(nn.Linear(5, 6), relu, nn.Linear(6, 7), relu, nn.Linear(7, 3))
+    x, y = torch.randn(12, 5), torch.randint(0, 3, (12,))
+    task = Task(module, x, y)
+    batch = Batch(torch.arange(4)[None], torch.ones(1, 4), torch.zeros(1, dtype=torch.int64))
+    w = task.initial()["w"]
+    stacked = torch.vmap(lambda w, i, m, k: task.for_stacking().visit(Walk(w, {}, {}, w[0]), Batch(i, m, k))[0])(w[None], *batch)
+    alone, _ = task.visit(Walk(w, {}, {}, w[0]), Batch(batch.index[0], batch.live[0], batch.key[0]))
+    assert task.dense is not None
+    assert torch.allclose(stacked[0], alone, atol=1e-6)

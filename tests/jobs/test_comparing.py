@@ -106,8 +106,11 @@ def test_baselines_gain_and_distance_by_hand() -> None:
     table = result.table(numbers=True).iloc[:, 0]
     assert table["central"] == pytest.approx(central)
     assert table["local only"] == pytest.approx(np.mean(alone))
-    assert gain == {"label": "FedAvg", "skew": "Dirichlet(alpha=0.3)", "parties": list(fed.parties), "local": pytest.approx(alone),
-                    "federated": [pytest.approx(ours)] * 3}
+    own = tacit.train(fed, model="logistic", algorithm=FedAvg(lr=0.5), rounds=4, batch_size=None).history[-1]["parties"]["accuracy"]
+    assert {k: v for k, v in gain.items() if k != "local_own"} == {
+        "label": "FedAvg", "skew": "Dirichlet(alpha=0.3)", "parties": list(fed.parties), "local": pytest.approx(alone), "federated": [pytest.approx(ours)] * 3,
+        "federated_own": own}
+    assert len(gain["local_own"]) == 3
     assert distance["to_central"] == pytest.approx(central - ours)
 
 

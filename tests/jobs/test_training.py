@@ -115,10 +115,11 @@ def test_the_history_has_a_row_a_round_with_everything_in_it() -> None:
     result = train(rounds=4, per_round=3)
     assert [row["round"] for row in result.history] == [1, 2, 3, 4]
     for row in result.history:
-        assert {"round", "loss", "accuracy", "precision", "recall", "f1", "auc", "auc_error", "parties", "sampled", "bytes_up", "bytes_down",
+        assert {"round", "loss", "accuracy", "precision", "recall", "f1", "auc", "auc_error", "parties", "sampled", "tested", "bytes_up", "bytes_down",
                 "seconds"} == set(row)
         assert len(row["parties"]["accuracy"]) == PARTIES
         assert row["sampled"] == 3
+        assert row["tested"] == PARTIES
     start, before = result.events[:2]
     assert start["kind"] == "start"
     assert (before["round"], before["sampled"], before["bytes_up"], before["bytes_down"]) == (0, 0, 0, 0)
@@ -175,7 +176,13 @@ def test_ledgers_say_what_was_executed_and_what_is_ideal() -> None:
     simulated, real = train(), train(runtime="inprocess")
     assert {s.how for s in simulated.ledger.seen} == {"ideal"}
     assert {s.how for s in real.ledger.seen} == {"executed"}
-    assert {(s.party, s.sender) for s in simulated.ledger.seen} == {("server", "each of 4 parties"), ("each of 4 parties", "server")}
+    assert {(s.party, s.sender) for s in simulated.ledger.seen} == {("server", "4 parties, together"), ("4 parties, together", "server")}
+
+    def totals(ledger: Any) -> dict[str, tuple[int, int]]:
+        return {kind: (sum(s.count for s in ledger.seen if s.kind == kind), sum(s.bytes for s in ledger.seen if s.kind == kind))
+                for kind in ("Down", "Upload", "Test", "Tested")}
+
+    assert totals(simulated.ledger) == totals(real.ledger)  # the model before training is tested too, by messages
     assert {s.party for s in real.ledger.seen} == {"server", *federation().parties}
 
 

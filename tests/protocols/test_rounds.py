@@ -39,7 +39,7 @@ class Study:
         self.log.append((r, sorted(ups), self.w.tolist()))
 
     def test(self, r: int) -> dict[str, torch.Tensor] | None:
-        return {"w": self.w} if self.tests[r] else None
+        return {"w": self.w} if r >= 0 and self.tests[r] else None
 
     def tested(self, r: int, answers: dict[str, dict[str, torch.Tensor]]) -> None:
         self.answers.append((r, {name: v["seen"].tolist() for name, v in answers.items()}))
@@ -99,3 +99,12 @@ def test_a_client_that_fails_ends_the_run_and_is_named() -> None:
                                      rounds.Tested({"rows": torch.tensor(3.0), "confusion": torch.zeros(0, 0)}), Stop()], ids=lambda m: m.kind)
 def test_every_message_survives_the_wire(message: Any) -> None:
     assert decode(encode(message)) == message
+
+
+def test_the_model_before_training_is_tested_by_messages_too() -> None:
+    study, ledger = Study(NAMES, [["a"]], [False]), Ledger()
+    before = study.w.clone()
+    study.test = lambda r: {"w": study.w} if r == -1 else None  # type: ignore[method-assign]
+    InProcess().run_sync(study.programs(), ledger=ledger)
+    assert study.answers == [(-1, dict.fromkeys(NAMES, before.tolist()))]
+    assert sum(s.count for s in ledger.seen if s.kind == "Tested") == len(NAMES)

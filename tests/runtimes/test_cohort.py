@@ -18,7 +18,7 @@ import tacit
 from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
 from tacit.jobs.plan import Plan, make_plan, make_task
-from tacit.runtimes.cohort import Cohort, Kept, activation_bytes, stackable
+from tacit.runtimes.cohort import Cohort, Kept, stackable
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5
 
@@ -259,14 +259,14 @@ def test_chunks_by_memory_change_nothing(name: str, memory: float, runs: int) ->
 def test_a_small_memory_does_make_chunks() -> None:
     p = make_plan(federation(), model=smooth, batch_size=8)
     sizes = p.fed.train.sizes.numpy()
-    assert played([p], engine="stack", memory=1.0, rounds=1)._chunk(sizes) == 1
-    assert played([p], engine="stack", memory=5e4, rounds=1)._chunk(sizes) < played([p], engine="stack", memory=1e6, rounds=1)._chunk(sizes)
+    assert played([p], engine="stack", memory=1.0, rounds=1)._chunk(sizes, sizes) == 1
+    assert played([p], engine="stack", memory=5e4, rounds=1)._chunk(sizes, sizes) < played([p], engine="stack", memory=1e6, rounds=1)._chunk(sizes, sizes)
 
 
 def test_what_a_row_keeps_for_the_backward_pass_is_counted_without_touching_the_model_or_the_random_state() -> None:
     task = make_task(make_plan(federation(), model=lambda: nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, CLASSES))))
     before, state = task.initial()["buffers"], torch.get_rng_state()
-    assert activation_bytes(task) >= 4 * (FEATURES + 8)
+    assert task.bytes_kept() >= 4 * (FEATURES + 8)
     assert torch.equal(task.initial()["buffers"], before)
     assert torch.equal(torch.get_rng_state(), state)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.algorithms.types import Batch, Batches
-from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild
+from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild, _rounded
 
 
 class Pair(NamedTuple):
@@ -104,3 +104,36 @@ def test_a_stacked_plan_outside_a_stack_is_refused() -> None:
     batches.engine = FoldEngine()
     with pytest.raises(RuntimeError, match="outside a stack; use Batches for one client"):
         batches.fold(Stepper(1.0).step, _start(), {"by": torch.zeros(())}, "constant")
+
+
+def _folded(step: Any, carry: Any) -> Any:
+    """Two clients, two steps each, stacked."""
+    index, live, key, size = plans([2, 2], 3, 0)
+    engine = FoldEngine()
+    engine.lengths = [2, 2]
+
+    def one(index: Tensor, live: Tensor, key: Tensor, size: Tensor) -> Any:
+        batches = Stacked(index, live, key, size)
+        batches.engine = engine
+        return batches.fold(step, carry)
+
+    return torch.vmap(one)(index, live, key, size)
+
+
+def test_a_memory_built_in_another_order_keeps_its_names() -> None:
+    start = {"a": torch.zeros(()), "b": torch.ones(())}
+    got = _folded(lambda carry, batch: {"b": carry["b"] * 3, "a": carry["a"] + 1}, start)
+    assert got["a"].tolist() == [2, 2]
+    assert got["b"].tolist() == [9, 9]
+
+
+@pytest.mark.parametrize(("step", "words"), [
+    (lambda carry, batch: {"a": carry["a"]}, "must give back what it was given"), (lambda carry, batch: [carry["a"]], "a list was given")])
+def test_a_step_that_changes_the_form_of_its_carry_is_refused(step: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        _folded(step, {"a": torch.zeros(()), "b": torch.ones(())})
+
+
+def test_stacks_of_similar_size_share_a_recording() -> None:
+    assert [_rounded(s) for s in (1, 7, 8, 9, 15, 16, 17, 33, 100, 1000)] == [1, 7, 8, 9, 15, 16, 18, 36, 104, 1024]
+    assert all(s <= _rounded(s) <= s * 9 / 8 for s in range(8, 3000))

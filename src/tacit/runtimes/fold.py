@@ -189,7 +189,7 @@ RECORDINGS = 32  # graphs kept; each holds a copy of its stack
 
 def _rounded(s: int) -> int:
     """Up to the next of eight sizes between two powers of two: at most an eighth is computed in vain."""
-    step = max(1, 1 << (s.bit_length() - 4))
+    step = 1 << max(0, s.bit_length() - 4)
     return -(-s // step) * step
 
 
