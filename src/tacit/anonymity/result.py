@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from .hierarchies import Hierarchy
 
 
+class Homogeneous(UserWarning):
+    """Rows look alike, and have the same sensitive value too: k-anonymity hides nothing about them."""
+
+
 class Step(NamedTuple):
     """One step of an algorithm: a sentence for the reader, and its numbers for a program."""
 
