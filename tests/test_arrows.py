@@ -22,6 +22,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit": ((), ()),  # the face: fetches names when they are used
     "tacit.errors": ((), ()),
     "tacit.parameters": ((), ()),
+    "tacit.files": ((), ()),
+    "tacit.numbers": ((), ()),
     "tacit.algorithms": ((), NUMERIC),
     "tacit.aggregate": ((), NUMERIC),
     "tacit.data": ((), NUMERIC),
@@ -32,16 +34,21 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.task": (("tacit.algorithms.types", "tacit.layers", "tacit.dense"), NUMERIC),
     "tacit.evaluation": (("tacit.data.federation", "tacit.metrics", "tacit.task"), NUMERIC),
     "tacit.landscape": (("tacit.task",), NUMERIC),
-    "tacit.parties": ((), NUMERIC),
+    "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
     "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.task"), NUMERIC),  # runs `local` for all clients at once
-    "tacit.report": ((), ()),  # reads run directories and nothing else
-    "tacit.runs": ((), ()),
+    "tacit.anonymity": ((), ("numpy", "pandas")),  # tables in, tables out
+    "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
+    "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),
-    "tacit.progress": (("tacit.report.numbers",), ()),
+    "tacit.terminal": (("tacit.report.markup",), ()),
+    "tacit.progress": (("tacit.report.numbers", "tacit.report.markup"), ()),
+    "tacit.accounting": ((), NUMERIC),
+    "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
+    "tacit.synth": (("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files"), NUMERIC),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),
     "tacit.testing": (ANYTHING, NUMERIC),

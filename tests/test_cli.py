@@ -14,6 +14,7 @@ import pytest
 
 import tacit
 from tacit import algorithms, cli, data, doctor
+from tacit.errors import BadRun
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
@@ -74,7 +75,8 @@ def test_version(capsys):
     assert (done.value.code, capsys.readouterr().out) == (0, f"tacit {tacit.__version__}\n")
 
 
-@pytest.mark.parametrize("argv", [[], ["rnu"], ["run", "job.toml", "--ronds", "3"], ["run", "--out", "a", "--resume", "b"]])
+@pytest.mark.parametrize("argv", [[], ["rnu"], ["run", "job.toml", "--ronds", "3"], ["run", "--out", "a", "--resume", "b"],
+                                  ["compare", "job.toml", "--seed", "3"], ["run", "job.toml", "--jso"], ["doctor", "--deb"], ["--ver"]])
 def test_a_command_that_cannot_be_parsed_ends_with_2_and_the_usage(argv, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(argv)
@@ -110,6 +112,19 @@ def test_json_is_one_document_with_the_result_and_progress_goes_elsewhere(folder
     assert "round 3/3" in err
 
 
+@pytest.mark.parametrize("argv", [["--json", "algorithms", "FedAvg"], ["algorithms", "FedAvg", "--json"], ["--json", "algorithms", "--json", "FedAvg"],
+                                  ["--json", "data", "list"]])
+def test_json_may_stand_before_the_verb_and_after_it(capsys, argv):
+    code, out, _ = run(capsys, *argv)
+    assert code == 0
+    assert json.loads(out)
+
+
+def test_debug_may_stand_before_the_verb(folder, capsys):
+    assert "Traceback" in run(capsys, "--debug", "run", "jbo.toml")[2]
+    assert "Traceback" not in run(capsys, "run", "jbo.toml")[2]
+
+
 def test_quiet_says_nothing(folder, capsys):
     assert run(capsys, "run", "job.toml", "--quiet") == (0, "", "")
 
@@ -131,6 +146,28 @@ def test_the_command_line_changes_what_the_file_says(folder, capsys):
     assert value["job"]["algorithm"]["mu"] == 0.5
 
 
+@pytest.mark.parametrize(("changes", "model", "algorithm"), [
+    (["model=logistic"], {"name": "logistic"}, {}),
+    (["model=mlp", "model.hidden=[5]"], {"name": "mlp", "hidden": [5]}, {}),
+    (["algorithm=FedProx", "algorithm.mu=.5"], {}, {"name": "FedProx", "mu": 0.5}),
+    (["algorithm.lr=0.3"], {}, {"name": "FedAvg", "lr": 0.3}),
+    (["algorithm.lr=0.3", "algorithm.name=FedNova"], {}, {"name": "FedNova", "lr": 0.3}),
+    (["algorithm.solver.momentum=0.9"], {}, {"name": "FedAvg"}),
+    (["algorithm.solver=Adam", "algorithm.solver.beta1=0.5"], {}, {"name": "FedAvg"})])
+def test_a_change_may_name_what_the_job_leaves_to_the_default(folder, capsys, changes, model, algorithm):
+    (folder / "bare.toml").write_text(SMALL.replace('[model]\nname = "logistic"\n', ""), encoding="utf-8")
+    job = answer(capsys, "run", "bare.toml", "--rounds", "1", *(word for change in changes for word in ("--set", change)))["job"]
+    assert job["model"] | model == job["model"]
+    assert job["algorithm"] | algorithm == job["algorithm"]
+    assert job["algorithm"]["solver"]["name"] == ("Adam" if "Adam" in changes[0] else "SGD")
+    assert job["algorithm"]["solver"].get("momentum", 0) == (0.9 if "momentum" in changes[0] else 0)
+
+
+def test_a_model_that_is_not_named_may_be_changed(folder, capsys):
+    (folder / "bare.toml").write_text(SMALL.replace('[model]\nname = "logistic"\n', ""), encoding="utf-8")
+    assert answer(capsys, "run", "bare.toml", "--rounds", "1", "--set", "model.hidden=[64]")["job"]["model"] == {"name": "mlp", "hidden": [64]}
+
+
 def test_the_command_line_gives_what_python_gives(folder, capsys):
     value = answer(capsys, "run", "job.toml")
     fed = data.gaussian_blobs(rows=200).split(4, skew=data.IID())
@@ -145,6 +182,12 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
     (["run", "job.toml", "--rounds", "many"], "job.toml, train: rounds is 'many'; it must be a whole number."),
     (["run", "job.toml", "--rounds", "0"], "rounds is 0; it must be a whole number of at least 1."),
     (["run", "job.toml", "--device", "gpu"], "device is 'gpu'"),
+    (["run", "job.toml", "--set", "algorithm.lr=-1"], "FedAvg: lr is -1; it must be a number above 0."),
+    (["run", "job.toml", "--set", "algorithm.lr=-.5"], "FedAvg: lr is -0.5; it must be a number above 0."),
+    (["run", "job.toml", "--set", "algorithm.solver.momentum=2"], "SGD: momentum is 2; it must be a number at least 0 and below 1."),
+    (["run", "job.toml", "--set", "modle=mlp"], "'modle=mlp' changes nothing: write it as TABLE.KEY=VALUE"),
+    (["run", "job.toml", "--set", "model=mpl"], "job.toml, model: 'mpl' is not known here. Did you mean 'mlp'?"),
+    (["run", "job.toml", "--set", "train=5"], "'train=5' changes nothing"),
     (["run", "job.toml", "--set", "train.engine=fast"], "engine is 'fast'; it must be one of 'auto', 'stack', 'each'."),
     (["run", "job.toml", "--set", "model.name=cnn"], "model 'cnn' needs images"),
     (["run", "bad.toml"], "bad.toml is not TOML"),
@@ -160,6 +203,8 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
     (["data", "show", "iris", "--skew", "Dirichlet", "--alfa", "1"], "'alfa' is not known here"),
     (["data", "show", "iris", "--parties", "1000"], "parties is 1000; it must be a whole number from 1 to 120"),
     (["data", "show", "iris", "alpha"], "'alpha' is not understood"),
+    (["data", "show", "iris", "--alpha", ".5"], "data show: --alpha belongs to Dirichlet and Quantity, and no skew was asked for. Add --skew Dirichlet"),
+    (["data", "show", "iris", "--skew", "iid", "--sigma", "1"], "--sigma belongs to FeatureNoise, and the skew is IID. Add --skew FeatureNoise"),
     (["data", "show", "iris", "--plot", "no/where.svg"], "no/where.svg cannot be written"),
 ])
 def test_what_the_user_can_put_right_is_one_paragraph_and_exit_code_2(folder, capsys, argv, said):
@@ -266,6 +311,41 @@ def test_ctrl_c_ends_with_130_and_the_command_that_goes_on(folder, capsys):
     assert answer(capsys, "run", "--resume", "stop me")["history"][-1]["round"] == 120
 
 
+def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, capsys):
+    slow = slow_job(folder).read_text(encoding="utf-8").replace("[algorithm]", "[[algorithms]]").replace("seed = 3", "seeds = 2")
+    (folder / "slow.toml").write_text(slow + '[[algorithms]]\nname = "FedAvg"\n', encoding="utf-8")
+    started = process("--json", "compare", "slow.toml", "--out", "stop me", cwd=folder)
+    begun(started, folder / "stop me" / "runs" / "00-scaffold-bycolumn-column-hospital-0")
+    started.send_signal(signal.SIGINT)
+    out, err = started.communicate(timeout=60)
+    assert started.returncode == 130
+    left = len(list((folder / "stop me" / "runs").iterdir()))
+    said = (f"stopped. 'stop me' keeps the {left} runs that were begun, 0 of them finished; see them with: tacit report 'stop me'. "
+            "A comparison cannot be resumed: start it again with another --out.")
+    assert err.splitlines()[-1] == f"tacit: {said}"
+    assert json.loads(out) == {"error": {"kind": "Stopped", "message": said}}
+    assert answer(capsys, "report", "stop me")["runs"] == left
+    Path("stop me/compare.json").write_text("{}", encoding="utf-8")
+    assert cli._left(Path("stop me")) == " The comparison itself is done and in 'stop me'; write its report with: tacit report 'stop me'"
+
+
+def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
+    fed = data.gaussian_blobs(rows=100).split(2)
+    tacit.train(fed, model="logistic", rounds=1, out="py")
+    with pytest.raises(BadRun) as refused:
+        tacit.train(fed, model="logistic", rounds=1, out="py")
+    assert str(refused.value) == "py already holds a run. Go on with it by resume=True, or give another directory."
+    for argv, words in ((["run", "job.toml", "--out", "py"], "py already holds a run, which is never written over. Give another --out."),
+                        (["run", "py/job.toml"], "py/job.toml is the job of a run that was started from Python, with data that only that program has."),
+                        (["run", "--resume", "py"], "py was started from Python, with data that only that program has. Resume it there")):
+        code, _, err = run(capsys, *argv)
+        assert code == 2
+        assert words in err
+    assert run(capsys, "run", "job.toml", "--out", "x")[0] == 0
+    with pytest.raises(BadRun, match=r"x already holds a run\. Go on with it by resume=True \(`tacit run --resume x`\), or give another directory\."):
+        tacit.train(fed, model="logistic", rounds=1, out="x")
+
+
 def test_a_finished_run_may_be_resumed_and_stays_as_it_is(folder, capsys):
     first = answer(capsys, "run", "job.toml", "--out", "x")
     again = answer(capsys, "run", "--resume", "x")
@@ -358,6 +438,44 @@ def test_data_show_reads_a_table_and_draws(folder, capsys):
     value = answer(capsys, "data", "show", "patients.csv", "--label", "stage", "--by", "clinic", "--plot", "who.svg")
     assert (value["parties"], value["labels"]) == (["a", "b"], ["0", "1", "2"])
     assert "<svg" in Path("who.svg").read_text(encoding="utf-8")
+
+
+EVIL = ["[/b]", "[bold red]x", "\\[", "[link=file:///etc/passwd]y[/link]", "a\x1b[2Jb"]
+
+
+@pytest.fixture
+def evil(folder) -> Path:
+    """A table whose columns, labels and hospitals have names that a terminal could take for something else."""
+    rows = "\n".join(f'{i % 7},"{EVIL[i % 5]}","{EVIL[(i // 5) % 5]}"' for i in range(150))
+    (folder / "evil[red].csv").write_text(f'age,"[/b]",stage\n{rows}\n', encoding="utf-8")
+    return folder
+
+
+def test_names_in_brackets_are_shown_as_they_are(evil, capsys):
+    code, out, _ = run(capsys, "data", "show", "evil[red].csv", "--label", "stage", "--by", "[/b]")
+    assert code == 0
+    for name in EVIL[:4]:
+        assert out.count(name) >= 2, name  # as a party and as a label
+    assert "\x1b" not in out
+    code, out, _ = run(capsys, "algorithms", "FedAvg")
+    assert code == 0
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_and_a_comparison_of_parties_named_in_brackets_get_through(evil, capsys, monkeypatch, terminal):
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    (evil / "evil.toml").write_text('[data]\npath = "evil[red].csv"\nlabel = "stage"\nby = "[/b]"\n[model]\nname = "logistic"\n[train]\nrounds = 2\n',
+                                    encoding="utf-8")
+    code, out, err = run(capsys, "run", "evil.toml", "--out", "x[red]")
+    assert (code, "Markup" in err) == (0, False)
+    assert "x[red]" in out
+    code, out, _ = run(capsys, "report", "x[red]")
+    assert (code, out) == (0, "x[red]/report.html\n")
+    code, out, err = run(capsys, "compare", "evil.toml", "--out", "both")
+    assert (code, "Markup" in err) == (0, False)
+    assert "ByColumn(column='[/b]')" in out
+    assert terminal or "\x1b" not in out + err
 
 
 def test_data_show_says_when_parties_are_left_out(capsys):

@@ -66,6 +66,14 @@ def numbers() -> data.Federation:
     return data.from_arrays(rng.normal(size=(30, 4)), rng.normal(size=30)).split(2, seed=0)
 
 
+def pixels() -> data.Federation:
+    return data.digits().split(2, seed=0)
+
+
+def images() -> data.Federation:
+    return data.digits(images=True).split(2, seed=0)
+
+
 class Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +100,10 @@ def frozen() -> nn.Module:
     (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
     (tiny, frozen, r"train: every parameter of model 'frozen' is frozen \(requires_grad=False\)"),
     (tiny, models.MLP((0,)), r"MLP: hidden is \(0,\); it must be whole numbers of at least 1"),
-    (tiny, "lstm", r"train: model 'lstm' cannot take rows of shape \(4,\)"),
+    (tiny, "lstm", r"train: model 'lstm' cannot take rows of shape \(4,\): it reads whole-number tokens \(from_arrays\(…, tokens=True\)\), and these rows "
+                   r"hold fractions\. Give a model made for this data"),
+    (pixels, "lstm", r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens"),
+    (images, "lstm", r"model 'lstm' needs rows of tokens, one after the other, and these rows have shape \(1, 8, 8\)\. Use 'cnn' or 'mlp'\."),
     (numbers, nn.Linear(4, 2), r"gives outputs of shape \(2,\); arrays has one number to predict, so it must give one a row\."),
 ], ids=str)
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(fed: Any, model: Any, words: str) -> None:

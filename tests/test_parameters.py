@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 from hypothesis import given, settings
@@ -166,3 +167,45 @@ def test_the_sentence_has_room_for_advice():
 def test_a_word_with_one_letter_missing_finds_its_way(word, at):
     typed = word[: at % len(word)] + word[at % len(word) + 1 :]
     assert nearest(typed, list(algorithms.ALL)).startswith("Did you mean")
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, np.float32("inf"), np.True_, 10**400])
+def test_a_number_is_finite(value):
+    with pytest.raises(BadParameter, match=r"FedProx: mu is .*; it must be a number at least 0\."):
+        check(algorithms.FedProx(mu=value))
+
+
+@pytest.mark.parametrize(("given_", "plain"), [(np.float32(0.5), 0.5), (np.float64(0.1), 0.1), (np.int64(2), 2), (np.float16(0.25), 0.25)])
+def test_numbers_of_numpy_are_numbers_and_become_plain_ones(given_, plain):
+    thing = check(algorithms.FedProx(mu=given_))
+    assert (type(thing.mu), thing.mu) == (type(plain), plain)
+    assert thing == algorithms.FedProx(mu=plain)
+    assert tomllib.loads(tomli_w.dumps(to_table(thing)))["mu"] == plain
+    assert type(check(algorithms.Cosine(rounds=np.int32(7))).rounds) is int
+    with pytest.raises(BadParameter, match=r"rounds is .*; it must be a whole number at least 1"):
+        check(algorithms.Cosine(rounds=np.float32(7)))
+
+
+SOLVERS_SAID = r"; it must be a local solver: SGD\(…\) or Adam\(…\)\."
+SCHEDULES_SAID = r"; it must be a schedule: Exponential\(…\) or Inverse\(…\) or Cosine\(…\), or None\."
+
+
+@pytest.mark.parametrize(("thing", "words"), [
+    (algorithms.FedAvg(solver=algorithms.Cosine()), r"FedAvg: solver is Cosine\(rounds=100\)" + SOLVERS_SAID),
+    (algorithms.FedAvg(solver=algorithms.FedAvg()), r"FedAvg: solver is FedAvg\(.*" + SOLVERS_SAID),
+    (algorithms.FedProx(solver="Adam"), "FedProx: solver is 'Adam'" + SOLVERS_SAID),
+    (algorithms.Scaffold(solver=algorithms.SGD), "Scaffold: solver is <class .*SGD'>" + SOLVERS_SAID),
+    (algorithms.FedNova(solver=algorithms.Cosine()), r"FedNova: solver is Cosine\(rounds=100\)" + SOLVERS_SAID),
+    (algorithms.SGD(schedule=algorithms.Adam()), r"SGD: schedule is Adam\(.*" + SCHEDULES_SAID),
+    (algorithms.FedAvg(solver=algorithms.SGD(schedule="Cosine")), "SGD: schedule is 'Cosine'" + SCHEDULES_SAID)])
+def test_a_part_of_another_kind_is_refused_with_the_choices(thing, words):
+    with pytest.raises(BadParameter, match=words):
+        check(thing)
+
+
+def test_a_solver_of_ones_own_may_stand_where_ours_do():
+    @dataclass(frozen=True)
+    class Mine(algorithms.SGD):
+        pass
+
+    assert check(algorithms.FedAvg(solver=Mine())).solver == Mine()

@@ -19,10 +19,11 @@ from typing import Any
 
 from . import commands
 from .errors import BadParameter, BadRun, TacitError
+from .report.markup import plain
+from .terminal import grid, heat_map
 
 SHORTCUTS = {"rounds": "train.rounds", "seed": "train.seed", "seeds": "train.seeds", "device": "train.device", "data-dir": "data.data_dir"}
 WIDTH = 160  # of tables that go to a file or a program, which has no width
-MOST_PARTIES = 40  # rows of the heat map in a terminal; the plot has them all
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,13 +34,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     args.code = 0
     args.resume_with = ""  # the command that goes on from where a run stood, once it has a directory
+    args.left = lambda: f" Go on with: {args.resume_with}" if args.resume_with else ""  # what a stopped command leaves behind
     try:
         _say(args, args.do(args))
         return args.code
     except TacitError as error:
         return _failed(args, 2, type(error).__name__, str(error))
     except KeyboardInterrupt:
-        return _failed(args, 130, "Stopped", "stopped." + (f" Go on with: {args.resume_with}" if args.resume_with else ""))
+        return _failed(args, 130, "Stopped", f"stopped.{args.left()}")
     except BrokenPipeError:  # whoever read our output has enough, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -53,7 +55,7 @@ def _failed(args: argparse.Namespace, code: int, kind: str, message: str) -> int
         import traceback
 
         traceback.print_exc()
-    print(f"tacit: {message}", file=sys.stderr)
+    print(f"tacit: {plain(message)}", file=sys.stderr)
     if args.json:
         print(json.dumps({"error": {"kind": kind, "message": message, **({"resume": args.resume_with} if args.resume_with else {})}}))
     return code
@@ -82,14 +84,23 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Options in full: `compare --seed 3` is a mistake to be told, not a short form of --seeds."""
+
+    def __init__(self, **more: Any):
+        super().__init__(**{"allow_abbrev": False, **more})
+
+
 def _parser() -> argparse.ArgumentParser:
     import tacit
 
-    parser = argparse.ArgumentParser(prog="tacit", description="Parties learn together and tell each other nothing they do not have to.")
+    parser = _Parser(prog="tacit", description="Parties learn together and tell each other nothing they do not have to.")
     parser.add_argument("--version", action="version", version=f"tacit {tacit.__version__}")
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument("--json", action="store_true", help="print one JSON document, for programs")
-    shared.add_argument("--debug", action="store_true", help="when something fails, show where in the code")
+    shared = _Parser(add_help=False)
+    for place in (parser, shared):  # before the verb and after it: a verb that was not told must not unsay it, hence no default there
+        silent: dict[str, Any] = {"default": argparse.SUPPRESS} if place is shared else {}
+        place.add_argument("--json", action="store_true", help="print one JSON document, for programs", **silent)
+        place.add_argument("--debug", action="store_true", help="when something fails, show where in the code", **silent)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
 
     def verb(parent: Any, name: str, do: Callable[..., Any], text: str, **more: Any) -> argparse.ArgumentParser:
@@ -152,7 +163,9 @@ def _out(args: argparse.Namespace) -> Path:
     if args.out is not None:
         out = Path(args.out)
         if (out / "events.jsonl").exists() or (out / "compare.json").exists() or (out / "runs").exists():
-            again = f"Go on with it by --resume {out}, or give" if (out / "events.jsonl").exists() else "Give"
+            from .runs import begun_by_job
+
+            again = f"Go on with it by --resume {out}, or give" if begun_by_job(out) else "Give"
             raise BadRun(f"{out} already holds a run, which is never written over. {again} another --out.")
         return out
     stem = Path("runs") / Path(args.job).stem
@@ -200,18 +213,33 @@ def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     from .progress import Watch
 
-    with Watch(args.quiet, many=True, began=lambda: _keep(out, job)) as watch:
+    def began() -> None:
+        _keep(out, job)
+        args.left = lambda: _left(out)
+
+    with Watch(args.quiet, many=True, began=began) as watch:
         found = tacit.compare(feds, **told, out=out, watch=watch)
     report = found.report(out / "report.html")
     value = {"comparison": str(out), "report": str(report), **found.summary}
 
     def show(console: Any) -> None:
         table = found.table()
-        console.print(_grid(["", *map(str, table.columns)], [[str(name), *map(str, row)] for name, row in table.iterrows()]))
+        console.print(grid(["", *map(str, table.columns)], [[str(name), *map(str, row)] for name, row in table.iterrows()]))
         text = "\n".join(["", *found.verdict, "", f"comparison  {out}", f"report      {report}"])
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     return value, show
+
+
+def _left(out: Path) -> str:
+    """What a stopped comparison leaves, and what can be done with it."""
+    where = shlex.quote(str(out))
+    if (out / "compare.json").exists():
+        return f" The comparison itself is done and in {where}; write its report with: tacit report {where}"
+    runs = [p for p in (out / "runs").glob("*") if p.is_dir()]
+    done = sum((p / "ledger.json").exists() for p in runs)
+    return (f" {where} keeps the {len(runs)} runs that were begun, {done} of them finished; see them with: tacit report {where}. "
+            "A comparison cannot be resumed: start it again with another --out.")
 
 
 def _keep(out: Path, job: Any) -> None:
@@ -240,14 +268,16 @@ def _data_list(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
                                                             for f in dataclasses.fields(cls)}} for name, cls in data.SKEWS.items()]
 
     def show(console: Any) -> None:
-        console.print(_grid(["data set", "what it is", "its files"], [[s["name"], s["about"], s["files"]["text"]] for s in sets]), "")
+        console.print(grid(["data set", "what it is", "its files"], [[s["name"], s["about"], s["files"]["text"]] for s in sets]), "")
         rows = [[s["name"], s["about"], ", ".join(k if v is None else f"{k}={v}" for k, v in s["parameters"].items())] for s in skews]
-        console.print(_grid(["skew", "what it does", "parameters"], rows))
+        console.print(grid(["skew", "what it does", "parameters"], rows))
 
     return {"datasets": sets, "skews": skews}, show
 
 
 def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    import inspect
+
     from . import config, data
 
     file = args.name.lower().removesuffix(".gz").endswith((".csv", ".parquet", ".pq"))
@@ -257,8 +287,15 @@ def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     if args.parties is not None:
         table["parties"] = config.value_of(args.parties)
     own = {k.lower(): v for k, v in data.SKEWS.items()}.get(str(args.skew).lower())
+    takes = [] if file or args.name not in data.ALL else [data.ALL[args.name], data.Dataset.split]
+    others = [name for function in takes for name in inspect.signature(function).parameters]
     for key, value in _pairs(args.rest):
-        (skew if own is not None and key in own.__dataclass_fields__ else table)[key] = value
+        here = own is not None and key in own.__dataclass_fields__
+        owners = [name for name, kind in data.SKEWS.items() if key in kind.__dataclass_fields__]
+        if owners and others and not here and key not in others and (own is not None or args.skew is None):
+            asked = "no skew was asked for" if own is None else f"the skew is {own.__name__}"
+            raise BadParameter(f"data show: --{key} belongs to {' and '.join(owners)}, and {asked}. Add --skew {owners[0]}, or leave --{key} out.")
+        (skew if here else table)[key] = value
     if not {"parties", "by"} & set(table) and str(args.skew).lower() != "bycolumn":
         groups = {} if file or args.name not in data.ALL or args.skew else _groups(table)
         table |= {"by": next(iter(groups))} if groups else {"parties": 10}
@@ -273,7 +310,7 @@ def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         except OSError as error:
             raise BadParameter(f"data show: {args.plot} cannot be written: {error.strerror}. Choose a place you may write to.") from None
         value["plot"] = args.plot
-    return value, lambda console: _heat_map(console, value)
+    return value, lambda console: heat_map(console, value)
 
 
 def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
@@ -296,37 +333,6 @@ def _groups(table: dict[str, Any]) -> Any:
     return config.from_tables({"data": {**table, "parties": 1}}, Path("data show")).dataset().groups
 
 
-def _heat_map(console: Any, seen: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    counts, labels = seen["counts"], seen["labels"]
-    most = max((n for row in counts or [] for n in row), default=1) or 1
-    title = f"{seen['name']}: {len(seen['parties']):,} parties, {sum(seen['sizes']):,} rows, {seen['skew']}"
-    console.print(Text(title), soft_wrap=True)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("party", no_wrap=True)
-    for head in ("rows", "shift", *(labels if counts else ())):
-        table.add_column(str(head), justify="right", no_wrap=True)
-    for k, party in enumerate(seen["parties"][:MOST_PARTIES]):
-        shift = "–" if seen["shift"] is None else f"{seen['shift'][k]:.2f}"
-        cells = [] if counts is None else [Text(str(n) if n else "·", style=_shade(n / most)) for n in counts[k]]
-        table.add_row(str(party), f"{seen['sizes'][k]:,}", shift, *cells)
-    console.print(table)
-    if len(seen["parties"]) > MOST_PARTIES:
-        console.print(f"… and {len(seen['parties']) - MOST_PARTIES:,} more parties; --plot FILE.svg draws them all.")
-    console.print(f"{seen['test_rows']:,} test rows. Shift: how far a party's features lie from everyone's mean, in standard deviations.",
-                  highlight=False)
-    for note in seen["notes"]:
-        console.print(f"note: {note}", markup=False, highlight=False)
-
-
-def _shade(share: float) -> str:
-    """Pale to deep blue, the writing always readable on it."""
-    red, green, blue = (round(255 - share * (255 - end)) for end in (8, 64, 140))
-    return f"{'white' if share > 0.45 else 'black'} on rgb({red},{green},{blue})"
-
-
 # --- report, algorithms, doctor ----------------------------------------------------------------------------------------------------
 
 def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -335,7 +341,7 @@ def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     runs, comparison = report.read(args.run)
     path = report.write(args.output or Path(args.run) / "report.html", runs, comparison)
     value = {"report": str(path), "runs": len(runs), "finished": all(r.finished for r in runs)}
-    return value, lambda console: console.print(str(path), highlight=False, soft_wrap=True)
+    return value, lambda console: console.print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
 def _algorithms(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -356,12 +362,12 @@ def _algorithms(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     def show(console: Any) -> None:
         if args.name is None:
             rows = [[a["name"], a["about"], ", ".join(short(p) for p in a["parameters"])] for a in listed]
-            console.print(_grid(["algorithm", "what it does", "parameters"], rows))
+            console.print(grid(["algorithm", "what it does", "parameters"], rows))
             console.print(f"Parts: {', '.join(algorithms.PARTS)}. One in full: tacit algorithms FedProx", highlight=False)
             return
         for a in listed:
             console.print(f"{a['name']}\n\n{a['text']}\n\n{a['paper']}\n", markup=False, highlight=False)
-            console.print(_grid(["parameter", "may be", "is"], [[short(p), p["allowed"], p["doc"]] for p in a["parameters"]]))
+            console.print(grid(["parameter", "may be", "is"], [[short(p), p["allowed"], p["doc"]] for p in a["parameters"]]))
 
     return {"algorithms": listed}, show
 
@@ -371,7 +377,7 @@ def _doctor(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     found = examine()
     args.code = 0 if found["self_test"]["ok"] else 1
-    return found, lambda console: console.print(_grid(["", ""], [[k, v] for k, v in found["lines"]]))
+    return found, lambda console: console.print(grid(["", ""], [[k, v] for k, v in found["lines"]]))
 
 
 def _about(thing: Any) -> str:
@@ -382,18 +388,6 @@ def _lines(thing: Any) -> str:
     import inspect
 
     return inspect.getdoc(thing) or ""
-
-
-def _grid(head: list[str], rows: list[list[str]]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=any(head), expand=False)
-    for i, title in enumerate(head):
-        table.add_column(title, no_wrap=i == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # Text: a name in [brackets] is no markup
-    return table
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import re
 import tomllib
 import types
 import typing
@@ -27,9 +28,12 @@ from typing import Any
 
 from .errors import BadJob, BadParameter, BadRun
 from .parameters import bad, from_table, nearest, to_table
+from .runs import made_in_python
 
 NONE = "none"
+NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
 TABLES = ("data", "model", "algorithm", "algorithms", "train")
+USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
 OURS = ("fed", "feds", "model", "algorithm", "algorithms", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
 
@@ -105,6 +109,9 @@ def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
         beside = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
         raise BadJob(f"there is no job file {file}. " + (nearest(str(file), beside) if beside else "Check the path."))
     tables = _read(file)
+    if made_in_python(tables):
+        raise BadJob(f"{file} is the job of a run that was started from Python, with data that only that program has. Run that program again; "
+                     "for the command line write a job file whose [data] has a `name` or a `path`.")
     for change in changes:
         _change(tables, change)
     return from_tables(tables, file)
@@ -122,7 +129,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(f"{directory} holds no run to resume: there is no job.toml in it. Give a directory that `tacit run` wrote.")
-    if _read(file).get("data", {}).get("made_in") == "python":
+    if made_in_python(_read(file)):
         raise BadRun(f"{directory} was started from Python, with data that only that program has. Resume it there: "
                      f"tacit.train(…, out={str(directory)!r}, resume=True).")
     job = load(file)
@@ -144,12 +151,11 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
         if one in table and f"{one}s" in table:
             raise BadJob(f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list `{one}s` for a comparison.")
     skews = [_made(t, data.SKEWS, f"{where}, {at}") for at, t in _listed(where, "data.skew", raw.get("skew"), raw.get("skews"))]
-    rooms: dict[str, Mapping[str, type]] = {"solver": algorithms.solvers.ALL, "schedule": algorithms.schedules.ALL}
-    listed = _listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", {"name": "FedAvg"})]
+    listed = _listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", USUAL["algorithm"])]
     several = "algorithms" in tables or "skews" in raw
     values = _data(raw, skews, file)
-    model = _made(tables.get("model", "mlp"), models.ALL, f"{where}, model")
-    chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}", rooms) for at, t in listed)
+    model = _made(tables.get("model", USUAL["model"]), models.ALL, f"{where}, model")
+    chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
     return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several)
 
@@ -165,12 +171,18 @@ def _change(tables: dict[str, Any], change: str) -> None:
     """Lay "train.rounds=5" over the tables; the value is TOML, or else text."""
     path, equals, text = change.partition("=")
     *outer, last = keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys) or len(keys) < 2:
-        raise BadJob(f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or algorithm.solver.momentum=0.9.")
+    if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm")):
+        raise BadJob(f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or algorithm.solver.momentum=0.9, "
+                     "or as model=NAME or algorithm=NAME.")
     here: Any = tables
     try:
         for key in outer:
-            here = here[int(key)] if isinstance(here, list) else here.setdefault(key, {})
+            if isinstance(here, list):
+                here = here[int(key)]
+                continue
+            if key in (*USUAL, "skew", "schedule") and isinstance(here.get(key), str):  # a name alone, which may have parameters now
+                here[key] = {"name": here[key]}
+            here = here.setdefault(key, {"name": USUAL[key]} if key in USUAL else {})
         here[int(last) if isinstance(here, list) else last] = value_of(text)
     except (TypeError, ValueError, IndexError, AttributeError):
         raise BadJob(f"{change!r} does not fit this job: {'.'.join(outer)} is no table here. "
@@ -182,7 +194,8 @@ def value_of(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        return text.strip()
+        text = text.strip()
+        return float(text) if NUMBER.fullmatch(text) else text
 
 
 def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
@@ -268,9 +281,8 @@ def _hints(function: Any) -> dict[str, Any]:
     return {name: hints.get(name, Any) for name in inspect.signature(function).parameters}
 
 
-def _made(table: Any, members: Mapping[str, type], where: str, rooms: Mapping[str, Mapping[str, type]] | None = None) -> Any:
+def _made(table: Any, members: Mapping[str, type], where: str) -> Any:
     """A constructor from its table. Each name only where it belongs: no solver for an algorithm, no schedule for a solver."""
-    rooms = rooms or {}
     if isinstance(table, str):
         table = {"name": table}
     if not isinstance(table, Mapping):
@@ -281,11 +293,11 @@ def _made(table: Any, members: Mapping[str, type], where: str, rooms: Mapping[st
     hints = typing.get_type_hints(cls)
     for f in dataclasses.fields(cls):
         if f.name in table and f.metadata.get("kind") == "part":
-            _made(table[f.name], rooms[f.name], f"{where}.{f.name}", rooms)
+            _made(table[f.name], f.metadata["of"].members, f"{where}.{f.name}")
         elif f.name in table and not f.metadata:
             _value(where, f.name, table[f.name], hints[f.name])
     try:
-        return from_table(table, {**{k: v for room in rooms.values() for k, v in room.items()}, **members}, where)
+        return from_table(table, members, where)
     except BadParameter as error:
         raise BadJob(f"{where}: {error}") from None
 

@@ -119,6 +119,8 @@ class _Characters(nn.Module):
         self.out = nn.Linear(hidden, vocabulary)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_floating_point():  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
+            raise ValueError("it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions")
         return self.out(self.lstm(self.embed(x.long()))[0][:, -1])
 
 
@@ -131,6 +133,8 @@ class LSTM:
     layers: int = whole(2, least=1, doc="layers")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        if len(shape) != 1:
+            raise BadParameter(f"model 'lstm' needs rows of tokens, one after the other, and these rows have shape {shape}. Use 'cnn' or 'mlp'.")
         return _Characters(outputs, self.embedding, self.hidden, self.layers)
 
 

@@ -9,15 +9,31 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 from .errors import BadJob, BadParameter
 
 
+class Kind(NamedTuple):
+    """What may stand as a `part`: what it is called, those there are, and the verbs by which one of somebody's own is known."""
+
+    what: str
+    members: Mapping[str, type]
+    verbs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.what}: {' or '.join(f'{name}(…)' for name in self.members)}"
+
+    def fits(self, value: Any) -> bool:
+        return all(hasattr(value, verb) for verb in self.verbs)
+
+
 def real(default: Any = dataclasses.MISSING, *, above: float | None = None, least: float | None = None, below: float | None = None,
          most: float | None = None, none: bool = False, doc: str = "") -> Any:
-    """A number in an interval; `above`/`below` are open ends, `least`/`most` closed ones; `none` also allows None."""
+    """A finite number in an interval; `above`/`below` are open ends, `least`/`most` closed ones; `none` also allows None."""
     return _field(default, kind="a number", above=above, least=least, below=below, most=most, none=none, doc=doc)
 
 
@@ -36,9 +52,9 @@ def flag(default: bool, doc: str = "") -> Any:
     return _field(default, kind="flag", none=False, doc=doc)
 
 
-def part(default: Any, doc: str = "", none: bool = False) -> Any:
-    """Another constructor of ours (a local solver, a schedule): checked in its turn."""
-    return _field(default, kind="part", none=none, doc=doc)
+def part(default: Any, doc: str = "", none: bool = False, of: Kind | None = None) -> Any:
+    """Another constructor (a local solver, a schedule), of the kind `of`: checked in its turn."""
+    return _field(default, kind="part", none=none, doc=doc, of=of)
 
 
 def _field(default: Any, **metadata: Any) -> Any:
@@ -52,7 +68,7 @@ def allowed(meta: Mapping[str, Any]) -> str:
     elif meta["kind"] == "flag":
         words = "True or False"
     elif meta["kind"] == "part":
-        words = "one of tacit's own objects"
+        words = "one of tacit's own objects" if meta["of"] is None else str(meta["of"])
     else:
         ends = [("above", "above"), ("least", "at least"), ("below", "below"), ("most", "at most")]
         limits = [f"{word} {meta[end]:g}" for end, word in ends if meta[end] is not None]
@@ -69,11 +85,18 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
         case "flag":
             return isinstance(value, bool)
         case "part":
-            return dataclasses.is_dataclass(value)
-    if isinstance(value, bool) or not isinstance(value, int if meta["kind"] == "a whole number" else (int, float)):
+            return dataclasses.is_dataclass(value) and not isinstance(value, type) and (meta["of"] is None or meta["of"].fits(value))
+    if isinstance(value, bool) or not isinstance(value, Integral if meta["kind"] == "a whole number" else Real):  # numpy's numbers are both
         return False
-    return (value == value and (meta["above"] is None or value > meta["above"]) and (meta["least"] is None or value >= meta["least"])
+    return (_finite(value) and (meta["above"] is None or value > meta["above"]) and (meta["least"] is None or value >= meta["least"])
             and (meta["below"] is None or value < meta["below"]) and (meta["most"] is None or value <= meta["most"]))
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> BadParameter:
@@ -91,6 +114,8 @@ def check(thing: Any) -> Any:
             raise bad(type(thing).__name__, field.name, value, allowed(field.metadata))
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
+        elif isinstance(value, Real) and type(value) not in (bool, int, float):  # numpy's: the same value as a plain number, which a job file can hold
+            object.__setattr__(thing, field.name, int(value) if isinstance(value, Integral) else float(value))
     if hasattr(thing, "check"):  # what holds between the fields
         thing.check()
     return thing
@@ -126,7 +151,7 @@ def nearest(word: str, words: list[str]) -> str:
 
 
 def from_table(table: Mapping[str, Any] | str, members: Mapping[str, type], where: str) -> Any:
-    """The reverse of `to_table`. `members` maps the names that may stand here; nested tables are looked up in it as well."""
+    """The reverse of `to_table`. `members` maps the names that may stand here; parts that do not say their kind are looked up in it as well."""
     if isinstance(table, str):
         table = {"name": table}
     name = table.get("name")
@@ -143,8 +168,11 @@ def from_table(table: Mapping[str, Any] | str, members: Mapping[str, type], wher
             continue
         if key not in fields:
             raise BadJob(f"{where}: {cls.__name__} has no parameter {key!r}. {nearest(key, list(fields))}")
-        nested = fields[key].metadata.get("kind") == "part"
-        given[key] = from_table(value, members, f"{where}.{key}") if nested else tuple(value) if isinstance(value, list) else value
+        if fields[key].metadata.get("kind") == "part":
+            of = fields[key].metadata["of"]
+            given[key] = from_table(value, members if of is None else of.members, f"{where}.{key}")
+        else:
+            given[key] = tuple(value) if isinstance(value, list) else value
     try:
         return check(cls(**given))
     except TypeError as error:

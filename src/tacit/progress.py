@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .report.markup import plain
 from .report.numbers import shown, span
 
 WORDS = {"accuracy": "accuracy", "loss": "loss", "epsilon": "ε"}
@@ -35,7 +36,8 @@ class Watch:
         if console.is_terminal and not self.quiet:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            words = TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[said]}"), TextColumn("eta")
+            words = (TextColumn("{task.description}", markup=False), BarColumn(20), TextColumn("{task.fields[said]}", markup=False),
+                     TextColumn("eta"))  # a skew's name may hold [brackets]
             self._bar = Progress(*words, TimeRemainingColumn(), console=console, transient=True)
             self._task = self._bar.add_task("preparing", total=self.rounds or None, said="")
             self._bar.start()
@@ -76,7 +78,7 @@ class Watch:
 
     def _begin(self, labels: list[str]) -> None:
         """The runs of a comparison come in stacks: all their starts, then their rounds."""
-        name = " and ".join(dict.fromkeys(labels)) + (f", {len(labels)} runs side by side" if len(labels) > 1 else "")
+        name = plain(" and ".join(dict.fromkeys(labels))) + (f", {len(labels)} runs side by side" if len(labels) > 1 else "")
         if self._bar is not None:
             self._bar.reset(self._task, total=self.rounds, description=name, said="")
         elif self.many:
@@ -85,6 +87,7 @@ class Watch:
     def _line(self, text: str) -> None:
         if self.quiet:
             return
+        text = plain(text)
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:

@@ -27,7 +27,7 @@ def free(directory: str | Path) -> Path:
     """A place for a new run, or BadRun. Nothing is written."""
     path = Path(directory)
     if (path / "events.jsonl").exists():
-        how = "" if made_in_python(_job(path)) else f" (`tacit run --resume {path}`)"
+        how = f" (`tacit run --resume {path}`)" if begun_by_job(path) else ""
         raise BadRun(f"{path} already holds a run. Go on with it by resume=True{how}, or give another directory.")
     if path.exists() and not path.is_dir():
         raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
@@ -40,12 +40,13 @@ def made_in_python(job: Mapping[str, Any]) -> bool:
     return isinstance(data, Mapping) and data.get("made_in") == "python"
 
 
-def _job(directory: Path) -> dict[str, Any]:
-    """What a run was asked, or nothing where that can no longer be read."""
+def begun_by_job(directory: Path) -> bool:
+    """Whether a directory holds a run that a job file describes, so that the command line can go on with it."""
     try:
-        return tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
+        job = tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return {}
+        return False
+    return (directory / "events.jsonl").exists() and not made_in_python(job)
 
 
 START_ANEW = "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run anew in another directory."

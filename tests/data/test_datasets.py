@@ -12,7 +12,7 @@ import torch
 
 from tacit import data
 from tacit.data.conformance import check_dataset, check_federation
-from tacit.errors import BadData, BadJob, BadParameter, MissingExtra, MissingFiles
+from tacit.errors import BadData, BadParameter, MissingExtra, MissingFiles
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 # The shipped heart_disease is always there, so that this list is never empty; the others where their files are (as on CI).
@@ -243,9 +243,11 @@ def test_adult_marks_missing_values_and_joins_the_labels_of_both_files(tmp_path,
     check_federation(made.by("sex"), 20)
 
 
-def test_a_data_set_by_name_and_a_mistyped_name_or_option():
-    assert len(data.load("iris", seed=3)) == 120
-    with pytest.raises(BadJob, match=r"'digit' is not a data set. Did you mean 'digits'\?"):
-        data.load("digit")
-    with pytest.raises(BadJob, match=r"digits has no option 'test_fracton'. Did you mean 'test_fraction'\?"):
-        data.load("digits", test_fracton=0.1)
+@pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
+def test_the_small_sets_are_standardised_without_looking_at_the_test_rows(name):
+    made = data.ALL[name](test_fraction=0.3, seed=2)
+    assert made.rows.x.double().mean(0).abs().max() < 1e-5
+    assert (made.rows.x.double().std(0, correction=0) - 1).abs().max() < 1e-5
+    both = torch.cat([made.rows.x, made.test.x]).double()
+    assert both.mean(0).abs().max() > 1e-3  # so the statistics of all rows are others
+    assert made.test.x.abs().max() < 20

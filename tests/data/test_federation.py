@@ -68,10 +68,46 @@ def test_by_an_unknown_column_is_refused_with_the_nearest():
     ({"parties": None}, "split: parties is None; it must be a whole number from 1 to 100"),
     ({"parties": 10, "min_size": 11}, "split: min_size is 11; it must be a whole number from 1 to 10, an equal share of the rows."),
     ({"parties": 10, "held_fraction": 1}, "split: held_fraction is 1; it must be a number at least 0 and below 1."),
-    ({"parties": 10, "seed": 1.5}, "split: seed is 1.5; it must be a whole number at least 0.")])
+    ({"parties": 10, "seed": 1.5}, "split: seed is 1.5; it must be a whole number at least 0."),
+    ({"parties": 5, "skew": "Dirichlet"}, "split: skew is 'Dirichlet'; it must be a skew with its parameters: IID(…), Dirichlet(…), "),
+    ({"parties": 5, "skew": "dirichlet"}, "Write data.Dirichlet(…)."),
+    ({"parties": 5, "skew": data.Dirichlet}, "split: skew is 'Dirichlet'; it must be a skew with its parameters: "),
+    ({"parties": 5, "skew": 0.5}, "split: skew is 0.5; it must be a skew")])
 def test_a_bad_request_is_refused_with_what_is_allowed(request_, words):
     with pytest.raises(BadParameter) as caught:
         numbered().split(**request_)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
+def test_whole_numbers_are_classes_however_they_are_stored(dtype):
+    made = data.from_arrays(np.zeros((8, 1)), np.array([3, 1, 2, 3, 1, 2, 3, 1], dtype=dtype), test_fraction=0)
+    assert (made.classes, made.labels) == (3, ("1", "2", "3"))
+    assert made.rows.y.tolist() == [2, 0, 1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("y", [[1.0, 2.0, 3.5, 4.0], [0.1, 0.2, 0.3, 0.4]])
+def test_numbers_of_which_one_has_a_fraction_are_targets(y):
+    made = data.from_arrays(np.zeros((4, 1)), y, test_fraction=0)
+    assert made.classes is None
+    assert made.rows.y.tolist() == pytest.approx(y)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_whole_numbers_are_targets_when_told_so(dtype):
+    made = data.from_arrays(np.zeros((4, 1)), np.array([100, 250, 250, 70], dtype=dtype), regression=True, test_fraction=0)
+    assert made.classes is None
+    assert made.rows.y.tolist() == [100, 250, 250, 70]
+
+
+@pytest.mark.parametrize(("y", "more", "words"), [
+    (["a", "b"], {}, "regression=True predicts numbers, and y holds text. Leave one of them out."),
+    ([True, False], {}, "regression=True predicts numbers, and y holds true and false."),
+    ([0, 1], {"classes": 2}, "regression=True predicts numbers, and classes=2 was given."),
+    ([0.0, np.nan], {}, "a target is missing or infinite in row 1. Fill or drop it.")])
+def test_a_regression_of_what_is_no_number_is_refused(y, more, words):
+    with pytest.raises(BadData) as caught:
+        data.from_arrays(np.zeros((2, 1)), y, regression=True, **more)
     assert words in str(caught.value)
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import BadParameter, BadRun
-from tacit.parties.ledger import Ledger, Seen, Spend, size
+from tacit.numbers import size
+from tacit.parties.ledger import Ledger, Seen, Spend
 from tacit.parties.message import Message
 
 
@@ -77,7 +78,7 @@ def test_a_printed_ledger_is_sentences_with_the_stamp_on_top():
     assert str(ledger).splitlines() == [
         "NOT PRIVATE: because",
         "server saw 20 LedgerUpload from p0 (12.3 kB): the party's weighted model update",
-        "server saw 1000 Masked from each of 1000 parties (4.0 MB): the sum [ideal: computed in one place by the simulation, not executed]",
+        "server saw 1000 Masked from each of 1000 parties (4 MB): the sum [ideal: computed in one place by the simulation, not executed]",
         "spent ε = 2.594, δ = 1e-05 for each client, by Gaussian, against the server, assuming Poisson sampling."]
     assert str(Ledger()) == "nobody saw anything, and no privacy was spent."
 
@@ -88,7 +89,7 @@ def test_many_parties_are_one_line_in_print_and_many_in_the_table():
         ledger.record("server", f"p{i}", LedgerUpload, bytes=100)
         ledger.record(f"p{i}", "server", "Model", "the model", count=2, bytes=10)
     assert str(ledger).splitlines() == [
-        "server saw 50 LedgerUpload from 50 parties (p0, p1, p2, …) (5.0 kB): the party's weighted model update",
+        "server saw 50 LedgerUpload from 50 parties (p0, p1, p2, …) (5 kB): the party's weighted model update",
         "50 parties (p0, p1, p2, …) saw 100 Model from server (500 B): the model"]
     table = ledger.table()
     assert len(table) == 100
@@ -114,7 +115,7 @@ def test_bad_entries_are_refused():
 
 
 def test_sizes_are_said_as_people_say_them():
-    said = {0: "0 B", 999: "999 B", 1000: "1.0 kB", 12345: "12.3 kB", 5 * 10**6: "5.0 MB", 2 * 10**9: "2.0 GB", 3 * 10**12: "3.0 TB"}
+    said = {0: "0 B", 999: "999 B", 1000: "1 kB", 12345: "12.3 kB", 5 * 10**6: "5 MB", 2 * 10**9: "2 GB", 3 * 10**12: "3 TB"}
     assert {n: size(n) for n in said} == said
 
 

@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from ..errors import BadJob
-from ..parameters import nearest
 from .adult import adult
 from .arrays import from_arrays
 from .breast_cancer import breast_cancer
@@ -47,19 +44,6 @@ ALL: dict[str, Callable[..., Dataset]] = {
 __all__ = [
     "ALL", "IID", "SKEWS", "ByColumn", "ConceptDrift", "ConceptShift", "CovariateShift", "Dataset", "Dirichlet", "FeatureNoise",
     "Federation", "Holdings", "LabelsPerParty", "Quantity", "Recipe", "Rows", "Skew", "adult", "breast_cancer", "cifar10", "digits",
-    "fashion_mnist", "from_arrays", "from_csv", "from_frame", "from_parquet", "gaussian_blobs", "heart_disease", "iris", "load", "mnist",
+    "fashion_mnist", "from_arrays", "from_csv", "from_frame", "from_parquet", "gaussian_blobs", "heart_disease", "iris", "mnist",
     "synthetic", "wine",
 ]
-
-
-def load(name: str, **options: Any) -> Dataset:
-    """A data set by its name, for job files and the command line; a mistyped name or option is refused with the nearest right one."""
-    import inspect
-
-    if name not in ALL:
-        raise BadJob(f"data: {name!r} is not a data set. {nearest(str(name), list(ALL))}")
-    known = list(inspect.signature(ALL[name]).parameters)
-    for option in options:
-        if option not in known:
-            raise BadJob(f"data: {name} has no option {option!r}. {nearest(option, known)}")
-    return ALL[name](**options)

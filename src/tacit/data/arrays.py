@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,12 @@ from .federation import Dataset, Rows
 
 def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes: int | None = None, name: str = "arrays",
                 columns: Sequence[str] = (), labels: Sequence[str] = (), groups: dict[str, Any] | None = None, tokens: bool = False,
-                test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+                regression: bool = False, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """Rows from numpy arrays, tensors or lists.
 
-    Whole-number, true/false or text `y` are classes; `y` with a fraction part are targets of a regression. Labels other than 0, 1, 2, … are
-    numbered in their order and their names kept. `tokens=True` keeps `x` as whole numbers. Without `test`, a stratified
-    `test_fraction` of the rows becomes the global test set.
+    Whole numbers (1.0 is one, too), true/false or text in `y` are classes; numbers of which any has a fraction are targets of a regression,
+    and `regression=True` makes whole ones so. Labels other than 0, 1, 2, … are numbered in their order and their names kept. `tokens=True`
+    keeps `x` as whole numbers. Without `test`, a stratified `test_fraction` of the rows becomes the global test set.
     """
     xs, ys = _features(name, "x", x, tokens), _array(name, "y", y)
     xt, yt = (xs[:0], ys[:0]) if test is None else (_features(name, "test x", test[0], tokens), _array(name, "test y", test[1]))
@@ -32,7 +33,7 @@ def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes:
         raise BadData(f"{name}: there are no rows. Give at least two.")
     if xt.shape[1:] != xs.shape[1:]:
         raise BadData(f"{name}: a test row has shape {tuple(xt.shape[1:])}, a training row {tuple(xs.shape[1:])}. Encode both alike.")
-    yy, names = _targets(name, np.concatenate([ys, yt]), classes)
+    yy, names = _targets(name, np.concatenate([ys, yt]), classes, regression)
     groups = {key: np.asarray(values) for key, values in (groups or {}).items()}
     for key, values in groups.items():
         if len(values) != len(xs):
@@ -77,16 +78,25 @@ def stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.n
 
 
 def bundled(name: str, loader: str, test_fraction: float, seed: int, scale: float | None = None, shape: tuple[int, ...] = ()) -> Dataset:
-    """One of the small sets that come inside scikit-learn; features divided by `scale`, or else standardised by pooled statistics."""
+    """One of the small sets that come inside scikit-learn; features divided by `scale`, or else standardised.
+
+    The mean and deviation are those of everyone's training rows together: the global test rows have no say in them.
+    """
     try:
         from sklearn import datasets
     except ImportError:
         raise MissingExtra(f"data.{name}()", "data", "scikit-learn") from None
     raw = getattr(datasets, loader)()
     x = np.asarray(raw.data, dtype=np.float64)
-    x = x / scale if scale else (x - x.mean(0)) / x.std(0)
-    return from_arrays(x.reshape(len(x), *shape) if shape else x, raw.target, name=name, columns=[str(f) for f in raw.feature_names],
+    x = x / scale if scale else x
+    made = from_arrays(x.reshape(len(x), *shape) if shape else x, raw.target, name=name, columns=[str(f) for f in raw.feature_names],
                        labels=[str(t) for t in raw.target_names], test_fraction=test_fraction, seed=seed)
+    if scale:
+        return made
+    std, mean = torch.std_mean(made.rows.x.double(), dim=0, correction=0)
+    std = torch.where(std > 0, std, 1.0)  # so few rows may be trained on that a feature does not vary
+    rows, test = (Rows(((r.x.double() - mean) / std).float(), r.y) for r in (made.rows, made.test))
+    return replace(made, rows=rows, test=test)
 
 
 def _take(rows: Rows, index: np.ndarray) -> Rows:
@@ -126,9 +136,16 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
     return x
 
 
-def _targets(name: str, y: np.ndarray, classes: int | None) -> tuple[Tensor, tuple[str, ...] | None]:
+def _targets(name: str, y: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...] | None]:
     """Labels as numbers 0, 1, … and their names; (targets, None) for a regression."""
-    if y.dtype.kind == "f" and classes is None:
+    if not isinstance(regression, bool):
+        raise bad(name, "regression", regression, "True or False")
+    if regression and (classes is not None or y.dtype.kind not in "iuf"):
+        what = f"classes={classes} was given" if classes is not None else f"y holds {'text' if y.dtype.kind in 'US' else 'true and false'}"
+        raise BadData(f"{name}: regression=True predicts numbers, and {what}. Leave one of them out.")
+    if y.dtype.kind == "f" and classes is None and not regression and len(y) and (np.abs(y) < 2**53).all() and (y == np.floor(y)).all():
+        y = y.astype(np.int64)
+    if regression or (y.dtype.kind == "f" and classes is None):
         t = torch.from_numpy(y.astype(np.float32))
         if not torch.isfinite(t).all():
             raise BadData(f"{name}: a target is missing or infinite in row {int((~torch.isfinite(t)).nonzero()[0])}. Fill or drop it.")

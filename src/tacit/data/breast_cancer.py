@@ -7,5 +7,5 @@ from .federation import Dataset
 
 
 def breast_cancer(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """Malignant (0) or benign (1); standardised over all rows."""
+    """Malignant (0) or benign (1); standardised by the mean and deviation of all training rows."""
     return bundled("breast_cancer", "load_breast_cancer", test_fraction, seed)

@@ -201,9 +201,14 @@ class Dataset:
         `held_fraction` of its rows to measure itself by; it always has a row to train on. `min_size` is the fewest rows a
         party may have: by default 10, as NIID-Bench has it, or half of an equal share where that is less.
         """
-        from .skews import IID, ByColumn
+        from .skews import IID, SKEWS, ByColumn, Skew
 
-        skew = check(IID() if skew is None else skew)
+        skew = IID() if skew is None else skew
+        if not isinstance(skew, Skew):
+            name = getattr(skew, "__name__", skew)
+            hint = next((f"Write data.{k}(…)." for k in SKEWS if k.lower() == str(name).lower()), "")
+            raise bad("split", "skew", name, f"a skew with its parameters: {', '.join(f'{k}(…)' for k in SKEWS)}", hint)
+        check(skew)
         data = self
         if isinstance(skew, ByColumn):
             data = self if self.table is None else self.table.without(self, skew.column)

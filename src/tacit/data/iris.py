@@ -7,5 +7,5 @@ from .federation import Dataset
 
 
 def iris(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """Standardised over all rows."""
+    """Standardised by the mean and deviation of all training rows."""
     return bundled("iris", "load_iris", test_fraction, seed)

@@ -224,7 +224,7 @@ def from_frame(frame: DataFrame, label: str, *, test: DataFrame | None = None, n
     y = np.concatenate([_target(name, label, table[label], regression) for table in (frame, extra) if len(table)])
     n = len(frame)
     # The numbers may be NaN until the rows have owners, so from_arrays sees stand-ins of the same length.
-    shell = from_arrays(np.zeros((n, 1)), y[:n], test=(np.zeros((len(y) - n, 1)), y[n:]), name=name)
+    shell = from_arrays(np.zeros((n, 1)), y[:n], test=(np.zeros((len(y) - n, 1)), y[n:]), name=name, regression=regression)
     data = replace(shell, rows=Rows(x[:n], shell.rows.y), test=Rows(x[n:], shell.test.y), columns=recipe.columns,
                    groups={g: _text(frame[g]).astype(str) for g in groups},
                    test_groups={g: _text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},

@@ -7,5 +7,5 @@ from .federation import Dataset
 
 
 def wine(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """Standardised over all rows."""
+    """Standardised by the mean and deviation of all training rows."""
     return bundled("wine", "load_wine", test_fraction, seed)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import BadRun
+from ..numbers import size
 from ..parameters import bad
 
 if TYPE_CHECKING:
@@ -161,12 +162,3 @@ def _together(lines: list[Seen], who: str) -> list[Seen]:
             members = [dataclasses.replace(alike, **total)]
         short += members
     return short
-
-
-def size(n: float) -> str:
-    """Bytes as a person says them: 12.3 kB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1000
-    return f"{n:.1f} TB"

@@ -10,13 +10,13 @@ from typing import Any
 from .maps import heat, plane
 from .markup import plain
 from .numbers import clipped, count, finite, mean_error, names, percent, plus_minus, shown, significant, size, worst_decile
-from .records import BASELINES, RunRecord
+from .records import ALONE, BASELINES, CENTRAL, RunRecord
 from .svg import Axis, Figure, Rule, Series, Table, bars, beside, plot
 
 MOST_ROWS = 40    # parties drawn one by one; beyond it they are grouped
 MOST_LABELS = 30
 MOST_POINTS = 160  # points of a curve: more than the pixels between two marks
-BASELINE_STYLE = {"central": "central", "local only": "alone"}
+BASELINE_STYLE = {CENTRAL: "central", ALONE: "alone"}
 
 
 def styles(labels: Sequence[str]) -> dict[str, str]:

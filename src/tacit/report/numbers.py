@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import Any
 
-NONE = "–"
-LARGEST = 1e100  # beyond it a run has diverged, whatever floating point still says
+from ..numbers import NONE, WORDS, finite, mean_error, size
+
+__all__ = ["LOWER_IS_BETTER", "NONE", "SHARES", "clipped", "count", "finite", "gap", "mean_error", "names", "percent", "plus_minus", "shown", "significant",
+           "size", "span", "worst_decile"]
+
 SHARES = {"accuracy", "f1", "precision", "recall", "auc", "balanced_accuracy", "best_accuracy"}
-WORDS = ("nan", "inf", "-inf")  # how a run writes these, for JSON has no such numbers
 LOWER_IS_BETTER = {"loss", "mse", "mae", "rmse"}
-
-
-def finite(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < LARGEST
 
 
 def percent(value: Any, digits: int = 1) -> str:
@@ -31,17 +29,6 @@ def significant(value: Any) -> str:
 
 def count(value: Any) -> str:
     return f"{value:,.0f}" if finite(value) else NONE
-
-
-def size(value: Any) -> str:
-    """Bytes, in powers of 1,000 as networks are sold."""
-    if not finite(value):
-        return NONE
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 999.5:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB"
 
 
 def span(seconds: Any) -> str:
@@ -84,17 +71,6 @@ def names(items: Sequence[str], most: int = 5) -> str:
 def clipped(name: object, most: int = 22) -> str:
     name = str(name)
     return name if len(name) <= most else name[: most - 1] + "…"
-
-
-def mean_error(values: Iterable[Any]) -> tuple[float, float | None]:
-    """Mean and standard error over seeds; no error from a single one. A diverged seed makes the mean diverge: it is not dropped."""
-    known = [float(v) for v in values if isinstance(v, (int, float)) or v in WORDS]
-    if not known or not all(finite(v) for v in known):
-        return math.nan, None
-    mean = math.fsum(known) / len(known)
-    if len(known) == 1:
-        return mean, None
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1) / len(known))
 
 
 def worst_decile(values: Sequence[Any]) -> list[int]:

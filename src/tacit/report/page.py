@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadRun
+from ..files import write_whole
 from . import sections
 from .figures import styles
 from .markup import Safe, join, plain, tag
@@ -31,11 +30,15 @@ def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = 
     index = [str(x) for x in comparison["table"]["index"]] if comparison else []
     page = sections.Page(records, comparison, styles([*index, *(r.label for r in records)]))
     shown = [s for make in sections.ALL if (s := make(page))]
+    return assemble(_title(page), _facts(page), _stamps(page), shown, "Made by tacit from the run's own records. This file makes no network request.")
+
+
+def assemble(title: str, facts: Safe, stamps: Sequence[Safe], shown: Sequence[sections.Section], foot: str) -> str:
+    """A whole page from its sections, under the policy: what any report of tacit is made with."""
     here = Path(__file__)
     css = Safe(here.with_name("style.css").read_text(encoding="utf-8") + STYLE)
     script = Safe(here.with_name("page.js").read_text(encoding="utf-8"))
     policy = f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"
-    title = _title(page)
     head = tag("head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=policy),
                tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
                tag("meta", name="color-scheme", content="light dark"),
@@ -43,29 +46,25 @@ def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = 
                tag("title", f"{title} · tacit"), tag("style", css))
     nav = tag("nav", tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in shown]), aria_label="Sections")
     main = tag("main", [tag("section", tag("h2", s.title), s.body, id=s.id) for s in shown], id="report")
-    top = tag("header", tag("p", "tacit", class_="mark"), tag("h1", title), tag("p", _facts(page), class_="facts-line"), *_stamps(page))
-    foot = tag("footer", tag("p", "Made by tacit from the run's own records. This file makes no network request."))
-    body = tag("body", tag("a", "Skip to the report", href="#report", class_="skip"), top, tag("div", nav, main, class_="columns"), foot,
-               tag("div", "", id="tip", role="status", hidden="hidden"), tag("script", script))
+    top = tag("header", tag("p", "tacit", class_="mark"), tag("h1", title), tag("p", facts, class_="facts-line"), *stamps)
+    body = tag("body", tag("a", "Skip to the report", href="#report", class_="skip"), top, tag("div", nav, main, class_="columns"),
+               tag("footer", tag("p", foot)), tag("div", "", id="tip", role="status", hidden="hidden"), tag("script", script))
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def write(path: str | Path, records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None) -> Path:
     """Write the report; a reader sees the old file or the new one, never half of one."""
-    path, text = Path(path), render(records, comparison)
+    return put(path, render(records, comparison))
+
+
+def put(path: str | Path, text: str) -> Path:
+    """A page into a file, all of it or nothing."""
+    path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        write_whole(path, text)
     except OSError as error:
         raise BadRun(f"the report cannot be written to {path}: {error.strerror}. Choose a place you may write to.") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)  # mkstemp makes a private file; a report is to be passed on
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
     return path
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import BadRun
 from .numbers import finite, mean_error
 
-BASELINES = ("central", "local only")
+CENTRAL, ALONE = BASELINES = ("central", "local only")  # what a comparison calls them, in its runs and in compare.json
 TORN = "The last line of events.jsonl (line {}) was cut short, as when a run is killed while writing; it is left out."
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from . import figures, verdict
 from .markup import Safe, join, plain, tag
 from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, names, percent, plus_minus, significant, size, span
-from .records import RunRecord
+from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure, Table
 
 MOST_LEDGER_ROWS = 12  # beyond it, parties that saw or sent the same thing share a row
@@ -153,8 +153,8 @@ def results(page: Page) -> Section | None:
     seeds = len({r.get("seed") for r in data.get("rows") or []})
     spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed, so without an error bar"
     better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
-    note = tag("p", "Baselines: ", tag("b", "central"), " is one model trained on all rows together, which the parties may not do; ",
-               tag("b", "local only"),
+    note = tag("p", "Baselines: ", tag("b", CENTRAL), " is one model trained on all rows together, which the parties may not do; ",
+               tag("b", ALONE),
                " is each party alone. The small numbers are the distance to the central model.", class_="quiet")
     caption = f"{metric.capitalize()} on the global test set in the last round, {spread}; {better}."
     body = join([table(["algorithm", *data["table"]["columns"]], rows, keys=keys, marks=marks, caption=caption), note])
@@ -269,9 +269,10 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
 def reproduce(page: Page) -> Section:
     comparison, first = page.comparison, page.records[0] if page.records else None
     verb, name = ("compare", plain(comparison.get("name", ""))) if comparison else ("run", first.name if first else "")
-    commands = [f"tacit {verb} job.toml"]
+    in_python = bool(first and isinstance(first.job.get("data"), dict) and first.job["data"].get("made_in") == "python")
+    commands = ["# the data came from a Python program: run it again, with the settings below"] if in_python else [f"tacit {verb} job.toml"]
     if name:  # a run kept in memory has no directory to name
-        commands += [f"tacit run --resume {_quoted(name)}"] if first and not comparison and not first.finished else []
+        commands += [f"tacit run --resume {_quoted(name)}"] if first and not comparison and not first.finished and not in_python else []
         commands.append(f"tacit report {_quoted(name)}")
     text = (comparison or {}).get("job_text") or (first.toml if first else "")
     parts: list[Any] = [_copied("Commands", "\n".join(commands))]

@@ -8,7 +8,7 @@ from typing import Any
 
 from .markup import plain
 from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, mean_error, names, percent, plus_minus, shown, size, worst_decile
-from .records import BASELINES, RunRecord
+from .records import BASELINES, CENTRAL, RunRecord
 
 BEST_CAVEAT = "‘Best’ is the round picked on the test set itself, so it is optimistic; compare algorithms by their last round."
 NOTHING = 5e-4  # a difference that rounds to 0.0 points
@@ -78,7 +78,7 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
     stated = next((d.get("to_central") for d in data.get("distance") or [] if (d.get("label"), d.get("skew")) == (label, skew)), None)
     if finite(stated):
         return stated
-    central, federated = cell(data, "central", skew)[0], cell(data, label, skew)[0]
+    central, federated = cell(data, CENTRAL, skew)[0], cell(data, label, skew)[0]
     if not (finite(central) and finite(federated)):
         return None
     return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
@@ -91,7 +91,8 @@ def gained(data: Mapping[str, Any], label: str, skew: str) -> tuple[list[str], l
              and finite(b)] if entry else []
     if not pairs:
         return None
-    return [p for p, a, b in pairs if a <= b], sorted(((p, a - b) for p, a, b in pairs if a > b), key=lambda pair: -pair[1])
+    sign = -1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1
+    return [p for p, a, b in pairs if sign * a <= sign * b], sorted(((p, abs(a - b)) for p, a, b in pairs if sign * a > sign * b), key=lambda pair: -pair[1])
 
 
 def _under(data: Mapping[str, Any], skew: str, label: str, mean: float, error: float | None,
@@ -113,7 +114,7 @@ def _under(data: Mapping[str, Any], skew: str, label: str, mean: float, error: f
     yes, no = split
     if not no:
         return said + f" All {count(len(yes))} parties do at least as well as alone."
-    worse = f"{names([clipped(p) for p, _ in no])} did better alone (by {'up to ' if len(no) > 1 else ''}{gap('accuracy', no[0][1])})"
+    worse = f"{names([clipped(p) for p, _ in no])} did better alone (by {'up to ' if len(no) > 1 else ''}{gap(metric, no[0][1])})"
     return said + f" {count(len(yes))} of {count(len(yes) + len(no))} parties gained from federating; {worse}."
 
 
