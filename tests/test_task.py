@@ -283,3 +283,42 @@ def test_a_relu_that_stands_twice_is_applied_twice() -> None:
     alone, _ = task.visit(Walk(w, {}, {}, w[0]), Batch(batch.index[0], batch.live[0], batch.key[0]))
     assert task.dense is not None
     assert torch.allclose(stacked[0], alone, atol=1e-6)
+
+
+class _TimeFirst(nn.Module):
+    """Rows of 4 × 3 numbers, laid out time first inside the model: dropout and batch norm then do not see the batch as the first axis."""
+
+    def __init__(self, norm: bool):
+        super().__init__()
+        self.a, self.out, self.norm = nn.Linear(3, 6), nn.Linear(6, 3), nn.BatchNorm1d(6) if norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.a(x.view(-1, 4, 3).transpose(0, 1)))
+        h = F.dropout(h, 0.5, self.training) if self.norm is None else self.norm(h.reshape(-1, 6)).view(h.shape)
+        return self.out(h).mean(0)
+
+
+class _OwnStatistics(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0))
+
+
+@pytest.mark.parametrize("make", [lambda: _TimeFirst(False), lambda: _TimeFirst(True), lambda: _OwnStatistics(12, 3)], ids=["dropout", "norm", "mean"])
+def test_a_model_that_minds_padding_gets_none(make: Any) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(9, 12), torch.randint(0, 3, (9,))
+    task = Task(make(), x, y)
+    assert task.mixes
+    start = task.initial()
+    buffers = {"buffers": start["buffers"]} if "buffers" in start else {}
+    key = torch.tensor(5)
+    padded = Batch(torch.tensor([4, 1, 7, 4, 1]), torch.tensor([1.0, 1, 1, 0, 0]), key)
+    exact = Batch(torch.tensor([4, 1, 7]), torch.ones(3), key)
+    a, b = (task.visit(Walk(start["w"], buffers, {}, start["w"][0]), batch)[0] for batch in (padded, exact))
+    assert torch.equal(a, b)
+
+
+def test_ordinary_models_do_not_mind_padding() -> None:
+    x, y = torch.randn(9, 12), torch.randint(0, 3, (9,))
+    for module in (nn.Linear(12, 3), nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))):
+        assert not Task(module, x, y).mixes

@@ -66,7 +66,7 @@ class Task:
         self._local = threading.local()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-        self.special, self.draws = self._calls_special()
+        self.special, self.draws, self.mixes = self._kind()
         self.dense = layers_of(module, self.parameters) if loss == "cross_entropy" and precision != "bf16" else None
 
     def __deepcopy__(self, memo: Any) -> Task:
@@ -138,8 +138,11 @@ class Task:
     def _bound(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
         mine = self._of_this_thread()
         mine.load(w, buffers.get("buffers"))
-        trim = w.device.type == "cpu" and not self.special
-        index = batch.index[: int(batch.live.sum())] if trim else batch.index  # drop the padding, where that costs no wait for a GPU
+        trim = self.mixes or (w.device.type == "cpu" and not self.special)
+        if trim:  # drop the padding, which stands behind the live rows, where it would do harm or where dropping costs no wait for a GPU
+            live = int(batch.live.sum())
+            batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
+        index = batch.index
         with torch.enable_grad():
             with self._forward(batch):
                 out = mine.module(self.x.index_select(0, index))
@@ -177,14 +180,28 @@ class Task:
             mode.draws = not all(map(torch.equal, before, states()))
         return mode
 
-    def _calls_special(self) -> tuple[bool, bool]:
-        """Whether the model drops out or normalises over the batch, and whether it draws random numbers that are not ours: found by running
-        it, since it may do so by functions, not layers."""
+    def _kind(self) -> tuple[bool, bool, bool]:
+        """Whether the model drops out or normalises over the batch; whether it draws random numbers that are not ours; whether padding
+        changes what it gives for the rows beside it. Found by running it, since it may do so by functions, not layers."""
         if len(self.x) == 0:
-            return False, False
+            return False, False, False
         with torch.no_grad():
             mode = self.probe(copy.deepcopy(self.module).to(self.x.device).train())
-        return mode.drops + mode.norms > 0, mode.draws
+            return mode.drops + mode.norms > 0, mode.draws, not mode.draws and self._minds_padding()
+
+    def _minds_padding(self) -> bool:
+        """Dropout over an axis that is not the batch, or statistics a model computes itself, see the padding of a short batch."""
+        device, rows = self.x.device, self.x[:2]
+        key = torch.zeros((), dtype=torch.int64, device=device)
+        with LocalStep(key, torch.ones(len(rows), device=device)):
+            alone = copy.deepcopy(self.module).to(device).train()(rows)
+        live = torch.cat([torch.ones(len(rows), device=device), torch.zeros(1, device=device)])
+        try:
+            with LocalStep(key, live):
+                padded = copy.deepcopy(self.module).to(device).train()(torch.cat([rows, rows[:1]]))
+        except RuntimeError:
+            return True
+        return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
 
     # predictions -----------------------------------------------------------------------------------------------------------
 

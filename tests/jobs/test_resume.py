@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def federation() -> data.Federation:
 
 
 def run(out: Path, **options: Any) -> tacit.Result:
-    return tacit.train(federation(), **{"model": "logistic", "rounds": 3, "out": out, **options})
+    return tacit.train(options.pop("fed", None) or federation(), **{"model": "logistic", "rounds": 3, "out": out, **options})
 
 
 def files(out: Path) -> dict[str, bytes]:
@@ -60,7 +61,7 @@ def test_resuming_a_finished_run_gives_it_again_and_changes_nothing(runtime: str
 def test_an_existing_run_is_not_written_over(tmp_path: Path) -> None:
     run(tmp_path / "a")
     before = files(tmp_path / "a")
-    with pytest.raises(BadRun, match=r"already holds a run\. Go on with it by resume=True \(`tacit run --resume .*`\), or give another directory\."):
+    with pytest.raises(BadRun, match=r"already holds a run\. Go on with it by resume=True, or give another directory\."):
         run(tmp_path / "a")
     assert files(tmp_path / "a") == before
 
@@ -150,3 +151,21 @@ def test_a_diverged_run_resumes_to_the_same_numbers(tmp_path: Path) -> None:
     again = run(tmp_path / "a", resume=True, **options)
     assert repr(again.metrics) == repr(first.metrics)
     assert repr(again.history) == repr(first.history)
+
+
+def test_a_run_is_not_resumed_with_other_rows_or_another_model(tmp_path: Path) -> None:
+    """job.toml cannot hold rows: their digests are kept, and what changed is named. Nothing is written then."""
+    run(tmp_path / "a", rounds=2)
+    before = (tmp_path / "a" / "events.jsonl").read_bytes()
+    fed = federation()
+    moved = dataclasses.replace(fed, rows=data.Rows(fed.rows.x + 1e-3, fed.rows.y))
+    with pytest.raises(BadRun, match=r"cannot be resumed: the data \(rows, or who holds them\) changed since it was started"):
+        run(tmp_path / "a", fed=moved, rounds=2, resume=True)
+    torch.manual_seed(5)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(fed.rows.x.shape[1], fed.classes or 0))
+    run(tmp_path / "b", model=module, rounds=2)
+    with torch.no_grad():
+        module[1].bias += 1
+    with pytest.raises(BadRun, match="the model it starts from changed"):
+        run(tmp_path / "b", model=module, rounds=2, resume=True)
+    assert (tmp_path / "a" / "events.jsonl").read_bytes() == before

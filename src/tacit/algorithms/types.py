@@ -12,7 +12,7 @@ State = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """One local step's rows: `index` into the party's data, `live` is 0 where a short batch was padded, `key` seeds dropout."""
+    """One local step's rows: `index` into the party's data, `live` is 0 where a short batch was padded, behind the live rows; `key` seeds dropout."""
 
     index: Tensor  # type: ignore[assignment]  # the rows, not tuple.index
     live: Tensor

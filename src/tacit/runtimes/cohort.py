@@ -277,6 +277,9 @@ class Cohort:
 
     def _choose(self, engine: str) -> str:
         """Stack, or one by one: by rule and not by stopwatch, so that the same seed gives the same bits on every run."""
+        if self.task.mixes:
+            self.notes.append("what this model gives for a row depends on the rows beside it, so short batches are not padded and clients run one by one")
+            return "each"
         if engine == "auto":
             engine = "stack" if self.device.type == "cuda" or work(self.task, self.runs[0].batch_size or 64) <= STACK_BELOW else "each"
         if engine == "stack":
