@@ -10,14 +10,26 @@ the Business Source License; so the quality score is computed here, from its def
 
 from __future__ import annotations
 
+from .aim import AIM
+from .bayes import Bayes
+from .cart import Cart
 from .columns import Column, boolean, categorical, continuous, identifier, integer, moment, ordinal
 from .constraints import Combinations, Ordered, Range, Unique
+from .copula import GaussianCopula
+from .ctgan import CTGAN
+from .gan import GAN
 from .generator import Fitted, Generator, Learned
 from .independent import Independent
+from .mst import MST
 from .saved import load
+from .statistics import Statistics
 from .table import Table
+from .vae import TVAE
+from .wgan import WGAN
 
-ALL: dict[str, type[Generator]] = {"Independent": Independent}
+ALL: dict[str, type[Generator]] = {"Independent": Independent, "GaussianCopula": GaussianCopula, "Bayes": Bayes, "Cart": Cart,
+                                   "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "MST": MST, "AIM": AIM}
 
-__all__ = ["ALL", "Column", "Combinations", "Fitted", "Generator", "Independent", "Learned", "Ordered", "Range", "Table", "Unique", "boolean",
-           "categorical", "continuous", "identifier", "integer", "load", "moment", "ordinal"]
+__all__ = ["AIM", "ALL", "CTGAN", "GAN", "MST", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Fitted", "GaussianCopula",
+           "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "Table", "Unique", "boolean", "categorical",
+           "continuous", "identifier", "integer", "load", "moment", "ordinal"]

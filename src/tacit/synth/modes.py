@@ -1,0 +1,155 @@
+"""Numbers for networks: mode-specific normalisation (L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using
+Conditional GAN*, NeurIPS 2019, Section 4.2), with modes found by variational Bayes (C. M. Bishop, *Pattern Recognition and Machine Learning*, 2006,
+Section 10.2).
+
+A number becomes which mode it belongs to, as indicators, and where it lies in it, (x − mean) / 4 deviations. Two kinds of mode are ours: one for each
+value that many rows share (a capital gain of 0), which comes back exactly, and one for "missing".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .encode import Layout
+
+SPIKE = 0.03  # a value this part of the rows share is a mode of its own
+POINTS = 1024  # a column's distribution is summarised by so many weighted points before the mixture is fitted
+LEAST_WEIGHT = 0.005  # modes lighter than this are dropped, as the paper's code does
+
+
+class Mixture(NamedTuple):
+    mean: np.ndarray
+    deviation: np.ndarray
+    weight: np.ndarray
+
+
+def mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
+    """A Gaussian mixture of at most `most` modes; a small Dirichlet prior (10⁻³ rows a mode) empties those that are not needed."""
+    points, mass = np.unique(x, return_counts=True)
+    if len(points) > POINTS:
+        parts = np.array_split(np.sort(x), POINTS)
+        points, mass = np.array([p.mean() for p in parts]), np.array([len(p) for p in parts])
+    centre, scale = float(np.average(points, weights=mass)), max(float(np.sqrt(np.average((points - x.mean()) ** 2, weights=mass))), 1e-12)
+    z, mass = (points - centre) / scale, mass.astype(np.float64)
+    k = min(most, len(points))
+    start = np.quantile(z, (np.arange(k) + 0.5) / k)
+    r = np.eye(k)[np.abs(z[:, None] - start).argmin(axis=1)]
+    beta0, nu0, alpha0 = 1.0, 1.0, 1e-3  # priors worth one row; inverse scale 1: the column's own variance
+    for _ in range(steps):
+        n = mass @ r + 1e-10  # (10.51)
+        mean = (mass * z) @ r / n  # (10.52)
+        scatter = np.einsum("i,ik->k", mass, r * (z[:, None] - mean) ** 2)  # (10.53) times n
+        beta, nu, alpha = beta0 + n, nu0 + n, alpha0 + n  # (10.60), (10.63), (10.58)
+        m = n * mean / beta  # (10.61), the prior mean is 0
+        inverse_w = 1.0 + scatter + beta0 * n / beta * mean**2  # (10.62)
+        log_lambda = _digamma(nu / 2) + np.log(2 / inverse_w)  # (10.65)
+        log_rho = _digamma(alpha) - _digamma(alpha.sum()) + 0.5 * (log_lambda - 1 / beta - nu / inverse_w * (z[:, None] - m) ** 2)  # (10.46), (10.64)
+        log_rho -= log_rho.max(axis=1, keepdims=True)
+        new = np.exp(log_rho)
+        new /= new.sum(axis=1, keepdims=True)  # (10.49)
+        still, r = float(np.abs(new - r).max()), new
+        if still < 1e-4:
+            break
+    weight = n / n.sum()
+    kept = weight > min(LEAST_WEIGHT, weight.max() / 2)
+    deviation = np.sqrt(inverse_w / nu)
+    return Mixture(centre + scale * m[kept], scale * deviation[kept], weight[kept] / weight[kept].sum())
+
+
+def _digamma(x: np.ndarray) -> np.ndarray:
+    return torch.special.digamma(torch.from_numpy(np.atleast_1d(x))).numpy()
+
+
+class Block(NamedTuple):
+    """Columns `start` … of the encoded row: a place in the mode when `scalar`, then `width` indicators."""
+
+    variable: int
+    scalar: bool
+    start: int
+    width: int
+
+    @property
+    def indicators(self) -> slice:
+        return slice(self.start + self.scalar, self.start + self.scalar + self.width)
+
+
+class Encoding:
+    """Variables as rows of a matrix, and back. `modes[i]` [modes, 2] are mean and deviation; a deviation of 0 is a shared value; missing is last."""
+
+    def __init__(self, layout: Layout, modes: Mapping[int, np.ndarray]):
+        self.layout, self.modes = layout, dict(modes)
+        self.blocks: list[Block] = []
+        at = 0
+        for i, v in enumerate(layout.variables):
+            width = v.levels or len(self.modes[i]) + v.missing
+            block = Block(i, not v.levels, at, width)
+            self.blocks.append(block)
+            at = block.indicators.stop
+        self.width = at
+        self.discrete = [b for b in self.blocks if not b.scalar]
+        self.scalars = [b.start for b in self.blocks if b.scalar]
+
+    @classmethod
+    def fit(cls, layout: Layout, v: np.ndarray, most: int = 10) -> Encoding:
+        return cls(layout, {i: _modes(v[:, i], most) for i, var in enumerate(layout.variables) if not var.levels})
+
+    def forward(self, v: np.ndarray, rng: np.random.Generator) -> Tensor:
+        out = np.zeros((len(v), self.width), dtype=np.float32)
+        rows = np.arange(len(v))
+        for b in self.blocks:
+            x = v[:, b.variable]
+            if not b.scalar:
+                out[rows, b.start + x.astype(np.int64)] = 1
+                continue
+            mode, place = _placed(x, self.modes[b.variable], rng)
+            out[:, b.start] = place
+            out[rows, b.start + 1 + mode] = 1
+        return torch.from_numpy(out)
+
+    def back(self, encoded: np.ndarray) -> np.ndarray:
+        v = np.empty((len(encoded), len(self.layout.variables)))
+        for b in self.blocks:
+            level = encoded[:, b.indicators].argmax(axis=1)
+            if not b.scalar:
+                v[:, b.variable] = level
+                continue
+            modes = self.modes[b.variable]
+            at = np.minimum(level, len(modes) - 1)
+            v[:, b.variable] = np.where(level < len(modes), modes[at, 0] + 4 * modes[at, 1] * np.clip(encoded[:, b.start], -1, 1), np.nan)
+        return v
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"modes.{i}": torch.from_numpy(m) for i, m in self.modes.items()}
+
+    @classmethod
+    def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> Encoding:
+        return cls(layout, {i: tensors[f"modes.{i}"].numpy() for i, v in enumerate(layout.variables) if not v.levels})
+
+
+def _modes(x: np.ndarray, most: int) -> np.ndarray:
+    there = x[~np.isnan(x)]
+    if not len(there):
+        return np.zeros((1, 2))
+    values, counts = np.unique(there, return_counts=True)
+    spikes = values[counts >= max(SPIKE * len(x), 2)]
+    rest = there[~np.isin(there, spikes)]
+    found = mixture(rest, most) if len(rest) > 1 else Mixture(rest, np.full(len(rest), 1e-6 + np.abs(rest) * 1e-6), np.ones(len(rest)))
+    return np.concatenate([np.column_stack([spikes, np.zeros(len(spikes))]), np.column_stack([found.mean, found.deviation])])
+
+
+def _placed(x: np.ndarray, modes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A mode for each number, drawn by how well it explains it, and the place within."""
+    spike, absent = modes[:, 1] == 0, np.isnan(x)
+    mean, deviation = modes[:, 0], np.where(spike, 1.0, modes[:, 1])
+    y = np.where(absent, mean[0], x)
+    score = -0.5 * ((y[:, None] - mean) / deviation) ** 2 - np.log(deviation)
+    score[:, spike] = np.where(y[:, None] == mean[spike], np.inf, -np.inf)
+    score = np.where(np.isposinf(score), 1e9, score) - np.log(-np.log(rng.random(score.shape)))  # the largest, with Gumbel noise, is a draw
+    mode = score.argmax(axis=1)
+    place = np.clip((y - mean[mode]) / (4 * deviation[mode]), -0.99, 0.99)
+    return np.where(absent, len(modes), mode), np.where(absent | spike[mode], 0.0, place)
