@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,4 +83,6 @@ def _cell(mean: float | None, error: float | None, numbers: bool) -> Any:
         return float("nan") if numbers else "–"
     if numbers:
         return mean
+    if not math.isfinite(mean):
+        return "diverged"
     return f"{mean:.3f}" if error is None else f"{mean:.3f} ± {error:.3f}"

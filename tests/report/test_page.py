@@ -120,6 +120,41 @@ def test_every_figure_parses_as_xml_and_is_named(compared: Path, tmp_path: Path)
     assert all(svg.get("aria-label") and svg.find("title") is not None for svg in drawn)
 
 
+class InTheOpen(HTMLParser):
+    """Charts of each section that are seen without unfolding anything, and all there are."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.section, self.folded, self.open, self.all = "", 0, dict[str, int](), dict[str, int]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.folded += tag == "details"
+        if tag == "section":
+            self.section = dict(attrs)["id"] or ""
+        if tag == "svg":
+            self.all[self.section] = self.all.get(self.section, 0) + 1
+            self.open[self.section] = self.open.get(self.section, 0) + (not self.folded)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.folded -= tag == "details"
+
+
+def test_a_page_of_many_runs_folds_what_is_long_and_loses_nothing(tmp_path: Path) -> None:
+    """7 skews × 2 algorithms: curves are two charts a skew, who holds what three, a landscape two a run."""
+    for k, (skew, label) in enumerate((f"Dirichlet(alpha={a})", x) for a in range(1, 8) for x in ("FedAvg", "FedNova")):
+        made.run(tmp_path / "c" / "runs" / f"{k:02d}", label=label, skew=skew, with_landscape=True, rounds=4, parties=3)
+    page = page_of(tmp_path / "c")
+    charts = InTheOpen(page)
+    assert charts.all == {"curves": 14, "bytes": 7, "skew": 21, "parties": 7, "landscape": 28}
+    assert charts.open == {"curves": 8, "bytes": 4, "skew": 6, "parties": 4, "landscape": 4}
+    assert page.count("<summary>3 more skews</summary>") == 3
+    assert page.count("<summary>5 more skews</summary>") == 1
+    assert "<summary>12 more landscapes</summary>" in page
+    assert "<summary>job.toml of 7 runs</summary>" in page  # FedNova's; FedAvg's is in the open
+    assert "<summary>1 more" not in page_of(made.run(tmp_path / "one", with_landscape=True))
+
+
 def test_a_torn_and_unfinished_run_is_reported_with_what_there_is(tmp_path: Path) -> None:
     directory = made.run(tmp_path / "r", done=4)
     with (directory / "events.jsonl").open("a") as file:

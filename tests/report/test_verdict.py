@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import made
 
-from tacit.report import read_run, verdict
+from tacit.report import read, read_run, verdict, write
 
 
 def table(mean: list[list[Any]], error: list[list[Any]] | None = None, **more: Any) -> dict[str, Any]:
@@ -47,6 +49,32 @@ def test_an_algorithm_that_diverged_is_named_and_does_not_win() -> None:
     said = verdict.comparison(table([[float("nan")], [0.5], [0.9]]))
     assert said[0].startswith("FedNova comes first")
     assert said[-1] == "FedAvg diverged under at least one skew: a smaller learning rate is the first thing to try."
+
+
+def test_when_all_diverged_nobody_wins_and_it_is_said() -> None:
+    said = verdict.comparison(table([[float("nan")], ["nan"], [0.9]]))
+    assert said[0] == "Every federated algorithm diverged: no accuracy or loss can be compared."
+    assert said[-1] == "FedAvg and FedNova diverged under at least one skew: a smaller learning rate is the first thing to try."
+    assert verdict.comparison(table([[None]], rows=[])) == ["No federated algorithm has a result yet."]
+
+
+def test_a_model_that_diverged_has_no_accuracy_and_the_comparison_says_so(tmp_path: Path) -> None:
+    """A real comparison: at a learning rate of 1e38 the weights overflow. Always guessing the first class is no result."""
+    import tacit
+    from tacit import algorithms, data
+
+    fed = data.gaussian_blobs(rows=90, classes=3, seed=0).split(3, seed=0)
+    found = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.1), algorithms.FedProx(lr=1e38)], rounds=2, out=tmp_path / "c")
+    broken = next(r for r in found.results if r.config["algorithm"]["name"] == "FedProx")
+    assert math.isnan(broken.metrics["accuracy"])
+    assert found.verdict[0].startswith("FedAvg comes first")
+    assert "FedProx diverged under at least one skew: a smaller learning rate is the first thing to try." in found.verdict
+    assert found.table().loc["FedProx"].tolist() == ["diverged"]
+    assert math.isnan(found.table(numbers=True).loc["FedProx"].iloc[0])
+    for page in (found.report(tmp_path / "a.html").read_text(), write(tmp_path / "b.html", *read(tmp_path / "c")).read_text()):
+        assert re.search(r'<th scope="row">FedProx</th><td[^>]*>diverged', page)
+        assert "Diverged (the loss was no longer a number): FedProx under IID(), seed 0, round" in page
+        assert "FedProx diverged under at least one skew" in page
 
 
 def test_a_single_run_states_last_and_best_with_the_caveat(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from .markup import join, tag
@@ -110,7 +111,7 @@ def _above(field: Sequence[Sequence[float | None]], level: int, left: float, top
             if whole and start is None:
                 start = i
             elif not whole and start is not None:
-                yield f"M{left + start * cell:.1f} {y:.1f}h{(i - start) * cell:.1f}v{cell:.1f}H{left + start * cell:.1f}z"
+                yield f"M{_short(left + start * cell)} {_short(y)}h{_short((i - start) * cell)}v{_short(cell)}h{_short((start - i) * cell)}z"
                 start = None
             known = [c for c in corners if c is not None]
             if whole or len(known) < 4 or max(known) < level:
@@ -123,7 +124,15 @@ def _above(field: Sequence[Sequence[float | None]], level: int, left: float, top
                 if (a >= level) != (b >= level):
                     s = (level - a) / (b - a)
                     cut.append((u + s * (u2 - u), v + s * (v2 - v)))
-            yield "M" + "L".join(f"{left + (i + u) * cell:.1f} {y + (1 - v) * cell:.1f}" for u, v in cut) + "z"
+            # Relative, so that four corners take a dozen letters instead of forty: a page with many planes is half as large.
+            (u, v), steps = cut[0], [((u2 - u1) * cell, (v1 - v2) * cell) for (u1, v1), (u2, v2) in pairwise(cut)]
+            yield f"M{_short(left + (i + u) * cell)} {_short(y + (1 - v) * cell)}l" + " ".join(f"{_short(a)} {_short(b)}" for a, b in steps) + "z"
+
+
+def _short(value: float) -> str:
+    """A tenth of a pixel, in as few letters as it takes."""
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
 
 
 def _between(values: Sequence[Sequence[Any]], u: float, v: float) -> float | None:

@@ -12,7 +12,9 @@ from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure, Table
 
 MOST_LEDGER_ROWS = 12  # beyond it, parties that saw or sent the same thing share a row
-MOST_LANDSCAPES = 4    # drawn in the open; the rest fold away
+MOST_LANDSCAPES = 2    # drawn in the open; the rest fold away
+MOST_SKEWS = 4         # as above, of the skews' own charts
+MOST_HOLDINGS = 2      # as above, of who holds what, which is three charts a skew
 
 
 class Page(NamedTuple):
@@ -70,6 +72,15 @@ def _as_table(data: Table | None, title: str) -> Safe | None:
 def _grid(drawn: Sequence[Figure | None]) -> Safe | None:
     parts = [figure(d) for d in drawn if d]
     return tag("div", parts, class_="figures") if parts else None
+
+
+def _folding(parts: Sequence[Any], most: int, what: str) -> Safe:
+    """The first few in the open, the rest behind a line that says how many they are: a page of a hundred runs stays one that is read."""
+    return join([*parts[:most], _more(len(parts) - most, what, list(parts[most:]))])
+
+
+def _more(many: int, what: str, body: Any) -> Safe | None:
+    return tag("details", tag("summary", f"{count(many)} more {what}{'s' if many > 1 else ''}"), body) if many > 0 else None
 
 
 def _tile(name: str, value: str, more: str = "", style: str = "") -> Safe:
@@ -162,7 +173,14 @@ def results(page: Page) -> Section | None:
 
 
 def _per_skew(page: Page, draw: Callable[..., Figure | None]) -> Safe | None:
-    return _grid([draw(page.under(skew), title=page.title(skew), colours=page.colours) for skew in page.skews])
+    return _per(page.skews, lambda skew: draw(page.under(skew), title=page.title(skew), colours=page.colours))
+
+
+def _per(skews: Sequence[str], draw: Callable[[str], Figure | None]) -> Safe | None:
+    drawn = [d for skew in skews if (d := draw(skew))]
+    if not drawn:
+        return None
+    return join([_grid(drawn[:MOST_SKEWS]), _more(len(drawn) - MOST_SKEWS, "skew", _grid(drawn[MOST_SKEWS:]))])
 
 
 def training(page: Page) -> Section | None:
@@ -181,17 +199,16 @@ def skews(page: Page) -> Section | None:
         first = page.under(skew)[0]
         drawn = figures.federation(first.federation)
         if drawn:
-            parts += [tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawn])]
+            parts.append(join([tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawn])]))
     more = len({r.seed for r in page.records}) > 1
     note = tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet") if more else None
-    return Section("skew", "Who holds what", join([*parts, note])) if parts else None
+    return Section("skew", "Who holds what", join([_folding(parts, MOST_HOLDINGS, "skew"), note])) if parts else None
 
 
 def parties(page: Page) -> Section | None:
     entries = (page.comparison or {}).get("gain") or []
-    gains = _grid([figures.gain([g for g in entries if g.get("skew") == skew], title=skew if len(page.skews) > 1 else "",
-                                colours=page.colours)
-                   for skew in dict.fromkeys(g.get("skew") for g in entries)])
+    gains = _per(list(dict.fromkeys(g.get("skew") for g in entries)), lambda skew: figures.gain(
+        [g for g in entries if g.get("skew") == skew], title=skew if len(page.skews) > 1 else "", colours=page.colours))
     body = join([_per_skew(page, figures.per_party), gains])
     return Section("parties", "Party by party", body) if body else None
 
@@ -207,9 +224,7 @@ def landscape(page: Page) -> Section | None:
     grids = [g for pair in drawn.values() if (g := _grid(pair))]
     if not grids:
         return None
-    rest = tag("details", tag("summary", f"{count(len(grids) - MOST_LANDSCAPES)} more"),
-               grids[MOST_LANDSCAPES:]) if len(grids) > MOST_LANDSCAPES else None
-    return Section("landscape", "Loss landscape", join([*grids[:MOST_LANDSCAPES], rest]))
+    return Section("landscape", "Loss landscape", _folding(grids, MOST_LANDSCAPES, "landscape"))
 
 
 def ledger(page: Page) -> Section:

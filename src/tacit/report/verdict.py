@@ -19,6 +19,8 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
     winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
     known = {skew: w for skew, w in winners.items() if w}
     if not known:
+        if _broken(data):
+            return ["Every federated algorithm diverged: no accuracy or loss can be compared.", *_rest(data)]
         return ["No federated algorithm has a result yet."]
     wins: dict[str, int] = {}
     for label, *_ in known.values():
@@ -131,13 +133,17 @@ def _rest(data: Mapping[str, Any]) -> list[str]:
     seeds = {row.get("seed") for row in data.get("rows") or []}
     if len(seeds) == 1:
         out.append("Only one seed was run, so there is no error bar: small differences may be chance.")
-    metric, table = data.get("metric", "accuracy"), data["table"]
-    ran = {(row.get("label"), row.get("skew")) for row in data.get("rows") or [] if metric in (row.get("metrics") or {})}
-    broken = [label for label, means in zip(table["index"], table["mean"])
-              if any(not finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))]
-    if broken:
+    if broken := _broken(data):
         out.append(f"{names(broken)} diverged under at least one skew: a smaller learning rate is the first thing to try.")
     return out
+
+
+def _broken(data: Mapping[str, Any]) -> list[str]:
+    """Those that were run to the end and have no number to show for it, under at least one skew."""
+    metric, table = data.get("metric", "accuracy"), data["table"]
+    ran = {(row.get("label"), row.get("skew")) for row in data.get("rows") or [] if metric in (row.get("metrics") or {})}
+    return [label for label, means in zip(table["index"], table["mean"])
+            if any(not finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))]
 
 
 def run(record: RunRecord) -> list[str]:
