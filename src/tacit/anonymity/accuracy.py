@@ -72,8 +72,9 @@ def accuracy(before: DataFrame, after: DataFrame, target: str, cells: Sequence[C
         for name, make in names.items():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # a model near its optimum says enough about the table
-                scores = [_score(make, x[mine], y[mine], x[tested], y[tested]), _score(make, xa[theirs], told[theirs], x[tested], y[tested])]
-            got[name].append((*scores, float((y[tested] == np.bincount(y[mine]).argmax()).mean())))
+                own = _score(make, x[mine], y[mine], x[tested], y[tested])
+                other = _score(make, xa[theirs], told[theirs], x[tested], y[tested])
+            got[name].append((own, other, float((y[tested] == np.bincount(y[mine]).argmax()).mean())))
     return [Score(name, *(float(np.mean(column)) for column in zip(*rows))) for name, rows in got.items()]
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..parameters import bad
 from . import measures
 from .accuracy import Score, accuracy
@@ -114,13 +112,9 @@ def assess(before: DataFrame, after: DataFrame, quasi: Sequence[str], sensitive:
     scores = accuracy(before, after, target, cells, at) if target is not None else []
     others = [c for c in after.columns if c not in quasi and c not in sensitive and c != target]
     found = tuple(tuple(by_combination(frame, quasi, combinations)) for frame in (before, after))
-    said = [*(made.warnings if made is not None else ()), *warnings_of(after, quasi, now, others)]
+    said = warnings_of(after, quasi, now, others)
     if at is None:
-        said.append("Which published row was which original row cannot be told (rows are missing and were numbered anew), so some measures of utility are left open.")
+        said.append("Which published row was which original row cannot be told (rows are missing and were numbered anew), so some measures of utility "
+                    "are left open.")
     return Risk(was, now, len(before), used, tuple(scores), (found[0], found[1]), tuple(dict.fromkeys(said)), tuple(map(str, quasi)),
                 tuple(map(str, sensitive)), target, made)
-
-
-def published_rows(found: Exposure) -> np.ndarray:
-    """How many rows lie in classes of each size: index is the size."""
-    return np.bincount(found.sizes, weights=found.sizes).astype(np.int64) if found.sizes.size else np.zeros(1, dtype=np.int64)

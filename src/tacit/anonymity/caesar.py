@@ -19,7 +19,17 @@ FREQUENCIES = (82, 15, 28, 43, 127, 22, 20, 61, 70, 1.5, 7.7, 40, 24, 67, 75, 19
 _LOG = [math.log(f / sum(FREQUENCIES)) for f in FREQUENCIES]
 
 # Short everyday words: enough that a sentence of four or five words holds some of them.
-WORDS = frozenset(["a", "about", "after", "again", "all", "also", "always", "am", "an", "and", "another", "any", "are", "as", "ask", "at", "away", "back", "be", "because", "been", "before", "being", "best", "better", "big", "both", "but", "by", "call", "came", "can", "child", "city", "come", "could", "country", "day", "did", "different", "do", "does", "doctor", "done", "down", "each", "early", "end", "even", "every", "eye", "face", "fact", "family", "far", "father", "few", "find", "first", "for", "found", "friend", "from", "gave", "get", "give", "go", "good", "got", "great", "had", "hand", "has", "have", "he", "head", "hello", "help", "her", "here", "high", "him", "his", "home", "hospital", "house", "how", "i", "if", "in", "into", "is", "it", "its", "just", "keep", "kind", "knew", "know", "large", "last", "later", "least", "leave", "left", "less", "letter", "life", "light", "like", "line", "little", "live", "long", "look", "made", "make", "man", "many", "may", "me", "mean", "might", "month", "more", "morning", "most", "mother", "much", "must", "my", "name", "need", "never", "new", "next", "night", "no", "not", "nothing", "now", "of", "off", "old", "on", "once", "one", "only", "open", "or", "other", "our", "out", "over", "own", "part", "patient", "people", "place", "play", "point", "public", "put", "quick", "read", "right", "room", "said", "same", "saw", "say", "school", "secret", "see", "seem", "send", "she", "should", "show", "small", "so", "some", "son", "soon", "start", "state", "still", "such", "take", "talk", "tell", "than", "that", "the", "their", "them", "then", "there", "these", "they", "thing", "think", "this", "those", "thought", "three", "through", "time", "to", "today", "together", "too", "took", "town", "two", "under", "until", "up", "upon", "us", "use", "very", "walk", "want", "war", "was", "water", "way", "we", "week", "well", "went", "were", "what", "when", "where", "which", "while", "who", "why", "will", "with", "woman", "word", "work", "world", "would", "write", "year", "yes", "yet", "you", "young", "your"])
+WORDS = frozenset(re.findall("[a-z]+", """
+a about after again all also always am an and another any are as ask at away back be because been before being best better big both but by call came
+can child city come could country day did different do does doctor done down each early end even every eye face fact family far father few find first
+for found friend from gave get give go good got great had hand has have he head hello help her here high him his home hospital house how i if in into
+is it its just keep kind knew know large last later least leave left less letter life light like line little live long look made make man many may me
+mean might month more morning most mother much must my name need never new next night no not nothing now of off old on once one only open or other our
+out over own part patient people place play point public put quick read right room said same saw say school secret see seem send she should show small
+so some son soon start state still such take talk tell than that the their them then there these they thing think this those thought three through
+time to today together too took town two under until up upon us use very walk want war was water way we week well went were what when where which
+while who why will with woman word work world would write year yes yet you young your
+"""))
 
 
 def decode_caesar_with_key(text: str, key: Sequence[int]) -> str:

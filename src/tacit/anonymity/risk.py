@@ -179,11 +179,11 @@ def warnings_of(frame: DataFrame, quasi: Sequence[str], found: Exposure, others:
         said.append("No row is published: every quasi-identifier of every row shows *." if len(frame) else "The table has no rows.")
     if found.unique:
         said.append(f"{found.unique:,} rows are alone in their class: whoever knows their {', '.join(map(str, quasi))} finds them.")
-    for column in found.learnt:
-        if column.values == 1:
-            said.append(f"Every published row has the same {column.column!r}: whoever knows that somebody is in the table knows it, whatever k is.")
-        elif column.homogeneous:
-            said.append(f"{column.homogeneous:,} rows lie in classes where all have the same {column.column!r} (homogeneity): finding the class is enough to "
+    for told in found.learnt:
+        if told.values == 1:
+            said.append(f"Every published row has the same {told.column!r}: whoever knows that somebody is in the table knows it, whatever k is.")
+        elif told.homogeneous:
+            said.append(f"{told.homogeneous:,} rows lie in classes where all have the same {told.column!r} (homogeneity): finding the class is enough to "
                         f"learn it, although k is {found.k}. Ask for l-diversity (l=2 or more).")
     if 0 < found.suppressed < max(found.k, 2):
         said.append(f"{found.suppressed} suppressed row{'s' if found.suppressed > 1 else ''} remain in the table, fewer than k = {found.k}: whoever fits no "

@@ -1,0 +1,135 @@
+"""Tables from and to files, cell by cell as they stand: CSV as text (an empty cell is an empty string, NA is the word), Parquet with its kinds and nulls.
+
+A reader that turns "", "NA" and "null" into one missing value would put people into one class that the file tells apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import secrets
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
+from ..parameters import nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PARQUET = (".parquet", ".pq")
+SEPARATORS = (",", ";", "\t", "|")
+
+
+class Read(NamedTuple):
+    frame: DataFrame
+    separator: str  # of a CSV file; what is written with it looks like what was read
+
+
+def read_table(path: str | os.PathLike[str]) -> Read:
+    """A CSV file (packed by gzip or not) with a header, or a Parquet file."""
+    file = Path(path)
+    if not file.is_file():
+        beside = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise MissingFiles(f"there is no file {file}. " + (nearest(file.name, beside[:50]) if beside else "Check the path."))
+    if file.suffix.lower() in PARQUET:
+        return Read(_parquet(file), ",")
+    return _csv(file)
+
+
+def _parquet(file: Path) -> DataFrame:
+    import pandas as pd
+
+    try:
+        import pyarrow
+    except ImportError:
+        raise MissingExtra("reading Parquet", "data", "pyarrow") from None
+    try:
+        return pd.read_parquet(file)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise BadData(f"{file} cannot be read as Parquet: {error}.") from None
+
+
+def _text(file: Path) -> IO[str]:
+    return gzip.open(file, "rt", encoding="utf-8-sig", newline="") if file.suffix.lower() == ".gz" else open(file, encoding="utf-8-sig", newline="")
+
+
+def _csv(file: Path) -> Read:
+    import pandas as pd
+
+    try:
+        with _text(file) as text:
+            first = text.readline()
+        if not first.strip():
+            raise BadData(f"{file} has no header. The first line must name the columns.")
+        separator = max(SEPARATORS, key=first.count)
+        names = next(csv.reader([first], delimiter=separator))
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice is not None:
+            raise BadData(f"{file}: two columns are named {twice!r}. Give each its own name.")
+        with _text(file) as text:  # as categories each word is kept once: ten million rows of a few thousand words fit into a gigabyte
+            frame = pd.read_csv(text, sep=separator, dtype="category", keep_default_na=False, na_filter=False, index_col=False, low_memory=False)
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise BadData(f"{file} cannot be read as UTF-8 text: {error}. Save it as UTF-8 CSV, packed by gzip only where its name ends in .gz.") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning, csv.Error, OSError) as error:
+        raise BadData(f"{file} cannot be read as a table: {str(error).strip()}. Every row needs one cell for each of the {len(names)} columns.") from None
+    if len(frame) and (frame.iloc[:, -1] == "").any():
+        _check_widths(file, separator, len(names))
+    if not len(frame):
+        raise BadData(f"{file} has a header and no rows. Give at least one row.")
+    return Read(frame, separator)
+
+
+def _check_widths(file: Path, separator: str, width: int) -> None:
+    """pandas fills a row that is too short with empty cells; only a table whose last column has such cells can hold one."""
+    with _text(file) as text:
+        for number, row in enumerate(csv.reader(text, delimiter=separator)):
+            if row and len(row) != width:
+                raise BadData(f"{file}: row {number} after the header has {len(row)} cells, the header {width}. Every row needs one cell for each column.")
+
+
+def check_free(path: str | os.PathLike[str], force: bool, sources: list[str | os.PathLike[str]]) -> Path:
+    """A place to write to, before any work is done: not one of the sources, not a file that is there (unless forced), in a directory that is there."""
+    file = Path(path)
+    for source in sources:
+        if file.exists() and Path(source).exists() and file.samefile(source):
+            raise BadParameter(f"{file} is the table that is read, which is never written over. Give another --out.")
+    if file.is_dir():
+        raise BadParameter(f"{file} is a directory. Give the name of a file.")
+    if file.exists() and not force:
+        raise BadParameter(f"{file} is already there. Give another name, or --force to write over it.")
+    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+        raise BadParameter(f"{file} cannot be written: {file.parent} is no directory you may write to. Make it, or choose another place.")
+    return file
+
+
+def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str = ",") -> Path:
+    """All of it or nothing. The row labels are not written: they may tell who was left out."""
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(handle, "wb") as out:
+            if file.suffix.lower() in PARQUET:
+                frame.to_parquet(out, index=False)
+            elif file.suffix.lower() == ".gz":
+                with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as packed, io.TextIOWrapper(packed, encoding="utf-8", newline="") as text:
+                    frame.to_csv(text, index=False, sep=separator, lineterminator="\n")
+            else:
+                with io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True) as text:
+                    frame.to_csv(text, index=False, sep=separator, lineterminator="\n")
+                    out.flush()
+                    os.fsync(out.fileno())
+        os.replace(temporary, file)
+    except ImportError:
+        temporary.unlink(missing_ok=True)
+        raise MissingExtra("writing Parquet", "data", "pyarrow") from None
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise BadParameter(f"{file} cannot be written: {error.strerror}. Choose a place you may write to.") from None
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return file
