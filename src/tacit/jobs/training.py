@@ -152,8 +152,11 @@ def _numbers(p: Plan) -> Iterator[None]:
     if p.device == "cpu":
         torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]):  # whatever a model draws, the caller's random state is left as it was
-            torch.default_generator.manual_seed(p.seed)  # the CPU's alone: torch.manual_seed would reset a GPU's too
+        cards = [] if p.device == "cpu" else [torch.device(p.device)]
+        with torch.random.fork_rng(devices=cards):  # whatever a model draws, the caller's random state is left as it was
+            torch.default_generator.manual_seed(p.seed)  # torch.manual_seed would reset every GPU's too, also those not used here
+            for card in cards:
+                torch.cuda.default_generators[card.index or 0].manual_seed(p.seed)
             yield
     finally:
         torch.set_float32_matmul_precision(before[0])

@@ -1,0 +1,78 @@
+"""What CI, which has no GPU, cannot show: run it where there is one.
+
+    PYTHONPATH=src python tests/on_a_gpu.py        needs torch and numpy only
+
+Every check holds a run on the card to the same run on the CPU, or to itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import tacit
+from tacit import algorithms, data, models
+
+SMALL = models.MLP(hidden=(16,))
+
+
+def federation(skew: Any = None, shape: tuple[int, ...] = (20,), rows: int = 600, parties: int = 7) -> data.Federation:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, *shape)).astype(np.float32)
+    y = (x.reshape(rows, -1) @ rng.standard_normal((int(np.prod(shape)), 3))).argmax(1)
+    return data.from_arrays(x, y, classes=3, test=(x[:50], y[:50])).split(parties, skew=skew or data.Quantity(0.8), seed=0)
+
+
+def apart(a: Any, b: Any) -> float:
+    return max(float((p - q).detach().abs().max()) for p, q in zip(a.model.state_dict().values(), b.model.state_dict().values()))
+
+
+def both(fed: data.Federation, limit: float, **options: Any) -> None:
+    cpu, gpu = (tacit.train(fed, device=device, **{"rounds": 4, "batch_size": 16, "seed": 3, **options}) for device in ("cpu", "cuda"))
+    assert apart(cpu, gpu) < limit, (options, apart(cpu, gpu))
+
+
+class Draws(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + 0.1 * torch.randn_like(x))
+
+
+def main() -> None:
+    for algorithm in algorithms.ALL.values():
+        both(federation(), 1e-4, model=SMALL, algorithm=algorithm(), per_round=4, local_epochs=[1, 2, 3, 1, 1, 1, 2])
+    print("every algorithm, ragged, partial participation: as on the CPU")
+    both(federation(data.ConceptDrift(every=1)), 1e-4, model=SMALL, rounds=6)
+    print("rows that drift: as on the CPU, and no graph reads rows that are gone")
+    norm = lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 3))  # noqa: E731
+    both(federation(shape=(1, 8, 8)), 1e-3, model=norm)
+    both(federation(shape=(1, 8, 8)), 1e-3, model="cnn")
+    print("convolutions as products, batch norm, dropout: as on the CPU")
+    both(federation(), 1e-4, model=SMALL, runtime="inprocess", algorithm=algorithms.Scaffold())
+    print("one program per party on the card: as on the CPU")
+    fed = federation()
+    runs = [tacit.train(fed, model=Draws, device="cuda", rounds=2, seed=1) for _ in range(2)]
+    assert apart(*runs) == 0, "a model that draws is not repeated from the seed"
+    assert any("draws random numbers" in e.get("text", "") for e in runs[0].events)
+    print("a model that draws: noted, and the same twice")
+    tokens = np.random.default_rng(0).integers(0, 9, (300, 12))
+    text = data.from_arrays(tokens, tokens[:, 0], classes=9, tokens=True).split(3)
+    table = tacit.compare(text, algorithms=[algorithms.FedAvg()], model=models.LSTM(hidden=16), rounds=1, seeds=2, device="cuda").table()
+    assert list(table.index) == ["FedAvg", "central", "local only"]
+    wide = tacit.compare(federation(shape=(1, 28, 28), parties=20), algorithms=[algorithms.FedAvg(), algorithms.FedProx()], model="cnn", rounds=2, seeds=2,
+                         device="cuda", batch_size=16)
+    alone = tacit.train(federation(shape=(1, 28, 28), parties=20), algorithm=algorithms.FedAvg(), model="cnn", rounds=2, device="cuda", batch_size=16)
+    assert apart(wide.results[0], alone) < 1e-4, apart(wide.results[0], alone)
+    print(f"comparisons on the card: rows as alone; {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most")
+    ragged = tacit.train(federation(data.Dirichlet(0.3), parties=100, rows=8000), model=SMALL, device="cuda", rounds=20, per_round=50, batch_size=8)
+    print(f"ragged clients, 50 of 100 a round: {np.median([r['seconds'] for r in ragged.history[5:]]):.3f} s a round")
+
+
+if __name__ == "__main__":
+    main()
