@@ -128,6 +128,23 @@ def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> n
     return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
+def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarray:
+    """`gaussian` for a whole σ, of up to 2²⁰ in machine words: with t = σ in Algorithm 3, which holds for any t ≥ 1, the probability of acceptance is
+    exp(−(|Y| − σ)² / (2σ²)), and no number grows beyond 63 bits."""
+    if sigma < 1:
+        raise bad("gaussian_whole", "sigma", sigma, "a whole number of at least 1")
+    parts, have = [], 0
+    while have < n:
+        y = laplace(sigma, int((n - have) * 1.4) + 16, source)  # about 76% are kept
+        gap = abs(y) - sigma
+        if sigma > 1 << 20 or (len(gap) and int(abs(gap).max()) > 1 << 30):
+            gap = gap.astype(object)
+        kept = y[bernoulli_exp(gap * gap, 2 * sigma * sigma, source)]
+        parts.append(kept.astype(np.int64))
+        have += len(kept)
+    return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
+
+
 def exponential(scores: Sequence[int], epsilon: Fraction | int, sensitivity: int, source: Source = os.urandom) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε · score_i / (2 · sensitivity)).
 

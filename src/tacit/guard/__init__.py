@@ -1,0 +1,15 @@
+"""Stages around an update: what leaves a party is clipped, noised, rounded and hidden, in this order, and unwound in reverse on the sum."""
+
+from .clip import Clip
+from .counts import Laplace, RandomizedResponse
+from .guard import Guard, Layout, as_stages, must_see_each
+from .lazy import Lazy
+from .noise import Noise
+from .quantize import Quantize
+from .sparsify import Sparsify
+from .stage import Clients, Form, Stage
+
+ALL: dict[str, type[Stage]] = {"Lazy": Lazy, "Sparsify": Sparsify, "Clip": Clip, "Noise": Noise, "Quantize": Quantize}
+
+__all__ = ["ALL", "Clients", "Clip", "Form", "Guard", "Laplace", "Layout", "Lazy", "Noise", "Quantize", "RandomizedResponse", "Sparsify", "Stage", "as_stages",
+           "must_see_each"]

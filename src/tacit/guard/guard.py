@@ -1,0 +1,208 @@
+"""The guard of a job: its stages in order, and the two halves of what they do to an update.
+
+    client   vectors − what the server knows → Lazy → Sparsify → Clip → weight → Quantize → (Noise) ───────────┐
+                                                                                                      the sum │ plain, masked or encrypted
+    server   mean of the vectors + what it knows ← Sparsify ← Clip ← ÷ n ← ÷ step ← (Noise) ←──────────────────┘
+
+Noise stands before Quantize in the list, because it says how much room rounding must leave, and is added behind it: to whole numbers, where a
+sum is exact and a discrete Gaussian is what its proof says. A guard with noise and without Quantize gets a fine grid of its own.
+
+Where noise is added, every client counts the same and the sum is divided by a number that tells nothing: how many take part, or are expected to.
+Where single updates are hidden and nothing is added, a client's weight rides along as one more number of its vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BadData, BadParameter
+from ..parameters import bad, check
+from .noise import Noise
+from .quantize import Fine, Quantize
+from .stage import Clients, Form, Stage, State, refuse, source
+from .wire import pack_row, unpack_row
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which vectors an algorithm's clients upload, in which order they lie in the one flat vector, and what the server already knows of them."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    known: tuple[str, ...] = ()  # sent down before: only the difference goes up
+    layers: tuple[int, ...] = ()
+
+    @property
+    def dimension(self) -> int:
+        return sum(math.prod(s) for s in self.shapes.values())
+
+    def join(self, vectors: State, down: State) -> Tensor:
+        """[S, …] each → [S, D], in float64 on the CPU: what is bounded here must be bounded there."""
+        moved = [vectors[k] - down[k] if k in self.known else vectors[k] for k in self.shapes]
+        return torch.cat([v.detach().reshape(len(v), -1).to("cpu", torch.float64) for v in moved], 1)
+
+    def cut(self, flat: Tensor, down: State) -> State:
+        """[D] → […] each."""
+        pieces = flat.split([math.prod(s) for s in self.shapes.values()])
+        made = {k: p.view(s).to(torch.float32) for (k, s), p in zip(self.shapes.items(), pieces)}
+        return {k: v.to(down["w"].device) + down[k] if k in self.known else v.to(down["w"].device) for k, v in made.items()}
+
+
+def as_stages(given: Any) -> tuple[Stage, ...]:
+    """What `guard=` was given, every parameter and the order checked."""
+    if given is None:
+        return ()
+    stages = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    for s in stages:
+        if not isinstance(s, Stage) or isinstance(s, type):
+            raise bad("train", "guard", given, "a list of stages such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]")
+        check(s)
+    for a, b in pairwise(stages):
+        if a.place == b.place:
+            raise refuse(b, f"does what {type(a).__name__} before it already does; keep one of them.")
+        if a.place > b.place:
+            raise refuse(b, f"stands behind {type(a).__name__}.")
+    named = {type(s).__name__: s for s in stages}
+    noise, hides = next((s for s in stages if isinstance(s, Noise)), None), [s for s in stages if s.hides]
+    if noise is not None and "Clip" not in named:
+        raise refuse(noise, "needs a bound on each update to know how much to add, and there is no Clip before it.")
+    if hides and not any(isinstance(s, Quantize) for s in stages) and not getattr(hides[0], "takes_real", False):
+        raise refuse(hides[0], "adds up whole numbers, and there is no Quantize before it.")
+    if hides and "Clip" not in named:
+        raise refuse(hides[0], "needs a range in which all updates lie, and there is no Clip before it.")
+    if noise is not None and noise.placement == "distributed" and not hides:
+        raise refuse(noise, "with placement='distributed' gives each update only a part of the noise: it protects nothing unless a stage behind it "
+                            "hides single updates. Add SecAgg, or use placement='local'.")
+    for s in stages:
+        s.beside(tuple(x for x in stages if x is not s))
+    return stages
+
+
+def must_see_each(stages: Sequence[Stage], rule: Any) -> None:
+    """A rule that looks at single updates cannot work where a stage hides them: refused here, with the reason."""
+    hiding = [s for s in stages if s.hides]
+    if hiding and getattr(rule, "sees_each", False):
+        raise BadParameter(f"guard: {type(hiding[0]).__name__} hides each update from the server, and {type(rule).__name__} must see each of them to "
+                           "tell the odd ones out. Aggregate with Mean, or leave the updates unhidden.")
+
+
+@dataclass
+class Guard:
+    """Stages fitted to one job: `out` at the clients, `total` and `back` at the server."""
+
+    stages: tuple[Stage, ...]
+    layout: Layout
+    clients: int  # at most so many take part in a round
+    expected: float  # the number the sum is divided by where noise is added
+    heaviest: float = 1.0  # no client weighs more, in the algorithm's own units
+    shared: int = 0
+    secret_seed: int | None = None
+    state: State = field(default_factory=dict)  # what the server keeps between rounds and sends to all
+    events: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.noise = next((s for s in self.stages if isinstance(s, Noise)), None)
+        self.hiding = next((s for s in self.stages if s.hides), None)
+        quantize = next((s for s in self.stages if isinstance(s, Quantize)), None)
+        self.grid: Quantize | None = quantize if quantize is not None or self.noise is None else Fine()
+        self.early = tuple(s for s in self.stages if not isinstance(s, Noise | Quantize) and not s.hides)
+        self.summed = self.noise is not None or self.hiding is not None  # whole numbers are added up, and nobody weighs them afterwards
+        self.forms()  # every stage looks at what it will get, and refuses now
+
+    @property
+    def weighs(self) -> bool:
+        """Whether a client's weight rides along in its vector, because nobody else may see it."""
+        return self.hiding is not None and self.noise is None
+
+    def forms(self, number: int = 0) -> tuple[list[tuple[Stage, Form]], Form, Form]:
+        """In this round: each early stage with the form it receives, the form that goes onto the grid, and the form that leaves it."""
+        least = 1 if self.hiding is None else self.hiding.survivors(self.clients)
+        form = Form("real", self.layout.dimension, self.clients, least, layers=self.layout.layers, hidden=self.hiding is not None, round=number,
+                    shared=self.shared)
+        early = []
+        for s in self.early:
+            early.append((s, form))
+            self.state = {**s.server_state(form), **self.state}
+            form = s.form(form, self.state)
+        form = replace(form, dimension=form.dimension + self.weighs)
+        if self.noise is not None:
+            form = self.noise.form(form, self.state)
+        return early, form, form if self.grid is None else self.grid.form(form, self.state)
+
+    def leaves(self, number: int = 0) -> Form:
+        """What a client hands to whoever makes the sum: whole numbers in a ring where updates are hidden."""
+        return self.forms(number)[2]
+
+    def client_state(self) -> State:
+        """What each client keeps between rounds, before its first."""
+        return {k: v for s, form in self.forms()[0] for k, v in s.client_state(form).items()}
+
+    # at the clients --------------------------------------------------------------------------------------------------------
+
+    def out(self, weights: Tensor, vectors: State, down: State, me: Clients) -> tuple[Tensor, Tensor]:
+        """Weights [S] and vectors [S, …] each → what is weighed and summed: weights [S] and rows [S, D]."""
+        early, before, after = self.forms(me.round)
+        weights, rows = weights.detach().to("cpu", torch.float64), self.layout.join(vectors, down)
+        if not torch.isfinite(rows).all():
+            raise BadData(f"guard: an update of round {me.round + 1} is not finite, so it cannot be bounded. Use a smaller learning rate.")
+        for s, form in early:
+            rows = s.out(rows, me, form)
+        if self.weighs:
+            share = weights / self.heaviest
+            if float(share.max()) > 1 + 1e-9:
+                raise BadData(f"guard: a client weighs {float(weights.max()):g}, and at most {self.heaviest:g} was agreed.")
+            rows = torch.cat([rows, torch.full((len(rows), 1), before.bound, dtype=torch.float64)], 1) * share[:, None]
+        if self.grid is not None:
+            rows = self.grid.out(rows, me, before)
+        if self.noise is not None:
+            rows = self.noise.out(rows, me, after)
+        for what, count in me.events.items():
+            self.events[what] = self.events.get(what, 0) + count
+        me.events = {}
+        return torch.ones_like(weights) if self.summed else weights, rows
+
+    # at the server ---------------------------------------------------------------------------------------------------------
+
+    def total(self, weights: Tensor, rows: Tensor, number: int) -> tuple[Tensor, float]:
+        """(Σ weight · row, Σ weight): exact where rows are whole numbers; in the ring, modulo it, as the protocols that hide them compute it."""
+        form = self.leaves(number)
+        if not self.summed:
+            real = rows if self.grid is None else self.grid.read(rows, form)
+            return (weights[:, None] * real).sum(0), float(weights.sum())
+        sums = rows.sum(0)
+        return torch.remainder(sums + form.modulus // 2, form.modulus) - form.modulus // 2 if form.modulus else sums, float(len(rows))
+
+    def back(self, total: Tensor, n: float, down: State, number: int) -> State:
+        """The sum → the mean vectors that `merge` expects. `n`: the weights' sum, or, where all count alike, how many vectors are in it."""
+        early, before, after = self.forms(number)
+        state = dict(self.state)
+        if self.summed:
+            if self.noise is not None:
+                total, n = self.noise.server(total, after, source(self.secret_seed, "server", number)), self.expected
+            total = total.to(torch.float64) * after.step
+        if self.weighs:
+            total, n = total[:-1], float(total[-1]) / before.bound
+        for s, form in reversed(early):
+            total, state = s.back(total, n, form, state)
+        self.state = state
+        return self.layout.cut(total / n, down)
+
+    def moved(self, before: Tensor, after: Tensor) -> None:
+        """The server's model went from here to there."""
+        for s in self.early:
+            self.state = s.moved(self.state, before, after)
+
+    # on the wire -----------------------------------------------------------------------------------------------------------
+
+    def pack(self, row: Tensor, number: int) -> State:
+        """One client's row as a message holds it: no more bits than it needs. A row that is None was not sent."""
+        return pack_row(row, self.leaves(number), sparse=any(s.sparse for s in self.early))
+
+    def unpack(self, sent: State, number: int) -> Tensor:
+        return unpack_row(sent, self.leaves(number))
