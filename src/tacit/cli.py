@@ -287,7 +287,7 @@ def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     if args.parties is not None:
         table["parties"] = config.value_of(args.parties)
     own = {k.lower(): v for k, v in data.SKEWS.items()}.get(str(args.skew).lower())
-    takes = [] if file or args.name not in data.ALL else [data.ALL[args.name], data.Dataset.split]
+    takes: list[Any] = [] if file or args.name not in data.ALL else [data.ALL[args.name], data.Dataset.split]
     others = [name for function in takes for name in inspect.signature(function).parameters]
     for key, value in _pairs(args.rest):
         here = own is not None and key in own.__dataclass_fields__
