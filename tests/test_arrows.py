@@ -36,11 +36,18 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.landscape": (("tacit.task",), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
+    "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
+    "tacit.runtimes.certificates": ((), ("cryptography",)),  # these six, and the seal, need the extra `net`
+    "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),
+    "tacit.runtimes.provision": (("tacit.files",), ("cryptography",)),
+    "tacit.runtimes.channel": (("tacit.crypto.seal",), ("cryptography",)),
+    "tacit.runtimes.hub": ((), ("cryptography", "grpc")),
+    "tacit.runtimes.link": (("tacit.parties",), ("grpc",)),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
     "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.task"), NUMERIC),  # runs `local` for all clients at once
-    "tacit.anonymity": ((), ("numpy", "pandas")),  # tables in, tables out
+    "tacit.anonymity": (("tacit.report", "tacit.files"), ("numpy", "pandas")),  # tables in, tables out; its report is laid out like the others
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),
@@ -174,7 +181,7 @@ def test_other_packages_are_declared():
     extras = project["optional-dependencies"]
     declared = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
     names = {"".join(c for c in d.split(">")[0].split("[")[0] if c not in " ") for d in declared}
-    imports = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w"}
+    imports = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "grpcio": "grpc"}
     known = {imports.get(name, name) for name in names} | {"tacit", *sys.stdlib_module_names}
     strangers = {(a.source, a.target) for a in ARROWS if a.target.split(".")[0] not in known}
     assert not strangers

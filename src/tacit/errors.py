@@ -8,7 +8,10 @@ TacitError
 ├── BadJob           a job file cannot be understood                  (also a ValueError)
 ├── BadRun           a run directory cannot be read, resumed or written
 ├── ProtocolError    a party said something the protocol does not allow
-│   └── BadFrame     bytes that are no message                        (also a ValueError)
+│   ├── BadFrame     bytes that are no message                        (also a ValueError)
+│   └── SealBroken   what came was changed on its way, or is not from whom it should be
+├── BadKit           a start kit or a certificate cannot be used
+├── NoHub            the hub cannot be reached, or does not let this party in
 └── PartyFailed      a party's program stopped with an error; it names the party
 
 Each message says what happened, why, and what to do next.
@@ -51,6 +54,18 @@ class ProtocolError(TacitError):
 
 
 class BadFrame(ProtocolError, ValueError):
+    pass
+
+
+class SealBroken(ProtocolError):
+    pass
+
+
+class BadKit(TacitError):
+    pass
+
+
+class NoHub(TacitError):
     pass
 
 

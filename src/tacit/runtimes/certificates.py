@@ -1,0 +1,174 @@
+"""A federation's certificates: one authority, one certificate for each party, and a signed list of those that no longer count.
+
+The key of a certificate is ECDSA P-256, which every TLS library takes. Its common name is the party, its organisation the federation, its
+organisational unit the role (hub, server, client). Only the hub's carries the name `tacit-hub`, so no other party can pose as the hub.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ..errors import BadKit, SealBroken
+
+HUB_NAME = "tacit-hub"  # what the hub's certificate is checked against, wherever the hub stands
+ROLES = ("hub", "server", "client")
+YEARS = 2  # a certificate's life
+_EARLY = datetime.timedelta(minutes=5)  # clocks of different organisations differ a little
+
+Key = ec.EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True)
+class Authority:
+    """Whoever holds this can let parties in and shut them out. It reads nothing that parties say."""
+
+    certificate: x509.Certificate
+    key: Key
+
+    @classmethod
+    def new(cls, federation: str) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(f"authority of {federation}"[:64], federation, "authority")
+        made = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(x509.BasicConstraints(True, 0), critical=True)
+        made = made.add_extension(_usage(signs_certificates=True), critical=True)
+        return cls(made.sign(key, hashes.SHA256()), key)
+
+    @property
+    def federation(self) -> str:
+        return attribute(self.certificate, NameOID.ORGANIZATION_NAME)
+
+    def issue(self, party: str, role: str) -> tuple[x509.Certificate, Key]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = _builder(_name(party, self.federation, role), self.certificate.subject, key.public_key(), YEARS)
+        made = made.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(_usage(), critical=True)
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if role == "hub" else ExtendedKeyUsageOID.CLIENT_AUTH
+        made = made.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        if role == "hub":
+            made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False)
+        return made.sign(self.key, hashes.SHA256()), key
+
+    def revocations(self, serials: Iterable[int]) -> x509.CertificateRevocationList:
+        """The signed list of the certificates that no longer count."""
+        now = datetime.datetime.now(datetime.UTC)
+        made = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject).last_update(now - _EARLY)
+        made = made.next_update(now + datetime.timedelta(days=3650))
+        for serial in sorted(set(serials)):
+            made = made.add_revoked_certificate(x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build())
+        return made.sign(self.key, hashes.SHA256())
+
+
+def _name(common: str, federation: str, role: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation), x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+                      x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, years: int) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public).serial_number(x509.random_serial_number())
+            .not_valid_before(now - _EARLY).not_valid_after(now + datetime.timedelta(days=365 * years)))
+
+
+def _usage(signs_certificates: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(digital_signature=not signs_certificates, content_commitment=False, key_encipherment=False, data_encipherment=False,
+                         key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates, encipher_only=False, decipher_only=False)
+
+
+def attribute(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
+    found = certificate.subject.get_attributes_for_oid(oid)
+    return str(found[0].value) if found else ""
+
+
+def party_of(certificate: x509.Certificate) -> str:
+    return attribute(certificate, NameOID.COMMON_NAME)
+
+
+def role_of(certificate: x509.Certificate) -> str:
+    return attribute(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Who counts as a member of the federation: the authority's certificate and its latest list of revocations."""
+
+    authority: x509.Certificate
+    revoked: x509.CertificateRevocationList | None = None
+
+    @property
+    def federation(self) -> str:
+        return attribute(self.authority, NameOID.ORGANIZATION_NAME)
+
+    def check(self, certificate: x509.Certificate) -> None:
+        """SealBroken, saying why, unless the certificate is the authority's, in force and not revoked."""
+        who = party_of(certificate)
+        try:
+            certificate.verify_directly_issued_by(self.authority)
+        except (ValueError, TypeError, InvalidSignature):
+            raise SealBroken(f"the certificate of {who!r} was not made by the authority of federation {self.federation!r}. "
+                             "It belongs to another federation, or was forged.") from None
+        now = datetime.datetime.now(datetime.UTC)
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise SealBroken(f"the certificate of {who!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                             f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set the clock, or provision again.")
+        if self.revoked is not None and self.revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
+            raise SealBroken(f"the certificate of {who!r} was revoked by the authority of federation {self.federation!r}.")
+
+    def party(self, der: bytes, name: str) -> ec.EllipticCurvePublicKey:
+        """The public key of party `name` from its certificate, or SealBroken."""
+        try:
+            certificate = x509.load_der_x509_certificate(der)
+            found = party_of(certificate)
+        except ValueError:
+            raise SealBroken(f"what {name!r} shows is no certificate.") from None
+        if found != name:
+            raise SealBroken(f"a certificate of {found!r} was shown in the name of {name!r}.")
+        self.check(certificate)
+        key = certificate.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise SealBroken(f"the certificate of {name!r} has a key of another kind than this federation's.")
+        return key
+
+    def updated(self, pem: bytes) -> Trust:
+        """With a newer list of revocations, if it is the authority's; an older one changes nothing."""
+        try:
+            found = x509.load_pem_x509_crl(pem)
+        except ValueError:
+            raise SealBroken("the list of revocations cannot be read.") from None
+        if not found.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
+            raise SealBroken(f"the list of revocations was not signed by the authority of federation {self.federation!r}.")
+        if self.revoked is not None and found.last_update_utc < self.revoked.last_update_utc:
+            return self
+        return Trust(self.authority, found)
+
+
+def pem(thing: x509.Certificate | x509.CertificateRevocationList) -> bytes:
+    return thing.public_bytes(Encoding.PEM)
+
+
+def key_pem(key: Key) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def read_certificate(data: bytes, where: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(data)
+    except ValueError:
+        raise BadKit(f"{where} is no certificate. Take it again from whoever provisioned the federation.") from None
+
+
+def read_key(data: bytes, where: str) -> Key:
+    try:
+        key = load_pem_private_key(data, None)
+    except (ValueError, TypeError):
+        raise BadKit(f"{where} is no private key. Take it again from whoever provisioned the federation.") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise BadKit(f"{where} is a key of another kind than tacit makes. Take it again from whoever provisioned the federation.")
+    return key

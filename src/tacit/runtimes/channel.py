@@ -1,0 +1,337 @@
+"""Two parties' conversation through a hub that may lose, repeat, reorder or change what it carries: sealed, in order, exactly once.
+
+No I/O here: payloads go in by `receive` and come out by `pull`, time by `tick`, whole messages by the function `deliver`. What a
+message was cut into stays in `records` until the other side has confirmed it, as views of the frame itself, so that a lost connection
+costs sending again and no copy is kept. Counters start at 0 for each pair of process lives; a process that was started anew has forgotten what
+it was told, so what was on its way to the old one is dropped: saying it again is the protocol's business, which knows what still matters.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, holds, signed, transcript
+from ..errors import SealBroken
+from .envelope import CHUNK
+from .kits import Kit
+
+HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
+HEAD, BODY = 0, 1
+ACK, RESUME, PROBE = 0, 1, 2
+WINDOW = 8 * CHUNK  # bytes under way before the other side must have confirmed some: what the hub may have to hold for one pair
+INLINE = 64 << 10  # a message up to this goes as one record; of a larger one this much rides with its head
+ACK_BYTES, ACK_RECORDS = CHUNK, 64  # confirm at once after this much; otherwise the link does so a moment later
+QUIET = 2.0  # seconds without any confirmation after which the sender asks
+MANY = 1024  # records kept before whoever has more to say waits
+TRIES = 5  # altered records after which a conversation is given up: the hub is hostile or broken
+
+
+class Record(NamedTuple):
+    kind: int
+    head: bytes
+    body: memoryview
+    ends: bool  # the last of its message
+    starts: bool
+
+
+class Handshake(NamedTuple):
+    """A handshake that has begun: my half of it."""
+
+    ephemeral: Ephemeral
+    mine: bytes  # the payload that carries it, to be sent again if it was lost
+
+
+class Channel:
+    def __init__(self, kit: Kit, life: bytes, peer: str, deliver: Callable[[str, bytearray], None], note: Callable[[str], None], max_bytes: int):
+        self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = kit, life, peer, deliver, note, max_bytes
+        self.present = True
+        self.control: deque[bytes] = deque()
+        self.records: deque[Record] = deque()
+        self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
+        self.flying = self.held = 0  # bytes under way, and bytes kept
+        self.expected = 0
+        self.seal: Seal | None = None
+        self.confirmed = False  # the other side has shown that it has the keys
+        self.hello: Handshake | None = None
+        self.pending: tuple[Seal, bytes, bytes, object, bytes, bytes] | None = None  # as responder: (keys, T, their life, their key, my reply, their hello)
+        self.finish = b""
+        self.their_life = b""
+        self.sent_control = self.seen_control = 0
+        self.building: bytearray | None = None
+        self.scope, self.total = "", 0
+        self.unconfirmed_bytes = self.unconfirmed_records = 0
+        self.doubt = False  # after a lost connection: the other side may be another process by now, so it is asked before it is told anything
+        self.asked_at = -1  # the counter whose loss was last reported
+        self.probe: tuple[int, int] | None = None  # (its number, the cursor then)
+        self.probes = 0
+        self.moved = self.tried = 0.0
+        self.altered = 0
+        self.failure: SealBroken | None = None
+
+    # --- out ----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Everything said was confirmed."""
+        return not self.records
+
+    @property
+    def crowded(self) -> bool:
+        """So much waits that whoever has more to say should wait, too."""
+        return self.held > WINDOW or len(self.records) > MANY
+
+    def send(self, scope: str, frame: bytes | bytearray | memoryview) -> None:
+        view = memoryview(frame)
+        name = scope.encode()
+        head = len(name).to_bytes(2, "big") + name + len(view).to_bytes(8, "big")
+        self.held += len(view)
+        starts = range(min(INLINE, len(view)), len(view), CHUNK)
+        self.records.append(Record(HEAD, head, view[:INLINE], not len(starts), True))
+        for start in starts:
+            self.records.append(Record(BODY, b"", view[start : start + CHUNK], start + CHUNK >= len(view), False))
+        if self.seal is None and self.hello is None and self.pending is None:
+            self._greet()
+
+    def pull(self) -> bytes | None:
+        """The next payload to send, if there is one to send now."""
+        if self.control:
+            return self.control.popleft()
+        if self.seal is None or self.doubt or not self.present or self.cursor - self.acked >= len(self.records) or self.flying >= WINDOW:
+            return None
+        record, counter = self.records[self.cursor - self.acked], self.cursor
+        self.cursor += 1
+        self.flying += len(record.body)
+        return self._record(DATA, counter, record)
+
+    def _record(self, space: int, counter: int, record: Record) -> bytes:
+        assert self.seal is not None
+        plain: bytes | memoryview = record.body if record.kind == BODY else record.head + bytes(record.body)
+        kind = (record.kind << 1 | record.ends) if space == DATA else 0
+        # the nonce holds kind and counter: a head cannot be taken for a body
+        sealed = self.seal.close(space << 8 | kind, counter, plain)
+        return b"".join((RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed))
+
+    def _say(self, op: int, value: int, number: int = 0) -> None:
+        if self.seal is not None:
+            self.sent_control += 1
+            plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
+            self.control.append(self._record(CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True)))
+
+    # --- handshake -------------------------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        ephemeral = Ephemeral()
+        self.hello = Handshake(ephemeral, HELLO + self.life + ephemeral.public + self.kit.der)
+        self.control.append(self.hello.mine)
+
+    def _transcript(self, initiator: bool, mine: bytes, their_life: bytes, theirs: bytes, certificate: bytes) -> bytes:
+        me, them = (self.kit.name, self.life, mine, self.kit.der), (self.peer, their_life, theirs, certificate)
+        return transcript(self.kit.federation, *((me, them) if initiator else (them, me)))
+
+    def _on_hello(self, data: bytes) -> None:
+        if self.pending is not None and self.pending[5] == data:
+            self.control.append(self.pending[4])  # it was lost, and is asked for again
+            return
+        if self.hello is not None and self.kit.name < self.peer:  # both greeted at once: the first by name goes on, the other answers
+            self.control.append(self.hello.mine)
+            return
+        their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
+        public = self.kit.trust.party(certificate, self.peer)
+        ephemeral = Ephemeral()
+        t = self._transcript(False, ephemeral.public, their_life, theirs, certificate)
+        signature = signed(b"responder", t, self.kit.sign)
+        reply = WELCOMED + self.life + ephemeral.public + bytes((len(signature),)) + signature + self.kit.der
+        self.pending = (Seal(ephemeral.agree(theirs), t, False), t, their_life, public, reply, data)
+        self.hello = None
+        self.control.append(reply)
+
+    def _on_welcome(self, data: bytes) -> None:
+        if self.hello is None:
+            return
+        their_life, theirs, n = data[1:17], data[17:49], data[49]
+        signature, certificate = data[50 : 50 + n], data[50 + n :]
+        public = self.kit.trust.party(certificate, self.peer)
+        t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
+        if not holds(b"responder", t, signature, public):
+            raise SealBroken(f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was altered, or repeated from another.")
+        seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
+        self.finish = FINISH + seal.session + signed(b"initiator", t, self.kit.sign)
+        self.hello = None
+        self._begin(seal, their_life)
+        self.control.appendleft(self.finish)
+
+    def _on_finish(self, data: bytes) -> None:
+        if self.seal is not None and data[1:9] == self.seal.session:
+            self._say(ACK, self.expected)  # the other side had no sign yet that we have the keys
+            return
+        if self.pending is None:
+            return
+        seal, t, their_life, public, _, _ = self.pending
+        if data[1:9] != seal.session or not holds(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
+            raise SealBroken(f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was altered, or repeated from another.")
+        self.pending, self.finish = None, b""
+        self._begin(seal, their_life)
+        self.confirmed = True
+        self._say(ACK, self.expected)
+
+    def _begin(self, seal: Seal, their_life: bytes) -> None:
+        again = self.their_life == their_life  # both processes are those of before: nothing may be lost or said twice
+        if not again:
+            if self.their_life:
+                self.note(f"{self.peer!r} was started anew")
+            begun = self.cursor - self.acked  # of what the old process was told in part, the new one gets nothing
+            while begun > 0 or (self.records and not self.records[0].starts):
+                self.held -= len(self.records.popleft().body)
+                begun -= 1
+            self.acked = self.expected = 0
+            self.building = None
+        self.cursor, self.flying = self.acked, 0
+        self.seal, self.their_life, self.confirmed = seal, their_life, False
+        self.sent_control = self.seen_control = 0
+        self.control = deque(c for c in self.control if c[:1] != RECORD)  # sealed with keys that are gone
+        self.asked_at, self.probe, self.altered, self.doubt = -1, None, 0, False
+
+    # --- in -------------------------------------------------------------------------------------------------------------------------
+
+    def receive(self, payload: memoryview) -> None:
+        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a message."""
+        kind = bytes(payload[:1])
+        try:
+            if kind == RECORD and len(payload) >= 19 + TAG:
+                self._on_record(payload)
+            elif kind == HELLO and len(payload) > 49:
+                self._on_hello(bytes(payload))
+            elif kind == WELCOMED and len(payload) > 50:
+                self._on_welcome(bytes(payload))
+            elif kind == FINISH and len(payload) > 9:
+                self._on_finish(bytes(payload))
+            elif kind == NO_SESSION:
+                if self.seal is not None and bytes(payload[1:]) == self.seal.session and self.hello is None and self.pending is None:
+                    self._greet()
+            else:
+                raise SealBroken(f"what came in the name of {self.peer!r} is neither a handshake nor a record.")
+        except SealBroken as error:
+            self.note(str(error))
+            self.altered += 1
+            if self.altered >= TRIES:
+                self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: {error} "
+                                          "Do not trust this hub.")
+
+    def _on_record(self, payload: memoryview) -> None:
+        session, space, kind = bytes(payload[1:9]), payload[9], payload[10]
+        counter = int.from_bytes(payload[11:19], "big")
+        if self.seal is None or session != self.seal.session:
+            if self.pending is None:  # else: its Finish is still under way, or lost, and will be sent again
+                self.control.append(NO_SESSION + session)
+            return
+        if space == CONTROL:
+            plain = self.seal.open(CONTROL << 8 | kind, counter, payload[19:])
+            if counter <= self.seen_control:
+                raise SealBroken(f"an old confirmation of {self.peer!r} was repeated.")
+            self.seen_control, self.confirmed, self.doubt = counter, True, False
+            self._on_control(plain[0], int.from_bytes(plain[1:9], "big"), int.from_bytes(plain[9:17], "big"))
+            return
+        if counter < self.expected:
+            self.note(f"record {counter} of {self.peer!r} came again and was dropped")
+            self._say(ACK, self.expected)
+            return
+        if counter > self.expected:
+            if self.asked_at != self.expected:
+                self.note(f"record {self.expected} of {self.peer!r} is missing: record {counter} came before it")
+                self.asked_at = self.expected
+                self._say(RESUME, self.expected)
+            return
+        try:
+            plain = self.seal.open(DATA << 8 | kind, counter, payload[19:])
+        except SealBroken:
+            self._say(RESUME, self.expected)
+            raise SealBroken(f"record {counter} of {self.peer!r} was altered on its way.") from None
+        self.expected += 1
+        self.confirmed, self.doubt = True, False
+        self.unconfirmed_bytes += len(plain)
+        self.unconfirmed_records += 1
+        self._take(kind >> 1, bool(kind & 1), plain)
+        if self.unconfirmed_bytes >= ACK_BYTES or self.unconfirmed_records >= ACK_RECORDS:
+            self.confirm()
+
+    def confirm(self) -> None:
+        if self.unconfirmed_records:
+            self.unconfirmed_bytes = self.unconfirmed_records = 0
+            self._say(ACK, self.expected)
+
+    def _take(self, kind: int, last: bool, plain: bytes) -> None:
+        if kind == HEAD:
+            n = int.from_bytes(plain[:2], "big")
+            self.scope, self.total = plain[2 : 2 + n].decode(errors="replace"), int.from_bytes(plain[2 + n : 10 + n], "big")
+            self.building = bytearray() if self.total <= self.max_bytes else None
+            if self.building is None:
+                self.note(f"{self.peer!r} sends a message of {self.total} bytes, more than the {self.max_bytes} allowed here; it is dropped")
+            plain = plain[10 + n :]
+        if self.building is None:
+            return
+        self.building += plain
+        if len(self.building) > self.total or (last and len(self.building) < self.total):
+            self.note(f"a message of {self.peer!r} has another length than it said; it is dropped")
+            self.building = None
+        elif last:
+            frame, self.building = self.building, None
+            self.deliver(self.scope, frame)
+
+    def _on_control(self, op: int, value: int, number: int) -> None:
+        if op == PROBE:
+            self.unconfirmed_bytes = self.unconfirmed_records = 0
+            self._say(ACK, self.expected, value)
+            return
+        if self.acked <= value <= self.acked + len(self.records):
+            if value > self.acked:
+                self.moved = self.tried
+            for _ in range(value - self.acked):
+                record = self.records.popleft()
+                self.held -= len(record.body)
+                if self.acked < self.cursor:
+                    self.flying -= len(record.body)
+                self.acked += 1
+            self.cursor = max(self.cursor, self.acked)
+            lost = op == RESUME or (self.probe is not None and number == self.probe[0] and value < self.probe[1])
+            if lost and self.cursor > value:
+                self.cursor, self.flying = value, 0
+            if number and self.probe is not None and number == self.probe[0]:
+                self.probe = None
+
+    # --- time -----------------------------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """About once a second: repeat a handshake that got no answer, ask after what was not confirmed."""
+        self.tried = now
+        if not self.present:
+            return
+        if self.hello is not None:
+            self.control.append(self.hello.mine)
+        elif self.seal is not None and self.finish and not self.confirmed:
+            self.control.append(self.finish)
+        if self.doubt or (self.cursor > self.acked and now - self.moved > QUIET):
+            self.ask()
+        self.confirm()
+
+    def ask(self) -> None:
+        """What of all I sent have you got? Whatever is missing in the answer was lost: the hub keeps the order."""
+        if self.seal is not None:
+            self.probes += 1
+            self.probe = (self.probes, self.cursor)
+            self._say(PROBE, self.probes)
+
+    def came_back(self) -> None:
+        """A connection was made again, mine or the other's."""
+        self.present, self.doubt = True, self.seal is not None
+        if self.hello is not None:
+            self.control.append(self.hello.mine)
+        elif self.finish and not self.confirmed:
+            self.control.append(self.finish)
+        self.ask()
+
+
+def new_life() -> bytes:
+    return secrets.token_bytes(16)

@@ -1,0 +1,232 @@
+"""The hub: parties dial out to it, and it relays what they say to each other. It reads envelopes, never letters.
+
+Who someone is, the connection's certificate says (mutual TLS); an envelope in another's name ends the connection. Nothing is kept for a
+party that is not there, and nothing on disk: parties hold what was not confirmed and send it again, so a hub may be killed and started at any time. A
+sender whose mail waits for slow readers is not read from until they have caught up: it holds at most QUOTA bytes here, and stops nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+
+from ..errors import BadFrame, BadKit, NoHub, SealBroken
+from .certificates import Trust, party_of, pem
+from .envelope import ABSENT, MAIL, MAX_ENVELOPE, METHOD, PRESENT, WELCOME, pack, unpack
+from .kits import Kit
+
+log = logging.getLogger("tacit.hub")
+QUOTA = 64 << 20  # bytes of one sender that may wait here
+HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
+LOOK_AGAIN = 2.0  # seconds between looks at the list of revocations
+OPTIONS = [("grpc.max_receive_message_length", MAX_ENVELOPE), ("grpc.max_send_message_length", MAX_ENVELOPE),
+           ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT)), ("grpc.keepalive_timeout_ms", int(1000 * HEARTBEAT)),
+           ("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.max_pings_without_data", 0)]
+
+
+class Desk:
+    """A connected party: what waits to be written to it."""
+
+    def __init__(self, name: str, certificate: x509.Certificate):
+        self.name, self.certificate = name, certificate
+        self.waiting: deque[tuple[str, bytes]] = deque()
+        self.news = asyncio.Event()
+        self.closed = ""
+
+    def put(self, sender: str, data: bytes) -> None:
+        self.waiting.append((sender, data))
+        self.news.set()
+
+    def close(self, why: str) -> None:
+        self.closed = why
+        self.news.set()
+
+
+class Hub:
+    """`tap(sender, to, data)`, for tests, sees all the hub sees and may give other bytes, or several, or none."""
+
+    def __init__(self, kit: Kit, tap: Callable[[str, str, bytes], list[bytes]] | None = None):
+        if kit.role != "hub":
+            raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a hub needs the hub's own kit.")
+        self.kit, self.trust, self.tap = kit, kit.trust, tap
+        self.desks: dict[str, Desk] = {}
+        self.asked: dict[str, set[str]] = {}  # who wants to know when a party comes and goes
+        self.held: dict[str, int] = {}
+        self.room: dict[str, asyncio.Event] = {}
+        self.relayed = self.relayed_bytes = 0
+        self.port = 0
+        self._server: Any = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        authority, key, certificate = self.kit.pems()
+        self._server = grpc.aio.server(options=[*OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 1000), ("grpc.so_reuseport", 0)])
+        handler = grpc.stream_stream_rpc_method_handler(self._relay)  # no serialisers: bytes in, bytes out
+        _, service, method = METHOD.split("/")
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+        try:
+            self.port = self._server.add_secure_port(self.kit.listen, credentials)
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            raise NoHub(f"the hub cannot listen on {self.kit.listen}: the port is taken, or this machine has no such address. "
+                        "Stop whoever uses it, or set `listen` in party.toml.")
+        await self._server.start()
+        self._watch = asyncio.create_task(self._look_at_revocations())
+        log.info("hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port)
+        return self.port
+
+    async def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            await self._server.stop(0)
+
+    async def serve_forever(self) -> None:
+        await self._server.wait_for_termination()
+
+    # --- one connection ----------------------------------------------------------------------------------------------------------------
+
+    async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        certificate = self._certificate(context)
+        name = party_of(certificate)
+        try:
+            self.trust.check(certificate)
+        except SealBroken as error:
+            log.warning("refused %r from %s: %s", name, context.peer(), error)
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        desk = Desk(name, certificate)
+        old = self.desks.get(name)
+        if old is not None:  # a party that lost its connection comes back before we noticed, or its kit is used twice
+            log.info("%r connects again; its older connection is closed", name)
+            old.close("another process connected with this party's certificate.")
+        self.desks[name] = desk
+        log.info("%r is here (%s)", name, context.peer())
+        desk.put("", pack(WELCOME, "", name, json.dumps({"federation": self.kit.federation,
+                                                         "revoked": pem(self.trust.revoked).decode() if self.trust.revoked else ""}).encode()))
+        self._tell(name, PRESENT)
+        reader = asyncio.create_task(self._read(name, requests, context, desk))
+        try:
+            await self._write(desk, context, reader)
+            if desk.closed:
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, desk.closed)
+        finally:
+            reader.cancel()
+            while desk.waiting:
+                self._release(*desk.waiting.popleft())
+            if self.desks.get(name) is desk:
+                del self.desks[name]
+                self._tell(name, ABSENT)
+                log.info("%r has gone", name)
+
+    @staticmethod
+    def _certificate(context: Any) -> x509.Certificate:
+        return x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
+
+    async def _read(self, name: str, requests: AsyncIterator[bytes], context: Any, desk: Desk) -> None:
+        room = self.room.setdefault(name, asyncio.Event())
+        try:
+            async for data in requests:
+                try:
+                    envelope = unpack(data)
+                    if envelope.kind != MAIL:
+                        raise BadFrame("only the hub says who is there.")
+                    if envelope.sender != name:
+                        raise SealBroken(f"the certificate is that of {name!r}, and an envelope says it is from {envelope.sender!r}. "
+                                         "A party speaks under its own name only.")
+                except (BadFrame, SealBroken) as error:
+                    log.warning("refused %r: %s", name, error)
+                    desk.close(str(error))
+                    return
+                for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
+                    self._pass_on(name, envelope.to, each)
+                while self.held.get(name, 0) > QUOTA:
+                    room.clear()
+                    await room.wait()
+        except (grpc.aio.UsageError, asyncio.CancelledError, grpc.RpcError):
+            return
+
+    def _pass_on(self, sender: str, to: str, data: bytes) -> None:
+        asked = self.asked.setdefault(to, set()) if to in self.kit.parties or to in self.desks else set()  # no list of names nobody has
+        asked.add(sender)
+        there = self.desks.get(to)
+        if there is None or there.closed:
+            self.desks[sender].put("", pack(ABSENT, to, sender))
+            return
+        self.relayed += 1
+        self.relayed_bytes += len(data)
+        self.held[sender] = self.held.get(sender, 0) + len(data)
+        there.put(sender, data)
+
+    async def _write(self, desk: Desk, context: Any, reader: asyncio.Task[None]) -> None:
+        reader.add_done_callback(lambda _: desk.news.set())
+        while not desk.closed:
+            while desk.waiting and not desk.closed:
+                sender, data = desk.waiting[0]
+                await context.write(data)
+                desk.waiting.popleft()
+                self._release(sender, data)
+            if reader.done() and not desk.closed:
+                return
+            desk.news.clear()
+            if not desk.waiting and not desk.closed and not reader.done():
+                await desk.news.wait()
+
+    def _release(self, sender: str, data: bytes) -> None:
+        if sender:
+            self.held[sender] -= len(data)
+            if self.held[sender] <= QUOTA // 2 and sender in self.room:
+                self.room[sender].set()
+
+    def _tell(self, name: str, what: int) -> None:
+        for other in self.asked.get(name, ()):
+            if other in self.desks and other != name:
+                self.desks[other].put("", pack(what, name, other))
+
+    # --- revocations ---------------------------------------------------------------------------------------------------------------------
+
+    async def _look_at_revocations(self) -> None:
+        """A new list laid into the hub's kit takes effect within seconds, for those who are connected too."""
+        file = None if self.kit.directory is None else Path(self.kit.directory) / "revoked.crl"
+        seen = file.stat().st_mtime_ns if file is not None and file.exists() else 0
+        while file is not None:
+            await asyncio.sleep(LOOK_AGAIN)
+            try:
+                now = file.stat().st_mtime_ns
+                if now == seen:
+                    continue
+                seen = now
+                self.renew(self.trust.updated(file.read_bytes()))
+            except (OSError, SealBroken) as error:
+                log.error("the list of revocations was not taken over: %s", error)
+
+    def renew(self, trust: Trust) -> None:
+        self.trust = trust
+        for desk in self.desks.values():
+            try:
+                trust.check(desk.certificate)
+            except SealBroken as error:
+                log.warning("%r is sent away: %s", desk.name, error)
+                desk.close(str(error))
+
+
+async def serve(kit: Kit, ready: Callable[[int], None] = lambda port: None) -> None:
+    """Run a hub until cancelled."""
+    hub = Hub(kit)
+    began = time.monotonic()
+    ready(await hub.start())
+    try:
+        await hub.serve_forever()
+    finally:
+        await hub.stop()
+        log.info("relayed %d envelopes, %d bytes in %.0f s", hub.relayed, hub.relayed_bytes, time.monotonic() - began)

@@ -1,0 +1,135 @@
+"""Start kits: a folder for each party with all it needs to take part, and nothing that is anyone else's.
+
+    party.key         its private key (readable by its owner only)
+    party.crt         its certificate
+    authority.crt     the federation's authority: whom to believe
+    revoked.crl       who no longer counts, signed by the authority
+    party.toml        the federation, its name and role, the hub's address, the other parties
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ..errors import BadKit, SealBroken
+from .certificates import Authority, Key, Trust, key_pem, party_of, pem, read_certificate, read_key
+
+FILES = ("party.key", "party.crt", "authority.crt", "revoked.crl", "party.toml")
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A party's identity and where it connects."""
+
+    name: str
+    role: str
+    address: str  # host:port of the hub; for the hub itself, where parties find it
+    certificate: x509.Certificate
+    key: Key
+    trust: Trust
+    parties: tuple[str, ...]  # everyone but the hub
+    server: str = "server"
+    directory: Path | None = None
+    listen: str = ""  # the hub only: where to accept connections
+
+    @property
+    def federation(self) -> str:
+        return self.trust.federation
+
+    @property
+    def der(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.DER)
+
+    def sign(self, text: bytes) -> bytes:
+        return self.key.sign(text, ec.ECDSA(hashes.SHA256()))
+
+    def pems(self) -> tuple[bytes, bytes, bytes]:
+        """(authority, own key, own certificate) as TLS libraries take them."""
+        return pem(self.trust.authority), key_pem(self.key), pem(self.certificate)
+
+    def at(self, address: str) -> Kit:
+        return replace(self, address=address)
+
+
+def temporary(federation: str, names: tuple[str, ...]) -> tuple[Kit, dict[str, Kit]]:
+    """(the hub's kit, the parties' kits) of a federation that lives in memory, for one run on one machine."""
+    authority = Authority.new(federation)
+    trust = Trust(authority.certificate, authority.revocations(()))
+
+    def made(name: str, role: str) -> Kit:
+        return Kit(name, role, "127.0.0.1:0", *authority.issue(name, role), trust, names, listen="127.0.0.1:0")
+
+    return made("hub", "hub"), {name: made(name, "server" if name == "server" else "client") for name in names}
+
+
+def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None:
+    """Write a kit into its folder. A key that is there already stays: its file is made only if there is none."""
+    import tomli_w
+
+    from ..files import write_whole
+
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    write_secret(directory / "party.key", key_pem(kit.key))
+    write_whole(directory / "party.crt", pem(kit.certificate))
+    write_whole(directory / "authority.crt", pem(kit.trust.authority))
+    assert kit.trust.revoked is not None
+    write_whole(directory / "revoked.crl", pem(kit.trust.revoked))
+    listen = {"listen": kit.listen} if kit.role == "hub" else {}
+    table = {"federation": kit.federation, "name": kit.name, "role": kit.role, "hub": kit.address, "server": kit.server,
+             "parties": list(kit.parties), **listen, **(extra or {})}
+    write_whole(directory / "party.toml", tomli_w.dumps(table))
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """A file only its owner can read, from its first byte on; never over one that exists."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load(directory: str | os.PathLike[str]) -> Kit:
+    """The kit in a folder, every part checked against the others."""
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise BadKit(f"there is no kit at {folder}. Give the folder you were handed, the one with party.toml in it.")
+    absent = [name for name in FILES if not (folder / name).is_file()]
+    if absent:
+        raise BadKit(f"the kit {folder} lacks {', '.join(absent)}. Take it again from whoever provisioned the federation.")
+    mode = stat.S_IMODE((folder / "party.key").stat().st_mode)
+    if mode & 0o077:
+        raise BadKit(f"{folder / 'party.key'} can be read by others than its owner (mode {mode:03o}). Set it right with: "
+                     f"chmod 600 {folder / 'party.key'}; if anyone may have copied it, have this party provisioned anew.")
+    try:
+        table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
+        name, role, address = str(table["name"]), str(table["role"]), str(table["hub"])
+        parties, server = tuple(str(p) for p in table["parties"]), str(table["server"])
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise BadKit(f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Take it again from whoever provisioned the "
+                     "federation.") from None
+    certificate = read_certificate((folder / "party.crt").read_bytes(), str(folder / "party.crt"))
+    authority = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
+    key = read_key((folder / "party.key").read_bytes(), str(folder / "party.key"))
+    if key.public_key() != certificate.public_key():
+        raise BadKit(f"in {folder}, party.key and party.crt do not belong together. Take both again from whoever provisioned the federation.")
+    if party_of(certificate) != name:
+        raise BadKit(f"in {folder}, the certificate is that of {party_of(certificate)!r}, and party.toml says {name!r}. A name cannot be chosen: "
+                     "it is the certificate's.")
+    try:
+        trust = Trust(authority).updated((folder / "revoked.crl").read_bytes())
+        trust.check(certificate)
+    except SealBroken as error:
+        raise BadKit(f"the kit {folder} cannot be used: {error}") from None
+    return Kit(name, role, address, certificate, key, trust, parties, server, folder, str(table.get("listen", "")))

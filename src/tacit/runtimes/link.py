@@ -1,0 +1,277 @@
+"""A party's connection: it dials out to the hub, keeps dialling when the connection is lost, and holds one sealed channel to each other party.
+
+A program on top of it notices nothing of a lost connection or a restarted hub but the time it takes. It does notice, as an error, when the hub turns this
+party away, cannot be reached for `patience` seconds, or alters what it carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from ..errors import BadFrame, NoHub, ProtocolError, SealBroken
+from ..parameters import nearest
+from ..parties.clock import RealClock
+from ..parties.codec import MAX_BYTES
+from ..parties.ledger import Ledger
+from ..parties.mailbox import Mailbox
+from ..parties.party import Party, Program
+from ..parties.secret import Secret
+from .certificates import HUB_NAME
+from .channel import Channel, new_life
+from .envelope import ABSENT, MAIL, METHOD, PRESENT, WELCOME, pack, unpack
+from .hub import OPTIONS
+from .kits import Kit
+
+log = logging.getLogger("tacit.party")
+SOON = 0.02  # seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it unnecessary to hurry
+TICK = 0.5
+WAIT = (0.05, 2.0)  # seconds between attempts to connect: doubling, with jitter, so that parties do not all come back at once
+LINGER = 10.0  # seconds a party that has finished waits for others to take what it still has for them
+CLIENT_OPTIONS = [*OPTIONS, ("grpc.ssl_target_name_override", HUB_NAME), ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1),
+                  ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
+
+
+class Link:
+    """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
+
+    def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
+                 linger: float = LINGER, strangers: bool = False):
+        self.kit, self.patience, self.linger, self.strangers = kit, patience, linger, strangers
+        self.life = new_life()
+        self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
+        self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed)
+        self.channels: dict[str, Channel] = {}
+        self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
+        self.connections = 0
+        self.connected = asyncio.Event()
+        self._news, self._eased = asyncio.Event(), asyncio.Event()
+        self._soon: asyncio.TimerHandle | None = None
+        self._failed: asyncio.Future[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Link:
+        self._failed = asyncio.get_running_loop().create_future()
+        self._tasks = [asyncio.create_task(self._stay_connected(), name=f"link of {self.kit.name}"), asyncio.create_task(self._tick())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._failed is not None and not self._failed.done():
+            self._failed.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # asked for below, or by nobody if the program ends first
+        self._eased.set()
+
+    def note(self, text: str) -> None:
+        log.warning("party %r: %s", self.kit.name, text)
+        self.noticed.append(text)
+        del self.noticed[:-1000]  # a long run's memory stays flat
+
+    # --- what a party's program uses -------------------------------------------------------------------------------------------------
+
+    async def run(self, program: Program) -> Any:
+        """The program to its end, and what it still had to say delivered; or whatever made the connection impossible."""
+        assert self._failed is not None
+        task = asyncio.ensure_future(program(self.party))
+        await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+            if task.cancelled():
+                self._failed.result()
+        result = await task
+        await self.drain()
+        return result
+
+    async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
+        if sender != self.kit.name:
+            raise ProtocolError(f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party speaks under its own name only.")
+        if to == self.kit.name:
+            self.mailbox.put(to, scope, frame)
+            return
+        channel = self._channel(to)
+        while channel.crowded:
+            self._check()
+            self._eased.clear()
+            await self._eased.wait()
+        self._check()
+        channel.send(scope, frame)
+        self._news.set()
+
+    async def drain(self) -> None:
+        """Wait until others have what was said to them, those who are still there."""
+        end = time.monotonic() + self.linger
+        for channel in self.channels.values():
+            channel.confirm()
+        self._news.set()
+        gone = 0.0  # since when nobody who should still hear something is there
+        while any(not c.idle or c.control for c in self.channels.values()) and time.monotonic() < end:
+            there = any((not c.idle or c.control) and c.present for c in self.channels.values())
+            gone = 0.0 if there else gone or time.monotonic()
+            if gone and time.monotonic() - gone > self.linger / 10:
+                break
+            self._check()
+            await asyncio.sleep(0.005)
+
+    def _check(self) -> None:
+        assert self._failed is not None
+        if self._failed.done() and not self._failed.cancelled():
+            self._failed.result()
+
+    def _channel(self, name: str) -> Channel:
+        if name not in self.channels:
+            if name not in self.kit.parties and not self.strangers:
+                raise ProtocolError(f"party {self.kit.name!r} sends to {name!r}, which is not in federation {self.kit.federation!r}. "
+                                    f"{nearest(name, list(self.kit.parties))}")
+            self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: self.mailbox.put(name, scope, frame), self.note,
+                                          self.mailbox.max_bytes)
+        return self.channels[name]
+
+    # --- the connection ------------------------------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        lost, wait, why = time.monotonic(), WAIT[0], ""
+        authority, key, certificate = self.kit.pems()
+        credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+        while True:
+            before = self.connections
+            async with grpc.aio.secure_channel(self.kit.address, credentials, options=CLIENT_OPTIONS) as connection:
+                try:
+                    await self._talk(connection.stream_stream(METHOD)())
+                    why = "the hub ended the connection"
+                except grpc.aio.AioRpcError as error:
+                    why = error.details() or str(error.code())
+                    if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+                        raise NoHub(f"the hub at {self.kit.address} turned party {self.kit.name!r} away: {why}") from None
+                    if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL):
+                        raise NoHub(f"the hub at {self.kit.address} cannot be spoken with: {error.code().name}: {why}. Is it a tacit hub of the same "
+                                    "version?") from None
+                finally:
+                    self.connected.clear()
+            if self.connections > before:
+                lost, wait = time.monotonic(), WAIT[0]
+                self.note(f"the connection to the hub was lost: {why}")
+            elif time.monotonic() - lost > min(2.0, self.patience):  # not a hub that is just being restarted: find out why, for the message
+                from .preflight import reach
+
+                fatal, found = await asyncio.to_thread(reach, self.kit)
+                why = found or why
+                if fatal or time.monotonic() - lost > self.patience:
+                    raise NoHub(f"{why} Party {self.kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+            wait = min(2 * wait, WAIT[1])
+
+    async def _talk(self, call: Any) -> None:
+        writer: asyncio.Task[None] | None = None
+        try:
+            async for data in call:
+                if writer is None:  # the hub's welcome: the certificate was taken
+                    writer = asyncio.create_task(self._write(call))
+                    self._welcomed()
+                self._read(data)
+            code = await call.code()
+            if code is not grpc.StatusCode.OK:
+                raise grpc.aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), await call.details())
+        finally:
+            if writer is not None:
+                writer.cancel()
+            call.cancel()
+
+    def _welcomed(self) -> None:
+        self.connections += 1
+        self.connected.set()
+        for channel in self.channels.values():
+            channel.came_back()
+        self._news.set()
+
+    async def _write(self, call: Any) -> None:
+        try:
+            while True:
+                busy = True
+                while busy:  # a record of each channel in turn, so that a large message to one does not keep others waiting
+                    busy = False
+                    for name, channel in list(self.channels.items()):
+                        payload = channel.pull()
+                        if payload is not None:
+                            busy = True
+                            await call.write(pack(MAIL, self.kit.name, name, payload))
+                self._news.clear()
+                if not any(c.control for c in self.channels.values()):
+                    await self._news.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            return  # the reading side says why
+
+    def _read(self, data: bytes) -> None:
+        try:
+            kind, sender, _, payload = unpack(data)
+        except BadFrame as error:
+            self.note(f"from the hub: {error}")
+            return
+        if kind == MAIL:
+            try:
+                channel = self._channel(sender)
+            except ProtocolError:
+                self.note(f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped")
+                return
+            channel.receive(payload)
+            if channel.failure is not None:
+                self._fail(channel.failure)
+            if channel.unconfirmed_records and self._soon is None:
+                self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
+            self._eased.set()
+            self._news.set()
+        elif kind in (ABSENT, PRESENT) and sender in self.channels:
+            if kind == PRESENT:
+                self.channels[sender].came_back()
+                self._news.set()
+            else:
+                self.channels[sender].present = False
+        elif kind == WELCOME:
+            self._renew(payload)
+
+    def _renew(self, payload: memoryview) -> None:
+        try:
+            said = json.loads(bytes(payload))
+            if said.get("revoked"):
+                trust = self.kit.trust.updated(said["revoked"].encode())
+                self.kit = replace(self.kit, trust=trust)
+                for channel in self.channels.values():
+                    channel.kit = self.kit
+        except (ValueError, AttributeError, SealBroken) as error:
+            self.note(f"the hub's list of revocations was not taken over: {error}")
+
+    def _confirm(self) -> None:
+        self._soon = None
+        for channel in self.channels.values():
+            channel.confirm()
+        self._news.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            for channel in self.channels.values():
+                if self.connected.is_set():
+                    channel.tick(time.monotonic())
+            self._news.set()
+
+
