@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..parameters import real, whole
+from ..parameters import flag, real, whole
 from .conditions import Conditions
-from .encode import Cells, Layout, stratified_within
+from .encode import EVEN, Cells, Layout, uniforms_within
 from .generator import Generator, Learned, Watch
 
 
@@ -25,6 +25,7 @@ class Bayes(Generator):
 
     bins: int = whole(24, least=2, doc="cells a number is cut into; more make the tables sparse")
     smoothing: float = real(0.5, least=0, doc="rows' worth of the child's own distribution added to every line of a table")
+    even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
@@ -54,7 +55,7 @@ class Bayes(Generator):
         codes = np.empty((n, len(order)), dtype=np.int64)
         for i in order:
             above = codes[:, parent[i]] if parent[i] >= 0 else np.zeros(n, dtype=np.int64)
-            codes[:, i] = pick(np.atleast_2d(tables[i]), above, stratified_within(above, rng))
+            codes[:, i] = pick(np.atleast_2d(tables[i]), above, uniforms_within(above, rng, self.even))
         return cells.decode(codes, rng)
 
 

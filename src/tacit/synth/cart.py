@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData, MissingExtra
-from ..parameters import real, whole
+from ..parameters import flag, real, whole
 from .conditions import Conditions
-from .encode import Cells, Layout, stratified, stratified_within
+from .encode import EVEN, Cells, Layout, uniforms, uniforms_within
 from .generator import Generator, Learned, Watch
 from .independent import inverse
 
@@ -33,6 +33,7 @@ class Cart(Generator):
     leaf: int = whole(10, least=1, doc="rows a leaf holds at least")
     copies: float | None = real(2.0, above=0, none=True, doc="exact copies of training rows, at most so many times the natural rate; None: no guard")
     bins: int = whole(256, least=2, doc="cells a number is cut into")
+    even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
@@ -63,10 +64,10 @@ class Cart(Generator):
         fitting = layout.fitting(given)
         codes = np.zeros((n, len(cells.sizes)), dtype=np.int64)
         share = t["share"] * fitting[0] if 0 in fitting and (t["share"] * fitting[0]).sum() else t["share"]
-        codes[:, 0] = inverse(share, stratified(n, rng))
+        codes[:, 0] = inverse(share, uniforms(n, rng, self.even))
         for i in range(1, len(cells.sizes)):
             leaf = _descend(t, i, codes)
-            u = stratified_within(leaf, rng)
+            u = uniforms_within(leaf, rng, self.even)
             # the leaf's cells lie side by side in one list; its counts, added up along the whole list, are searched once for all rows
             begin, end, total = t[f"begin.{i}"][leaf], t[f"begin.{i}"][leaf + 1], t[f"total.{i}"]
             mass = total[end] - total[begin]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -226,5 +226,14 @@ def decimals(step: float) -> int | None:
     return round(places) if abs(places - round(places)) < 1e-9 and places >= 0 else None
 
 
-def named(column: Column, name: str) -> Column:
-    return replace(column, name=name)
+def declared_from(name: str, about: str | dict[str, Any]) -> Column | str:
+    """A column as a TOML file declares it: a kind, or a table with kind, low, high, values, step, missing, faker."""
+    if isinstance(about, str):
+        return about
+    makers: dict[str, Callable[..., Column]] = {
+        "continuous": continuous, "integer": integer, "categorical": categorical, "ordinal": ordinal, "boolean": boolean, "datetime": moment,
+        "id": identifier}
+    kind = about.get("kind")
+    if kind not in makers:
+        raise bad(name, "kind", kind, "one of " + ", ".join(map(repr, KINDS)))
+    return makers[kind](**{k: v for k, v in about.items() if k != "kind"})

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..parameters import real, whole
+from ..parameters import flag, real, whole
 from .conditions import Conditions
-from .encode import Cells, Layout
+from .encode import EVEN, Cells, Layout
 from .generator import Generator, Learned, Watch
 from .independent import inverse
 
@@ -26,6 +26,7 @@ class GaussianCopula(Generator):
 
     bins: int = whole(256, least=2, doc="cells a number is cut into")
     shrinkage: float = real(1e-3, least=0, most=1, doc="weight of the identity in the correlation matrix, which keeps it invertible")
+    even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
@@ -53,9 +54,9 @@ class GaussianCopula(Generator):
         z = rng.standard_normal((n, len(cells.sizes))) @ learned.tensors["factor"].numpy().T
         codes = np.empty(z.shape, dtype=np.int64)
         for i in range(z.shape[1]):
-            rank = np.empty(n)
-            rank[np.argsort(z[:, i])] = np.arange(n)
-            u = (rank + rng.random(n)) / n  # by rank, so that each column follows its distribution as evenly as n rows can
+            u = torch.special.ndtr(torch.from_numpy(z[:, i].copy())).numpy()
+            if self.even:  # by rank instead of by value
+                u[np.argsort(z[:, i])] = (np.arange(n) + rng.random(n)) / n
             codes[:, i] = learned.tensors[f"order.{i}"].numpy()[inverse(learned.tensors[f"share.{i}"].numpy(), u)]
         return cells.decode(codes, rng)
 

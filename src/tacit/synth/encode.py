@@ -186,14 +186,19 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     return edges, knots
 
 
-def stratified(n: int, rng: np.random.Generator) -> np.ndarray:
-    """`n` uniform numbers in random order, one in each n-th of [0, 1): each is uniform, together they are evener than chance."""
-    return (rng.permutation(n) + rng.random(n)) / n
+EVEN = "draw evener than chance: columns follow what was learnt as closely as n rows can, so a sample shows the table's counts almost exactly"
 
 
-def stratified_within(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """As `stratified`, in every group of rows by itself."""
+def uniforms(n: int, rng: np.random.Generator, even: bool) -> np.ndarray:
+    """`n` uniform numbers. `even`: in random order, one in each n-th of [0, 1); each is uniform still, together they are evener than chance."""
+    return (rng.permutation(n) + rng.random(n)) / n if even else rng.random(n)
+
+
+def uniforms_within(groups: np.ndarray, rng: np.random.Generator, even: bool) -> np.ndarray:
+    """As `uniforms`, in every group of rows by itself."""
     n = len(groups)
+    if not even:
+        return rng.random(n)
     order = np.lexsort((rng.random(n), groups))
     sorted_groups = groups[order]
     first = np.r_[True, sorted_groups[1:] != sorted_groups[:-1]]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..parameters import whole
+from ..parameters import flag, whole
 from .conditions import Conditions
-from .encode import Cells, Layout, stratified
+from .encode import EVEN, Cells, Layout, uniforms
 from .generator import Generator, Learned, Watch
 
 
@@ -18,6 +18,7 @@ class Independent(Generator):
     """Draw each column from its own distribution."""
 
     bins: int = whole(256, least=2, doc="cells a number is cut into")
+    even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
@@ -33,7 +34,7 @@ class Independent(Generator):
         for i in range(len(cells.sizes)):
             share = learned.tensors[f"share.{i}"].numpy()
             kept = share * fitting[i] if i in fitting else share
-            codes[:, i] = inverse(kept if kept.sum() else share, stratified(n, rng))
+            codes[:, i] = inverse(kept if kept.sum() else share, uniforms(n, rng, self.even))
         return cells.decode(codes, rng)
 
 

@@ -204,7 +204,7 @@ def _kind(series: Series, name: str) -> str:
         if whole and distinct == len(series) > WORDS_OF_TEXT and (np.ptp(x) == len(x) - 1 or re.fullmatch(r"(?i)(.*[ _-])?(id|key|uuid)", name)):
             return "id"  # 1, 2, 3, …, or all different under a name that says so
         return "integer" if whole and distinct > 2 else "categorical" if whole else "continuous"
-    kinds = {type(v) for v in there}
+    kinds = {str} if isinstance(t, pd.StringDtype) else {type(v) for v in there}
     if kinds <= {bool, np.bool_}:
         return "boolean"
     if not kinds <= {str}:
