@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import made
 import pytest
+from tests.browsing import SIZES
 
 from tacit.report import read, write
-
-SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 375, "height": 700}}
-
-
-@pytest.fixture
-def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a file and, when the test is over, hold it to silence: no console error, no page error, no request but the file's own."""
-    said: list[str] = []
-    contexts = []
-
-    def look(path: Path, size: str = "desk", scheme: str = "light", **more: Any) -> Any:
-        context = browser.new_context(viewport=SIZES[size], color_scheme=scheme, **more)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda m: said.append(f"console {m.type}: {m.text}") if m.type in ("error", "warning") else None)
-        page.on("pageerror", lambda e: said.append(f"page error: {e}"))
-        page.on("request", lambda r: said.append(f"request: {r.url}") if r.url not in (path.as_uri(), "data:,") else None)
-        page.goto(path.as_uri())
-        return page
-
-    yield look
-    for context in contexts:
-        context.close()
-    assert said == []
 
 
 @pytest.fixture(scope="module")
