@@ -31,7 +31,7 @@ class Laplace:
     def scale(self) -> Fraction:
         """t = sensitivity/ε, rounded up to a rational of small parts."""
         check(self)
-        return discrete.rational_above(self.sensitivity / self.epsilon, 64)
+        return discrete.rational_above(self.sensitivity / self.epsilon)
 
     def out(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         counts = _whole(counts)

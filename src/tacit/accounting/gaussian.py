@@ -1,0 +1,79 @@
+"""Closed forms: one Gaussian, one Laplace, and the sum of many clients' discrete Gaussians.
+
+B. Balle, Y.-X. Wang: "Improving the Gaussian Mechanism for Differential Privacy: Analytical Calibration and Optimal Denoising", ICML 2018, Theorem 8,
+which is exact. T Gaussian releases of multiplier z are one of multiplier z/√T (J. Dong, A. Roth, W. J. Su, 2022, Corollary 3.3).
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..parameters import bad
+
+
+def gaussian_delta(multiplier: float, epsilon: float) -> float:
+    """The least δ for which a Gaussian of σ = multiplier · sensitivity is (ε, δ)-private."""
+    a, b = 1 / (2 * multiplier), epsilon * multiplier
+    first = _log_cdf(a - b)
+    second = epsilon + _log_cdf(-a - b)
+    return 0.0 if second >= first else math.exp(first) * -math.expm1(second - first)
+
+
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """The least ε, approached from above."""
+    low, high = 0.0, 1.0
+    while gaussian_delta(multiplier, high) > delta:
+        low, high = high, 2 * high
+    if gaussian_delta(multiplier, 0.0) <= delta:
+        return 0.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if gaussian_delta(multiplier, middle) <= delta else (middle, high)
+    return high
+
+
+def gaussian_multiplier(epsilon: float, delta: float) -> float:
+    """The least σ over sensitivity that is (ε, δ)-private, approached from above."""
+    low, high = 1e-6, 1.0
+    while gaussian_delta(high, epsilon) > delta:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if gaussian_delta(middle, epsilon) <= delta else (middle, high)
+    return high
+
+
+def laplace_scale(epsilon: float, sensitivity: float = 1.0, steps: int = 1) -> float:
+    """The scale b with which `steps` Laplace releases are ε-private together: b = steps · Δ₁/ε."""
+    if not epsilon > 0 or not sensitivity > 0 or steps < 1:
+        raise bad("laplace_scale", "epsilon, sensitivity and steps", (epsilon, sensitivity, steps), "above 0, above 0, and at least 1")
+    return steps * sensitivity / epsilon
+
+
+def laplace_epsilon(scale: float, sensitivity: float = 1.0, steps: int = 1) -> float:
+    """The reverse: ε = steps · Δ₁/b, with δ = 0."""
+    return steps * sensitivity / scale
+
+
+def response_epsilon(keep: float, answers: int = 2) -> float:
+    """Randomised response that tells the truth with probability `keep`: ε = ln(keep · (answers − 1)/(1 − keep))."""
+    return math.inf if keep >= 1 else math.log(keep * (answers - 1) / (1 - keep))
+
+
+def distributed_multiplier(multiplier: float, sigma: float, clients: int, dimension: int) -> float:
+    """What the sum of `clients` discrete Gaussians, each of `sigma` units, is worth: it has the zCDP of a Gaussian of this multiplier.
+
+    `multiplier` is √clients·sigma over the L2 bound. Kairouz, Liu, Steinke, ICML 2021, Theorem 1: ½ε²-zCDP with
+    ε = min(√(1/z² + τd/2), 1/z + τ√d), τ = 10 Σ_{k=1}^{n−1} exp(−2π²σ²·k/(k+1)).
+    """
+    tau = 10 * sum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, clients))
+    eps = min(math.sqrt(multiplier**-2 + tau * dimension / 2), 1 / multiplier + tau * math.sqrt(dimension))
+    return 1 / eps
+
+
+def _log_cdf(x: float) -> float:
+    """log Φ(x), also far out in the left tail."""
+    if x > -30:
+        return math.log(0.5 * math.erfc(-x / math.sqrt(2)))
+    # the asymptotic series of Mills' ratio; its third term is already below 1e-6 here, and the sign is that of an upper bound
+    return -x * x / 2 - math.log(-x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)
