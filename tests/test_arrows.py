@@ -36,6 +36,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.landscape": (("tacit.task",), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
+    "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
     "tacit.runtimes": (("tacit.parties",), NUMERIC),

@@ -1,0 +1,112 @@
+"""Two parties and one key: X25519, HKDF-SHA256, ChaCha20-Poly1305, Ed25519, all from `cryptography`.
+
+Every derived key is bound to what it is for: federation, round, who with whom, by which public keys. The same two key pairs
+in another round, or in another direction, give another key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import MissingExtra, ProtocolError
+
+PUBLIC = 32  # bytes of a public key, of both kinds
+SIGNATURE = 64
+_NONCE = 12
+
+Draw = Callable[[int], bytes]
+
+
+def _primitives() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import x25519
+    except ImportError:
+        raise MissingExtra("secure aggregation", "secagg", "cryptography") from None
+    return x25519
+
+
+def bind(*parts: str | bytes | int) -> bytes:
+    """Several things as one string of bytes that no other things give: each with its kind and its length in front."""
+    out = b""
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        out += type(part).__name__[:1].encode() + len(data).to_bytes(8, "little") + data
+    return out
+
+
+def public_of(private: bytes) -> bytes:
+    return _primitives().X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes, about: bytes) -> bytes:
+    """The 32-byte key that both ends of a pair come to, for this purpose alone."""
+    x25519 = _primitives()
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    try:
+        shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(x25519.X25519PublicKey.from_public_bytes(public))
+    except ValueError:  # wrong length, or a point of small order, with which everyone would share the same key
+        raise ProtocolError("a public key is no point of Curve25519 that a key can be agreed with.") from None
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=about).derive(shared)
+
+
+def seal(key: bytes, plain: bytes, about: bytes, draw: Draw) -> bytes:
+    """Encrypted, and bound to `about`: opened for anything else it fails."""
+    _primitives()
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    nonce = draw(_NONCE)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plain, about)
+
+
+def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
+    _primitives()
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    try:
+        return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], about)
+    except (InvalidTag, ValueError):
+        raise ProtocolError("what was sealed does not open: it was changed on the way, or made for another party, round or federation.") from None
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A party's long-term signing key, and everyone's public one, as provisioning gave them out."""
+
+    private: bytes = field(repr=False)
+    known: Mapping[str, bytes]
+
+    @classmethod
+    def provision(cls, names: list[str], draw: Draw) -> dict[str, Identity]:
+        """An identity for each name. In one process this stands for the certificates that organisations exchange beforehand."""
+        private = {name: draw(32) for name in names}
+        known = {name: _ed25519().from_private_bytes(key).public_key().public_bytes_raw() for name, key in private.items()}
+        return {name: cls(key, known) for name, key in private.items()}
+
+    def sign(self, message: bytes) -> bytes:
+        return _ed25519().from_private_bytes(self.private).sign(message)
+
+    def verify(self, name: str, message: bytes, signature: bytes) -> bool:
+        """Whether `name`, as known here, signed this. A stranger never did."""
+        _primitives()
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        if name not in self.known:
+            return False
+        try:
+            Ed25519PublicKey.from_public_bytes(self.known[name]).verify(signature, message)
+        except InvalidSignature:
+            return False
+        return True
+
+
+def _ed25519() -> Any:
+    _primitives()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey

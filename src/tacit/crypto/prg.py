@@ -1,0 +1,57 @@
+"""A 256-bit key → as many random-looking bits as wanted: the keystream of AES-256 in counter mode.
+
+A key makes one stream, used once: counters start at 0, and every key is derived for one purpose in one round (`agree.agree`). numpy's
+and torch's generators never stand in for it: their seeds hold 32 bits, or they can be run backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import MissingExtra
+from ..parameters import bad
+from .ring import cut, word
+
+BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to stay in a core's cache together
+KEY = 32  # bytes
+
+
+def _encryptor(key: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    except ImportError:
+        raise MissingExtra("secure aggregation", "secagg", "cryptography") from None
+    if len(key) != KEY:
+        raise bad("prg", "the length of a key", len(key), f"{KEY} bytes")
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+
+def _blocks(key: bytes, count: int, kind: np.dtype, zeros: bytes, room: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(where it starts, words of keystream), block after block; each overwrites the one before."""
+    stream, view, each = _encryptor(key), room.data, BLOCK // kind.itemsize
+    for start in range(0, count, each):
+        n = min(each, count - start)
+        size = n * kind.itemsize
+        stream.update_into(zeros if size == BLOCK else memoryview(zeros)[:size], view[:size])
+        yield start, room.view(kind)[:n]
+
+
+def stream(key: bytes, count: int, width: int) -> np.ndarray:
+    """`count` words, uniform in the ring of this width."""
+    return mask(np.zeros(count, word(width)), [(key, 1)], width)
+
+
+def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> np.ndarray:
+    """Add (sign 1) or take away (sign −1) each key's stream, in place. The width divides the word's, so cutting keeps it uniform."""
+    kind = word(width)
+    if vector.dtype != kind:
+        raise bad("prg.mask", "vector", vector.dtype, f"words of {kind}, in which a ring of {width} bits is added")
+    zeros, room = bytes(BLOCK), np.empty(BLOCK, np.uint8)
+    for key, sign in keys:
+        for start, block in _blocks(key, len(vector), kind, zeros, room):
+            part = vector[start:start + len(block)]
+            (np.add if sign > 0 else np.subtract)(part, block, out=part)
+    return cut(vector, width)

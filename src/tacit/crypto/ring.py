@@ -1,0 +1,94 @@
+"""Whole numbers modulo 2^width: where masked vectors live and add up.
+
+A sum of n numbers of at most ±bound is read back exactly when 2·n·bound < 2^width, so the width follows from n and the bound. Widths are
+multiples of 4 up to 32 and of 8 above: two numbers, or one, then fill whole bytes, and packing is a shift and a copy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import BadData
+from ..parameters import bad
+
+WIDTHS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # bits
+
+
+def width_for(parties: int, bound: int) -> int:
+    """The narrowest ring in which the sum of `parties` numbers of at most ±bound cannot wrap around."""
+    need = (2 * parties * bound).bit_length()  # 2·n·bound + 1 different sums, and 2·n·bound < 2^need
+    for width in WIDTHS:
+        if width >= need:
+            return width
+    raise bad("SecAgg", "the range of a sum", f"±{parties * bound}", f"below 2^{WIDTHS[-1] - 1}", "Quantize to fewer bits, or take fewer parties a round.")
+
+
+def word(width: int) -> np.dtype:
+    """The machine word a number of this width is added in; the spare bits on top are dropped at the end."""
+    if width not in WIDTHS:
+        raise bad("ring", "width", width, f"one of {', '.join(map(str, WIDTHS))}")
+    return np.dtype(next(f"uint{bits}" for bits in (8, 16, 32, 64) if bits >= width))
+
+
+def cut(words: np.ndarray, width: int) -> np.ndarray:
+    """Drop the bits above the width, in place."""
+    if width < 8 * words.itemsize:
+        words &= words.dtype.type((1 << width) - 1)
+    return words
+
+
+def into(values: np.ndarray, width: int, bound: int) -> np.ndarray:
+    """Signed whole numbers → the ring. One that does not fit is an error: wrapped around it would spoil the sum unseen."""
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise BadData(f"a ring holds one row of whole numbers, not {values.dtype} of {values.ndim} dimensions. Quantize first.")
+    outside = int(np.count_nonzero((values > bound) | (values < -bound)))
+    if outside:
+        raise BadData(f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip before quantising, or agree on more bits.")
+    return cut(values.astype(word(width)), width)  # two's complement: casting down is the residue
+
+
+def lift(words: np.ndarray, width: int) -> np.ndarray:
+    """The ring → signed numbers around 0, as int64."""
+    spare = 64 - width
+    return (words.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> np.int64(spare)
+
+
+def pack(words: np.ndarray, width: int) -> np.ndarray:
+    """Bytes with no spare bits in them: `width` bits a number, rounded up to a whole byte at the end."""
+    if width == 8 * words.itemsize:
+        return words.view(np.uint8)
+    if width % 8 == 0:
+        return np.ascontiguousarray(words.view(np.uint8).reshape(len(words), words.itemsize)[:, : width // 8]).reshape(-1)
+    even = words if len(words) % 2 == 0 else np.append(words, words.dtype.type(0))
+    both = even[0::2].astype(np.uint64) | even[1::2].astype(np.uint64) << np.uint64(width)
+    packed = np.ascontiguousarray(both.view(np.uint8).reshape(len(both), 8)[:, : width // 4]).reshape(-1)
+    return packed[: packed_bytes(len(words), width)]
+
+
+def packed_bytes(length: int, width: int) -> int:
+    return -(-length * width // 8)
+
+
+def unpack(data: np.ndarray, length: int, width: int) -> np.ndarray:
+    """The reverse of `pack`."""
+    kind = word(width)
+    if len(data) != packed_bytes(length, width):
+        raise BadData(f"{len(data)} bytes are not {length} numbers of {width} bits, which take {packed_bytes(length, width)}.")
+    if width == 8 * kind.itemsize:
+        return np.ascontiguousarray(data).view(kind)
+    if width % 8 == 0:
+        wide = np.zeros((length, kind.itemsize), np.uint8)
+        wide[:, : width // 8] = data.reshape(length, width // 8)
+        return wide.view(kind).reshape(-1)
+    pairs, pair = -(-length // 2), width // 4
+    wide = np.zeros((pairs, 8), np.uint8)
+    full = length // 2
+    wide[:full, :pair] = data[: full * pair].reshape(full, pair)
+    if length % 2:
+        rest = data[full * pair:]
+        wide[full, : len(rest)] = rest
+    both = wide.view(np.uint64).reshape(-1)
+    words = np.empty(2 * pairs, kind)
+    words[0::2] = both & np.uint64((1 << width) - 1)
+    words[1::2] = both >> np.uint64(width)
+    return words[:length]

@@ -1,0 +1,62 @@
+"""Shamir: How to Share a Secret, 1979. A 256-bit secret in n shares, of which any t give it back and any t − 1 say nothing.
+
+The field is that of the smallest prime above 2^256, so that a key is one element of it. Python's integers do not run in constant time:
+whoever can time a party to the microsecond from outside is not among the adversaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+from ..errors import ProtocolError
+from ..parameters import bad
+
+SECRET = 32  # bytes
+P = (1 << 256) + 297
+SHARE = 33  # bytes: P has 257 bits
+_DRAW = 49  # bytes a coefficient: 2^-135 away from uniform modulo P
+
+
+def split(secret: bytes, threshold: int, parties: int, draw: Callable[[int], bytes]) -> list[bytes]:
+    """Share i (from 0) is the value at i + 1 of a random polynomial of degree t − 1 that is the secret at 0."""
+    if len(secret) != SECRET:
+        raise bad("shamir.split", "the length of the secret", len(secret), f"{SECRET} bytes")
+    if not 1 <= threshold <= parties:
+        raise bad("shamir.split", "threshold", threshold, f"between 1 and the {parties} shares")
+    random = draw(_DRAW * (threshold - 1))
+    high = [int.from_bytes(random[i * _DRAW:(i + 1) * _DRAW], "little") % P for i in range(threshold - 1)]
+    shares = []
+    for x in range(1, parties + 1):
+        y = 0
+        for c in high:
+            y = (y + c) * x % P
+        shares.append(((y + int.from_bytes(secret, "little")) % P).to_bytes(SHARE, "little"))
+    return shares
+
+
+def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """The secret from shares by their place (from 0). Fewer than the threshold are refused: they would give a wrong secret, not none."""
+    if len(shares) < threshold:
+        raise ProtocolError(f"{len(shares)} shares are too few: {threshold} are needed to recover a secret.")
+    places = tuple(sorted(shares))[:threshold]
+    values = [int.from_bytes(shares[i], "little") for i in places]
+    if any(len(shares[i]) != SHARE or v >= P for i, v in zip(places, values)):
+        raise ProtocolError(f"a share is not a number of {SHARE} bytes below the field's prime.")
+    secret = sum(v * w for v, w in zip(values, _at_zero(places))) % P
+    if secret >> (8 * SECRET):
+        raise ProtocolError("the shares do not belong to one secret: someone sent a wrong one.")
+    return secret.to_bytes(SECRET, "little")
+
+
+@lru_cache(1024)  # in one round the same parties answer for almost every secret
+def _at_zero(places: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's weights: the value at 0 from the values at place + 1."""
+    weights = []
+    for i in places:
+        above, below = 1, 1
+        for j in places:
+            if j != i:
+                above, below = above * (j + 1) % P, below * (j - i) % P
+        weights.append(above * pow(below, -1, P) % P)
+    return tuple(weights)

@@ -1,0 +1,366 @@
+"""Secure aggregation. Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure Aggregation for
+Privacy-Preserving Machine Learning, CCS 2017, Figure 4; with the sparse graph of Bell et al., CCS 2020 (`secagg_graph.py`).
+
+    client u                                             server
+      |--- AdvertisedKeys(c_u^PK, s_u^PK [, signed]) ------>|  0  U1: those that answered, at least t
+      |<-- RoundKeys(keys of its neighbours) ---------------|
+      |--- SealedShares({v: shares of b_u and s_u^SK}) ---->|  1  U2 ⊆ U1
+      |<-- ForwardedShares({v: what v sealed for u}) -------|
+      |--- MaskedVector(y_u) ------------------------------>|  2  U3 ⊆ U2: whose vectors make the sum
+      |<-- Survivors(alive, dropped) -----------------------|
+      |--- AgreedSurvivors(signature of the list) --------->|  3  only against an active server: U4 ⊆ U3
+      |<-- SurvivorSignatures({v: its signature}) ----------|
+      |--- RevealedShares(b_v of alive, s_v^SK of dropped) ->|  4  U5, at least t
+      |<-- RoundOver(why) ----------------------------------|     at any time, to those the round goes on without, or to all: it is aborted
+
+    y_u = x_u + PRG(b_u) + Σ_{v > u} PRG(s_{u,v}) − Σ_{v < u} PRG(s_{u,v})   modulo 2^width
+
+The server learns the sum over U3 and who dropped out when; of a single x_u nothing, unless it holds t of the shares that u's neighbours have.
+Clients learn who their neighbours are. It rests on Diffie-Hellman over Curve25519, on AES-256 as a generator and on ChaCha20-Poly1305.
+`curious`: the server follows the protocol and may share what it sees with fewer than t clients. `active`: it may send anything to anyone; public keys and
+the list of survivors are signed (Ed25519), and t must exceed two thirds. Neither stops a client from lying about its own vector.
+
+A client refuses, and ends the round for itself, when it is asked for both kinds of share of anyone, when the lists are not
+disjoint or not the ones it shared with, when it is called dropped itself, and when fewer than t survived. It answers once a round; all keys are drawn anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..crypto import prg, ring, shamir
+from ..crypto.agree import PUBLIC, Identity, agree, bind, public_of, seal, unseal
+from ..errors import BadData, ProtocolError
+from ..parameters import bad, choice, real, whole
+from ..parties.message import Message
+from ..parties.party import Gathered, Party
+from .secagg_graph import neighbourhoods
+
+
+class AdvertisedKeys(Message, reveals="a party's two public keys of this round; nothing about its data"):
+    channel: bytes
+    mask: bytes
+    signature: bytes
+
+
+class RoundKeys(Message, reveals="who the party masks with in this round, and their public keys"):
+    keys: dict[str, tuple[bytes, bytes, bytes]]
+
+
+class SealedShares(Message, reveals="shares of a party's secrets of this round, sealed for its neighbours: the server passes them on and cannot open them"):
+    sealed: dict[str, bytes]
+
+
+class ForwardedShares(Message, reveals="one share each of its neighbours' secrets of this round, which say nothing below the threshold"):
+    sealed: dict[str, bytes]
+
+
+class MaskedVector(Message, reveals="one party's update and weight under a mask: alone uniformly random, only the sum over all can be unmasked"):
+    packed: Tensor
+
+
+class Survivors(Message, reveals="whose updates are in the sum and who dropped out"):
+    alive: list[str]
+    dropped: list[str]
+
+
+class AgreedSurvivors(Message, reveals="that a party was told this list of survivors"):
+    signature: bytes
+
+
+class SurvivorSignatures(Message, reveals="that enough parties were told the same list of survivors"):
+    signatures: dict[str, bytes]
+
+
+class RevealedShares(Message, reveals="shares that open the own mask of those in the sum, or the pairwise masks of those who dropped out, never both of one"):
+    own: dict[str, bytes]
+    pairwise: dict[str, bytes]
+
+
+class RoundOver(Message, reveals="that the round goes on without the party, or was aborted, and why"):
+    aborted: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all parties of a round agree on beforehand; it goes into every key, so parties with other terms share nothing."""
+
+    federation: str
+    parties: int = whole(least=2, doc="how many are asked to take part in the round")
+    length: int = whole(least=1, doc="numbers in a vector")
+    bound: int = whole(least=1, doc="no number is larger; the ring holds parties × bound")
+    threshold: float = real(0.6, above=0.5, most=1.0, doc="the share that must stay to the end; fewer can neither finish nor open anything")
+    neighbours: int | None = whole(None, least=2, none=True, doc="with how many others a client masks; None: with all")
+    adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
+
+    def check(self) -> None:
+        if self.adversary == "active" and not self.threshold > 2 / 3:
+            raise bad("SecAgg", "threshold", self.threshold, "above 2/3 against an active server, which may tell two halves of the clients different things")
+        if self.adversary == "active" and self.neighbours is not None:
+            raise bad("SecAgg", "neighbours", self.neighbours, "None against an active server, which would choose a client's neighbours to suit itself")
+
+    @property
+    def width(self) -> int:
+        return ring.width_for(self.parties, self.bound)
+
+    @property
+    def enough(self) -> int:
+        """How many must be there at every step."""
+        return max(2, math.ceil(self.threshold * self.parties))
+
+    @property
+    def shares(self) -> int:
+        """t: how many shares open a secret. Never taken from what the server says."""
+        return self.enough if self.neighbours is None else max(2, math.ceil(self.threshold * (min(self.neighbours, self.parties - 1) + 1)))
+
+    def context(self, me: Party) -> bytes:
+        """Protocol, federation, terms and scope: the scope has the round in it."""
+        return bind("tacit secagg 1", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.neighbours), self.adversary)
+
+
+class Outcome(NamedTuple):
+    """The sum, who is in it, and who left at which step."""
+
+    total: Tensor
+    included: tuple[str, ...]
+    dropped: dict[str, str]
+
+
+# the client ----------------------------------------------------------------------------------------------------------------------
+
+
+async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
+    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
+    about, draw, active = terms.context(me), me.secret.bytes, terms.adversary == "active"
+    vector = ring.into(values.numpy(), terms.width, terms.bound)
+    if len(vector) != terms.length:
+        raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
+    if active and identity is None:
+        raise bad("SecAgg", "identity", None, "a signing key and everyone's public one, against an active server")
+
+    # round 0: two key pairs, drawn for this round alone
+    channel, pairwise = draw(32), draw(32)
+    mine = public_of(channel), public_of(pairwise)
+    signature = identity.sign(bind(about, "keys", me.name, *mine)) if active and identity else b""
+    await me.send(boss, AdvertisedKeys(*mine, signature))
+    told = await hear(me, boss, RoundKeys)
+    if told is None:
+        return False
+    keys = told.keys
+    check_keys(me, keys, mine, terms.shares, terms.parties if terms.neighbours is None else terms.neighbours + 1)
+    if active and identity:
+        for name, (c, s, signed) in keys.items():
+            if not identity.verify(name, bind(about, "keys", name, c, s), signed):
+                raise ProtocolError(f"party {me.name!r} was given keys of {name!r} that {name!r} did not sign. Someone may be posing as it; the round is left.")
+
+    # round 1: shares of b_u and of s_u^SK, one for each holder, the party itself among them
+    b, holders = draw(shamir.SECRET), sorted(keys)
+    parts = [shamir.split(secret, terms.shares, len(holders), draw) for secret in (b, pairwise)]
+    for_each = {name: parts[0][i] + parts[1][i] for i, name in enumerate(holders)}
+    lines = channels(me, about, channel, mine[0], {name: c for name, (c, _, _) in keys.items()})
+    sealed = {v: seal(lines[me.name, v], for_each[v], bind(about, me.name, v), draw) for v in holders if v != me.name}
+    await me.send(boss, SealedShares(sealed))
+    forwarded = await hear(me, boss, ForwardedShares)
+    if forwarded is None:
+        return False
+
+    # round 2: open what the others sealed, mask with each of them
+    held = {me.name: for_each[me.name]}
+    for name, box in forwarded.sealed.items():
+        held[name] = opened(me, name, box, lines, about, 2 * shamir.SHARE)
+    if len(held) < terms.shares:
+        raise ProtocolError(f"party {me.name!r} masks with {len(held) - 1} others, fewer than the {terms.shares - 1} agreed on. "
+                            "The round is left: too few would hide it.")
+    masks = [(agree(pairwise, keys[name][1], pair(about, me.name, mine[1], name, keys[name][1])), sign(me.name, name)) for name in held if name != me.name]
+    prg.mask(vector, [(b, 1), *masks], terms.width)
+    await me.send(boss, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
+    asked = await hear(me, boss, Survivors)
+    if asked is None:
+        return False
+
+    # round 3 and 4: one kind of share of each, after everyone has signed the same list
+    alive, dropped = check_lists(me, asked, held, terms.shares)
+    if active and identity:
+        listed = bind(about, "survivors", *sorted(alive))
+        await me.send(boss, AgreedSurvivors(identity.sign(listed)))
+        signed = await hear(me, boss, SurvivorSignatures)
+        if signed is None:
+            return False
+        good = [name for name, s in signed.signatures.items() if name in alive and identity.verify(name, listed, s)]
+        if len(good) < terms.shares:
+            raise ProtocolError(f"party {me.name!r} has {len(good)} valid signatures of the list of survivors, and needs {terms.shares}. "
+                                "The server may have told others another list; no share is handed out.")
+    await me.send(boss, RevealedShares({v: held[v][:shamir.SHARE] for v in sorted(alive)}, {v: held[v][shamir.SHARE:] for v in sorted(dropped)}))
+    return True
+
+
+async def hear(me: Party, boss: str, kind: Any) -> Any:
+    """The server's next word; None when it goes on without this client. An aborted round is an error."""
+    message = await me.recv(boss, kind, RoundOver)
+    if isinstance(message, RoundOver):
+        if message.aborted:
+            raise ProtocolError(f"party {me.name!r} was told that the round is aborted: {message.why:.300}")
+        return None
+    return message
+
+
+def check_keys(me: Party, keys: Mapping[str, Sequence[bytes]], mine: tuple[bytes, ...], least: int, most: int) -> None:
+    """The keys a server gives out: ours as we sent them, nobody's twice, not too few to hide among and no more than agreed."""
+    if tuple(keys.get(me.name, ()))[: len(mine)] != mine:
+        raise ProtocolError(f"party {me.name!r} does not find its own keys among those it was given. "
+                            "The server mixed them up or changed them; the round is left.")
+    public = [k for entry in keys.values() for k in entry[: len(mine)]]
+    if len(set(public)) < len(public) or any(len(k) != PUBLIC for k in public):
+        raise ProtocolError(f"party {me.name!r} was given the same public key twice, or one that is none. The round is left.")
+    if not least <= len(keys) <= most:
+        raise ProtocolError(f"party {me.name!r} was given {len(keys)} parties to mask with, itself included; agreed were {least} to {most}. The round is left.")
+
+
+def check_lists(me: Party, asked: Survivors, held: Mapping[str, bytes], least: int) -> tuple[set[str], set[str]]:
+    """The survivors and the dropped, or a refusal: with both kinds of share of one client the server could open its vector."""
+    alive, dropped = set(asked.alive), set(asked.dropped)
+    refuse = f"party {me.name!r} hands out no share: "
+    if alive & dropped or len(alive) < len(asked.alive) or len(dropped) < len(asked.dropped):
+        twice = sorted(alive & dropped) or "someone"
+        raise ProtocolError(f"{refuse}the server lists {twice} both as surviving and as dropped, or twice. Both kinds of share would open its vector.")
+    if alive | dropped != set(held):
+        raise ProtocolError(f"{refuse}the server's lists and those it shared secrets with differ in {sorted((alive | dropped) ^ set(held))}.")
+    if me.name not in alive:
+        raise ProtocolError(f"{refuse}it is called dropped itself, though it sent its vector; its pairwise masks would be opened.")
+    if len(alive) < least:
+        raise ProtocolError(f"{refuse}{len(alive)} of those it masks with survived, {least} must.")
+    return alive, dropped
+
+
+def channels(me: Party, about: bytes, private: bytes, public: bytes, others: Mapping[str, bytes]) -> dict[tuple[str, str], bytes]:
+    """A key for each direction between this party and each other."""
+    keys = {}
+    for name, theirs in others.items():
+        if name != me.name:
+            for ends in ((me.name, public, name, theirs), (name, theirs, me.name, public)):
+                keys[ends[0], ends[2]] = agree(private, theirs, bind(about, "channel", *ends))
+    return keys
+
+
+def opened(me: Party, name: str, sealed: bytes, lines: Mapping[tuple[str, str], bytes], about: bytes, size: int | None = None) -> bytes:
+    if (name, me.name) not in lines:
+        raise ProtocolError(f"party {me.name!r} was sent shares of {name!r}, with whom it agreed on no key.")
+    try:
+        plain = unseal(lines[name, me.name], sealed, bind(about, name, me.name))
+    except ProtocolError as error:
+        raise ProtocolError(f"party {me.name!r} cannot open the shares of {name!r}: {error}") from None
+    if size is not None and len(plain) != size:
+        raise ProtocolError(f"party {me.name!r} was sent shares of {name!r} of {len(plain)} bytes; they have {size}.")
+    return plain
+
+
+def sign(u: str, v: str) -> int:
+    """+1 at one end of a pair and −1 at the other, so that the pair's mask cancels in the sum."""
+    return 1 if u < v else -1
+
+
+def pair(about: bytes, u: str, key_u: bytes, v: str, key_v: bytes) -> bytes:
+    """What both ends of a pair bind their mask to."""
+    (a, key_a), (b, key_b) = sorted([(u, key_u), (v, key_v)])
+    return bind(about, "mask", a, key_a, b, key_b)
+
+
+# the server ----------------------------------------------------------------------------------------------------------------------
+
+
+async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None) -> Outcome:
+    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped."""
+    if len(names) != terms.parties or len(set(names)) < len(names):
+        raise bad("SecAgg", "the parties of a round", list(names)[:8], f"{terms.parties} different names, as in the terms")
+    about, steps = terms.context(me), Steps(me, terms.enough, within)
+    t = terms.shares
+
+    u1 = await steps.ask(names, AdvertisedKeys, "key exchange", lambda _, m: len(m.channel) == len(m.mask) == PUBLIC)
+    around = neighbourhoods(list(u1), terms.neighbours, me.secret.bytes)
+    for name in u1:
+        await me.send(name, RoundKeys({v: (u1[v].channel, u1[v].mask, u1[v].signature) for v in around[name]}))
+
+    u2 = await steps.ask(u1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(around[name]) - {name})
+    for name in u2:
+        await me.send(name, ForwardedShares({v: u2[v].sealed[name] for v in around[name] if v in u2 and v != name}))
+
+    size = ring.packed_bytes(terms.length, terms.width)
+    total = np.zeros(terms.length, ring.word(terms.width))
+
+    u3 = await steps.ask(u2, MaskedVector, "upload", lambda _, m: m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (size,))
+    for upload in u3.values():
+        total += ring.unpack(upload.packed.numpy(), terms.length, terms.width)
+    del upload
+
+    lists = {name: ([v for v in around[name] if v in u3], [v for v in around[name] if v in u2 and v not in u3]) for name in u3}
+    for name in u3:
+        await me.send(name, Survivors(*lists[name]))
+    u4: Mapping[str, Any] = u3
+    if terms.adversary == "active":
+        u4 = await steps.ask(u3, AgreedSurvivors, "consistency check")
+        for name in u4:
+            await me.send(name, SurvivorSignatures({v: m.signature for v, m in u4.items()}))
+    u5 = await steps.ask(u4, RevealedShares, "unmasking", lambda name, m: (set(m.own), set(m.pairwise)) == tuple(map(set, lists[name])))
+
+    def recover(owner: str, kind: str) -> bytes:
+        shares = {i: getattr(u5[v], kind)[owner] for i, v in enumerate(around[owner]) if v in u5}
+        if len(shares) < t:
+            raise ProtocolError(f"{len(shares)} of the {len(around[owner])} parties that hold shares of {owner!r} stayed to the end; {t} are needed")
+        return shamir.join(shares, t)
+
+    try:
+        masks = [(recover(name, "own"), -1) for name in u3]
+        for name in set(u2) - set(u3):
+            private = recover(name, "pairwise")
+            if public_of(private) != u1[name].mask:
+                raise ProtocolError(f"the shares of {name!r} do not give the private key of the public one it sent: someone lied")
+            others = [v for v in around[name] if v in u3]
+            masks += [(agree(private, u1[v].mask, pair(about, name, u1[name].mask, v, u1[v].mask)), -sign(v, name)) for v in others]
+    except ProtocolError as error:
+        raise await steps.abort(names, str(error).rstrip(".")) from None
+    prg.mask(total, masks, terms.width)
+    return Outcome(torch.from_numpy(ring.lift(total, terms.width)), tuple(u3), steps.dropped)
+
+
+class Steps:
+    """Asking many, and going on with those that answer."""
+
+    def __init__(self, me: Party, enough: int, within: float | None):
+        self.me, self.enough, self.within = me, enough, within
+        self.dropped: dict[str, str] = {}
+
+    async def ask(self, names: Iterable[str], kind: Any, step: str, valid: Callable[[str, Any], bool] = lambda name, message: True) -> Gathered[Any]:
+        """One message of each; whoever is late, or says what cannot be, is out of this round. Too few left: the round is aborted."""
+        names = list(names)
+        got = await self.me.gather(names, kind, at_least=0, within=self.within)
+        late = [name for name in names if name not in got]
+        wrong = [name for name in got if not valid(name, got[name])]
+        for name in (*late, *wrong):
+            self.dropped[name] = step
+            got.pop(name, None)
+            why = got.refused.get(name, f"its {kind.kind} is not what this round needs" if name in wrong else "it did not answer in time")
+            await self.me.send(name, RoundOver(False, f"{step}: {why}"))
+        if len(got) < self.enough:
+            raise await self.abort(names, f"{step}: {len(got)} of {len(names)} parties answered and {self.enough} are needed "
+                                          f"({', '.join(map(repr, (*late, *wrong)[:8]))} did not)")
+        return got
+
+    async def abort(self, names: Iterable[str], why: str) -> ProtocolError:
+        """Tell those that are still there; nothing has been opened, and what they sent stays masked."""
+        for name in names:
+            if name not in self.dropped:
+                await self.me.send(name, RoundOver(True, why))
+        return ProtocolError(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.")
+
+
+def ideal(values: Mapping[str, Tensor], included: Iterable[str] | None = None) -> Tensor:
+    """What the parties compute together: the sum of the whole numbers of those who stayed up to their upload."""
+    return torch.stack([values[name].to(torch.int64) for name in (values if included is None else included)]).sum(0)

@@ -1,0 +1,1 @@
+"""What a party can learn from its view."""
