@@ -37,7 +37,7 @@ def test_the_lower_loss_wins() -> None:
 def test_parties_that_did_better_alone_are_named_with_what_they_lost() -> None:
     gain = [{"label": "FedAvg", "skew": "IID()", "parties": ["a", "b", "c"], "local": [0.8, 0.9, 0.95], "federated": [0.8, 0.85, 0.8]}]
     said = verdict.comparison(table([[0.8]], gain=gain))
-    assert said[1] == "IID(): FedAvg reaches 80.0%. 1 of 3 parties gained from federating; c and b did better alone (by up to 15.0 points)."
+    assert said[1] == "IID(): FedAvg reaches 80.0%. On the global test set 1 of 3 parties gained from federating; c and b did better alone (by up to 15.0 points)."
 
 
 def test_a_stated_distance_is_the_one_that_is_told() -> None:
@@ -91,3 +91,12 @@ def test_without_a_mechanism_it_says_plainly_who_saw_the_updates(tmp_path: Path)
     assert verdict.privacy([bare]) == ["No differential privacy: updates were seen in the clear by the server."]
     assert verdict.privacy([spent]) == []
     assert verdict.privacy([endless]) == verdict.privacy([bare])
+
+
+def test_gain_is_told_on_the_global_test_set_and_on_each_partys_own_rows():
+    """Under label skew a party alone has never seen most labels: everyone gains on the global test set, and that is not its own question."""
+    data = {"metric": "accuracy", "rows": [{"label": "FedAvg", "skew": "S", "seed": 0}], "baselines": ["central", "local only"],
+            "table": {"columns": ["S"], "index": ["FedAvg"], "mean": [[0.8]], "error": [[None]]},
+            "gain": [{"label": "FedAvg", "skew": "S", "parties": ["a", "b"], "local": [0.2, 0.3], "federated": [0.8, 0.8],
+                      "local_own": [0.9, 0.7], "federated_own": [0.8, 0.75]}]}
+    assert "All 2 parties do at least as well as alone on the global test set. On their own held-out rows 1 of 2 do." in verdict.comparison(data)[1]

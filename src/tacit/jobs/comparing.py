@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ import numpy as np
 
 from ..data.federation import Federation, Holdings
 from ..errors import BadData, BadParameter, BadRun
+from ..numbers import mean_error
 from ..parameters import bad
 from ..report import verdict
+from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, finite, write_whole
 from ..runtimes.cohort import stackable
 from .plan import Plan, as_algorithm, make_plan
 from .simulated import plain
 from .training import train_side_by_side
-
-CENTRAL, ALONE = "central", "local only"
 
 
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
@@ -163,13 +162,6 @@ def _alone(p: Plan, base: Any) -> list[Plan]:
     return [dataclasses.replace(p, algorithm=base, per_round=1, members=(k,), landscape=False, label=ALONE) for k in range(len(p.fed))]
 
 
-def _mean(values: list[float]) -> tuple[float | None, float | None]:
-    if not values:
-        return None, None
-    m = sum(values) / len(values)
-    return m, math.sqrt(sum((v - m) ** 2 for v in values) / (len(values) - 1) / len(values)) if len(values) > 1 else None
-
-
 def _own(runs: list[Result], k: int) -> float | None:
     """The accuracy on party k's own held-out rows after the last round, mean over the runs; None where it has none."""
     last = [next((e["parties"]["accuracy"][k] for e in reversed(r.history) if "parties" in e), None) for r in runs]
@@ -189,7 +181,7 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
         metrics = {k: float(np.mean([results[i].metrics[k] for i in group if k in results[i].metrics])) for k in results[group[0]].metrics}
         run = None if directory is None or label == ALONE else f"runs/{_folder(group[0], plans[group[0]])}"
         rows.append({"label": label, "skew": skew, "seed": seed, "run": run, "metrics": metrics})
-    cells = [[_mean([r["metrics"][score] for r in rows if (r["label"], r["skew"]) == (label, skew)]) for skew in skews] for label in labels]
+    cells = [[mean_error([r["metrics"][score] for r in rows if (r["label"], r["skew"]) == (label, skew)]) for skew in skews] for label in labels]
     seeds = sorted({p.seed for p in plans})
     gain, distance = [], []
     behind = 1 if score == "accuracy" else -1  # P − P̂ above 0 always means that federating lost something

@@ -86,11 +86,12 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
     return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
 
 
-def gained(data: Mapping[str, Any], label: str, skew: str) -> tuple[list[str], list[tuple[str, float]]] | None:
-    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first)."""
+def gained(data: Mapping[str, Any], label: str, skew: str, where: str = "") -> tuple[list[str], list[tuple[str, float]]] | None:
+    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first): on the global test set, or with where="_own" on
+    each party's own held-out rows. Under label skew the first is easily won, because a party alone has never seen most labels."""
     entry = next((g for g in data.get("gain") or [] if (g.get("label"), g.get("skew")) == (label, skew)), None)
-    pairs = [(plain(p), a, b) for p, a, b in zip(entry["parties"], entry["local"], entry["federated"]) if finite(a)
-             and finite(b)] if entry else []
+    pairs = [(plain(p), a, b) for p, a, b in zip(entry["parties"], entry.get(f"local{where}") or [], entry.get(f"federated{where}") or [])
+             if finite(a) and finite(b)] if entry else []
     if not pairs:
         return None
     sign = -1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1
@@ -114,10 +115,12 @@ def _under(data: Mapping[str, Any], skew: str, label: str, mean: float, error: f
     if split is None:
         return said
     yes, no = split
+    own = gained(data, label, skew, "_own") if metric == "accuracy" else None
+    at_home = f" On their own held-out rows {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do." if own else ""
     if not no:
-        return said + f" All {count(len(yes))} parties do at least as well as alone."
+        return said + f" All {count(len(yes))} parties do at least as well as alone on the global test set.{at_home}"
     worse = f"{names([clipped(p) for p, _ in no])} did better alone (by {'up to ' if len(no) > 1 else ''}{gap(metric, no[0][1])})"
-    return said + f" {count(len(yes))} of {count(len(yes) + len(no))} parties gained from federating; {worse}."
+    return said + f" On the global test set {count(len(yes))} of {count(len(yes) + len(no))} parties gained from federating; {worse}.{at_home}"
 
 
 def _against_central(metric: str, distance: float | None) -> str:
