@@ -1,18 +1,22 @@
 """Publish an anonymous table: hierarchies, privacy models, and algorithms that give up as little as they can."""
 
-from . import builders, losses, models
+from . import builders, coding, losses, models
+from .ambiguity import Ambiguity
 from .builders import Dates, Flat, Intervals, Prefixes, Tree, suggest
+from .cells import Cells
+from .cluster import Cluster
 from .datafly import Datafly
 from .hierarchies import Hierarchy
 from .models import BetaLikeness, DeltaPresence, KAnonymity, KMap, LDiversity, TCloseness
+from .mondrian import Mondrian
 from .optimal import Optimal
 from .release import Method
-from .result import Anonymized, Step, Visited
+from .result import Anonymized, Homogeneous, Step, Visited
 
-ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal}
+ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal, "cells": Cells, "mondrian": Mondrian, "cluster": Cluster, "ambiguity": Ambiguity}
 
 __all__ = [
-    "ALL", "Anonymized", "BetaLikeness", "Datafly", "Dates", "DeltaPresence", "Flat", "Hierarchy", "Intervals", "KAnonymity",
-    "KMap", "LDiversity", "Method", "Optimal", "Prefixes", "Step", "TCloseness", "Tree", "Visited", "builders", "losses", "models",
-    "suggest",
+    "ALL", "Ambiguity", "Anonymized", "BetaLikeness", "Cells", "Cluster", "Datafly", "Dates", "DeltaPresence", "Flat", "Hierarchy", "Homogeneous", "Intervals",
+    "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Optimal", "Prefixes", "Step", "TCloseness", "Tree", "Visited", "builders", "coding", "losses",
+    "models", "suggest",
 ]

@@ -46,7 +46,7 @@ class Datafly:
                 break
             open_ = [j for j, c in enumerate(table.columns) if levels[j] < c.height]
             if not open_:
-                if request.max_suppressed is not None or len(table.counts) and rare == table.rows:
+                if request.max_suppressed is not None or rare == table.rows:
                     raise BadData(f"Every quasi-identifier is at its top and {count(rare)} still fail, more than the {allowed:,} that may be suppressed. "
                                   "Ask for less (a smaller k or l, a larger t), or raise max_suppressed.")
                 trace.append(told(f"{state}: more than {allowed:,}, but every column is at its top.", **counts))
@@ -96,6 +96,9 @@ def _more(table: Encoded, levels: list[int], small: np.ndarray, need: int, reque
     chosen = int(np.argmax(sizes)) if spare else int(np.argmin(np.where(sizes > 0, sizes, np.iinfo(np.int64).max)))
     rows = np.flatnonzero((release.record >= 0) & (label[release.record] == chosen))
     gone = rows[-need:] if spare else rows
+    if request.max_suppressed is not None and request.k - need + len(gone) > request.limit(table):
+        release.trace.append(told(f"{count(len(gone))} more would have to be suppressed to make k = {request.k}; max_suppressed does not allow it.", more=0))
+        return
     metric = request.price(table)
     combos, times = np.unique(release.record[gone], return_counts=True)
     release.record[gone] = -1

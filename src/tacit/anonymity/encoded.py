@@ -31,16 +31,16 @@ class Column:
     hierarchy: Hierarchy
     up: tuple[np.ndarray, ...]
     words: tuple[tuple[str, ...], ...]
-    numeric: bool  # the cells are numbers: Mondrian may cut between any two of them
+    ranges: bool = False  # numbers nobody gave a hierarchy for: local recoding may cut between any two of them
 
     @classmethod
-    def of(cls, name: str, hierarchy: Hierarchy, numeric: bool) -> Column:
+    def of(cls, name: str, hierarchy: Hierarchy, ranges: bool = False) -> Column:
         up, words = [], []
         for level in hierarchy.levels:
             code: dict[str, int] = {}
             up.append(np.array([code.setdefault(word, len(code)) for word in level], dtype=np.int32))
             words.append(tuple(code))
-        return cls(name, hierarchy, tuple(up), tuple(words), numeric)
+        return cls(name, hierarchy, tuple(up), tuple(words), ranges)
 
     @property
     def height(self) -> int:
@@ -54,8 +54,14 @@ class Column:
 
     @cached_property
     def numbers(self) -> np.ndarray:
-        """The values as floats, for numeric columns; a null is NaN."""
+        """The values as floats, where `ranges`; a null is NaN."""
         return np.array([np.nan if v == NULL else float(v) for v in self.hierarchy.values])
+
+    @cached_property
+    def spread(self) -> float:
+        """From the smallest number to the largest."""
+        finite = self.numbers[~np.isnan(self.numbers)]
+        return float(np.ptp(finite)) or 1.0
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,8 @@ class Sensitive:
     value: np.ndarray
     count: np.ndarray
     words: tuple[str, ...]
-
-    @cached_property
-    def overall(self) -> np.ndarray:
-        return np.bincount(self.value, self.count, len(self.words))
+    overall: np.ndarray  # rows of each value in the whole table
+    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32), repr=False)  # the value of each row of the frame
 
 
 @dataclass
@@ -112,7 +116,7 @@ class Encoded:
         sensitive = {}
         for name, s in self.sensitive.items():
             mine = keep[s.combination]
-            sensitive[name] = Sensitive(name, new[s.combination[mine]], s.value[mine], s.count[mine], s.words)
+            sensitive[name] = Sensitive(name, new[s.combination[mine]], s.value[mine], s.count[mine], s.words, s.overall, s.rows)
         inverse = np.where((self.inverse >= 0) & keep[self.inverse], new[self.inverse], -1)
         return Encoded(self.columns, self.codes[keep], self.counts[keep], inverse, sensitive, None if self.population is None else self.population[keep])
 
@@ -202,7 +206,7 @@ def encode(frame: pandas.DataFrame, quasi: Sequence[str], hierarchies: Mapping[s
         used = np.unique(codes[live])
         needed = list(dict.fromkeys([words[u] for u in used] + (extra[name][1] if extra else [])))
         given = hierarchies.get(name)
-        column = Column.of(name, as_hierarchy(given, name, needed), number and _all_numbers(needed))
+        column = Column.of(name, as_hierarchy(given, name, needed), given is None and number and _all_numbers(needed))
         place = {v: i for i, v in enumerate(column.hierarchy.values)}
         columns.append(column)
         everyone.append(np.array([place.get(w, 0) for w in words], dtype=np.int32)[codes])
@@ -248,7 +252,8 @@ def _sensitive(series: pandas.Series, name: str, table: Encoded) -> Sensitive:
     live = table.inverse >= 0
     key = table.inverse[live].astype(np.int64) * len(words) + codes[live]
     first, _, counts = tallied(key, len(table.codes) * len(words))
-    return Sensitive(name, key[first] // len(words), key[first] % len(words), counts, tuple(words))
+    overall = np.bincount(codes[live], minlength=len(words))
+    return Sensitive(name, key[first] // len(words), key[first] % len(words), counts, tuple(words), overall, codes)
 
 
 def check_columns(frame: Any, quasi: Any, sensitive: Any) -> tuple[list[str], list[str]]:
@@ -261,7 +266,7 @@ def check_columns(frame: Any, quasi: Any, sensitive: Any) -> tuple[list[str], li
             raise bad("anonymize", word, columns, "a list of column names")
         names.append(list(columns))
     if not names[0]:
-        raise bad("anonymize", "quasi", quasi, "a list of at least one column name", "Name the columns others could know about a person: age, postal code, sex.")
+        raise bad("anonymize", "quasi", quasi, "a list of at least one column name", "Name what others could know about a person: age, postal code, sex.")
     every = names[0] + names[1]
     absent = [c for c in every if c not in frame.columns]
     if absent:

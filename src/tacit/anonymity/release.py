@@ -61,6 +61,7 @@ class Release:
     levels: list[int | None]
     trace: list[Step] = field(default_factory=list)
     lattice: list[Visited] | None = None
+    warnings: list[str] = field(default_factory=list)
     alike: bool = True  # rows of a class show the same cells (k-ambiguity is the exception)
 
 

@@ -64,6 +64,7 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
     notes = _homogeneous(frame, secret, release, label, number)
     for note in notes:
         warnings.warn(note, Homogeneous, stacklevel=2)
+    notes += release.warnings
     settings = {"k": k, "l": l, "t": t, "models": [to_table(m) for m in held_to], "metric": metric, "max_suppressed": max_suppressed, "nulls": nulls,
                 "suppressed": suppressed, "seed": seed, "method": to_table(chosen)}
     trace: list[Step] = [told(sentence, **counts) for sentence, counts in table.notes] + release.trace

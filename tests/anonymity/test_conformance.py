@@ -1,0 +1,70 @@
+"""Every method of the room is held to the room's promises; a method that breaks one is caught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from tacit import anonymity
+from tacit.anonymity.conformance import check_anonymizer
+from tacit.anonymity.encoded import Encoded
+from tacit.anonymity.release import Release, Request
+
+MEMBERS = [*(m() for m in anonymity.ALL.values()), anonymity.Mondrian(strict=False), anonymity.Cells(cost="loss"), anonymity.Cluster(rounds=0)]
+
+
+@pytest.mark.parametrize("method", [m for m in MEMBERS if not isinstance(m, anonymity.Ambiguity)], ids=repr)
+def test_every_method_conforms(method):
+    rows = 9 if isinstance(method, anonymity.Cells) else 12  # k = all rows makes every group of the table a candidate
+    check_anonymizer(method, rows=rows)
+
+
+@pytest.mark.parametrize("two_way", [False, True])
+@pytest.mark.parametrize("exact", [0, 12])
+def test_ambiguity_conforms_in_the_ways_it_promises(two_way, exact):
+    rows = 7 if exact else 30
+    check_anonymizer(anonymity.Ambiguity(two_way=two_way, exact=exact), rows=rows, k=3, ways=(True, two_way))
+
+
+def test_larger_tables_conform_too():
+    for method in (anonymity.Datafly(), anonymity.Optimal(), anonymity.Mondrian(), anonymity.Mondrian(strict=False), anonymity.Cluster(block=100)):
+        check_anonymizer(method, k=5, rows=300)
+
+
+@dataclass(frozen=True)
+class Careless:
+    """Publishes everything as it is, and says so."""
+
+    def run(self, table: Encoded, request: Request) -> Release:
+        cells = [table.codes[:, j] for j in range(len(table.columns))]
+        return Release(table.inverse.astype(np.int64), cells, [c.words[0] for c in table.columns], 0.0, [None] * len(cells))
+
+
+@dataclass(frozen=True)
+class Liar(anonymity.Optimal):
+    """Gives a lower loss than it costs."""
+
+    def run(self, table: Encoded, request: Request) -> Release:
+        made = super().run(table, request)
+        made.loss *= 0.9
+        return made
+
+
+@dataclass(frozen=True)
+class Forger(anonymity.Optimal):
+    """Publishes another sex than the row's."""
+
+    def run(self, table: Encoded, request: Request) -> Release:
+        made = super().run(table, request)
+        made.words[3] = list(made.words[3])[::-1]
+        made.levels[3] = None
+        return made
+
+
+@pytest.mark.parametrize(("method", "words"), [(Careless(), "a published row looks like 1 rows"), (Liar(), "the table's cells say"),
+                                               (Forger(), "which is no word above it")])
+def test_a_method_that_breaks_a_promise_is_caught(method, words):
+    with pytest.raises(AssertionError, match=words):
+        check_anonymizer(method, k=3)
