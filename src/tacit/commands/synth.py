@@ -40,6 +40,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--save", metavar="FILE", help="keep the generator, to draw from it later")
     made.add_argument("--load", metavar="FILE", help="draw from a generator that was kept")
     made.add_argument("--report", metavar="FILE", help="write what the table is good for and what it gives away, as HTML")
+    made.add_argument("--target", metavar="COLUMN", help="for the report: the column that models are trained to predict")
     made.add_argument("--holdout", type=float, metavar="SHARE", help=f"of the rows, kept from the generator for the report (default: {HOLDOUT} with --report)")
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
@@ -70,11 +71,12 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     if not args.load:
         value |= {"trained_on": len(frame), "fit_seconds": fit_seconds}  # type: ignore[arg-type]
     if args.report:
-        from ..synth import evaluate
+        from ..synth.evaluate import evaluate
 
-        scores = evaluate(frame, fitted.sample(len(frame), given, args.seed), holdout=holdout)  # type: ignore[arg-type]
+        assert frame is not None
+        scores = evaluate(frame, fitted.sample(len(frame), seed=args.seed), holdout, args.target, table=fitted.table, name=name, seed=args.seed)
         scores.report(args.report)
-        value["scores"] = scores.to_dict()
+        value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
         lines += [str(scores), f"report     {args.report}"]
     return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 

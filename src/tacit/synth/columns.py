@@ -79,7 +79,8 @@ class Column:
             x = seconds(series, self.name)
         else:
             x = as_float(series, self.name)
-        self._refuse(series, absent, "is missing") if not self.missing else None
+        if not self.missing:
+            self._refuse(series, absent, "is missing")
         if self.is_number and self.low is not None and self.high is not None:
             slack = (self.step or 0) * 1e-6
             with np.errstate(invalid="ignore"):
@@ -89,7 +90,9 @@ class Column:
     def _refuse(self, series: Series, wrong: np.ndarray, why: str) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise BadData(f"the column {self.name!r}: {series.iloc[row]!r} in row {row} {why} ({int(wrong.sum())} such rows). "
+            value = series.iloc[row]
+            value = value.item() if isinstance(value, np.generic) else value
+            raise BadData(f"the column {self.name!r}: {value!r} in row {row} {why} ({int(wrong.sum())} such rows). "
                           "Declare a wider column, or put the rows right.")
 
     def tidied(self, x: np.ndarray) -> np.ndarray:
@@ -113,7 +116,7 @@ class Column:
         if self.kind in LISTED:
             pool = np.empty(len(self.values) + 1, dtype=object)
             pool[:-1], pool[-1] = self.values, None
-            out: Any = pd.Series(pool[np.where(absent, len(self.values), x).astype(np.int64)])
+            out: Any = pd.Series(pool[np.where(absent, len(self.values), x).astype(np.int64)], dtype=object)
             if self.dtype == "category":
                 return pd.Series(pd.Categorical(out, categories=list(self.values), ordered=self.kind == "ordinal"))
         elif self.kind == "datetime":

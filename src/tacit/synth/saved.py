@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ..parties.ledger import Ledger
 from .table import Table
 
 if TYPE_CHECKING:
-    from .generator import Fitted
+    from .generator import Fitted, Generator
 
 FORMAT = "tacit.synth/1"
 
@@ -31,8 +32,8 @@ def write(fitted: Fitted, path: Path) -> Path:
     return path
 
 
-def load(path: str | Path) -> Fitted:
-    """A generator that was saved with `Fitted.save`; it samples as it did."""
+def load(path: str | Path, also: Sequence[type[Generator]] = ()) -> Fitted:
+    """A generator that was saved with `Fitted.save`; it samples as it did. `also` names generators of your own that may be in the file."""
     from safetensors import SafetensorError
     from safetensors.torch import load as tensors_of
 
@@ -45,7 +46,7 @@ def load(path: str | Path) -> Fitted:
         raise BadData(f"{path} cannot be read: {error.strerror}. Give the file that Fitted.save wrote.") from None
     try:
         about = _header(data)
-        cls = ALL[about["generator"]]
+        cls = {**ALL, **{c.__name__: c for c in also}}[about["generator"]]
         given = {k: tuple(v) if isinstance(v, list) else v for k, v in about["parameters"].items()}
         learned = Learned(dict(tensors_of(data)), about["facts"], about["history"], Ledger.from_dict(about["ledger"]))
         return Fitted(cls(**given), Table.from_dict(about["table"]), learned)

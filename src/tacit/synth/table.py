@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -165,7 +166,8 @@ def _ranged(column: Column, constraints: Sequence[Constraint]) -> Column:
             if not column.is_number:
                 raise BadParameter(f"{c!r}: {column.name!r} is {column.kind}; a range needs numbers or times.")
             low, high = (end if given is None else column.number_of(given) for given, end in ((c.low, column.low), (c.high, column.high)))
-            outside = [end for end in (column.low, column.high) if end is not None and ((low is not None and end < low) or (high is not None and end > high))]
+            ends = () if column.declared else (column.low, column.high)  # read off the data; a declared domain is narrowed, and held against the rows later
+            outside = [end for end in ends if end is not None and ((low is not None and end < low) or (high is not None and end > high))]
             if outside:
                 raise BadData(f"the table itself breaks {c!r}: it has {column.shown(outside[0])}. Put the rows right, or widen the range.")
             column = replace(column, low=low, high=high, declared=column.declared or (c.low is not None and c.high is not None))
@@ -197,6 +199,9 @@ def _kind(series: Series, name: str) -> str:
         return "datetime"
     if not len(there):
         return "categorical"
+    strange = next((v for v in there if not isinstance(v, str | int | float | np.generic | datetime.date)), None) if pd.api.types.is_object_dtype(t) else None
+    if strange is not None:
+        raise BadData(f"the column {name!r} holds {type(strange).__name__} objects, which are no table cells. Take it apart into columns, or drop it.")
     distinct = there.nunique()
     if pd.api.types.is_numeric_dtype(t):
         x = as_float(there, name)
@@ -218,12 +223,7 @@ def _kind(series: Series, name: str) -> str:
 
 def _mixed(there: Series, name: str) -> str:
     """An object column of numbers and words: a category while its values are few."""
-    try:
-        values = {scalar(v) for v in there.unique()}
-    except (BadData, TypeError):
-        strange = next(v for v in there if not isinstance(v, str | bool | int | float | np.generic))
-        raise BadData(f"the column {name!r} holds {type(strange).__name__} objects, which are no table cells. "
-                      "Take it apart into columns, or drop it.") from None
+    values = {scalar(v) for v in there.unique()}
     if all(isinstance(v, int | float) for v in values):
         return "continuous" if len(values) > 2 else "categorical"
     if len(values) > 20 and len(values) > 0.1 * len(there):

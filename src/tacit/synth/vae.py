@@ -65,9 +65,9 @@ class TVAE(Generator):
 
     def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
         encoding, device = Encoding.from_tensors(layout, learned.tensors), device_of(self.device)
-        decoder = _network(self.latent, self.width, encoding.width).to(device)
-        decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in learned.tensors.items() if name.startswith("decoder.")})
         with seeded(int(rng.integers(2**62)), device), torch.no_grad():
+            decoder = _network(self.latent, self.width, encoding.width).to(device)  # its first weights are drawn too, before they are replaced
+            decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in learned.tensors.items() if name.startswith("decoder.")})
             raw = decoder(torch.randn(n, self.latent, device=device))
             # a draw from the distribution the decoder states: Gaussian places, and the largest indicator with Gumbel noise
             drawn = raw - torch.log(torch.empty_like(raw).exponential_().clamp_min(1e-20))
