@@ -90,10 +90,10 @@ def assess(before: DataFrame, after: DataFrame, quasi: Sequence[str], sensitive:
            levels: Mapping[str, int | None] | None = None, population: DataFrame | None = None, population_size: int | None = None,
            thresholds: Sequence[float] = THRESHOLDS, combinations: int = 3, target: str | None = None, made: Anonymized | None = None) -> Risk:
     quasi, sensitive = columns_of(before, quasi, "quasi"), columns_of(before, list(sensitive), "sensitive", empty=True)
-    columns_of(after, [*quasi, *sensitive], "quasi")
     both = [c for c in sensitive if c in quasi]
     if both:
         raise bad("risk", "sensitive", sensitive, "columns that are not quasi-identifiers", f"{both[0]!r} is in both lists.")
+    columns_of(after, [*quasi, *sensitive], "in the table after")
     if not all(isinstance(t, int | float) and 0 < t < 1 for t in thresholds):
         raise bad("risk", "thresholds", list(thresholds), "numbers above 0 and below 1")
     if population is not None:

@@ -10,6 +10,7 @@ import gzip
 import io
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = (",", ";", "\t", "|")
+CHUNK = 200_000  # rows of text at a time: some hundred megabytes
 
 
 class Read(NamedTuple):
@@ -69,8 +71,8 @@ def _csv(file: Path) -> Read:
         twice = next((n for n in names if names.count(n) > 1), None)
         if twice is not None:
             raise BadData(f"{file}: two columns are named {twice!r}. Give each its own name.")
-        with _text(file) as text:  # as categories each word is kept once: ten million rows of a few thousand words fit into a gigabyte
-            frame = pd.read_csv(text, sep=separator, dtype="category", keep_default_na=False, na_filter=False, index_col=False, low_memory=False)
+        with _text(file) as text:
+            frame = _whole(pd.read_csv(text, sep=separator, dtype=str, keep_default_na=False, na_filter=False, index_col=False, chunksize=CHUNK))
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
         raise BadData(f"{file} cannot be read as UTF-8 text: {error}. Save it as UTF-8 CSV, packed by gzip only where its name ends in .gz.") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning, csv.Error, OSError) as error:
@@ -80,6 +82,19 @@ def _csv(file: Path) -> Read:
     if not len(frame):
         raise BadData(f"{file} has a header and no rows. Give at least one row.")
     return Read(frame, separator)
+
+
+def _whole(chunks: Iterable[DataFrame]) -> DataFrame:
+    """Chunks of text as one table of categories, in which each word is kept once: ten million rows of a few thousand words fit into a gigabyte.
+    (Asked for categories itself, pandas makes numbers of them, and 007 becomes 7.)"""
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    parts: dict[str, list[pd.Categorical]] = {}
+    for chunk in chunks:
+        for name in chunk.columns:
+            parts.setdefault(name, []).append(pd.Categorical(chunk[name]))
+    return pd.DataFrame({name: union_categoricals(some) for name, some in parts.items()})
 
 
 def _check_widths(file: Path, separator: str, width: int) -> None:

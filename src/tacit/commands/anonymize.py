@@ -97,7 +97,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             report.put(page, text)
     as_is = [str(c) for c in made.table.columns if c not in (*quasi, *sensitive, *hidden)]
     value = {"out": str(out), "report": None if page is None else str(page), "rows": len(frame), "published": left.after.rows,
-             "suppressed": len(made.suppressed), "unchanged": as_is, "classes": left.after.classes, "k": left.after.k, "levels": made.levels, "loss": made.loss, "metric": args.metric, "method": made.method,
+             "suppressed": len(made.suppressed), "unchanged": as_is,
+             "classes": left.after.classes, "k": left.after.k, "levels": made.levels, "loss": made.loss, "metric": args.metric, "method": made.method,
              "risk": _plain(left), "warnings": list(left.warnings), "trace": [str(s) for s in made.trace]}
 
     def show(console: Any) -> None:

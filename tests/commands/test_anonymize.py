@@ -1,0 +1,245 @@
+"""`tacit anonymize` and `tacit risk` as people run them: files in, files out, nothing half-written, nothing written over."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit import cli
+
+ROOT = Path(__file__).parents[2]
+
+
+def patients(n: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"id": [f"p{i}" for i in range(n)], "age": rng.integers(20, 60, n), "zip": rng.choice(["37203", "37215", "37217"], n),
+                         "sex": rng.choice(["m", "f"], n), "diagnosis": rng.choice(["flu", "cold", "ulcer"], n)})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    patients().to_csv("patients.csv", index=False)
+    patients().to_parquet("patients.parquet", index=False)
+    ways = tmp_path / "ways"
+    ways.mkdir()
+    (ways / "age.csv").write_text("".join(f"{a},{a // 10}0s,{'young' if a < 40 else 'old'},*\n" for a in range(20, 60)))
+    (ways / "some_hierarchy_zip.csv").write_text("37203;3720*;*\n37215;3721*;*\n37217;3721*;*\n")
+    return tmp_path
+
+
+def run(capsys, *argv: str) -> tuple[int, str, str]:
+    code = cli.main(list(argv))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+ASK = ("--quasi", "age,zip,sex", "--sensitive", "diagnosis", "--k", "5")
+
+
+def test_the_command_of_the_issue(folder, capsys):
+    source = Path("patients.csv").read_bytes()
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--l", "3", "--hierarchies", "ways/", "--out", "anon.csv", "--report", "risk.html",
+                         "--max-suppressed", "0.1", "--drop", "id")
+    assert code == 0, err
+    after = pd.read_csv("anon.csv", dtype=str)
+    classes = after.groupby(["age", "zip", "sex"])["diagnosis"].agg(["size", "nunique"])
+    assert classes["size"].min() >= 5
+    assert classes["nunique"].min() >= 3
+    assert list(after.columns) == ["age", "zip", "sex", "diagnosis"]
+    assert "k = " in out
+    assert "report      risk.html" in out
+    assert "reading patients.csv …" in err
+    assert "</html>" in Path("risk.html").read_text()
+    assert Path("patients.csv").read_bytes() == source
+    assert sorted(p.name for p in folder.iterdir()) == ["anon.csv", "patients.csv", "patients.parquet", "risk.html", "ways"]
+
+
+def test_json_is_one_document_that_agrees_with_the_file(folder, capsys):
+    code, out, _ = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--method", "datafly", "--json")
+    value = json.loads(out)
+    after = pd.read_csv("anon.csv", dtype=str)
+    assert code == 0
+    assert value["published"] == len(after) == 300 - value["suppressed"]
+    assert value["k"] == after.groupby(["age", "zip", "sex"]).size().min()
+    assert value["unchanged"] == ["id"]
+    assert any("'id' is neither a quasi-identifier nor sensitive and differs in every row" in w for w in value["warnings"])
+    assert value["trace"]
+    assert value["risk"]["k"] == {"before": 1, "after": value["k"]}
+
+
+@pytest.mark.parametrize(("source", "out"), [("patients.parquet", "anon.parquet"), ("patients.parquet", "anon.csv"), ("patients.csv", "anon.csv.gz"),
+                                             ("patients.csv", "anon.parquet")])
+def test_csv_and_parquet_in_and_out(folder, capsys, source, out):
+    assert run(capsys, "anonymize", source, *ASK, "--out", out)[0] == 0
+    code, said, err = run(capsys, "risk", source, out, "--quasi", "age,zip,sex", "--sensitive", "diagnosis", "--json")
+    assert code == 0, err
+    assert json.loads(said)["risk"]["k"]["after"] >= 5
+
+
+def test_the_same_table_from_csv_and_parquet(folder, capsys):
+    for kind in ("csv", "parquet"):
+        run(capsys, "anonymize", f"patients.{kind}", *ASK, "--out", f"{kind}.csv")
+    assert Path("csv.csv").read_text() == Path("parquet.csv").read_text()
+
+
+def test_the_separator_of_the_file_is_kept_and_its_words_stay_as_they_are(folder, capsys):
+    """NA is Namibia, an empty cell is an empty cell, 007 is no 7."""
+    Path("odd.csv").write_text("country;code;note\nNA;007;\nNA;007;null\nNA;007;\nDE;010;NA\nDE;010;\nDE;010;x\n", encoding="utf-8")
+    assert run(capsys, "anonymize", "odd.csv", "--quasi", "country,code", "--k", "3", "--method", "datafly", "--out", "o.csv")[0] == 0
+    assert Path("o.csv").read_text() == Path("odd.csv").read_text()
+
+
+def test_an_empty_cell_is_a_value_of_its_own(folder, capsys):
+    Path("t.csv").write_text("age,sex\n30,m\n30,m\n,m\n", encoding="utf-8")
+    _, out, _ = run(capsys, "risk", "t.csv", "t.csv", "--quasi", "age,sex", "--json")
+    assert json.loads(out)["risk"]["unique rows"]["after"] == 1
+
+
+def test_suppressed_rows_kept_as_stars_are_no_class_when_they_come_back(folder, capsys):
+    Path("t.csv").write_text("town,sex\n" + "Ulm,m\n" * 20 + "Bonn,f\n" * 20 + "Kiel,f\nKiel,m\n", encoding="utf-8")
+    code, out, _ = run(capsys, "anonymize", "t.csv", "--quasi", "town,sex", "--out", "anon.csv", "--max-suppressed", "0.1", "--suppressed", "star", "--json")
+    assert code == 0
+    made = json.loads(out)
+    assert made["suppressed"] == (pd.read_csv("anon.csv", dtype=str)["town"] == "*").sum() == 2
+    _, out, _ = run(capsys, "risk", "t.csv", "anon.csv", "--quasi", "town,sex", "--json")
+    again = json.loads(out)["risk"]
+    assert again["k"]["after"] == made["k"] == 20
+    assert again["rows suppressed"]["after"] == 2
+    assert again["entropy loss"]["after"] > 0  # no row is missing, so every row is known
+
+
+def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsys):
+    Path("anon.csv").write_text("precious")
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv")
+    assert (code, out) == (2, "")
+    assert "anon.csv is already there. Give another name, or --force to write over it." in err
+    assert Path("anon.csv").read_text() == "precious"
+    assert run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--force")[0] == 0
+    assert Path("anon.csv").read_text() != "precious"
+    source = Path("patients.csv").read_bytes()
+    Path("link.csv").symlink_to("patients.csv")
+    for name in ("patients.csv", "link.csv"):
+        code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", name, "--force")
+        assert code == 2
+        assert "is the table that is read, which is never written over" in err
+    assert Path("patients.csv").read_bytes() == source
+
+
+def test_a_failure_leaves_nothing_behind(folder, capsys):
+    before = sorted(p.name for p in folder.iterdir())
+    code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "patients.csv", "--force")
+    assert code == 2
+    assert "--report patients.csv is the name of a table too" in err
+    code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "no/where.html")
+    assert code == 2
+    assert "cannot be written: no is no directory you may write to" in err
+    code, _, err = run(capsys, "anonymize", "patients.csv", "--quasi", "age", "--k", "301", "--out", "anon.csv")
+    assert code == 2
+    assert "301" in err
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+BAD = [
+    (("missing.csv", "--quasi", "a"), "there is no file missing.csv."),
+    (("patient.csv", "--quasi", "age"), "there is no file patient.csv. Did you mean 'patients.csv'?"),
+    (("patients.csv", "--quasi", "agee"), "there is no column 'agee' (columns). Did you mean 'age'?"),
+    (("patients.csv", "--quasi", "age,,sex"), "--quasi is 'age,,sex'; it must be column names with commas between them"),
+    (("patients.csv", "--quasi", "age", "--method", "mondrain"), "--method is 'mondrain'; it must be one of"),
+    (("patients.csv", "--quasi", "age", "--metric", "los"), "--metric is 'los'; it must be one of loss"),
+    (("patients.csv", "--quasi", "age", "--k", "0"), "k"),
+    (("patients.csv", "--quasi", "age", "--max-suppressed", "4"), "max_suppressed is 4.0; it must be a part of the rows between 0 and 1"),
+    (("patients.csv", "--quasi", "age", "--hierarchies", "nowhere"), "--hierarchies nowhere: there is no such directory"),
+    (("patients.csv", "--quasi", "sex", "--hierarchies", "ways"), "no file in it belongs to sex. Name them like sex.csv."),
+    (("patients.csv", "--quasi", "age", "--pseudonymize", "id"), "--pseudonymize and --key belong together"),
+    (("patients.csv", "--quasi", "age", "--pseudonymize", "age", "--key", "k"), "--pseudonymize is 'age'; it must be columns that are neither"),
+    (("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"), "there is no key file k. Make one"),
+    (("empty.csv", "--quasi", "age"), "empty.csv has no header. The first line must name the columns."),
+    (("norows.csv", "--quasi", "age"), "norows.csv has a header and no rows"),
+    (("twice.csv", "--quasi", "age"), "two columns are named 'age'"),
+    (("short.csv", "--quasi", "age"), "row 2 after the header has 1 cells, the header 2"),
+    (("long.csv", "--quasi", "age"), "Expected 2 fields in line 3, saw 3"),
+    (("latin.csv", "--quasi", "age"), "latin.csv cannot be read as UTF-8 text"),
+    (("noparquet.parquet", "--quasi", "age"), "noparquet.parquet cannot be read as Parquet"),
+    (("nogzip.csv.gz", "--quasi", "age"), "packed by gzip only where its name ends in .gz"),
+    (("patients.csv", "--quasi", "age", "--hierarchies", "torn"), "39"),
+]
+
+
+@pytest.mark.parametrize(("argv", "words"), BAD, ids=[" ".join(a)[:60] for a, _ in BAD])
+def test_bad_input_is_named_and_nothing_is_written(folder, capsys, argv, words):
+    Path("empty.csv").write_text("")
+    Path("norows.csv").write_text("age,sex\n")
+    Path("twice.csv").write_text("age,age\n1,2\n")
+    Path("short.csv").write_text("age,sex\n30,m\n31\n")
+    Path("long.csv").write_text("age,sex\n30,m\n31,f,x\n")
+    Path("latin.csv").write_bytes("age,name\n30,José\n".encode("latin-1"))
+    Path("noparquet.parquet").write_text("age\n1\n")
+    Path("nogzip.csv.gz").write_text("age\n1\n")
+    Path("torn").mkdir()
+    Path("torn/age.csv").write_text("".join(f"{a},*\n" for a in range(20, 39)))  # 39 and more are missing
+    before = sorted(p.name for p in folder.iterdir())
+    code, out, err = run(capsys, "anonymize", *argv, "--out", "anon.csv")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+    assert sorted(p.name for p in folder.iterdir()) == before
+
+
+def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
+    ask = (*ASK, "--pseudonymize", "id", "--key", "id.key")
+    assert run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "a.csv")[0] == 0
+    assert stat.S_IMODE(os.stat("id.key").st_mode) == 0o600
+    assert run(capsys, "anonymize", "patients.csv", *ask, "--out", "b.csv")[0] == 0
+    assert Path("a.csv").read_text() == Path("b.csv").read_text()
+    after = pd.read_csv("a.csv", dtype=str)
+    assert after["id"].str.fullmatch("[0-9a-f]{32}").all()
+    code, _, err = run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "c.csv")
+    assert code == 2
+    assert "a key is never written over" in err
+    assert Path("id.key").read_text().strip() not in Path("a.csv").read_text()
+
+
+def test_risk_prints_both_tables_and_the_columns_that_single_out(folder, capsys):
+    run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--quiet")
+    code, out, _ = run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--report", "r.html", "--population-size", "30000")
+    assert code == 0
+    assert "before" in out
+    assert "columns that single most people out: age, zip, sex" in out
+    assert "population uniques" in out
+    assert Path("r.html").exists()
+    assert run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--report", "r.html")[0] == 2
+    assert run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--population-size", "10")[0] == 2
+
+
+def test_quiet_says_nothing(folder, capsys):
+    assert run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--quiet") == (0, "", "")
+
+
+def test_a_process_that_is_killed_leaves_no_table(folder):
+    """Interrupted while it reads or searches: no anon.csv, nor a part of one."""
+    big = pd.concat([patients(3000)] * 20)
+    big.assign(zip=np.arange(len(big)).astype(str)).to_csv("big.csv", index=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    argv = [sys.executable, "-m", "tacit.cli", "anonymize", "big.csv", "--quasi", "age,zip,sex", "--out", "anon.csv"]
+    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "reading" in process.stderr.readline()
+        process.kill()
+    assert not [p.name for p in folder.iterdir() if "anon.csv" in p.name]
+
+
+def test_gzip_is_the_same_bytes_each_time(folder, capsys):
+    for name in ("a.csv.gz", "b.csv.gz"):
+        run(capsys, "anonymize", "patients.csv", *ASK, "--out", name)
+    assert Path("a.csv.gz").read_bytes() == Path("b.csv.gz").read_bytes()
+    assert gzip.decompress(Path("a.csv.gz").read_bytes()).startswith(b"id,age,zip,sex,diagnosis\n")
