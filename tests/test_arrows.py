@@ -46,6 +46,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.channel": (("tacit.crypto.seal",), ("cryptography",)),
     "tacit.runtimes.hub": ((), ("cryptography", "grpc")),
     "tacit.runtimes.link": (("tacit.parties",), ("grpc",)),
+    "tacit.runtimes.values": (("tacit.parties",), (*NUMERIC, "msgpack")),
+    "tacit.runtimes.nursery": (("tacit.files",), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
     "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.task"), NUMERIC),  # runs `local` for all clients at once
     "tacit.anonymity": (("tacit.report", "tacit.files"), ("numpy", "pandas")),  # tables in, tables out; its report is laid out like the others
@@ -74,7 +76,7 @@ EXCEPTIONS = {
     ("tacit.results", "tacit.report.records"): "as above",
 }
 COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.commands", "tacit.config", "tacit.doctor")
-LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes", "tacit.commands")  # whose names are fetched with import_module, which this test cannot read
+LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes", "tacit.commands", "tacit.runtimes.nursery")  # whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's program
 
 
 class Arrow(NamedTuple):

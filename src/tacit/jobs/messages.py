@@ -1,8 +1,8 @@
-"""Training with one program per party, over messages: what real organisations run, here in one process."""
+"""Training with one program per party, over messages: what real organisations run, here in one process (or, in networked.py, in many)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,11 @@ from torch import Tensor
 from .. import evaluation
 from ..aggregate.mean import Mean, combine
 from ..algorithms.plan import identify, plan, sample
-from ..algorithms.types import Batches, State
+from ..algorithms.types import Algorithm, Batches, State
+from ..data.federation import Federation
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
+from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import rounds as protocol
 from ..runs import Event
@@ -27,9 +29,12 @@ SERVER = "server"
 
 
 class Parties:
-    """One program per party, over messages: what real organisations run, here in one process."""
+    """The server's part of a run, and how all parties are brought to talk."""
 
     name, notes = "in-process parties", ()
+    durable = False  # whether every round must be on disk before the next begins
+    within: float | None = None
+    at_least: int | None = None
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         (p,) = plans
@@ -37,13 +42,18 @@ class Parties:
         self.sizes = 0, 0  # bytes of one Down and of one Upload of the last round
         self.earlier = Ledger()  # what was seen before this process took over
         self.here: dict[str, Party] = {}
+        self.dropped: dict[str, str] = {}  # of the round at hand: {party: why it was left out}
+        self.note: Callable[[str], None] = lambda text: None
         at = saved[0]
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
-        fresh = p.algorithm.client_state(starts[0]["w"])
-        self.kept = {name: fresh for name in p.fed.parties}
+        self.fresh = p.algorithm.client_state(starts[0]["w"])
+        self.kept = {name: self.fresh for name in p.fed.parties}
         if at is not None:
             self.server = {k[7:]: v for k, v in at.items() if k.startswith("server.")}
-            self.kept |= {name: {k: at[f"kept.{j}.{k}"] for k in fresh} for j, name in enumerate(p.fed.parties)}
+            self.go_on(at)
+
+    def go_on(self, at: State) -> None:
+        self.kept |= {name: {k: at[f"kept.{j}.{k}"] for k in self.fresh} for j, name in enumerate(self.plan.fed.parties)}
 
     @property
     def w(self) -> Tensor:
@@ -56,49 +66,79 @@ class Parties:
     def bytes(self, r: int) -> tuple[int, int]:
         return self.sizes
 
+    def down(self, r: int) -> State:
+        keys = ("w", "buffers", *self.plan.algorithm.sends)
+        return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))}
+
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
         names = p.fed.parties
         ids = identify(names)
-        chosen: list[str] = []
+        took_part: list[str] = []
 
         def choose(r: int) -> list[str]:
-            chosen[:] = [names[k] for k in sample(p.seed, r, ids, p.per_round)]
-            return chosen
-
-        def down(r: int) -> State:
-            keys = ("w", "buffers", *p.algorithm.sends)
-            return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))}
+            return [names[k] for k in sample(p.seed, r, ids, p.per_round)]
 
         def merge(r: int, ups: dict[str, tuple[float, State]]) -> None:
-            self.sizes = wire_bytes(r + 1, down(r), next(iter(ups.values()))[1])
+            took_part[:] = ups
+            self.sizes = wire_bytes(r + 1, self.down(r), next(iter(ups.values()))[1])
             mean = {k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()}
             buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
             state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
             w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(len(ups) / len(names)))
             self.server = {"w": w, **buffers, **state}
             if not due(r + 1):
-                after(r + 1, [list(chosen)], [{}])
+                after(r + 1, [list(took_part)], [{}])
 
         def model(r: int) -> State | None:
             return {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")} if due(r + 1) else None
 
         def tested(r: int, answers: dict[str, State]) -> None:
-            after(r + 1, [list(chosen)], [self._metrics(r + 1, [Counts(**answers[name]) for name in names])])
+            after(r + 1, [list(took_part)], [self._metrics(r + 1, answers)])
 
-        def program(name: str, mine: _Client | None) -> Any:
-            def start(me: Party) -> Any:
-                self.here[name] = me
-                return (protocol.server(me, names, rounds, choose, down, merge, model, tested) if mine is None
-                        else protocol.client(me, mine.local, mine.test, boss=SERVER))
+        def without(r: int, who: Mapping[str, str]) -> None:
+            self.dropped |= who
 
-            return start
+        def start(me: Party, **network: Any) -> Any:
+            return protocol.server(me, names, rounds, choose, self.down, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
+                                   **network)
 
-        InProcess(seed=p.seed).run_sync({SERVER: program(SERVER, None), **{name: program(name, _Client(self, k)) for k, name in enumerate(names)}})
+        self.perform(start)
 
-    def _metrics(self, r: int, answers: list[Counts]) -> dict[str, Any]:
+    def perform(self, server: Callable[..., Any]) -> None:
+        """Everybody in this process. What the clients keep is kept here and saved with the server's state."""
         p = self.plan
-        return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), answers, p.fed.classes)
+        device = self.task.x.device
+
+        def program(name: str, start: Callable[[Party], Any]) -> Any:
+            def begin(me: Party) -> Any:
+                self.here[name] = me
+                return start(me)
+
+            return begin
+
+        def client(k: int, name: str) -> Any:
+            fed = p.fed.party(k)
+            task = self.task.on(*(t.to(device) for t in fed.at(0)))
+            mine = Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps)
+
+            def local(r: int, down: State) -> tuple[float, State]:
+                weight, vectors, self.kept[name] = mine.local(r, down, self.kept[name])
+                return weight, vectors
+
+            return lambda me: protocol.client(me, local, mine.test, boss=SERVER)
+
+        clients = {name: program(name, client(k, name)) for k, name in enumerate(p.fed.parties)}
+        InProcess(seed=p.seed).run_sync({SERVER: program(SERVER, server), **clients})
+
+    def _metrics(self, r: int, answers: dict[str, State]) -> dict[str, Any]:
+        p = self.plan
+        came = [name for name in p.fed.parties if name in answers]
+        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [Counts(**answers[n]) for n in came], p.fed.classes)
+        if "parties" in found:
+            each = dict(zip(came, found["parties"]["accuracy"]))
+            found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
+        return found
 
     def save(self, i: int) -> State:
         kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
@@ -111,38 +151,42 @@ class Parties:
         start = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
         return Simulated(self.task, [start], [self.plan], [None]).landscape(0)
 
+    def ledgers(self) -> list[Ledger]:
+        return [me.ledger for me in self.here.values()]
+
+    kinds: tuple[type[Message], ...] = (protocol.Upload, protocol.Tested, protocol.Down, protocol.Test, protocol.Stop)
+
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""
         mixed, ledger = Ledger(), Ledger()
-        for part in (self.earlier, *(me.ledger for me in self.here.values())):
+        for part in (self.earlier, *self.ledgers()):
             mixed.merge(part)
-        kinds = [m.kind for m in (protocol.Upload, protocol.Tested, protocol.Down, protocol.Test, protocol.Stop)]
+        order = {m.kind: k for k, m in enumerate(self.kinds)}
         place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
-        for s in sorted(mixed.seen, key=lambda s: (kinds.index(s.kind), place[s.party], place[s.sender])):  # whatever was seen before a resume
+        last = len(order) + len(place)
+        for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
             ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
 
-class _Client:
+class Member:
     """What one party does with its own rows. It never sees anyone else's."""
 
-    def __init__(self, parties: Parties, k: int):
-        self.parties, self.plan, self.k = parties, parties.plan, k
-        self.name = parties.plan.fed.parties[k]
-        self.fed = parties.plan.fed.party(k)
-        device = parties.task.x.device
-        self.task = parties.task.on(*(t.to(device) for t in self.fed.at(0)))
+    def __init__(self, name: str, fed: Federation, task: Task, algorithm: Algorithm, seed: int, epochs: int, batch_size: int | None,
+                 local_steps: int | None):
+        self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
+        self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
-    def local(self, r: int, down: State) -> tuple[float, State]:
-        p, (x, y), device = self.plan, self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
+    def local(self, r: int, down: State, mine: State) -> tuple[float, State, State]:
+        """(weight, what is sent, what is kept) of round r."""
+        (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(device), y.to(device)
         size = np.array([int(self.fed.train.sizes[0])])
-        batches = plan(p.seed, r, identify([self.name]), size, p.local_epochs[self.k], p.batch_size, p.local_steps).of(0)
+        batches = plan(self.seed, r, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps).of(0)
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
-        down = {k: v.to(device) for k, v in down.items()}
         with torch.no_grad():
-            upload, self.parties.kept[self.name] = p.algorithm.local(self.task, down, self.parties.kept[self.name], batches)
-        return float(upload.weight), {k: v.cpu() for k, v in upload.vectors.items()}
+            upload, kept = self.algorithm.local(self.task, {k: v.to(device) for k, v in down.items()}, mine, batches)
+        return float(upload.weight), {k: v.cpu() for k, v in upload.vectors.items()}, kept
 
     def test(self, r: int, down: State) -> State:
         rows = self.fed.at(r + 1)

@@ -16,15 +16,20 @@ from ..parties.ledger import Ledger
 from ..runs import Event
 from ..runtimes.cohort import Cohort
 from ..task import Task
+from .guarding import fit, reveals
 from .plan import Plan
 
 
 class Simulated:
     """Clients as one tensor program; several runs side by side."""
 
+    durable = False  # what lies between two saved rounds is computed again
+
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         self.plans = plans
-        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine)
+        self.guards = [guard for p, start in zip(plans, starts) if (guard := fit(p, task, start)) is not None]
+        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards)
+        self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         if all(s is not None for s in saved):
             self.cohort.load([s for s in saved if s is not None])
         self.task, self.notes = self.cohort.task, self.cohort.notes
@@ -43,6 +48,7 @@ class Simulated:
         if rounds.start == 0 and due(0):
             after(0, [[]] * len(self.plans), self.evaluate(0))
         for r in rounds:
+            self.begin(r)
             chosen = self.cohort.round(r)
             after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
 
@@ -66,7 +72,10 @@ class Simulated:
             return 0, 0
         if self._wire is None:
             shapes = {k: v.shape[1:] for k, v in self.cohort.down(0.0).items()}
-            self._wire = {k: torch.zeros(s) for k, s in shapes.items()}, {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
+            up = {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
+            if self.guards:  # what its guard lets out, in as many bits as that takes
+                up = self.guards[0].blank()
+            self._wire = {k: torch.zeros(s) for k, s in shapes.items()}, up
         return wire_bytes(r, *self._wire)
 
     def landscape(self, i: int) -> dict[str, Any]:
@@ -75,7 +84,7 @@ class Simulated:
 
         p = self.plans[i]
         start = {"w": self.w[i]} | ({} if self.buffers is None else {"buffers": self.buffers[i]})
-        alone = [dataclasses.replace(p, members=(k,), per_round=1, algorithm=plain(p.algorithm)) for k in range(min(len(p.fed), 3 * PARTIES))]
+        alone = [dataclasses.replace(p, members=(k,), per_round=1, algorithm=plain(p.algorithm), guard=(), sampling="fixed") for k in range(min(len(p.fed), 3 * PARTIES))]
         more = Cohort(self.task, [start] * len(alone), [a.run() for a in alone], p.engine)
         more.round(p.rounds)
         test = p.fed.test_at(p.rounds) if len(p.fed.test.y) else p.fed.at(p.rounds)
@@ -95,7 +104,8 @@ class Simulated:
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
         steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
         test, tested = test_bytes({k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes)
-        ledger.record("server", everyone, Upload, count=steps, bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
+        said = reveals(self.guards[i]) if self.guards else None
+        ledger.record("server", everyone, Upload, said, count=steps, bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
         ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
         ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")

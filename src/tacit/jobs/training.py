@@ -20,8 +20,10 @@ from ..data.federation import Federation
 from ..errors import BadRun
 from ..parameters import bad
 from ..parties.ledger import Ledger
+from ..parties.secret import NOT_PRIVATE
 from ..results import Result
 from ..runs import START_ANEW, Event, Journal, free
+from . import guarding
 from .plan import Plan, make_plan, make_task
 from .simulated import Simulated
 
@@ -30,16 +32,20 @@ EACH = 1000  # with more parties than this, each one's accuracy is kept after th
 
 def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
-          precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1, out: str | Path | None = None,
-          resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
+          precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
+          secret_seed: int | None = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
     `runtime="cohort"` simulates all clients as one tensor program; "inprocess" runs one program per party over messages: the same model,
     slower, with every message executed and written into the ledger. `evaluate_every=0` tests only after the last round.
+
+    `guard` is a list of stages around every update, such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]. `sampling="poisson"` lets each
+    client take part with probability per_round/parties instead of drawing per_round of them. `secret_seed` makes secrets replayable, for
+    tests only; the result is stamped NOT PRIVATE.
     """
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
                      batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
-                     landscape=landscape)
+                     landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and out is None:
@@ -97,6 +103,9 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
+    accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
+    last = min([first.rounds, *(begun + max(0, a.allowed - a.spent) for a in accounts if a is not None)])  # a budget may end the run early
+    trainer.begin = lambda r: [a.spend(r + 1) for a in accounts if a is not None]
     clock = time.perf_counter()
 
     def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
@@ -105,38 +114,56 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         seconds, clock = (time.perf_counter() - clock) / len(plans), time.perf_counter()
         down, up = trainer.bytes(r)
         for i, p in enumerate(plans):
-            n = len(chosen[i])
-            if len(p.fed) > EACH and r != p.rounds:
+            account = accounts[i] if i < len(accounts) else None
+            secret = account is not None and p.sampling == "poisson"  # how many took part would tell; what is expected does not
+            n = p.per_round if secret and r else len(chosen[i])
+            shown = guarding.shown(trainer.guards[i], account) if i < len(accounts) and r else {}
+            if len(p.fed) > EACH and r != last:
                 tests[i].pop("parties", None)
             heard = len(p.fed) if p.talks and due(r) else 0  # parties that tested the model
-            journals[i].event("round", round=r, **tests[i], sampled=n if p.talks else 0, tested=heard, bytes_up=up * n * p.talks,
+            left_out = getattr(trainer, "dropped", None)  # parties a round over a network went on without
+            without = {"dropped": dict(left_out)} if left_out else {}
+            journals[i].event("round", round=r, **tests[i], **without, **shown, sampled=n if p.talks else 0, tested=heard,
+                              bytes_up=up * (n - shown.get("skipped", 0)) * p.talks,
                               bytes_down=down * n * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
             if r:
-                journals[i].save(r, lambda i=i: trainer.save(i), trainer.beside, force=r == p.rounds)  # type: ignore[misc]
+                journals[i].save(r, lambda i=i: trainer.save(i), trainer.beside, force=r == last or trainer.durable)  # type: ignore[misc]
+            if left_out:
+                left_out.clear()
 
     def due(r: int) -> bool:
-        return r == first.rounds or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
+        return r == last or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
 
     if not finished:
-        trainer.run(range(begun, first.rounds), due, after)
+        trainer.run(range(begun, last), due, after)
+        if last < first.rounds:
+            for journal in journals:
+                journal.event("note", text=guarding.stopped(accounts, last, first.rounds))
+    ledgers = [Ledger() for _ in plans]  # of what was spent
     for i, p in enumerate(plans):
         if p.landscape and torch.isfinite(trainer.w[i]).all() and not any(e["kind"] == "landscape" for e in journals[i].events):
             journals[i].event("landscape", **trainer.landscape(i))
-    return [_finish(trainer, i, p, journals[i], jobs[i]) for i, p in enumerate(plans)]
+    for i, (p, guard, account) in enumerate(zip(plans, trainer.guards, accounts)):
+        if account is not None and account.spent:
+            ledgers[i].spend(guarding.spend(p, guard, account.spent, account.epsilon()))
+    return [_finish(trainer, i, p, journals[i], jobs[i], ledgers[i], last) for i, p in enumerate(plans)]
 
 
-def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]) -> Result:
+def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any], spent: Ledger, last: int) -> Result:
     tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
     metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k != "seconds"} if tested else {}  # nobody held any rows back
     if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan))]:  # a diverged model has none
         best = max(scored, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
     ledger = trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"])
+    ledger.merge(spent)
+    if p.secret_seed is not None:
+        ledger.stamp(NOT_PRIVATE)
     if not any(e["kind"] == "end" for e in journal.events):
         journal.event("end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round"))
-    journal.save(p.rounds, lambda: trainer.save(i), trainer.beside, force=True)
+    journal.save(last, lambda: trainer.save(i), trainer.beside, force=True)
     journal.close(ledger.to_dict())
     buffers = trainer.buffers[i] if trainer.buffers is not None else None
     return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory)

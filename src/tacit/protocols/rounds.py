@@ -3,12 +3,16 @@
     server                                    client k (chosen in this round)
       |---- Down(round, vectors) --------------->|
       |                                          |  local(…) on its own rows
-      |<--- Upload(weight, vectors) -----------------|
+      |<--- Upload(weight, vectors) -----------------|   in the scope of this round
       |  merge                                   |
       …                                          …
       |---- Test(round, vectors) --------------->|   now and then, to everyone
       |<--- Tested(counts) ----------------------|
       |---- Stop() ----------------------------->|   at the end
+
+With a deadline, a round goes on without those who are late, once enough have answered. What comes later is for a scope that is closed, and is
+dropped; a client asked twice for the same round answers twice, and the second answer goes the same way. Over a network a `door` (joining.py)
+stands beside the rounds: it knows who is there, and asks again whoever comes back within a round.
 
 The server learns each chosen client's weight and update in the clear, and everyone's counts on its own held-out rows; the clients learn
 the model. Nobody's rows are sent. Against a curious server this hides nothing an update gives away: guards and secure aggregation do.
@@ -16,11 +20,12 @@ the model. Nobody's rows are sent. Against a curious server this hides nothing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Tensor
 
+from ..errors import ProtocolError
 from ..parties.message import Message
 
 if TYPE_CHECKING:
@@ -52,43 +57,100 @@ class Stop(Message, reveals="that the run is over"):
     pass
 
 
+M = TypeVar("M", bound=Message)
+
+
+class Door(Protocol):
+    """Who is there. Without one everybody is, always."""
+
+    async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
+        """Those of `names` that have nothing to do: all of them, or after `within` seconds at least `need`."""
+
+    def asks(self, names: Sequence[str], message: Message) -> None:
+        """`names` are at work on this; whoever of them comes back meanwhile is to be asked again."""
+
+    async def refuse(self, name: str, reason: str) -> None:
+        """Send a party away, saying why."""
+
+
+Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
+
+
 async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],
                  merge: Callable[[int, dict[str, tuple[float, Vectors]]], None], test: Callable[[int], Vectors | None],
-                 tested: Callable[[int, dict[str, Vectors]], None]) -> None:
+                 tested: Callable[[int, dict[str, Vectors]], None], *, within: float | None = None, at_least: int | None = None,
+                 door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
+                 dropped: Dropped = lambda r, who: None) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
-    Rounds count from 0; the model before training is tested as that of round −1.
+    Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
+    answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
     """
+
+    async def ask(r: int, names: Sequence[str], scope: str, message: Message, kind: type[M]) -> dict[str, M]:
+        need = len(names) if within is None or at_least is None else min(at_least, len(names))
+        asked = list(names) if door is None else await door.free(names, need, within)
+        left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
+        came: dict[str, M] = {}
+        with me.scope(scope) as here:
+            if door is not None:
+                door.asks(asked, message)
+            await me.send(asked, message)
+            there = asked
+            while there and len(came) < need:
+                # a party that cannot be read, or is late, ends the run only where nobody said how to go on without it
+                answers = await here.gather(there, kind, at_least=None if within is None and door is None else 0, within=within)
+                reasons = {name: str(error) for name, error in answers.refused.items()}
+                for name, answer in answers.items():
+                    reason = wrong(name, answer)
+                    if reason is None:
+                        came[name] = answer
+                    else:
+                        reasons[name] = reason
+                for name, reason in reasons.items():
+                    left_out[name] = reason
+                    if door is not None:
+                        await door.refuse(name, reason)
+                there = [name for name in asked if name not in came and name not in left_out]
+            left_out |= {name: f"no answer within {within:g} s" for name in there}
+            if door is not None:
+                door.asks((), message)
+        if left_out:
+            dropped(r, left_out)
+        if not came:
+            raise ProtocolError(f"party {me.name!r} has no {kind.kind} it can use in round {r + 1}: "
+                                + "; ".join(f"{name!r}: {why}" for name, why in left_out.items()))
+        return {name: came[name] for name in names if name in came}
 
     async def examine(r: int) -> None:
         model = test(r)
         if model is not None:
-            await me.send(clients, Test(r, model))
-            answers = await me.gather(clients, Tested)
+            answers = await ask(r, clients, f"test {r}", Test(r, model), Tested)
             tested(r, {name: answer.counts for name, answer in answers.items()})
 
     for r in rounds:
         if r == 0:
             await examine(-1)
-        chosen = choose(r)
-        await me.send(chosen, Down(r, down(r)))
-        ups = await me.gather(chosen, Upload)
+        ups = await ask(r, choose(r), f"round {r}", Down(r, down(r)), Upload)
         merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await examine(r)
     await me.send(clients, Stop())
 
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server") -> None:
-    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`."""
+                 boss: str = "server", *, done: Callable[[], Any] | None = None) -> None:
+    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer."""
     while True:
         message: Any = await me.recv(boss, Down, Test, Stop)
         if isinstance(message, Stop):
             return
+        r = message.round
         if isinstance(message, Down):
-            await me.send(boss, Upload(*local(message.round, message.vectors)))
+            await me.scope(f"round {r}").send(boss, Upload(*local(r, message.vectors)))
         else:
-            await me.send(boss, Tested(test(message.round, message.vectors)))
+            await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
+        if done is not None:
+            await done()
 
 
 def ideal(rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],

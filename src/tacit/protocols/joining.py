@@ -1,0 +1,179 @@
+"""Taking part: how a client and a server find out, before and during a run, whether they fit together.
+
+    client k                                                   server
+      |<-- Call() -----------------------------------------------|   when the server's process starts: the first time, and after a crash
+      |--- Join(version) ---------------------------------------->|   when its process starts: the first time, and after a crash
+      |<-- Work(job) --------------------------------------------|   or Refused(reason), and the client stops with it
+      |  reads its own data, makes the model
+      |--- Ready(rows, held, features, classes, parameters) ----->|   or Unfit(reason): its data do not fit the job
+      …  rounds; after each answer:
+      |--- Free() ----------------------------------------------->|   so that the server knows a late party is back
+
+All of it is said in the scope "door". The server learns how many rows each party trains on and holds back, and why one cannot take part (the sentence the
+party's own user reads: column names, never values). The clients learn the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import ProtocolError, TacitError
+from ..parties.message import Message
+
+if TYPE_CHECKING:
+    from ..parties.party import Party
+
+SCOPE = "door"
+SOON = 2.0  # seconds of waiting for a party before that is worth a line in the log
+
+
+class Join(Message, reveals="that a party has started, and its version of tacit"):
+    version: str
+
+
+class Call(Message, reveals="that the server has started"):
+    pass
+
+
+class Work(Message, reveals="the job: model, algorithm, settings, the columns agreed on"):
+    job: str
+
+
+class Refused(Message, reveals="why the server does not let this party take part"):
+    reason: str
+
+
+class Ready(Message, reveals="how many rows the party trains on and holds back, the shape of a row, the number of classes and of parameters"):
+    rows: int
+    held: int
+    features: list[int]
+    classes: int
+    parameters: int
+
+
+class Unfit(Message, reveals="why a party's data or software do not fit the job"):
+    reason: str
+
+
+class Free(Message, reveals="that the party has answered and can be asked again"):
+    pass
+
+
+async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Ready]) -> None:
+    """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the server calls. It ends by an error only:
+    the server's refusal, or what `prepare` finds wrong, which the server is told too."""
+    door = me.scope(SCOPE)
+    await door.send(boss, Join(version))
+    while True:
+        said = await door.recv(boss, Call, Work, Refused)
+        if isinstance(said, Refused):
+            raise ProtocolError(f"the server {boss!r} refuses party {me.name!r}: {said.reason}")
+        if isinstance(said, Call):
+            await door.send(boss, Join(version))
+            continue
+        try:
+            ready = prepare(said.job)
+        except TacitError as error:
+            await door.send(boss, Unfit(str(error)))
+            raise
+        await door.send(boss, ready)
+
+
+class Door:
+    """The server's half. `job(name)` is what a party is told, `fits(name, ready)` what is wrong with it, if anything; `note` keeps what happened."""
+
+    def __init__(self, me: Party, clients: Sequence[str], version: str, job: Callable[[str], str], fits: Callable[[str, Ready], str | None],
+                 note: Callable[[str], None]):
+        self.me, self.here, self.clients = me, me.scope(SCOPE), list(clients)
+        self.version, self.job, self.fits, self.note = version, job, fits, note
+        self.ready: dict[str, Ready] = {}
+        self.busy: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self.asked: tuple[tuple[str, ...], Message | None] = ((), None)
+        self.changed = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Answer whoever knocks, for as long as the run lasts."""
+        await self.here.send(self.clients, Call())
+        while True:
+            try:
+                name, said = await self.here.first(Join, Ready, Unfit, Free)
+            except ProtocolError as error:  # bytes that are no message, from whomever: they have been taken out of the mailbox
+                self.note(f"at the door: {error}")
+                continue
+            if name not in self.clients:
+                await self.refuse(name, "it is not among the parties of this job")
+            elif isinstance(said, Join):
+                await self._join(name, said)
+            elif isinstance(said, Unfit):
+                self._lost(name, said.reason)
+            elif isinstance(said, Free):
+                self.busy.discard(name)
+            else:
+                await self._enters(name, said)
+            self.changed.set()
+
+    async def _join(self, name: str, said: Join) -> None:
+        again = name in self.ready
+        self.ready.pop(name, None)
+        if said.version != self.version:
+            await self.refuse(name, f"it runs tacit {said.version}, and this server {self.version}. Install the same version at all parties")
+            return
+        if again:
+            self.note(f"{name!r} was started anew")
+        self.refused.pop(name, None)
+        await self.here.send(name, Work(self.job(name)))
+
+    async def _enters(self, name: str, ready: Ready) -> None:
+        reason = self.fits(name, ready)
+        if reason is not None:
+            await self.refuse(name, reason)
+            return
+        self.ready[name] = ready
+        self.busy.discard(name)
+        names, message = self.asked
+        if name in names and message is not None:  # it came back within the round: it is asked again
+            self.busy.add(name)
+            await self.me.send(name, message)
+
+    def _lost(self, name: str, reason: str) -> None:
+        self.ready.pop(name, None)
+        self.refused[name] = reason
+        self.note(f"{name!r} cannot take part: {reason}")
+
+    async def refuse(self, name: str, reason: str) -> None:
+        self.ready.pop(name, None)
+        self.refused[name] = reason
+        self.note(f"{name!r} was refused: {reason}")
+        await self.here.send(name, Refused(reason))
+        self.changed.set()
+
+    def asks(self, names: Sequence[str], message: Message) -> None:
+        self.asked = (tuple(names), message)
+        self.busy |= set(names)
+
+    async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
+        clock = self.me.clock
+        end = None if within is None else clock.now() + within
+        began, said = clock.now(), ""
+        while True:
+            there = [n for n in names if n in self.ready and n not in self.busy]
+            missing = [n for n in names if n not in there]
+            if not missing or (end is not None and clock.now() >= end and len(there) >= need):
+                return there
+            hopeless = {n: self.refused[n] for n in missing if n in self.refused}
+            if hopeless and within is None:  # nobody said that the run may go on without it
+                raise ProtocolError("the run cannot go on: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items()))
+            text = f"waiting for {', '.join(map(repr, missing[:8]))}"
+            if clock.now() - began >= SOON and text != said:
+                self.note(text)
+                said = text
+            self.changed.clear()
+            pause = SOON if end is None or clock.now() >= end else min(SOON, end - clock.now())
+            timer = clock.at(clock.now() + pause, self.changed.set)
+            try:
+                await self.changed.wait()
+            finally:
+                timer.cancel()

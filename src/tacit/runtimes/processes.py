@@ -1,0 +1,264 @@
+"""One operating-system process a party, and a hub between them, on this machine: real sockets, real certificates, made for one run.
+
+A program must be something another process can find by itself: a function of a module or of the script that is being run, or `functools.partial` of
+one with plain values. No code and no object is sent; what cannot be found there is refused before anything starts. What a program returns
+must be plain values, too (values.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import functools
+import inspect
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import errors
+from ..errors import BadParameter, MissingExtra, PartyFailed, ProtocolError
+from ..parameters import bad, check, flag, real, whole
+from ..parties.codec import MAX_BYTES
+from ..parties.ledger import Ledger
+from ..parties.party import Program
+
+if TYPE_CHECKING:
+    from .kits import Kit
+
+
+@dataclass(frozen=True)
+class Processes:
+    seed: int | None = whole(0, none=True, doc="every party's rng follows from it; None draws fresh ones")
+    deadline: float | None = real(None, above=0, none=True, doc="in training: seconds a round waits for answers; None waits for everyone")
+    at_least: int | None = whole(None, least=1, none=True, doc="in training: answers with which a round goes on after the deadline; None: everyone's")
+    restart: bool = flag(False, doc="start a process again that was killed; one that ended with an error stays ended")
+    max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest message a party sends or reads")
+
+    def check(self) -> None:
+        if self.at_least is not None and self.deadline is None:
+            raise bad("Processes", "at_least", self.at_least, "None without a deadline", "Give deadline, too.")
+
+    def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = ()) -> dict[str, Any]:
+        """What each party's program returned. Those named in `here` run in this process, and may be any function."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(programs, ledger=ledger, here=here))
+        with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
+            return pool.submit(lambda: asyncio.run(self.run(programs, ledger=ledger, here=here))).result()
+
+    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = ()) -> dict[str, Any]:
+        check(self)
+        need_net("Processes")
+        for name in programs:
+            if not isinstance(name, str) or not name or len(name) > 64 or name == "hub":
+                raise bad("Processes.run", "the name of a party", name, "a word of at most 64 characters, and not 'hub'")
+        if os.name != "posix":
+            raise BadParameter("Processes: this system cannot fork processes. Use Linux or macOS, or InProcess().")
+        specs = {name: specification(program, name) for name, program in programs.items() if name not in here}
+        if not programs:
+            return {}
+        with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
+            stage = _Stage(self, Path(folder), programs, specs, ledger if ledger is not None else Ledger())
+            try:
+                await stage.open()
+                return await stage.play()
+            finally:
+                await stage.close()
+
+
+def need_net(what: str) -> None:
+    """MissingExtra unless what a network needs is installed."""
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise MissingExtra(what, "net", "cryptography") from None
+    try:
+        import grpc  # noqa: F401
+    except ImportError:
+        raise MissingExtra(what, "net", "grpcio") from None
+
+
+def specification(program: Any, name: str) -> dict[str, Any]:
+    """How another process finds this program, or a refusal that says how to write it."""
+    from .values import pack
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    while isinstance(program, functools.partial):
+        args, kwargs = (*program.args, *args), {**program.keywords, **kwargs}
+        program = program.func
+    module, qualname = getattr(program, "__module__", None), getattr(program, "__qualname__", "")
+    home = sys.modules.get(module or "")
+    file = ""
+    if module == "__main__" and home is not None:
+        file = str(Path(home.__file__).resolve()) if getattr(home, "__file__", None) else ""
+    thing: Any = home
+    for part in qualname.split("."):
+        thing = getattr(thing, part, None)
+    if thing is not program or not inspect.isroutine(program) or (module == "__main__" and not file):
+        raise BadParameter(f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a function of a module or of the script being "
+                           "run, or functools.partial of one with plain values; what is made inside a function or a notebook cannot be found.")
+    return {"module": module, "file": file, "qualname": qualname, "given": pack((args, kwargs), f"an argument of the program of {name!r}").hex()}
+
+
+class _Stage:
+    """One run: the nursery, the hub, and everybody."""
+
+    def __init__(self, runtime: Processes, folder: Path, programs: Mapping[str, Program], specs: Mapping[str, Any], ledger: Ledger):
+        self.runtime, self.folder, self.programs, self.specs, self.ledger = runtime, folder, programs, specs, ledger
+        self.results: dict[str, Any] = {}
+        self.failed: PartyFailed | None = None
+        self.pids: dict[str, int] = {}
+        self.news = asyncio.Event()
+        self.kits: dict[str, Kit] = {}
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    async def open(self) -> None:
+        from . import kits
+
+        hub, self.kits = kits.temporary("run", tuple(self.programs))
+        read, write = os.pipe()
+        command = [sys.executable, "-m", "tacit.runtimes.nursery", str(write), json.dumps(sys.path)]
+        self.nursery = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=(write,))
+        os.close(write)
+        reader = asyncio.StreamReader()
+        self.pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb"))
+        self.tasks.append(asyncio.create_task(self._follow(reader)))
+        kits.save(hub, self._place("hub") / "kit")
+        self.orders = {"hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}}
+        self._start("hub")
+        port = await self._port()
+        from dataclasses import replace
+
+        kits.save(replace(hub, listen=f"127.0.0.1:{port}"), self._place("hub") / "again")  # a hub that is started again must be where it was
+        os.replace(self._place("hub") / "again" / "party.toml", self._place("hub") / "kit" / "party.toml")
+        self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in self.kits.items()}
+        for name, spec in self.specs.items():
+            kits.save(self.kits[name], self._place(name) / "kit")
+            self.orders[name] = {"name": name, "role": "party", "folder": str(self._place(name)), "program": spec, "seed": self.runtime.seed,
+                                 "max_bytes": self.runtime.max_bytes, "patience": 60.0, "linger": 5.0}
+
+    def _place(self, name: str) -> Path:
+        """A folder of its own; the names of parties are anything, those of folders not."""
+        place = self.folder / ("hub" if name == "hub" else f"party-{list(self.programs).index(name)}")
+        place.mkdir(exist_ok=True)
+        return place
+
+    def _start(self, name: str) -> None:
+        assert self.nursery.stdin is not None
+        self.nursery.stdin.write(json.dumps(self.orders[name]).encode() + b"\n")
+
+    async def _port(self) -> int:
+        for _ in range(6000):
+            if (self._place("hub") / "port").exists():
+                return int((self._place("hub") / "port").read_text())
+            if self.failed is not None:
+                raise self.failed
+            await asyncio.sleep(0.01)
+        raise ProtocolError("the hub's process did not start within a minute. Is this machine overloaded?")
+
+    async def play(self) -> dict[str, Any]:
+        for name in self.specs:
+            self._start(name)
+        here = [asyncio.create_task(self._here(name)) for name in self.programs if name not in self.specs]
+        self.tasks += here
+        while self.failed is None and len(self.results) < len(self.programs):
+            self.news.clear()
+            await self.news.wait()
+        if self.failed is not None:
+            raise self.failed
+        return {name: self.results[name] for name in self.programs}
+
+    async def _here(self, name: str) -> None:
+        from .link import Link
+
+        try:
+            async with Link(self.kits[name], seed=self.runtime.seed, max_bytes=self.runtime.max_bytes, patience=60.0, linger=5.0) as link:
+                self.link = link
+                try:
+                    self.results[name] = await link.run(self.programs[name])
+                finally:
+                    self.ledger.merge(link.mailbox.ledger)
+        except Exception as error:
+            failed = PartyFailed(name, error)
+            failed.__cause__ = error
+            self.failed = self.failed or failed
+        finally:
+            self.news.set()
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        while line := await reader.readline():
+            said = json.loads(line)
+            if "started" in said:
+                self.pids[said["started"]] = said["pid"]
+            elif self.pids.get(said["ended"]) == said["pid"]:
+                self._ended(said["ended"], said["status"])
+            self.news.set()
+        if self.failed is None and len(self.results) < len(self.programs):
+            self.failed = PartyFailed("hub", ProtocolError("the process that keeps the others was ended"))
+            self.news.set()
+
+    def _ended(self, name: str, status: int) -> None:
+        del self.pids[name]
+        file = self._place(name) / "result"
+        if file.exists():
+            self._result(name, file.read_bytes())
+        elif status < 0 and self.runtime.restart:
+            self._start(name)
+        elif name == "hub" or self.runtime.deadline is None:
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with code {status}"
+            self.failed = self.failed or PartyFailed(name, ProtocolError(f"its process {how} before it had a result"))
+        else:
+            self.results[name] = None  # a round goes on without it, and the events name it
+
+    def _result(self, name: str, data: bytes) -> None:
+        from .values import unpack
+
+        said = unpack(data)
+        if said["ledger"]:
+            self.ledger.merge(Ledger.from_dict(json.loads(said["ledger"])))
+        if "result" in said:
+            self.results[name] = unpack(said["result"])
+            return
+        module, kind, text, trace = unpack(said["error"])
+        if self.runtime.deadline is not None and name in self.specs and len(self.specs) < len(self.programs):
+            self.results[name] = None  # in training: named in the events, and the others go on
+            return
+        if self.failed is None:
+            self.failed = PartyFailed(name, _error(module, kind, text))
+            if trace:
+                self.failed.add_note(f"where it happened, in the process of {name!r}:\n{trace}")
+
+    async def close(self) -> None:
+        for task in self.tasks[1:]:
+            task.cancel()
+        if hasattr(self, "nursery"):
+            assert self.nursery.stdin is not None
+            self.nursery.stdin.close()  # it ends them all, and then itself
+            try:
+                await asyncio.wait_for(self.nursery.wait(), 10)
+            except TimeoutError:
+                self.nursery.kill()
+                await self.nursery.wait()
+            self.pipe.close()
+        for task in self.tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def _error(module: str, kind: str, text: str) -> BaseException:
+    """The error another process reported: of its own class where that is ours or Python's and takes a sentence, else as one that says its kind."""
+    known = getattr(errors, kind, None) if module == "tacit.errors" else getattr(builtins, kind, None) if module == "builtins" else None
+    if isinstance(known, type) and issubclass(known, Exception) and known not in (PartyFailed, MissingExtra):
+        with suppress(Exception):
+            return known(text)
+    return RuntimeError(f"{module}.{kind}: {text}")
