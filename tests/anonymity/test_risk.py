@@ -266,3 +266,26 @@ def test_the_table_has_both_sides_and_the_tables_given_are_not_changed():
     assert table.loc["k", "after"] == frame.groupby("sex").size().min()
     assert frame.equals(copy)
     assert "warning" in str(found) or not found.warnings
+
+
+# --- who fits whom ---
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz")), min_size=4, max_size=8), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_k_ambiguity_is_measured_by_what_fits(rows, two_way):
+    """Against every pair of rows: a cell fits its own value, and * fits all."""
+    frame = pd.DataFrame(rows, columns=["p", "q"])
+    made = tacit.anonymize(frame, quasi=["p", "q"], k=2, method=tacit.anonymity.Ambiguity(two_way=two_way),
+                           hierarchies={"p": tacit.anonymity.Flat(), "q": tacit.anonymity.Flat()})
+    found = tacit.risk(frame, made)
+
+    def fit(row, original):
+        return all(cell in ("*", value) for cell, value in zip(row, original))
+
+    shown = list(made.table.itertuples(index=False))
+    by_original = [sum(fit(row, original) for row in shown) for original in rows]
+    assert found.fits is not None
+    assert found.fits.published == min(by_original) >= 2
+    assert found.fits.originals == min(sum(fit(row, original) for original in rows) for row in shown)
+    assert found.fits.average == pytest.approx(np.mean([1 / n for n in by_original]))
+    assert any("need not look alike" in w for w in found.warnings)

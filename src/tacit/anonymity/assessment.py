@@ -13,6 +13,7 @@ from . import measures
 from .accuracy import Score, accuracy
 from .classes import columns_of
 from .combinations import Combination, by_column, by_combination
+from .compatibility import Fits, fits
 from .hierarchies import Hierarchy
 from .measures import Utility
 from .risk import THRESHOLDS, Exposure, exposure, warnings_of
@@ -37,6 +38,7 @@ class Risk:
     quasi: tuple[str, ...]
     sensitive: tuple[str, ...]
     target: str | None = None
+    fits: Fits | None = None                    # where rows need not look alike: who fits whom
     made: Anonymized | None = field(default=None, repr=False)  # how `after` came about, where that is known
 
     def table(self) -> DataFrame:
@@ -44,6 +46,10 @@ class Risk:
         import pandas
 
         rows = {name: [a, b] for (name, a), b in zip(self._column(self.before, None).items(), self._column(self.after, self.utility).values())}
+        if self.fits is not None:
+            rows["fewest published rows that fit an original"] = [self.before.k, self.fits.published]
+            rows["fewest originals that fit a published row"] = [self.before.k, self.fits.originals]
+            rows["average risk by what fits"] = [self.before.prosecutor.average, self.fits.average]
         for s in self.scores:
             rows[f"accuracy, {s.model}"] = [s.original, s.anonymous]
         return pandas.DataFrame.from_dict(rows, orient="index", columns=["before", "after"])
@@ -113,8 +119,17 @@ def assess(before: DataFrame, after: DataFrame, quasi: Sequence[str], sensitive:
     others = [c for c in after.columns if c not in quasi and c not in sensitive and c != target]
     found = tuple(tuple(by_combination(frame, quasi, combinations)) for frame in (before, after))
     said = warnings_of(after, quasi, now, others)
+    # what the algorithm warned of, less homogeneity, which is measured here
+    said += [w for w in made.warnings if "have a single value of" not in w] if made is not None else []
+    fitting = None
+    if made is not None and made.method == "ambiguity":
+        fitting = fits(cells)
+        if fitting is not None:
+            said = [w for w in said if "alone in their class" not in w]
+            said.append(f"Rows of this table need not look alike: k-ambiguity promises that every original fits at least k published rows (here "
+                        f"{fitting.published:,} or more), not that rows are equal. The measures by class do not apply to it.")
     if at is None:
         said.append("Which published row was which original row cannot be told (rows are missing and were numbered anew), so some measures of utility "
                     "are left open.")
     return Risk(was, now, len(before), used, tuple(scores), (found[0], found[1]), tuple(dict.fromkeys(said)), tuple(map(str, quasi)),
-                tuple(map(str, sensitive)), target, made)
+                tuple(map(str, sensitive)), target, fitting, made)

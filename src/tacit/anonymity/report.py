@@ -31,11 +31,12 @@ def render(subject: Risk | Anonymized) -> str:
     """The page as text."""
     risk = _assessed(subject)
     shown = [s for make in ALL if (s := make(risk))]
-    title = f"{count(risk.after.rows)} rows, {'k = ' + str(risk.after.k) if risk.after.rows else 'nothing published'}"
+    how = f"k-ambiguous, k = {risk.fits.published}" if risk.fits is not None else f"k = {risk.after.k}"
+    title = f"{count(risk.after.rows)} rows, {how if risk.after.rows else 'nothing published'}"
     facts = [f"{count(risk.given)} rows before", f"quasi-identifiers {names(list(risk.quasi), 9)}",
              f"sensitive {names(list(risk.sensitive), 5)}" if risk.sensitive else "", f"method {risk.made.method}" if risk.made else ""]
     stamps = []
-    if risk.after.unique:
+    if risk.after.unique and risk.fits is None:
         stamps.append(tag("p", tag("strong", f"NOT ANONYMOUS: {count(risk.after.unique)} rows can be told from all others."), class_="stamp", role="alert"))
     foot = "Made by tacit. This file holds no row of the tables and makes no network request."
     return assemble(title, join([tag("span", f) for f in facts if f]), stamps, shown, foot)
@@ -65,6 +66,9 @@ def verdict(risk: Risk) -> Section:
     was, now = risk.before, risk.after
     if not now.rows:
         headline = "No row is published."
+    elif risk.fits is not None:
+        headline = (f"Every original fits at least {count(risk.fits.published)} published rows, every published row at least {count(risk.fits.originals)} "
+                    f"originals; before, {percent(was.unique_share)} of the rows were unique.")
     elif now.unique:
         headline = f"{percent(now.unique_share)} of the published rows are still unique; before it was {percent(was.unique_share)}."
     else:
