@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import aggregate, algorithms, data, models, synth, testing
+    from . import accounting, aggregate, algorithms, anonymity, data, guard, models, synth, testing
     from .errors import TacitError
     from .jobs import compare, train
+    from .jobs.anonymizing import anonymize
+    from .jobs.planning import plan
+    from .jobs.risking import risk
     from .parties.ledger import Ledger
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
 
-__all__ = ["Comparison", "InProcess", "Ledger", "Result", "TacitError", "__version__", "aggregate", "algorithms", "compare", "data", "models", "synth",
-           "testing", "train"]
+__all__ = ["Comparison", "InProcess", "Ledger", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "anonymity", "anonymize", "compare", "data",
+           "guard", "models", "plan", "risk", "synth", "testing", "train"]
 
 _HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Result": "results", "TacitError": "errors",
-         "compare": "jobs", "train": "jobs"}
-_ROOMS = ("aggregate", "algorithms", "data", "models", "synth", "testing")
+         "anonymize": "jobs.anonymizing", "compare": "jobs", "plan": "jobs.planning", "risk": "jobs.risking", "train": "jobs"}
+_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "synth", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Publish an anonymous table: hierarchies, privacy models, and algorithms that give up as little as they can."""
 
-from . import builders, coding, losses, models
+from . import builders, caesar, coding, losses, models, pseudonyms
 from .ambiguity import Ambiguity
 from .builders import Dates, Flat, Intervals, Prefixes, Tree, suggest
 from .cells import Cells
@@ -17,6 +17,6 @@ ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal, "cells":
 
 __all__ = [
     "ALL", "Ambiguity", "Anonymized", "BetaLikeness", "Cells", "Cluster", "Datafly", "Dates", "DeltaPresence", "Flat", "Hierarchy", "Homogeneous", "Intervals",
-    "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Optimal", "Prefixes", "Step", "TCloseness", "Tree", "Visited", "builders", "coding", "losses",
-    "models", "suggest",
+    "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Optimal", "Prefixes", "Step", "TCloseness", "Tree", "Visited", "builders", "caesar", "coding",
+    "losses", "models", "pseudonyms", "suggest",
 ]
