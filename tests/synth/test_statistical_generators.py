@@ -165,7 +165,7 @@ def test_the_guard_really_grows_leaves_where_rows_are_learnt_by_heart():
 
 def test_a_table_that_can_only_be_copied_is_refused():
     frame = pd.DataFrame({"a": list("xyxy"), "b": list("ppqq")})
-    with pytest.raises(BadData, match="Cart: even drawn from whole columns, 100.0% of the rows are copies of training rows"):
+    with pytest.raises(BadData, match=r"Cart: even drawn from whole columns, 100\.0% of the rows are copies of training rows"):
         synth.Cart(copies=0.5).fit(frame)
 
 

@@ -1,0 +1,150 @@
+"""`tacit synth`, as its users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit import cli, synth
+from tacit.synth.conformance import example
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    frame, _ = example()
+    frame.drop(columns="name").to_csv("table.csv", index=False)
+    frame.to_parquet("table.parquet")
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["synth", *words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.mark.parametrize(("real", "made"), [("table.csv", "out.csv"), ("table.parquet", "out.parquet"), ("table.csv", "out.csv.gz")])
+def test_a_table_in_a_table_out_in_every_format(folder, capsys, real, made):
+    code, out, err = said(capsys, real, "--out", made, "--rows", "300")
+    assert code == 0
+    assert "NOT DIFFERENTIALLY PRIVATE" in out
+    assert f"300 rows   {made}" in out
+    assert "300 of 300 rows written" in err
+    read = {"csv": pd.read_csv, "quet": pd.read_parquet}
+    rows = read["quet" if made.endswith("parquet") else "csv"](made)
+    there = read["quet" if real.endswith("parquet") else "csv"](real)
+    assert len(rows) == 300
+    assert list(rows.columns) == list(there.columns)
+    if real.endswith("parquet"):
+        assert rows.dtypes.drop("name").equals(there.dtypes.drop("name"))
+    assert not list(folder.glob(".*"))  # no temporary file is left
+
+
+def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_json(folder, capsys):
+    code, out, err = said(capsys, "table.csv", "--model", "ctgan", "--epochs", "3", "--out", "s.csv", "--save", "g.tacit",
+                          "--given", "sex=F", "--given", "age=30..60", "--seed", "4", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["model"] == "CTGAN"
+    assert [row["epoch"] for row in answer["history"]] == [1, 2, 3]
+    assert "NOT DIFFERENTIALLY PRIVATE" in answer["ledger"]["stamps"][0]
+    assert "epoch 3/3  maker loss" in err
+    rows = pd.read_csv("s.csv")
+    assert (rows["sex"] == "F").all()
+    assert rows["age"].between(30, 60).all()
+    assert len(rows) == answer["trained_on"] == 397
+
+
+def test_a_saved_generator_draws_the_same_rows_without_the_table(folder, capsys):
+    assert said(capsys, "table.csv", "--out", "one.csv", "--save", "g.tacit", "--rows", "50", "--seed", "7", "--quiet") == (0, "", "")
+    (folder / "table.csv").unlink()
+    assert said(capsys, "--load", "g.tacit", "--out", "two.csv", "--rows", "50", "--seed", "7", "--quiet")[0] == 0
+    assert Path("one.csv").read_bytes() == Path("two.csv").read_bytes()
+    assert Path("one.csv").read_text() == synth.load("g.tacit").sample(50, seed=7).to_csv(index=False)
+
+
+def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
+    Path("columns.toml").write_text('constraints = [{name = "Ordered", columns = ["admitted", "discharged"]}, {name = "Range", column = "age", low = 10}]\n'
+                                    'sex = "categorical"\n[age]\nkind = "integer"\nlow = 0\nhigh = 120\n'
+                                    '[grade]\nkind = "ordinal"\nvalues = ["low", "mid", "high"]\n')
+    code, _, err = said(capsys, "table.csv", "--columns", "columns.toml", "--model", "independent", "--save", "g.tacit", "--out", "o.csv", "--quiet")
+    assert code == 0, err
+    table = synth.load("g.tacit").table
+    assert (table.columns[0].low, table.columns[0].high) == (10, 120)
+    rows = pd.read_csv("o.csv", parse_dates=["admitted", "discharged"])
+    assert (rows["admitted"] <= rows["discharged"]).all()
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ((), "give either a table to learn from"),
+    (("table.csv",), "nothing is asked for. Give --out FILE"),
+    (("table.csv", "--load", "g", "--out", "o.csv"), "not both and not neither"),
+    (("nothing.csv", "--out", "o.csv"), "there is no file nothing.csv"),
+    (("table.csv", "--out", "o.xlsx"), "--out o.xlsx ends in neither .csv, .csv.gz nor .parquet"),
+    (("table.csv", "--out", "table.csv"), "--out is the real table itself"),
+    (("table.csv", "--out", "no/o.csv"), "--out no/o.csv: there is no such folder"),
+    (("table.csv", "--out", "o.csv", "--model", "ctgn"), "'ctgn' is not known here. Did you mean 'CTGAN'?"),
+    (("table.csv", "--out", "o.csv", "--set", "leef=3"), "Cart has no parameter 'leef'. Did you mean 'leaf'?"),
+    (("table.csv", "--out", "o.csv", "--set", "leaf=0"), "Cart: leaf is 0; it must be a whole number at least 1"),
+    (("table.csv", "--out", "o.csv", "--rows", "0"), "--rows is 0; it must be at least 1"),
+    (("table.csv", "--out", "o.csv", "--drop", "agee"), "--drop agee: there is no such column. Did you mean 'age'?"),
+    (("table.csv", "--out", "o.csv", "--given", "sex"), "--given sex is no COLUMN=VALUE"),
+    (("table.csv", "--out", "o.csv", "--given", "sex=X"), "'X' is no value of the column 'sex'"),
+    (("table.csv", "--out", "o.csv", "--given", "age=old"), "age is a number; give one, or LOW..HIGH"),
+    (("table.csv", "--out", "o.csv", "--holdout", "2"), "--holdout is 2.0; it must be above 0 and below 1"),
+    (("broken.csv", "--out", "o.csv"), "broken.csv cannot be read as a table"),
+    (("empty.csv", "--out", "o.csv"), "the table has 0 rows"),
+    (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is no generator that tacit saved"),
+    (("--load", "table.csv", "--out", "o.csv"), "say how many to draw with --rows"),
+    (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read")])
+def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, words, sentence):
+    Path("broken.csv").write_bytes(b'a,b\n1,2,3,4\n"')
+    Path("empty.csv").write_text("a,b\n")
+    before = sorted(folder.iterdir())
+    code, out, err = said(capsys, *words)
+    assert code == 2
+    assert sentence in err
+    assert out == ""
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folder):
+    """A real process, killed while it writes; the interrupt also cleans up behind itself."""
+    synth.Independent().fit(example()[0]).save("g.tacit")
+    Path("big.csv").write_text("the old file\n")
+    words = ["synth", "--load", "g.tacit", "--rows", "50000000", "--out", "big.csv"]
+    code = "import sys; from tacit.cli import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(".*.big.csv")) or not next(folder.glob(".*.big.csv")).stat().st_size:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert Path("big.csv").read_text() == "the old file\n"
+    assert not list(folder.glob(".*.big.csv"))
+
+
+def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
+    """Ten chunks must not take more than two: peak memory is compared between two real processes."""
+    synth.Independent().fit(pd.DataFrame({"x": np.random.default_rng(0).normal(size=500), "c": ["a", "b"] * 250})).save("g.tacit")
+    code = "import resource, sys; from tacit.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    peak = {}
+    for rows in (131_072, 1_310_720):
+        ran = subprocess.run([sys.executable, "-c", code, "synth", "--load", "g.tacit", "--rows", str(rows), "--out", "o.csv", "--quiet"],
+                             capture_output=True, text=True, timeout=300, check=True)
+        peak[rows] = int(ran.stdout)
+    assert peak[1_310_720] < 1.15 * peak[131_072]
+    with open("o.csv", encoding="utf-8") as file:
+        assert sum(1 for _ in file) == 1_310_721
