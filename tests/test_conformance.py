@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from tacit import aggregate, algorithms, data, parameters, runtimes, testing
+from tacit import aggregate, algorithms, data, models, parameters, runtimes, testing
 from tacit.algorithms import FedAvg, Upload
 from tacit.parties import Message
 
@@ -29,6 +29,51 @@ def test_every_algorithm_conforms(algorithm):
 @pytest.mark.parametrize("name", aggregate.ALL)
 def test_every_rule_conforms(name):
     testing.check_aggregate(aggregate.ALL[name]())
+
+
+@pytest.mark.parametrize(("name", "shape"), [("logistic", (12,)), ("mlp", (12,)), ("cnn", (1, 8, 8)), ("cnn", (3, 32, 32)), ("resnet8", (3, 8, 8)), ("lstm", (9,))])
+def test_every_model_conforms(name, shape):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 3, (6, *shape), generator=g) if name == "lstm" else torch.randn(6, *shape, generator=g)
+    testing.check_model(models.ALL[name](), x)
+
+
+def test_no_model_is_left_out_of_its_suite():
+    mark, = (m for m in test_every_model_conforms.pytestmark if m.name == "parametrize")
+    assert {name for name, _ in mark.args[1]} == set(models.ALL)
+
+
+@dataclass(frozen=True)
+class Idle:
+    def build(self, shape, outputs):
+        class Net(torch.nn.Linear):
+            def __init__(self):
+                super().__init__(shape[0], outputs)
+                self.spare = torch.nn.Parameter(torch.zeros(2))
+
+        return Net()
+
+
+@dataclass(frozen=True)
+class Narrow:
+    def build(self, shape, outputs):
+        return torch.nn.Linear(shape[0], outputs - 1)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    def build(self, shape, outputs):
+        made = torch.nn.Linear(shape[0], outputs)
+        torch.nn.init.ones_(made.weight)
+        torch.nn.init.zeros_(made.bias)
+        return made
+
+
+@pytest.mark.parametrize(("model", "words"), [(Idle(), "no gradient reaches spare"), (Narrow(), r"gave outputs of shape \(6, 2\)"),
+                                              (Fixed(), "another seed gave the same model")])
+def test_a_broken_model_is_caught(model, words):
+    with pytest.raises(AssertionError, match=words):
+        testing.check_model(model, torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
 
 
 @pytest.mark.parametrize("name", data.SKEWS)

@@ -3,6 +3,7 @@
     from tacit import testing
     testing.check_algorithm(MyAlgorithm(lr=0.1))        # algorithms/: local and merge
     testing.check_aggregate(MyRule())                   # aggregate/: many updates become one
+    testing.check_model(MyModel(), rows)                # models.py: a spec that builds a module
     testing.check_skew(MySkew())                        # data/: who holds which rows
     testing.check_dataset(my_dataset)                   #        a constructor, or a Dataset
     testing.check_federation(fed, rows=1797)            #        rows dealt out to parties
@@ -27,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import algorithms
+from . import algorithms, models
 from .algorithms.plan import identify, plan
-from .algorithms.types import Algorithm, Batches, State, Upload
+from .algorithms.types import Algorithm, Batch, Batches, State, Upload, Walk
 from .data.conformance import check_dataset, check_federation, check_skew
 from .data.federation import Federation, Holdings, Rows
 from .parameters import check, from_table, to_table
@@ -38,7 +39,7 @@ from .runtimes.cohort import Cohort, Run
 from .runtimes.conformance import check_runtime
 from .task import Task
 
-__all__ = ["check_aggregate", "check_algorithm", "check_dataset", "check_federation", "check_protocol", "check_runtime", "check_skew"]
+__all__ = ["check_aggregate", "check_algorithm", "check_dataset", "check_federation", "check_model", "check_protocol", "check_runtime", "check_skew"]
 
 CLOSE = 1e-5  # two ways to the same float32 numbers: a few roundings a step, on weights of about one
 SIZES, EPOCHS, BATCH, PER_ROUND, ROUNDS = (7, 12, 3, 9), (2, 1, 3, 1), 4, 3, 3  # ragged in rows and in epochs; one party sits out each round
@@ -272,6 +273,44 @@ def _same_state(what: str, a: State, b: State) -> None:
     for key in a:
         apart = float((a[key] - b[key]).abs().max() / b[key].abs().max().clamp(min=1))
         demand(apart <= CLOSE, f"{what}: {key!r} is {apart:.1e} apart, more than {CLOSE:g}.")
+
+
+# models ------------------------------------------------------------------------------------------------------------------------
+
+
+def check_model(model: Any, x: Tensor, classes: int = 3) -> None:
+    """Raise AssertionError, saying what is wrong, unless the model (a spec with `build`) can be trained on rows like x.
+
+    1. Its first values follow from the seed alone, and leave the caller's random state as it was.
+    2. It gives one number a class for every row, finite ones.
+    3. Every parameter has a gradient: nothing is along for the ride.
+    4. A client's step is the same alone and, where torch can stack the model, in a stack.
+    """
+    name, shape = models.name_of(model), tuple(x.shape[1:])
+    state = torch.get_rng_state()
+    a, b, c = (models.build(model, shape, classes, seed) for seed in (0, 0, 1))
+    demand(torch.equal(state, torch.get_rng_state()), f"{name}: building it changed the caller's random state.")
+    values = [torch.cat([p.detach().reshape(-1) for p in m.parameters()]) for m in (a, b, c)]
+    demand(torch.equal(values[0], values[1]), f"{name}: the same seed gave two models.")
+    demand(not torch.equal(values[0], values[2]), f"{name}: another seed gave the same model.")
+    y = torch.arange(len(x)) % classes
+    task = Task(a, x, y)
+    out = task.predict(task.initial()["w"], x, task.initial().get("buffers"))
+    demand(tuple(out.shape) == (len(x), classes) and bool(torch.isfinite(out).all()), f"{name}: {len(x)} rows gave outputs of shape {tuple(out.shape)}.")
+    start = task.initial()
+    buffers = {"buffers": start["buffers"]} if "buffers" in start else {}
+    walk = Walk(start["w"], buffers, {}, start["w"][0])
+    batch = Batch(torch.arange(len(x)), torch.ones(len(x)), torch.zeros((), dtype=torch.int64))
+    g, _ = task.visit(walk, batch)
+    idle = [s.name for s in task.parameters if not g[s.start : s.stop].any()]
+    demand(not idle, f"{name}: no gradient reaches {', '.join(idle)}.")
+    stacked = task.for_stacking()
+    try:
+        two = torch.vmap(lambda w: stacked.visit(Walk(w, {}, {}, w[0]), batch)[0])(start["w"].expand(2, -1)) if not buffers else None
+    except RuntimeError:
+        return  # the engine runs such a model one client after the other, and says so
+    if two is not None:
+        _same_state(f"{name}: a step alone and in a stack", {"g": two[0]}, {"g": g})
 
 
 # aggregation rules -----------------------------------------------------------------------------------------------------------
