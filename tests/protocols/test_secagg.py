@@ -18,6 +18,7 @@ from tacit.parties.codec import decode, encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import secagg
 from tacit.protocols.secagg import Outcome, RoundOver, Terms, ideal
+from tacit.protocols.secagg_graph import degree
 from tacit.runtimes.inprocess import InProcess
 
 STEPS = {"curious": ("key exchange", "sharing", "upload", "unmasking"),
@@ -37,7 +38,10 @@ def test_the_sum_is_exact_in_the_ring_whoever_drops_at_whatever_step(adversary: 
     steps = STEPS[adversary]
     stay = [sum(leave.get(name, 99) > step for name in values) for step in range(len(steps))]
     if min(stay) < terms.enough:
-        with pytest.raises(PartyFailed, match=r"party 'server' failed: ProtocolError: secure aggregation was aborted, and no update was opened\."):
+        # on a sparse graph a client whose neighbourhood lost too many may leave before the server notices
+        words = r"party 'server' failed: ProtocolError: secure aggregation was aborted, and no update was opened\."
+        words = words if neighbours is None else "party '(server|c.)' failed"
+        with pytest.raises(PartyFailed, match=words):
             aggregate(terms, values, leave)
         return
     try:
@@ -60,10 +64,13 @@ def test_it_is_a_protocol(adversary: str, threshold: float) -> None:
                            lambda seed: {"server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}), **dict.fromkeys(names_of(4), True)}, [0, 1])
 
 
-@pytest.mark.parametrize("neighbours", [None, 8])
-def test_forty_clients_of_whom_twelve_leave_one_after_the_other(neighbours: int | None) -> None:
-    terms = Terms("fed", 40, 1000, 2**20, 0.6, neighbours)
-    leave = {f"c{i}": i % 4 for i in range(0, 40, 5)} if neighbours else {f"c{i}": i % 4 for i in range(12)}
+@pytest.mark.parametrize("sparse", [False, True])
+def test_forty_clients_of_whom_some_leave_one_after_the_other(sparse: bool) -> None:
+    """On the sparse graph k is what Bell et al. ask for, so that a neighbourhood loses too many with probability 2^-30 only."""
+    k = degree(40, 0.6, corrupt=0.2, drop=0.1) if sparse else None
+    assert k is None or k < 39
+    terms = Terms("fed", 40, 1000, 2**20, 0.6, k)
+    leave = {f"c{i}": i % 4 for i in range(4 if sparse else 12)}
     values = inputs(terms)
     outcome, _ = aggregate(terms, values, leave)
     assert torch.equal(outcome.total, ideal(values, outcome.included))

@@ -202,9 +202,9 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     return True
 
 
-async def hear(me: Party, boss: str, kind: Any) -> Any:
+async def hear(me: Party, boss: str, *kinds: Any) -> Any:
     """The server's next word; None when it goes on without this client. An aborted round is an error."""
-    message = await me.recv(boss, kind, RoundOver)
+    message = await me.recv(boss, *kinds, RoundOver)
     if isinstance(message, RoundOver):
         if message.aborted:
             raise ProtocolError(f"party {me.name!r} was told that the round is aborted: {message.why:.300}")
@@ -337,7 +337,8 @@ class Steps:
         self.me, self.enough, self.within = me, enough, within
         self.dropped: dict[str, str] = {}
 
-    async def ask(self, names: Iterable[str], kind: Any, step: str, valid: Callable[[str, Any], bool] = lambda name, message: True) -> Gathered[Any]:
+    async def ask(self, names: Iterable[str], kind: Any, step: str, valid: Callable[[str, Any], bool] = lambda name, message: True,
+                  enough: int | None = None) -> Gathered[Any]:
         """One message of each; whoever is late, or says what cannot be, is out of this round. Too few left: the round is aborted."""
         names = list(names)
         got = await self.me.gather(names, kind, at_least=0, within=self.within)
@@ -348,8 +349,9 @@ class Steps:
             got.pop(name, None)
             why = got.refused.get(name, f"its {kind.kind} is not what this round needs" if name in wrong else "it did not answer in time")
             await self.me.send(name, RoundOver(False, f"{step}: {why}"))
-        if len(got) < self.enough:
-            raise await self.abort(names, f"{step}: {len(got)} of {len(names)} parties answered and {self.enough} are needed "
+        need = self.enough if enough is None else enough
+        if len(got) < need:
+            raise await self.abort(names, f"{step}: {len(got)} of {len(names)} parties answered and {need} are needed "
                                           f"({', '.join(map(repr, (*late, *wrong)[:8]))} did not)")
         return got
 

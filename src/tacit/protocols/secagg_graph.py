@@ -46,7 +46,7 @@ def degree(parties: int, threshold: float, corrupt: float = 0.2, drop: float = 0
     for k in range(2, n - 1, 2):
         t = math.ceil(threshold * (k + 1))
         surrounded = n * _tail(n - 1, bad_ones, k, t)
-        lost = n * _tail(n - 1, gone, k, k + 1 - t)  # of k + 1 holders more than k + 1 − t gone; the client itself stayed
+        lost = n * _tail(n - 1, gone, k, k + 1 - t)  # of k + 1 holders, itself gone too, fewer than t are left
         # on a circle the rest falls apart only if k/2 in a row are missing, in two places: one place is counted, which is on the safe side
         apart = n * _run(n, min(n, bad_ones + gone), k // 2)
         if max(surrounded, apart) <= 2.0 ** -(safe + 1) and lost <= 2.0 ** -right:  # safe + 1: the first two add up

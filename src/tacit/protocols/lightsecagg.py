@@ -1,0 +1,173 @@
+"""LightSecAgg. So, He, Yang, Li, Yu, Ali, Guler, Avestimehr: LightSecAgg: a Lightweight and Versatile Design for Secure Aggregation in
+Federated Learning, MLSys 2022, Algorithm 1.
+
+    client i                                             server
+      |--- AdvertisedKeys(channel) ------------------------>|  0  N1: those that answered, at least U
+      |<-- RoundKeys(everybody's) --------------------------|
+      |--- SealedShares({j: coded piece of z_i for j}) ---->|  1  offline: encoding and sharing of local masks (lines 1 to 9)
+      |<-- ForwardedShares({j: what j sealed for i}) -------|
+      |--- MaskedVector(x_i + z_i) ------------------------>|  2  masking and uploading (lines 10 to 16)
+      |<-- Survivors(alive, dropped) -----------------------|
+      |--- SummedShares(Σ_{j alive} piece of z_j for i) ---->|  3  one-shot recovery of the sum of masks (lines 17 to 22)
+
+The server recovers the sum of the survivors' masks in one go, whoever dropped out: it never rebuilds anyone's secret, and its work does not grow with
+dropouts. The price is paid before: a client sends everyone a coded piece of its mask, length/(U − T) numbers each.
+
+z_i is cut into U − T pieces, T random ones are added, and a polynomial of degree U − 1 through all U of them, evaluated at
+party j's own point, is j's piece. Any U give the polynomial back; any T are uniform and say nothing. Sums of pieces are pieces of the sum.
+
+The server learns the sum over the survivors and who dropped out when; of a single x_i nothing, also not together with T clients. It rests on
+X25519 and ChaCha20-Poly1305 for the way between clients, on AES-256 to draw z_i from a seed, and on a server that follows the protocol and is curious.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..crypto import field
+from ..crypto.agree import PUBLIC, bind, public_of, seal
+from ..errors import BadData
+from ..parameters import bad, real, whole
+from ..parties.message import Message
+from ..parties.party import Party
+from .secagg import (
+    AdvertisedKeys,
+    ForwardedShares,
+    MaskedVector,
+    Outcome,
+    RoundKeys,
+    SealedShares,
+    Steps,
+    Survivors,
+    channels,
+    check_keys,
+    check_lists,
+    hear,
+    ideal,
+    opened,
+)
+
+__all__ = ["Terms", "client", "ideal", "server"]
+
+
+class SummedShares(Message, reveals="a piece of the sum of the survivors' masks: enough of them give that sum, and no single mask"):
+    piece: Tensor
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all parties of a round agree on beforehand; it goes into every key."""
+
+    federation: str
+    parties: int = whole(least=2, doc="N: how many are asked to take part in the round")
+    length: int = whole(least=1, doc="d: numbers in a vector")
+    bound: int = whole(least=1, doc="no number is larger; the field holds parties × bound")
+    threshold: float = real(0.7, above=0.5, most=1.0, doc="U/N: the share that must stay to the end")
+    colluding: float = real(0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server and still learn nothing")
+
+    def check(self) -> None:
+        if not self.private < self.enough:
+            raise bad("LightSecAgg", "threshold", self.threshold, f"large enough that more must stay than may collude: of {self.parties} parties {self.enough} "
+                      f"must stay and {self.private} may collude", "Raise threshold or lower colluding.")
+        if 2 * self.parties * self.bound >= field.Q:
+            raise bad("LightSecAgg", "the range of a sum", f"±{self.parties * self.bound}", "below 2^31, half of its field", "Quantize to at most 31 bits.")
+
+    @property
+    def enough(self) -> int:
+        """U."""
+        return max(2, math.ceil(self.threshold * self.parties))
+
+    @property
+    def private(self) -> int:
+        """T; at least 1: a piece alone must say nothing to whoever holds it."""
+        return max(1, math.floor(self.colluding * self.parties))
+
+    @property
+    def piece(self) -> int:
+        """Numbers in a piece."""
+        return -(-self.length // (self.enough - self.private))
+
+    def context(self, me: Party) -> bytes:
+        return bind("tacit lightsecagg 1", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.colluding))
+
+
+async def client(me: Party, values: Tensor, terms: Terms, boss: str = "server") -> bool:
+    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
+    about, draw = terms.context(me), me.secret.bytes
+    vector = field.into(values.numpy(), terms.bound)
+    if len(vector) != terms.length:
+        raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
+    channel = draw(32)
+    mine = (public_of(channel),)
+    await me.send(boss, AdvertisedKeys(mine[0], b"", b""))
+    told = await hear(me, boss, RoundKeys)
+    if told is None:
+        return False
+    check_keys(me, told.keys, mine, terms.enough, terms.parties)
+
+    # lines 1 to 9: a mask, cut, padded with T random pieces, coded for everyone
+    names = sorted(told.keys)
+    mask = field.uniform(draw(32), terms.length)
+    pieces = np.zeros((terms.enough, terms.piece), np.uint64)
+    pieces[: terms.enough - terms.private].reshape(-1)[: terms.length] = mask
+    pieces[terms.enough - terms.private:] = field.uniform(draw(32), terms.private * terms.piece).reshape(terms.private, terms.piece)
+    coded = {name: field.combine(weights, pieces).astype(np.uint32) for name, weights in zip(names, _code(terms, len(names)))}
+    lines = channels(me, about, channel, mine[0], {name: entry[0] for name, entry in told.keys.items()})
+    await me.send(boss, SealedShares({v: seal(lines[me.name, v], coded[v].tobytes(), bind(about, me.name, v), draw) for v in names if v != me.name}))
+    forwarded = await hear(me, boss, ForwardedShares)
+    if forwarded is None:
+        return False
+    held = {me.name: coded[me.name].tobytes()}
+    for name, box in forwarded.sealed.items():
+        held[name] = opened(me, name, box, lines, about, 4 * terms.piece)
+
+    # lines 10 to 16
+    await me.send(boss, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8))))
+    asked = await hear(me, boss, Survivors)
+    if asked is None:
+        return False
+
+    # lines 17 to 22
+    alive, _ = check_lists(me, asked, held, terms.enough)
+    total = np.zeros(terms.piece, np.uint64)
+    for name in alive:
+        total += np.frombuffer(held[name], np.uint32) % np.uint32(field.Q)  # a word that is no element comes from no honest party
+    await me.send(boss, SummedShares(torch.from_numpy((total % np.uint64(field.Q)).astype(np.uint32))))
+    return True
+
+
+async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None) -> Outcome:
+    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped."""
+    if len(names) != terms.parties or len(set(names)) < len(names):
+        raise bad("LightSecAgg", "the parties of a round", list(names)[:8], f"{terms.parties} different names, as in the terms")
+    steps = Steps(me, terms.enough, within)
+    n1 = await steps.ask(names, AdvertisedKeys, "key exchange", lambda _, m: len(m.channel) == PUBLIC)
+    await me.send(n1, RoundKeys({v: (m.channel, b"", b"") for v, m in n1.items()}))
+    n2 = await steps.ask(n1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(n1) - {name})
+    for name in n2:
+        await me.send(name, ForwardedShares({v: m.sealed[name] for v, m in n2.items() if v != name}))
+    n3 = await steps.ask(n2, MaskedVector, "upload", lambda _, m: m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (4 * terms.length,))
+    await me.send(n3, Survivors(list(n3), [v for v in n2 if v not in n3]))
+    n4 = await steps.ask(n3, SummedShares, "recovery", lambda _, m: m.piece.dtype == torch.uint32 and tuple(m.piece.shape) == (terms.piece,))
+
+    total = np.zeros(terms.length, np.uint64)
+    for upload in n3.values():
+        total += upload.packed.numpy().view(np.uint32)
+    at = {name: terms.enough + 1 + i for i, name in enumerate(sorted(n1))}
+    some = list(n4)[: terms.enough]
+    rows = np.stack([n4[name].piece.numpy().astype(np.uint64) for name in some])
+    masks = [field.combine(field.lagrange([at[name] for name in some], k + 1), rows) for k in range(terms.enough - terms.private)]
+    mask = np.concatenate(masks)[: terms.length]
+    return Outcome(torch.from_numpy(field.lift(field.subtract(total % np.uint64(field.Q), mask))), tuple(n3), steps.dropped)
+
+
+def _code(terms: Terms, parties: int) -> list[list[int]]:
+    """Row j: how party j's piece is made of the U pieces. Pieces lie at 1 … U, parties behind them."""
+    places = range(1, terms.enough + 1)
+    return [field.lagrange(list(places), terms.enough + 1 + j) for j in range(parties)]
