@@ -31,7 +31,8 @@ def test_every_rule_conforms(name):
     testing.check_aggregate(aggregate.ALL[name]())
 
 
-@pytest.mark.parametrize(("name", "shape"), [("logistic", (12,)), ("mlp", (12,)), ("cnn", (1, 8, 8)), ("cnn", (3, 32, 32)), ("resnet8", (3, 8, 8)), ("lstm", (9,))])
+@pytest.mark.parametrize(("name", "shape"), [("logistic", (12,)), ("mlp", (12,)), ("cnn", (1, 8, 8)), ("cnn", (3, 32, 32)),
+                                              ("resnet8", (3, 8, 8)), ("lstm", (9,))])
 def test_every_model_conforms(name, shape):
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 3, (6, *shape), generator=g) if name == "lstm" else torch.randn(6, *shape, generator=g)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -169,7 +170,8 @@ def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Mod
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone: torch.manual_seed would reset a GPU's too
-        made = check(model).build(shape, outputs) if type(model) in ALL.values() else _made(model)
+        spec = dataclasses.is_dataclass(model) and not isinstance(model, type) and hasattr(model, "build")  # ours, or yours
+        made = check(model).build(shape, outputs) if spec else _made(model)  # type: ignore[attr-defined]
     if not isinstance(made, nn.Module):
         raise bad("train", "model", model, "a function that returns an nn.Module", f"It returned {type(made).__name__}.")
     return made

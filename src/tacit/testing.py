@@ -21,6 +21,7 @@ import dataclasses
 import io
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -306,8 +307,10 @@ def check_model(model: Any, x: Tensor, classes: int = 3) -> None:
     demand(not idle, f"{name}: no gradient reaches {', '.join(idle)}.")
     stacked = task.for_stacking()
     try:
-        two = torch.vmap(lambda w: stacked.visit(Walk(w, {}, {}, w[0]), batch)[0])(start["w"].expand(2, -1)) if not buffers else None
-    except RuntimeError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns where it would loop over the clients
+            two = torch.vmap(lambda w: stacked.visit(Walk(w, {}, {}, w[0]), batch)[0])(start["w"].expand(2, -1)) if not buffers else None
+    except (RuntimeError, UserWarning):
         return  # the engine runs such a model one client after the other, and says so
     if two is not None:
         _same_state(f"{name}: a step alone and in a stack", {"g": two[0]}, {"g": g})
