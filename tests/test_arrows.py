@@ -39,6 +39,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
+    "tacit.mpc": (("tacit.parties",), NUMERIC),
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
     "tacit.runtimes.certificates": ((), ("cryptography",)),  # these six, and the seal, need the extra `net`
     "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),
@@ -49,7 +50,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.values": (("tacit.parties",), (*NUMERIC, "msgpack")),
     "tacit.runtimes.nursery": (("tacit.files",), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
-    "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.task"), NUMERIC),  # runs `local` for all clients at once
+    "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.task"), NUMERIC),  # `local` for all
+    "tacit.runtimes.kept": (("tacit.algorithms.types",), NUMERIC),
     "tacit.anonymity": (("tacit.report", "tacit.files"), ("numpy", "pandas")),  # tables in, tables out; its report is laid out like the others
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
@@ -57,6 +59,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.terminal": (("tacit.report.markup",), ()),
     "tacit.progress": (("tacit.report.numbers", "tacit.report.markup"), ()),
     "tacit.accounting": ((), NUMERIC),
+    "tacit.guard": (("tacit.accounting",), NUMERIC),
     "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
     "tacit.synth": (("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files"), NUMERIC),
     # those that compose
@@ -72,6 +75,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 EXCEPTIONS = {
     ("tacit.data.federation", "tacit.report.figures"): "Federation.plot() draws itself; whoever does not plot loads no drawing",
     ("tacit.parties.conformance", "tacit.runtimes.inprocess"): "check_protocol's default runtime; it takes any other",
+    ("tacit.mpc.tensor", "tacit.runtimes.inprocess"): "each operator of a shared tensor runs its parties' programs in one process",
     ("tacit.results", "tacit.report.page"): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
 }
@@ -184,7 +188,7 @@ def test_other_packages_are_declared():
     extras = project["optional-dependencies"]
     declared = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
     names = {"".join(c for c in d.split(">")[0].split("[")[0] if c not in " ") for d in declared}
-    imports = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "grpcio": "grpc"}
+    imports = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "grpcio": "grpc", "dp-accounting": "dp_accounting"}
     known = {imports.get(name, name) for name in names} | {"tacit", *sys.stdlib_module_names}
     strangers = {(a.source, a.target) for a in ARROWS if a.target.split(".")[0] not in known}
     assert not strangers

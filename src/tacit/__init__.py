@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import accounting, aggregate, algorithms, anonymity, data, guard, models, synth, testing
+    from . import accounting, aggregate, algorithms, anonymity, data, guard, models, mpc, synth, testing
     from .errors import TacitError
     from .jobs import compare, train
     from .jobs.anonymizing import anonymize
     from .jobs.planning import plan
     from .jobs.risking import risk
+    from .jobs.running import run
     from .parties.ledger import Ledger
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
+    from .runtimes.processes import Processes
 
-__all__ = ["Comparison", "InProcess", "Ledger", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "anonymity", "anonymize", "compare", "data",
-           "guard", "models", "plan", "risk", "synth", "testing", "train"]
+__all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "anonymity", "anonymize",
+           "compare", "data", "guard", "models", "mpc", "plan", "risk", "run", "synth", "testing", "train"]
 
-_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Result": "results", "TacitError": "errors",
-         "anonymize": "jobs.anonymizing", "compare": "jobs", "plan": "jobs.planning", "risk": "jobs.risking", "train": "jobs"}
-_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "synth", "testing")
+_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes", "Result": "results", "TacitError": "errors",
+         "anonymize": "jobs.anonymizing", "compare": "jobs", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs"}
+_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "mpc", "synth", "testing")
 
 
 def __getattr__(name: str) -> Any:

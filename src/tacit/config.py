@@ -5,6 +5,7 @@
     [model]             name = "mlp", hidden = [64]
     [algorithm]         name = "FedProx", mu = 0.1                 ([[algorithms]]: several, for a comparison)
     [algorithm.solver]  name = "SGD", momentum = 0.9
+    [[guard]]           name = "Clip", norm = 1.0                  one after the other: the stages around every update, in their order
     [train]             rounds = 20, local_epochs = 2, …           the arguments of `tacit.train` and `tacit.compare`
 
 Which keys may stand where is read off the functions and constructors they are handed to, so a job file knows what the code knows.
@@ -32,9 +33,9 @@ from .runs import made_in_python
 
 NONE = "none"
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
-TABLES = ("data", "model", "algorithm", "algorithms", "train")
+TABLES = ("data", "model", "algorithm", "algorithms", "guard", "train")
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
-OURS = ("fed", "feds", "model", "algorithm", "algorithms", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
+OURS = ("fed", "feds", "model", "algorithm", "algorithms", "guard", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Job:
     settings: dict[str, Any]
     file: Path = field(default=Path("job.toml"), compare=False)
     several: bool = False  # [[…]] was written: a job for `tacit compare`
+    guard: tuple[Any, ...] = ()
 
     def dataset(self) -> Any:
         make, known = _source(self.data, str(self.file))
@@ -66,10 +68,13 @@ class Job:
         """The arguments of `jobs.train`, but for the federation and where the run goes."""
         if self.several:
             raise BadJob(f"{self.file} lists several algorithms or skews. Compare them with `tacit compare {self.file}`.")
-        return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **self._for("train")}
+        guard = {"guard": list(self.guard)} if self.guard else {}
+        return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **guard, **self._for("train")}
 
     def compare(self) -> dict[str, Any]:
         """The arguments of `jobs.compare`, but for the federations and where it goes."""
+        if self.guard:
+            raise BadJob(f"{self.file}: [[guard]] is for `tacit run`; runs that are compared are not guarded. Leave it out, or run the job by itself.")
         settings = self._for("compare")
         if "seed" in settings:
             settings = {**{k: v for k, v in settings.items() if k != "seed"}, "seeds": (settings["seed"],)}
@@ -82,7 +87,7 @@ class Job:
         data = {**self.data, **({"skews": skews} if self.several else {"skew": skews[0]} if skews else {})}
         settings = {k: NONE if v is None else v for k, v in self.settings.items()}
         return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
-                {"algorithm": algorithms[0]}), "train": settings}
+                {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}), "train": settings}
 
     def _for(self, verb: str) -> dict[str, Any]:
         known = [*_settings(verb), *(("seed",) if verb == "compare" else ())]
@@ -157,7 +162,22 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     model = _made(tables.get("model", USUAL["model"]), models.ALL, f"{where}, model")
     chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
-    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several)
+    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where))
+
+
+def _guard(listed: Any, where: str) -> tuple[Any, ...]:
+    """The stages of [[guard]], each checked, and their order."""
+    if listed is None:
+        return ()
+    from . import guard
+
+    if not isinstance(listed, list) or not listed:
+        raise BadJob(str(bad(where, "guard", listed, "a list of at least one table, each written as [[guard]]")))
+    stages = [_made(table, guard.ALL, f"{where}, guard[{i}]") for i, table in enumerate(listed)]
+    try:
+        return guard.as_stages(stages)
+    except BadParameter as error:
+        raise BadJob(f"{where}: {error}") from None
 
 
 def dumps(tables: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,6 +21,7 @@ class FedDyn(Algorithm):
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     alpha: float = real(0.01, above=0, doc="α, the strength of the regulariser")
     solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
+    weighted: ClassVar[bool] = False
 
     def server_state(self, w: torch.Tensor) -> State:
         return {"h": torch.zeros_like(w)}

@@ -23,6 +23,7 @@ class Scaffold(Algorithm):
     option: str = choice("ii", ("i", "ii"), doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)")
     solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("c",)
+    weighted: ClassVar[bool] = False
 
     def server_state(self, w: torch.Tensor) -> State:
         return {"c": torch.zeros_like(w)}

@@ -4,12 +4,15 @@ from .clip import Clip
 from .counts import Laplace, RandomizedResponse
 from .guard import Guard, Layout, as_stages, must_see_each
 from .lazy import Lazy
+from .lightsecagg import LightSecAgg
 from .noise import Noise
 from .quantize import Quantize
+from .secagg import SecAgg
 from .sparsify import Sparsify
 from .stage import Clients, Form, Stage
 
-ALL: dict[str, type[Stage]] = {"Lazy": Lazy, "Sparsify": Sparsify, "Clip": Clip, "Noise": Noise, "Quantize": Quantize}
+ALL: dict[str, type[Stage]] = {"Lazy": Lazy, "Sparsify": Sparsify, "Clip": Clip, "Noise": Noise, "Quantize": Quantize,
+                             "SecAgg": SecAgg, "LightSecAgg": LightSecAgg}
 
-__all__ = ["ALL", "Clients", "Clip", "Form", "Guard", "Laplace", "Layout", "Lazy", "Noise", "Quantize", "RandomizedResponse", "Sparsify", "Stage", "as_stages",
-           "must_see_each"]
+__all__ = ["ALL", "Clients", "Clip", "Form", "Guard", "Laplace", "Layout", "Lazy", "LightSecAgg", "Noise", "Quantize", "RandomizedResponse", "SecAgg",
+           "Sparsify", "Stage", "as_stages", "must_see_each"]

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BadData, BadParameter
+from ..errors import BadData, BadParameter, ProtocolError
 from ..parameters import bad, check
 from .noise import Noise
 from .quantize import Fine, Quantize
@@ -105,6 +105,7 @@ class Guard:
     secret_seed: int | None = None
     state: State = field(default_factory=dict)  # what the server keeps between rounds and sends to all
     events: dict[str, int] = field(default_factory=dict)
+    last: dict[str, Tensor] = field(default_factory=dict)  # what each client sent last, for those that may skip
 
     def __post_init__(self) -> None:
         self.noise = next((s for s in self.stages if isinstance(s, Noise)), None)
@@ -133,7 +134,10 @@ class Guard:
         form = replace(form, dimension=form.dimension + self.weighs)
         if self.noise is not None:
             form = self.noise.form(form, self.state)
-        return early, form, form if self.grid is None else self.grid.form(form, self.state)
+        after = form if self.grid is None else self.grid.form(form, self.state)
+        if self.hiding is not None:
+            self.hiding.form(after, self.state)
+        return early, form, after
 
     def leaves(self, number: int = 0) -> Form:
         """What a client hands to whoever makes the sum: whole numbers in a ring where updates are hidden."""
@@ -164,25 +168,30 @@ class Guard:
             rows = self.noise.out(rows, me, after)
         for what, count in me.events.items():
             self.events[what] = self.events.get(what, 0) + count
-        me.events = {}
         return torch.ones_like(weights) if self.summed else weights, rows
 
     # at the server ---------------------------------------------------------------------------------------------------------
 
     def total(self, weights: Tensor, rows: Tensor, number: int) -> tuple[Tensor, float]:
-        """(Σ weight · row, Σ weight): exact where rows are whole numbers; in the ring, modulo it, as the protocols that hide them compute it."""
+        """(Σ weight · row, Σ weight); exact where rows are whole numbers."""
         form = self.leaves(number)
         if not self.summed:
             real = rows if self.grid is None else self.grid.read(rows, form)
             return (weights[:, None] * real).sum(0), float(weights.sum())
-        sums = rows.sum(0)
-        return torch.remainder(sums + form.modulus // 2, form.modulus) - form.modulus // 2 if form.modulus else sums, float(len(rows))
+        return rows.sum(0), float(len(rows))
+
+    def nobody(self, number: int) -> Tensor:
+        """The sum of no vectors at all."""
+        form = self.leaves(number)
+        return torch.zeros(form.dimension, dtype=torch.int64 if self.summed else torch.float64)
 
     def back(self, total: Tensor, n: float, down: State, number: int) -> State:
         """The sum → the mean vectors that `merge` expects. `n`: the weights' sum, or, where all count alike, how many vectors are in it."""
         early, before, after = self.forms(number)
         state = dict(self.state)
         if self.summed:
+            if after.modulus:  # numbers above the middle of the ring stand for negative ones
+                total = torch.remainder(total + after.modulus // 2, after.modulus) - after.modulus // 2
             if self.noise is not None:
                 total, n = self.noise.server(total, after, source(self.secret_seed, "server", number)), self.expected
             total = total.to(torch.float64) * after.step
@@ -198,11 +207,57 @@ class Guard:
         for s in self.early:
             self.state = s.moved(self.state, before, after)
 
+    # one party and its server, over messages ---------------------------------------------------------------------------------
+
+    def give(self, name: str, number: int, weight: float, vectors: State, down: State, kept: State) -> tuple[float, State, State]:
+        """One client's half: (weight, what it sends, what it keeps). Nothing is sent where the server is to take the last upload again."""
+        memory = {k: kept[k][None] for k in self.client_state()}
+        me = Clients((name,), number, memory, {k[6:]: v for k, v in down.items() if k.startswith("guard.")}, self.secret_seed)
+        weights, rows = self.out(torch.tensor([weight]), {k: v[None] for k, v in vectors.items()}, down, me)
+        sent = {} if me.events.get("skipped") else self.pack(rows[0], number)
+        return float(weights[0]), sent, {**kept, **{k: v[0] for k, v in me.memory.items()}}
+
+    def take(self, ups: Mapping[str, tuple[float, State]], down: State, number: int) -> State:
+        """The server's half: the mean of what came."""
+        rows = {}
+        for name, (_, sent) in ups.items():
+            if not sent and name not in self.last:
+                raise ProtocolError(f"guard: {name!r} sent nothing, and nothing it sent before is there to be taken again.")
+            rows[name] = self.unpack(sent, number) if sent else self.last[name]
+        if any(s.skips for s in self.early):
+            self.last |= rows
+        if not rows:
+            return self.back(self.nobody(number), 0.0, down, number)
+        weights = torch.tensor([weight for weight, _ in ups.values()], dtype=torch.float64)
+        if not torch.isfinite(weights).all() or float(weights.min()) < 0:
+            raise ProtocolError("guard: an upload's weight must be a finite number of at least 0.")
+        return self.back(*self.total(torch.ones_like(weights) if self.summed else weights, torch.stack(list(rows.values())), number), down, number)
+
+    def sent(self) -> State:
+        """What the server tells all clients about its guard."""
+        return {f"guard.{k}": v for k, v in self.state.items()}
+
+    def save(self) -> State:
+        return self.state | {f"last/{name}": row for name, row in self.last.items()}
+
+    def load(self, saved: State) -> None:
+        self.state = {k: v for k, v in saved.items() if not k.startswith("last/")}
+        self.last = {k[5:]: v for k, v in saved.items() if k.startswith("last/")}
+
     # on the wire -----------------------------------------------------------------------------------------------------------
 
     def pack(self, row: Tensor, number: int) -> State:
         """One client's row as a message holds it: no more bits than it needs. A row that is None was not sent."""
         return pack_row(row, self.leaves(number), sparse=any(s.sparse for s in self.early))
+
+    def blank(self) -> State:
+        """An upload of the size that all have (but for skipped ones), to count its bytes."""
+        form = self.leaves()
+        row = torch.zeros(form.dimension + (form.space == "ring" and not form.step), dtype=torch.float64)
+        for s, given in self.forms()[0]:
+            if s.sparse:
+                row[: s.count(given)] = 1  # type: ignore[attr-defined]
+        return self.pack(row, 0)
 
     def unpack(self, sent: State, number: int) -> Tensor:
         return unpack_row(sent, self.leaves(number))

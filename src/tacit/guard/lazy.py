@@ -25,12 +25,16 @@ class Lazy(Stage):
     history: int = whole(10, least=1, doc="D, over how many of the model's last steps the mean is taken")
     most: int = whole(50, least=1, doc="t̄, a client speaks at the latest after so many silent rounds")
     place: ClassVar[int] = 10
+    skips: ClassVar[bool] = True
 
     def beside(self, others: tuple[Stage, ...]) -> None:
         for other in others:
             if other.hides or hasattr(other, "placement") or other.place == 20:
                 why = "and both would keep what was not sent" if other.place == 20 else "and its silence would show who changed little"
                 raise refuse(self, f"skips uploads by what they hold, {why}, so it does not go with {type(other).__name__}. Leave one of them out.")
+            if getattr(other, "stochastic", False) or getattr(other, "quantile", None) is not None:
+                raise refuse(self, f"has the server take an upload again, which {other!r} would make anew every time. Use Quantize(stochastic=False), and Clip "
+                                   "without a quantile.")
 
     def form(self, form: Form, state: State) -> Form:
         needs(self, form, "real")

@@ -43,8 +43,8 @@ class Quantize(Stage):
         units = limit - 1 - TAIL * form.own_noise * math.sqrt(form.dimension)
         if units < 1:
             noisy = " with their noise" if form.own_noise else ""
-            raise refuse(self, f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy} which leaves each number {2 * limit + 1} points. "
-                               "Give it more bits.")
+            raise refuse(self, f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}, which leaves each number "
+                               f"{2 * limit + 1} points. Give it more bits.")
         step = form.bound * (1 + TAIL * form.own_noise) / units
         return replace(form, space="ring", step=step, limit=limit, bits=self.bits, bound=self.rounded(form, step), modulus=2**self.bits if form.hidden else 0)
 

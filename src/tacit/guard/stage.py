@@ -92,6 +92,7 @@ class Stage:
     place: ClassVar[int]
     hides: ClassVar[bool] = False  # whether it hides single vectors from the server (secure aggregation, encryption)
 
+    skips: ClassVar[bool] = False  # whether clients may send nothing, so that the server takes their last upload again
     sparse: ClassVar[bool] = False  # whether most numbers it leaves are zero, each client's at places of its own
 
     def beside(self, others: tuple[Stage, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from .. import evaluation
 from ..aggregate.mean import Mean, combine
-from ..algorithms.plan import identify, plan, sample
+from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State
 from ..data.federation import Federation
+from ..guard import Guard
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
 from ..parties.message import Message
@@ -22,6 +24,7 @@ from ..protocols import rounds as protocol
 from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..task import Task
+from .guarding import chosen, fit, reveals
 from .plan import Plan
 from .simulated import Simulated, wire_bytes
 
@@ -46,10 +49,15 @@ class Parties:
         self.note: Callable[[str], None] = lambda text: None
         at = saved[0]
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
-        self.fresh = p.algorithm.client_state(starts[0]["w"])
+        self.guard = fit(p, task, starts[0])
+        self.guards = [] if self.guard is None else [self.guard]
+        self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
+        self.fresh = p.algorithm.client_state(starts[0]["w"]) | ({} if self.guard is None else self.guard.client_state())
         self.kept = {name: self.fresh for name in p.fed.parties}
         if at is not None:
             self.server = {k[7:]: v for k, v in at.items() if k.startswith("server.")}
+            if self.guard is not None:
+                self.guard.load({k[6:]: v for k, v in at.items() if k.startswith("guard.")})
             self.go_on(at)
 
     def go_on(self, at: State) -> None:
@@ -68,24 +76,32 @@ class Parties:
 
     def down(self, r: int) -> State:
         keys = ("w", "buffers", *self.plan.algorithm.sends)
-        return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))}
+        return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))} | (
+            {} if self.guard is None else self.guard.sent())
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
         names = p.fed.parties
-        ids = identify(names)
         took_part: list[str] = []
 
         def choose(r: int) -> list[str]:
-            return [names[k] for k in sample(p.seed, r, ids, p.per_round)]
+            self.begin(r)
+            return [names[k] for k in chosen(p, r)]
 
         def merge(r: int, ups: dict[str, tuple[float, State]]) -> None:
             took_part[:] = ups
-            self.sizes = wire_bytes(r + 1, self.down(r), next(iter(ups.values()))[1])
-            mean = {k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()}
+            down, counted = self.down(r), float(len(ups))
+            self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
+            if self.guard is None:
+                mean = {k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()}
+            else:
+                mean = self.guard.take(ups, {k: v.to(self.task.x.device) for k, v in down.items()}, r)
+                counted = self.guard.expected if self.guard.noise is not None else counted
             buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
             state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
-            w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(len(ups) / len(names)))
+            w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / len(names)))
+            if self.guard is not None:
+                self.guard.moved(self.server["w"], w)
             self.server = {"w": w, **buffers, **state}
             if not due(r + 1):
                 after(r + 1, [list(took_part)], [{}])
@@ -120,7 +136,7 @@ class Parties:
         def client(k: int, name: str) -> Any:
             fed = p.fed.party(k)
             task = self.task.on(*(t.to(device) for t in fed.at(0)))
-            mine = Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps)
+            mine = Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard)
 
             def local(r: int, down: State) -> tuple[float, State]:
                 weight, vectors, self.kept[name] = mine.local(r, down, self.kept[name])
@@ -142,14 +158,15 @@ class Parties:
 
     def save(self, i: int) -> State:
         kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
-        return {**{f"server.{k}": v for k, v in self.server.items()}, **{k: v.clone() for k, v in kept.items()}}
+        guarded = {} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()}
+        return {**{f"server.{k}": v for k, v in self.server.items()}, **{k: v.clone() for k, v in kept.items()}, **guarded}
 
     def beside(self) -> dict[str, Any]:
         return {"ledger": self.ledger(0, []).to_dict()}
 
     def landscape(self, i: int) -> dict[str, Any]:
         start = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
-        return Simulated(self.task, [start], [self.plan], [None]).landscape(0)
+        return Simulated(self.task, [start], [dataclasses.replace(self.plan, guard=())], [None]).landscape(0)
 
     def ledgers(self) -> list[Ledger]:
         return [me.ledger for me in self.here.values()]
@@ -165,7 +182,8 @@ class Parties:
         place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
         last = len(order) + len(place)
         for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
-            ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
+            told = reveals(self.guard) if self.guard is not None and s.kind == protocol.Upload.kind else s.reveals
+            ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
 
@@ -173,7 +191,8 @@ class Member:
     """What one party does with its own rows. It never sees anyone else's."""
 
     def __init__(self, name: str, fed: Federation, task: Task, algorithm: Algorithm, seed: int, epochs: int, batch_size: int | None,
-                 local_steps: int | None):
+                 local_steps: int | None, guard: Guard | None = None):
+        self.guard = guard
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
@@ -186,7 +205,8 @@ class Member:
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
         with torch.no_grad():
             upload, kept = self.algorithm.local(self.task, {k: v.to(device) for k, v in down.items()}, mine, batches)
-        return float(upload.weight), {k: v.cpu() for k, v in upload.vectors.items()}, kept
+        vectors = {k: v.cpu() for k, v in upload.vectors.items()}
+        return (float(upload.weight), vectors, kept) if self.guard is None else self.guard.give(self.name, r, float(upload.weight), vectors, down, mine | kept)
 
     def test(self, r: int, down: State) -> State:
         rows = self.fed.at(r + 1)

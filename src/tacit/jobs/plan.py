@@ -13,9 +13,11 @@ from .. import algorithms, models
 from ..algorithms.types import Algorithm
 from ..data.federation import Federation
 from ..errors import BadData, BadParameter
+from ..guard import Noise, Stage, as_stages
 from ..parameters import bad, check, nearest, to_table
 from ..runtimes.cohort import Run
 from ..task import Task
+from . import guarding
 
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -43,10 +45,15 @@ class Plan:
     skew: str = ""
     members: tuple[int, ...] | None = None
     pooled: bool = False  # the central baseline: all rows in one place
+    guard: tuple[Stage, ...] = ()
+    sampling: str = "fixed"
+    secret_seed: int | None = None  # for tests only
+    through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
-        return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members)
+        return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members,
+                   None if not self.guard and self.sampling == "fixed" else lambda number: guarding.chosen(self, number))
 
     @property
     def talks(self) -> bool:
@@ -56,6 +63,8 @@ class Plan:
     @property
     def effective_update(self) -> float:
         """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
+        if self.runtime == "parties":
+            return float("nan")  # how many rows there are, is known only once the parties have joined
         if not self.algorithm.walks:
             return float(self.algorithm.lr)  # type: ignore[attr-defined]  # FedSGD takes one step, at the server
         rows, k = float(self.fed.train.sizes.sum()), len(self.fed)
@@ -76,8 +85,10 @@ class Plan:
             if type(self.model) in models.ALL.values() else {"name": models.name_of(self.model)})
         train = {"rounds": self.rounds, "per_round": self.per_round, "local_epochs": epochs, "local_steps": self.local_steps,
                  "batch_size": self.batch_size, "seed": self.seed, "device": self.device, "precision": self.precision, "engine": self.engine,
-                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None}
-        return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None}}
+                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None,
+                 "sampling": None if self.sampling == "fixed" else self.sampling, "secret_seed": self.secret_seed}
+        return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None},
+                **({"guard": [to_table(s) for s in self.guard]} if self.guard else {})}
 
 
 def _whole(name: str, value: Any, least: int, most: int | None = None, none: str = "") -> Any:
@@ -110,8 +121,8 @@ def as_algorithm(algorithm: Any) -> Algorithm:
 
 def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
-              device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1,
-              landscape: bool = False, label: str = "", skew: str = "") -> Plan:
+              device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
+              landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, label: str = "", skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
         hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
@@ -136,13 +147,39 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
         raise bad("train", "device", device, "'cpu', 'cuda', 'cuda:0' and so on, or 'auto'")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise BadParameter(f"train: device is {device!r}, and torch finds no CUDA device here. Use device='cpu', or 'auto' to take a GPU where there is one.")
-    if _one_of("runtime", runtime, ("cohort", "inprocess")) == "inprocess" and "server" in fed.parties:
+    runtime, through = _runtime(runtime)
+    if runtime != "cohort" and "server" in fed.parties:
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
-    return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), _whole("per_round", per_round, 1, k, "everyone") or k, epochs,
+    stages = as_stages(guard)
+    per_round = _whole("per_round", per_round, 1, k, "everyone") or k
+    _one_of("sampling", sampling, ("fixed", "poisson"))
+    really = "everyone" if per_round == k else sampling
+    for noise in (s for s in stages if isinstance(s, Noise)):
+        if noise.sampling not in ("as run", really):
+            words = {"everyone": "everyone takes part in every round", "poisson": "each client takes part by a coin of its own (Poisson)",
+                     "fixed": "a fixed number of clients is drawn without replacement"}
+            raise BadParameter(f"guard: Noise assumes that {words[noise.sampling]}, and in this run {words[really]}; its ε would be of another run. Set "
+                               "train's sampling and per_round to what you assume, or leave Noise's sampling out.")
+    return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), per_round, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
                 _whole("seed", seed, 0, 2**63 - 1), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")),
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or type(algorithm).__name__,
-                skew or ("natural" if fed.skew is None else repr(fed.skew)))
+                skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
+                secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), through=through)
+
+
+def _runtime(given: Any) -> tuple[str, Any]:
+    """("processes", Processes(…)) and the like: the word a job file has, and what it stands for."""
+    if isinstance(given, str):
+        if _one_of("runtime", given, ("cohort", "inprocess", "processes")) != "processes":
+            return given, None
+        from ..runtimes.processes import Processes
+
+        given = Processes()
+    kind = {"Processes": "processes", "Deployed": "parties"}.get(type(given).__name__)
+    if kind is None:
+        raise bad("train", "runtime", given, "one of 'cohort', 'inprocess', 'processes', or tacit.Processes(…)")
+    return kind, check(given)
 
 
 def make_task(p: Plan) -> Task:

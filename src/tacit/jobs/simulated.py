@@ -84,7 +84,8 @@ class Simulated:
 
         p = self.plans[i]
         start = {"w": self.w[i]} | ({} if self.buffers is None else {"buffers": self.buffers[i]})
-        alone = [dataclasses.replace(p, members=(k,), per_round=1, algorithm=plain(p.algorithm), guard=(), sampling="fixed") for k in range(min(len(p.fed), 3 * PARTIES))]
+        by_itself = dataclasses.replace(p, per_round=1, algorithm=plain(p.algorithm), guard=(), sampling="fixed")
+        alone = [dataclasses.replace(by_itself, members=(k,)) for k in range(min(len(p.fed), 3 * PARTIES))]
         more = Cohort(self.task, [start] * len(alone), [a.run() for a in alone], p.engine)
         more.round(p.rounds)
         test = p.fed.test_at(p.rounds) if len(p.fed.test.y) else p.fed.at(p.rounds)

@@ -32,12 +32,13 @@ EACH = 1000  # with more parties than this, each one's accuracy is kept after th
 
 def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
-          precision: str = "float32", engine: str = "auto", runtime: str = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
-          secret_seed: int | None = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
+          precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
+          secret_seed: int | None = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
+          data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
     `runtime="cohort"` simulates all clients as one tensor program; "inprocess" runs one program per party over messages: the same model,
-    slower, with every message executed and written into the ledger. `evaluate_every=0` tests only after the last round.
+    slower, with every message executed and written into the ledger; "processes", or `tacit.Processes(…)`, has a process for each party. `evaluate_every=0` tests only after the last round.
 
     `guard` is a list of stages around every update, such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]. `sampling="poisson"` lets each
     client take part with probability per_round/parties instead of drawing per_round of them. `secret_seed` makes secrets replayable, for
@@ -92,9 +93,10 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             journals.append(Journal.create(out, job, watch))
     begun = beside["round"] if beside else 0
     finished = any(e["kind"] == "end" for e in journals[0].events)
-    trainer: Any = (_messages() if first.runtime == "inprocess" else Simulated)(task, starts, plans, saved)
+    trainer: Any = _trainer(first)(task, starts, plans, saved)
     if beside and "ledger" in beside:
         trainer.earlier = Ledger.from_dict(beside["ledger"])
+        trainer.run_id = beside.get("run", "")
     if not begun:
         for i, p in enumerate(plans):
             journals[i].event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=p.label, skew=p.skew, seed=p.seed,
@@ -105,7 +107,14 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
     last = min([first.rounds, *(begun + max(0, a.allowed - a.spent) for a in accounts if a is not None)])  # a budget may end the run early
-    trainer.begin = lambda r: [a.spend(r + 1) for a in accounts if a is not None]
+
+    def begin(r: int) -> None:
+        for a in accounts:
+            if a is not None:
+                a.spend(r + 1)
+
+    trainer.begin = begin
+    trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
     clock = time.perf_counter()
 
     def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
@@ -191,10 +200,19 @@ def _numbers(p: Plan) -> Iterator[None]:
         torch.set_num_threads(before[2])
 
 
-def _messages() -> Any:
-    from .messages import Parties  # needs msgpack, which a bare GPU machine may lack
+def _trainer(p: Plan) -> Any:
+    if p.runtime == "cohort":
+        return Simulated
+    if p.runtime == "inprocess":
+        from .messages import Parties  # needs msgpack, which a bare GPU machine may lack
 
-    return Parties
+        return Parties
+    from ..runtimes.processes import need_net
+
+    need_net("training across processes")
+    from .networked import Networked
+
+    return Networked
 
 
 def _diverged(journal: Journal, p: Plan, r: int) -> None:

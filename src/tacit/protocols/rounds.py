@@ -15,13 +15,14 @@ dropped; a client asked twice for the same round answers twice, and the second a
 stands beside the rounds: it knows who is there, and asks again whoever comes back within a round.
 
 The server learns each chosen client's weight and update in the clear, and everyone's counts on its own held-out rows; the clients learn
-the model. Nobody's rows are sent. Against a curious server this hides nothing an update gives away: guards and secure aggregation do.
+the model. Nobody's rows are sent. Against a curious server this hides nothing an update gives away: guards do, and a `hidden` sum (secagg.py,
+lightsecagg.py, encrypted.py), which takes the place of Upload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -73,18 +74,36 @@ class Door(Protocol):
         """Send a party away, saying why."""
 
 
+class Summed(NamedTuple):
+    """What takes the place of the uploads where none of them may be seen."""
+
+    total: Tensor
+    included: Sequence[str]
+
+
+class Sum(Protocol):
+    """Adds up in secret what the clients would else upload: a program for the server, one for a client, in the round's scope."""
+
+    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
+        """(the sum, who is in it, {party: at which step it left})."""
+
+    async def client(self, me: Party, r: int, vectors: Vectors, boss: str) -> None:
+        """Take part with what `local` gave."""
+
+
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
 
 
 async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],
-                 merge: Callable[[int, dict[str, tuple[float, Vectors]]], None], test: Callable[[int], Vectors | None],
-                 tested: Callable[[int, dict[str, Vectors]], None], *, within: float | None = None, at_least: int | None = None,
+                 merge: Callable[[int, Any], None], test: Callable[[int], Vectors | None],
+                 tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
     answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
+    `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`.
     """
 
     async def ask(r: int, names: Sequence[str], scope: str, message: Message, kind: type[M]) -> dict[str, M]:
@@ -122,6 +141,21 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                                 + "; ".join(f"{name!r}: {why}" for name, why in left_out.items()))
         return {name: came[name] for name in names if name in came}
 
+    async def conceal(r: int, names: Sequence[str], add: Sum) -> Summed:
+        asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
+        left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
+        with me.scope(f"round {r}") as here:
+            message = Down(r, down(r))
+            if door is not None:
+                door.asks(asked, message)
+            await me.send(asked, message)
+            total, included, gone = await add.server(here, r, asked, within)
+            if door is not None:
+                door.asks((), message)
+        if left_out or gone:
+            dropped(r, left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()})
+        return Summed(total, included)
+
     async def examine(r: int) -> None:
         model = test(r)
         if model is not None:
@@ -131,14 +165,18 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     for r in rounds:
         if r == 0:
             await examine(-1)
-        ups = await ask(r, choose(r), f"round {r}", Down(r, down(r)), Upload)
-        merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
+        chosen = choose(r)  # by Poisson sampling, at times nobody
+        if hidden is not None:
+            merge(r, await conceal(r, chosen, hidden))
+        else:
+            ups = await ask(r, chosen, f"round {r}", Down(r, down(r)), Upload) if chosen else {}
+            merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await examine(r)
     await me.send(clients, Stop())
 
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, done: Callable[[], Any] | None = None) -> None:
+                 boss: str = "server", *, done: Callable[[], Any] | None = None, hidden: Sum | None = None) -> None:
     """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer."""
     while True:
         message: Any = await me.recv(boss, Down, Test, Stop)
@@ -146,7 +184,9 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
             return
         r = message.round
         if isinstance(message, Down):
-            await me.scope(f"round {r}").send(boss, Upload(*local(r, message.vectors)))
+            weight, vectors = local(r, message.vectors)
+            with me.scope(f"round {r}") as here:
+                await (here.send(boss, Upload(weight, vectors)) if hidden is None else hidden.client(here, r, vectors, boss))
         else:
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:

@@ -10,7 +10,7 @@ import copy
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -24,8 +24,10 @@ from ..algorithms import Algorithm
 from ..algorithms.plan import Plans, count_steps, identify, plan, sample
 from ..algorithms.types import State
 from ..data.federation import Federation, Rows
+from ..guard import Clients, Guard
 from ..task import Task
 from .fold import FoldEngine, Stacked
+from .kept import Kept
 
 
 @dataclass(frozen=True)
@@ -40,48 +42,17 @@ class Run:
     batch_size: int | None
     local_steps: int | None = None
     members: np.ndarray | None = None
-
-
-class Kept:
-    """What clients keep between rounds. Only those that have taken part use memory."""
-
-    def __init__(self, parties: int):
-        self.slot = np.full(parties, -1)
-        self.values: State = {}
-        self.used = 0
-
-    def get(self, who: np.ndarray, fresh: State) -> State:
-        for k in who[self.slot[who] < 0]:
-            self.slot[k] = self.used
-            self.used += 1
-        for name, value in fresh.items():
-            old = self.values.get(name)
-            have = 0 if old is None else len(old)
-            if have < self.used:
-                more = value.expand(max(self.used, 2 * have) - have, *value.shape)
-                self.values[name] = more.clone() if old is None else torch.cat([old, more])
-        at = torch.from_numpy(self.slot[who])
-        return {name: value[at.to(value.device)] for name, value in self.values.items()}
-
-    def put(self, who: np.ndarray, new: State) -> None:
-        at = torch.from_numpy(self.slot[who])
-        for name, value in new.items():
-            self.values[name][at.to(value.device)] = value
-
-    def save(self) -> State:
-        return {"slot": torch.from_numpy(self.slot.copy()), **{f"value.{k}": v[: self.used] for k, v in self.values.items()}}
-
-    def load(self, saved: State) -> None:
-        self.slot = saved["slot"].numpy().copy()
-        self.used = int((self.slot >= 0).sum())
-        self.values = {k[6:]: v.clone() for k, v in saved.items() if k.startswith("value.")}
+    choose: Callable[[int], np.ndarray] | None = None  # who takes part, where (seed, round) may not tell
 
 
 class Cohort:
     """R runs side by side. `round(r)` takes each of them one round further."""
 
-    def __init__(self, task: Task, starts: list[State], runs: list[Run], engine: str = "auto", memory: float | None = None):
+    def __init__(self, task: Task, starts: list[State], runs: list[Run], engine: str = "auto", memory: float | None = None,
+                 guards: list[Guard] | None = None):
         self.runs, self.device = runs, task.x.device
+        self.guards = guards or []  # one for each run, or none at all
+        self.guarded = [Kept(len(r.fed)) for r in runs]  # what clients keep for their guard
         self.task, self.algorithm = task, runs[0].algorithm
         self.tables: list[Rows] = []
         self.offset: list[int] = []
@@ -117,20 +88,53 @@ class Cohort:
         run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
         who = np.concatenate(chosen)
         sizes = np.concatenate([r.fed.train.sizes.numpy()[c] for r, c in zip(self.runs, chosen)])
-        total = self.rule.start()
-        for weights, vectors, rows in self._uploads(number, run_of, who, sizes):
-            whose = torch.from_numpy((run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32))  # [R, S]
-            total = self.rule.add(total, self._there(whose) * weights, vectors)
-        mean = self.rule.result(total)
+        if not len(who) and not any(guard.noise for guard in self.guards):
+            return chosen  # Poisson sampling may choose nobody; under noise that must not show, so there the round goes on
+        uploads = self._uploads(number, run_of, who, sizes) if len(who) else iter(())
+        mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(run_of, uploads)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
         if self.buffers is not None:
             self.buffers = mean.pop("buffers")
-        fraction = self._there(torch.tensor([len(c) / len(r.fed if r.members is None else r.members) for r, c in zip(self.runs, chosen)]))
+        counted = [guard.expected if guard.noise else len(c) for guard, c in zip(self.guards, chosen)] or [len(c) for c in chosen]
+        fraction = self._there(torch.tensor([n / len(r.fed if r.members is None else r.members) for r, n in zip(self.runs, counted)]))
+        before = self.w
         self.w, self.state = self._merge(mean, fraction)
+        for i, guard in enumerate(self.guards):
+            guard.moved(before[i], self.w[i])
         return chosen
+
+    def _mean(self, run_of: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
+        """The weighted mean of each run's uploads, [R, …] each."""
+        total = self.rule.start()
+        for weights, vectors, rows in uploads:
+            whose = torch.from_numpy((run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32))  # [R, S]
+            total = self.rule.add(total, self._there(whose) * weights, vectors)
+        return self.rule.result(total)
+
+    def _guarded(self, number: int, run_of: np.ndarray, who: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
+        """The same through each run's guard: what leaves the clients, all at once, then what the server makes of the sum."""
+        sent = self.down(float(number))
+        downs = [{k: v[i] for k, v in sent.items()} for i in range(len(self.runs))]
+        sums: list[Any] = [(0, 0.0) for _ in self.runs]
+        for weights, vectors, rows in uploads:
+            for i in np.unique(run_of[rows]):
+                guard, here = self.guards[i], np.flatnonzero(run_of[rows] == i)
+                at, k = torch.from_numpy(here).to(weights.device), who[rows[here]]
+                fresh = guard.client_state()
+                me = Clients(tuple(self.runs[i].fed.parties[j] for j in k), number, self.guarded[i].get(k, fresh) if fresh else {}, guard.state,
+                             guard.secret_seed)
+                total, n = guard.total(*guard.out(weights[at], {key: v[at] for key, v in vectors.items()}, downs[i], me), number)
+                if fresh:
+                    self.guarded[i].put(k, me.memory)
+                sums[i] = total + sums[i][0], n + sums[i][1]
+        means = [guard.back(total if isinstance(total, Tensor) else guard.nobody(number), n, downs[i], number)
+                 for i, (guard, (total, n)) in enumerate(zip(self.guards, sums))]
+        return {k: torch.stack([m[k] for m in means]) for k in means[0]}
 
     def _chosen(self, i: int, number: int) -> np.ndarray:
         run = self.runs[i]
+        if run.choose is not None:
+            return run.choose(number)
         members = np.arange(len(run.fed)) if run.members is None else run.members
         return members[sample(run.seed, number, self.ids[i][members], run.per_round)]
 
@@ -334,6 +338,8 @@ class Cohort:
             out["buffers"] = self.buffers[i]
         if self.fresh:
             out |= {f"kept.{k}": v for k, v in self.kept[i].save().items()}
+        if self.guards:
+            out |= {f"guard.{k}": v for k, v in self.guards[i].state.items()} | {f"guarded.{k}": v for k, v in self.guarded[i].save().items()}
         return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in out.items()}  # clone: safetensors refuses shared memory
 
     def load(self, saved: list[State]) -> None:
@@ -344,6 +350,9 @@ class Cohort:
         for kept, s in zip(self.kept, saved):
             if self.fresh:
                 kept.load({k[5:]: v if k == "kept.slot" else v.to(self.device) for k, v in s.items() if k.startswith("kept.")})
+        for guard, kept, s in zip(self.guards, self.guarded, saved):
+            guard.state = {k[6:]: v for k, v in s.items() if k.startswith("guard.")}
+            kept.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
 
 
 CPU_STACK = 64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle

@@ -1,0 +1,191 @@
+"""A plan's guard, fitted to its model and its parties; what it spends, and who sees what through it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..accounting import Account, Release, discrete, distributed_multiplier, noise_for
+from ..accounting.account import FILE
+from ..algorithms.plan import identify, mix, sample
+from ..algorithms.types import Batches, State
+from ..errors import BadParameter
+from ..guard import Clip, Guard, Layout, Noise, Quantize
+from ..guard.stage import source
+from ..parameters import check
+from ..parties.ledger import Spend
+from ..task import Task
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+COARSE = 1024  # units in σ below which a discrete Gaussian is accounted by its Rényi divergence, which is exact to exp(−2π²σ²), and not by PLD
+LEAST = 2  # units in σ below which the grid is too coarse for either: exp(−2π²·4) is 5e-35
+
+
+def fit(p: Plan, task: Task, start: State) -> Guard | None:
+    """The plan's stages on this model, with the noise that its ε asks for; None without stages."""
+    if not p.guard:
+        return None
+    layout = layout_of(task, p, start)
+    noise = next((s for s in p.guard if isinstance(s, Noise)), None)
+    if noise is None or noise.multiplier is not None:
+        return _checked(p, _made(p, layout, p.guard))
+    assert noise.epsilon is not None
+    z = _needed(p, noise, "pld")
+    for again in range(20):
+        found = dataclasses.replace(noise, multiplier=z)
+        guard = _checked(p, _made(p, layout, tuple(found if s is noise else s for s in p.guard)))
+        r = release(p, guard)
+        if r.epsilon(p.rounds, noise.delta) <= noise.epsilon * (1 + 1e-9):
+            return guard
+        # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs a little more than a Gaussian would
+        z = _needed(p, noise, "rdp") if r.accountant == "rdp" and not again else 1.01 * z
+    raise BadParameter(f"guard: no noise makes {p.rounds} rounds cost at most ε = {noise.epsilon:g} on this grid. Give Quantize more bits.")
+
+
+def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
+    most = p.per_round if p.sampling == "fixed" else len(p.fed)
+    heaviest = float(p.fed.train.sizes.max()) if getattr(p.algorithm, "weighted", True) else 1.0
+    return Guard(stages, layout, most, float(p.per_round), heaviest, p.seed, p.secret_seed)
+
+
+def _checked(p: Plan, guard: Guard) -> Guard:
+    """Every stage has looked at what it gets; what is left to ask is whether the grid carries the noise."""
+    if guard.noise is not None:
+        check(release(p, guard))
+    return guard
+
+
+def _needed(p: Plan, noise: Noise, how: str) -> float:
+    """The multiplier of the clipping norm for the ε of the whole run."""
+    assert noise.epsilon is not None
+    if noise.placement == "distributed":
+        return 1 / math.sqrt(2 * discrete.rho_of(noise.epsilon, noise.delta) / p.rounds)
+    kind = "everyone" if noise.placement == "local" else sampling_of(p)
+    far = 2 if noise.placement == "local" or kind == "fixed" else 1
+    how = "rdp" if noise.accountant == "rdp" or kind == "fixed" else how
+    rate = p.per_round / len(p.fed) if kind != "everyone" else 1.0
+    return far * noise_for(epsilon=noise.epsilon, delta=noise.delta, sampling_rate=rate, steps=p.rounds, accountant=how,
+                           sampling="fixed" if kind == "fixed" else "poisson")
+
+
+def layout_of(task: Task, p: Plan, start: State) -> Layout:
+    """Which vectors the algorithm's clients send: found by having it work on two rows of zeros, which are nobody's."""
+    x, y = task.x, task.y
+    blank = task.on(torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device), torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device))
+    state = p.algorithm.server_state(start["w"])
+    down = {**start, "round": torch.zeros((), device=x.device), **{k: state[k] for k in p.algorithm.sends}}
+    batches = Batches(*(t.to(x.device) for t in (torch.tensor([[0, 1]]), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.tensor(2.0))))
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        upload, _ = p.algorithm.local(blank, down, p.algorithm.client_state(start["w"]), batches)
+    shapes = {k: tuple(v.shape) for k, v in upload.vectors.items()}
+    of_model = tuple(s.stop - s.start for s in task.parameters)
+    layers = tuple(n for shape in shapes.values() for n in (of_model if math.prod(shape) == task.dim else (math.prod(shape),)))
+    return Layout(shapes, tuple(k for k in shapes if k in down and tuple(down[k].shape) == shapes[k]), layers)
+
+
+# who takes part ----------------------------------------------------------------------------------------------------------------------
+
+
+def sampling_of(p: Plan) -> str:
+    return "everyone" if p.per_round >= len(p.fed) else p.sampling
+
+
+def chosen(p: Plan, number: int) -> np.ndarray:
+    """Who takes part in a round, as positions. Under noise nobody may be able to tell who did: then the operating system draws, not the job's seed."""
+    ids = identify(p.fed.parties)
+    if sampling_of(p) == "everyone":
+        return np.arange(len(ids))
+    if not any(isinstance(s, Noise) for s in p.guard):
+        if p.sampling == "fixed":
+            return sample(p.seed, number, ids, p.per_round)
+        return np.flatnonzero(mix(p.seed, number, 4, ids) % np.uint64(2**32) < np.uint64(2**32 * p.per_round // len(ids)))  # 4: another use than sample's
+    draw = source(p.secret_seed, "sampling", number)
+    if p.sampling == "poisson":
+        return np.flatnonzero(discrete.uniform(len(ids), len(ids), draw) < p.per_round)
+    return np.sort(np.argsort(discrete.uniform(2**62, len(ids), draw), kind="stable")[: p.per_round])
+
+
+# what it spends ----------------------------------------------------------------------------------------------------------------------
+
+
+def release(p: Plan, guard: Guard) -> Release:
+    """What one round gives away: the noise over how far two neighbours' sums lie apart, under the sampling really used."""
+    noise = guard.noise
+    assert noise is not None
+    assert noise.multiplier is not None
+    ring = guard.leaves()
+    units = (ring.own_noise or ring.noise) * ring.bound / ring.step
+    if units < LEAST:
+        raise BadParameter(f"guard: the noise is {units:.2g} units of Quantize's grid wide, and below {LEAST} its guarantee does not hold. Give Quantize more "
+                           "bits, or Noise a larger multiplier.")
+    kind = "everyone" if noise.placement != "central" else sampling_of(p)
+    if noise.placement == "distributed":
+        z = distributed_multiplier(noise.multiplier, units, ring.least, ring.dimension)
+        return Release(z, accountant="zcdp")
+    how = ("rdp" if units < COARSE or kind == "fixed" else "pld") if noise.accountant == "auto" else noise.accountant
+    if how == "pld" and units < COARSE:
+        raise BadParameter(f"guard: accountant is 'pld', and on Quantize's grid the noise is {units:.3g} units wide, for which PLD is not exact. "
+                           "Use accountant='rdp', or leave out Quantize.")
+    far = 2 if noise.placement == "local" or kind == "fixed" else 1  # an update exchanged for another lies up to two norms away
+    return check(Release(noise.multiplier / far, p.per_round / len(p.fed) if kind != "everyone" else 1.0, kind, how))
+
+
+def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Account | None:
+    """The run's account; in its directory, where there is one."""
+    if guard is None or guard.noise is None:
+        return None
+    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, left, None if out is None else out / FILE)
+
+
+def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
+    """The line of the ledger."""
+    noise, r = guard.noise, release(p, guard)
+    assert noise is not None
+    who = {"central": "whoever sees the models and their metrics, but not the server, which sees the updates it adds noise to",
+           "local": "the server and whoever sees what it sees",
+           "distributed": f"an honest-but-curious server and whoever sees the models, if at least {guard.leaves().least} clients of each sum are honest"}
+    unit = "client, exchanged for another" if r.sampling == "fixed" or noise.placement == "local" else "client, present or not"
+    share = f"{p.per_round} of {len(p.fed)} clients a round"
+    sampling = {"everyone": "no", "poisson": f"Poisson ({share} expected, drawn in secret)", "fixed": f"fixed-size ({share}, drawn in secret)"}[r.sampling]
+    seen = "" if not len(p.fed.held.index) else " Counts on held-out rows, where parties hold any back, are not covered."
+    return Spend(f"discrete Gaussian noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {r.accountant}",
+                 epsilon, noise.delta, unit, who[noise.placement], sampling, f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}")
+
+
+def reveals(guard: Guard) -> str:
+    """What the server learns from one upload."""
+    clip = next((s for s in guard.stages if isinstance(s, Clip)), None)
+    said = []
+    if clip is not None:
+        said.append(f"shortened to an L2 norm of {clip.norm:g}" if clip.quantile is None else "shortened to a norm that follows their quantile")
+    if guard.noise is not None and guard.noise.placement != "central":
+        said.append("with noise of the party's own" + (", its share of what the sum carries" if guard.noise.placement == "distributed" else ""))
+    if any(isinstance(s, Quantize) for s in guard.stages):
+        said.append(f"rounded to {guard.leaves().bits} bits")
+    what = ", ".join(said) or "as its guard leaves it"
+    if guard.hiding is not None:
+        return f"nothing about one party: its update, {what}, is hidden by {type(guard.hiding).__name__}; the sum of all is seen"
+    return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed else ", and its weight (its number of rows)")
+
+
+def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
+    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the clients would tell past it, and are dropped."""
+    counts, guard.events = guard.events, {}
+    said: dict[str, Any] = {} if guard.noise is not None else {k.replace(" ", "_"): n for k, n in counts.items()}
+    if "clip" in guard.state:
+        said["clip"] = float(guard.state["clip"])
+    return said if account is None else {**said, "epsilon": account.epsilon()}
+
+
+def stopped(accounts: list[Account | None], last: int, rounds: int) -> str:
+    """Why a run ends before its last round."""
+    a = next(a for a in accounts if a is not None and a.budget is not None)
+    return (f"stopped after round {last} of {rounds}: the next one would cost ε = {a.epsilon(a.spent + 1):.4g} at δ = {a.delta:g}, and the budget is "
+            f"{a.budget:g}. What was spent stays spent; a larger budget, or more noise, is for a new run.")

@@ -1,0 +1,107 @@
+"""tacit.plan: what a training run would let out, before anything runs. No row is trained on; the noise is found, the bytes are counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..algorithms.types import State
+from ..data.federation import Federation
+from ..guard import Guard, Noise
+from ..guard.guard import Layout
+from ..numbers import size
+from ..parameters import to_table
+from . import guarding
+from .plan import Plan, make_plan, make_task
+from .simulated import test_bytes, wire_bytes
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run would do: who sees what, what it spends, what it sends."""
+
+    sees: list[dict[str, str]]
+    spends: dict[str, Any] | None
+    bytes_up: int  # of one party in a round
+    bytes_down: int
+    rounds: int
+    parties: int
+    per_round: int
+    tolerated: int  # parties that may drop out of a round
+    guard: list[dict[str, Any]]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.parties} parties, {self.per_round} a round, {self.rounds} rounds"]
+        lines += [f"{s['party']} sees: {s['what']}" for s in self.sees]
+        if self.spends is None:
+            lines.append("no differential privacy: what the models say about any one client is not bounded")
+        else:
+            s = self.spends
+            budget = "" if s["budget"] is None else f" (budget {s['budget']:g})"
+            lines += [f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g}{budget} for each {s['unit']}, after {s['rounds']} rounds",
+                      f"  by {s['mechanism']}", f"  against {s['adversary']}", f"  assuming {s['sampling']} sampling", f"  {s['note']}"]
+        lines.append(f"each party and round: {size(self.bytes_up)} up, {size(self.bytes_down)} down")
+        lines.append(f"dropouts tolerated in a round: {self.tolerated} of {self.per_round}")
+        return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+
+
+def plan(fed: Federation, **told: Any) -> Outlook:
+    """Takes what `tacit.train` takes, refuses what it would refuse, and says what it would let out. Nothing is trained and nothing is written."""
+    ignored = {k: v for k, v in told.items() if k not in ("out", "resume", "data_job", "watch")}
+    p = make_plan(fed, **ignored)
+    task = make_task(p)
+    start = task.initial()
+    guard = guarding.fit(p, task, start)
+    layout = guarding.layout_of(task, p, start) if guard is None else guard.layout
+    up = _blank(layout) if guard is None else guard.blank()
+    state = p.algorithm.server_state(start["w"])
+    sent = {**start, "round": torch.zeros(()), **{k: state[k] for k in p.algorithm.sends}, **({} if guard is None else guard.sent())}
+    down_bytes, up_bytes = wire_bytes(1, {k: v.cpu() for k, v in sent.items()}, up)
+    notes = list(p.fed.notes)
+    spends, rounds = None, p.rounds
+    account = guarding.account(p, guard, None, p.rounds)
+    if guard is not None and account is not None:
+        rounds = account.allowed
+        line = guarding.spend(p, guard, rounds, account.epsilon(rounds))
+        spends = {**dataclasses.asdict(line), "rounds": rounds, "budget": account.budget, "multiplier": account.release.multiplier}
+        if rounds < p.rounds:
+            notes.append(f"the budget ends the run after round {rounds} of {p.rounds}.")
+        if guard.noise is not None and guard.noise.delta > 1 / len(p.fed):
+            notes.append(f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may give one of them away whole.")
+    if p.secret_seed is not None:
+        notes.append("NOT PRIVATE: secret_seed makes every secret replayable.")
+    return Outlook(_sees(p, guard, start), spends, up_bytes, down_bytes, rounds, len(p.fed), p.per_round, _tolerated(p, guard),
+                   [to_table(s) for s in (p.guard if guard is None else guard.stages)], notes)
+
+
+def _blank(layout: Layout) -> State:
+    return {k: torch.zeros(shape) for k, shape in layout.shapes.items()}
+
+
+def _tolerated(p: Plan, guard: Guard | None) -> int:
+    """How many of a round's parties may stay away without the round failing: those that the hiding stage allows; without one, and over messages, none
+    unless a deadline is given where parties meet."""
+    return 0 if guard is None or guard.hiding is None else p.per_round - guard.hiding.survivors(p.per_round)
+
+
+def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
+    from ..protocols.rounds import Down, Tested, Upload
+
+    noise = next((s for s in p.guard if isinstance(s, Noise)), None)
+    seen = [{"party": "the server", "what": Upload.reveals if guard is None else guarding.reveals(guard)}]
+    if guard is not None and guard.hiding is not None:
+        least = guard.hiding.survivors(p.per_round)
+        seen.append({"party": "the server", "what": f"the sum of at least {least} updates" + (", with their noise in it" if noise is not None and
+                     noise.placement == "distributed" else ", to which it adds noise" if noise is not None else "")})
+    if len(p.fed.held.index):
+        _, tested = test_bytes(start, p.fed.classes)
+        seen.append({"party": "the server", "what": f"{Tested.reveals} ({size(tested)} each time it asks)"})
+    seen.append({"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")})
+    return seen
