@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from .hierarchies import STAR, spelling
+from .encoded import column_codes
+from .hierarchies import STAR
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -56,13 +57,12 @@ def columns_of(frame: DataFrame, columns: Sequence[str] | str | None, name: str,
 
 
 def numbered(column: Series) -> tuple[np.ndarray, list[str]]:
-    """A column as numbers, and the text each number stands for (39, 39.0 and "39" are one value; null is one)."""
-    import pandas as pd
-
-    codes, kinds = pd.factorize(column, use_na_sentinel=False)
-    words = [spelling(v) for v in kinds.tolist()]
-    same, texts = pd.factorize(np.array(words, dtype=object))
-    return same[codes].astype(np.int64), [str(t) for t in texts]
+    """A column as numbers, and the text each number stands for (39, 39.0 and "39" are one value; null is one); only values that occur have one."""
+    codes, words = column_codes(column)
+    there = np.flatnonzero(np.bincount(codes, minlength=len(words)))
+    rank = np.zeros(len(words), dtype=np.int64)
+    rank[there] = np.arange(len(there))
+    return rank[codes], [words[i] for i in there]
 
 
 def joined(key: np.ndarray, kinds: int, codes: np.ndarray, more: int) -> tuple[np.ndarray, int]:
