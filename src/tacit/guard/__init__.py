@@ -2,6 +2,7 @@
 
 from .clip import Clip
 from .counts import Laplace, RandomizedResponse
+from .encrypt import Encrypt
 from .guard import Guard, Layout, as_stages, must_see_each
 from .lazy import Lazy
 from .lightsecagg import LightSecAgg
@@ -12,7 +13,7 @@ from .sparsify import Sparsify
 from .stage import Clients, Form, Stage
 
 ALL: dict[str, type[Stage]] = {"Lazy": Lazy, "Sparsify": Sparsify, "Clip": Clip, "Noise": Noise, "Quantize": Quantize,
-                             "SecAgg": SecAgg, "LightSecAgg": LightSecAgg}
+                             "SecAgg": SecAgg, "LightSecAgg": LightSecAgg, "Encrypt": Encrypt}
 
-__all__ = ["ALL", "Clients", "Clip", "Form", "Guard", "Laplace", "Layout", "Lazy", "LightSecAgg", "Noise", "Quantize", "RandomizedResponse", "SecAgg",
-           "Sparsify", "Stage", "as_stages", "must_see_each"]
+__all__ = ["ALL", "Clients", "Clip", "Encrypt", "Form", "Guard", "Laplace", "Layout", "Lazy", "LightSecAgg", "Noise", "Quantize", "RandomizedResponse",
+           "SecAgg", "Sparsify", "Stage", "as_stages", "must_see_each"]

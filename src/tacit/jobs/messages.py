@@ -25,6 +25,7 @@ from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..task import Task
 from .guarding import chosen, fit, reveals
+from .hiding import hidden_sum
 from .plan import Plan
 from .simulated import Simulated, wire_bytes
 
@@ -51,6 +52,8 @@ class Parties:
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
+        self.hidden = hidden_sum(p, self.guard)
+        self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         self.fresh = p.algorithm.client_state(starts[0]["w"]) | ({} if self.guard is None else self.guard.client_state())
         self.kept = {name: self.fresh for name in p.fed.parties}
@@ -88,15 +91,20 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)]
 
-        def merge(r: int, ups: dict[str, tuple[float, State]]) -> None:
-            took_part[:] = ups
-            down, counted = self.down(r), float(len(ups))
-            self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
-            if self.guard is None:
-                mean = {k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()}
+        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed) -> None:
+            took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
+            down, counted = self.down(r), float(len(took_part))
+            there = {k: v.to(self.task.x.device) for k, v in down.items()}
+            if isinstance(ups, protocol.Summed):
+                assert self.guard is not None
+                self.sizes = wire_bytes(r + 1, down, {})[0], self._sent_up() // len(took_part)
+                mean = self.guard.back(ups.total, counted, there, r)
             else:
-                mean = self.guard.take(ups, {k: v.to(self.task.x.device) for k, v in down.items()}, r)
-                counted = self.guard.expected if self.guard.noise is not None else counted
+                self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
+                mean = ({k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()} if self.guard is None
+                        else self.guard.take(ups, there, r))
+            if self.guard is not None and self.guard.noise is not None:
+                counted = self.guard.expected
             buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
             state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
             w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / len(names)))
@@ -117,7 +125,7 @@ class Parties:
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.down, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   **network)
+                                   hidden=self.hidden, **network)
 
         self.perform(start)
 
@@ -142,15 +150,21 @@ class Parties:
                 weight, vectors, self.kept[name] = mine.local(r, down, self.kept[name])
                 return weight, vectors
 
-            return lambda me: protocol.client(me, local, mine.test, boss=SERVER)
+            return lambda me: protocol.client(me, local, mine.test, boss=SERVER, hidden=self.hidden)
 
         clients = {name: program(name, client(k, name)) for k, name in enumerate(p.fed.parties)}
         InProcess(seed=p.seed).run_sync({SERVER: program(SERVER, server), **clients})
 
+    def _sent_up(self) -> int:
+        """Bytes of all the messages of a hidden sum that reached the server in this round."""
+        before, self.heard = self.heard, sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind != protocol.Tested.kind)
+        return self.heard - before
+
     def _metrics(self, r: int, answers: dict[str, State]) -> dict[str, Any]:
         p = self.plan
         came = [name for name in p.fed.parties if name in answers]
-        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [Counts(**answers[n]) for n in came], p.fed.classes)
+        counts = [Counts(**answers[name]) for name in came]
+        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes)
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
             found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}

@@ -32,7 +32,7 @@ from ..errors import BadData, ProtocolError
 from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Party
-from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, hear, ideal
+from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, hear, ideal, some_of
 
 __all__ = ["Terms", "client", "ideal", "server"]
 
@@ -79,6 +79,9 @@ class Terms:
     def bits(self) -> int:
         return (2 * self.parties * self.bound).bit_length()
 
+    def fits(self, names: Sequence[str]) -> None:
+        some_of(names, self.parties, self.enough)
+
     @property
     def enough(self) -> int:
         return max(2, math.ceil(self.threshold * self.parties))
@@ -123,12 +126,12 @@ def _line(about: bytes, maker: str, maker_key: bytes, other: str, other_key: byt
     return bind(about, "channel", maker, maker_key, other, other_key)
 
 
-async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None) -> Outcome:
-    """The sum of those that stayed up to their upload. `within`: seconds for each step, after which whoever has not answered is dropped."""
-    if len(names) != terms.parties or len(set(names)) < len(names):
-        raise bad("Encrypt", "the parties of a round", list(names)[:8], f"{terms.parties} different names, as in the terms")
+async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None) -> Outcome:
+    """The sum of those that stayed up to their upload. `within`: seconds for each step, after which whoever has not answered is dropped; `first`: for the first
+    step, before which clients may still be at work on their vectors."""
+    terms.fits(names)
     steps = Steps(me, terms.enough, within)
-    there = await steps.ask(names, AdvertisedKeys, "key exchange", lambda _, m: len(m.channel) == PUBLIC)
+    there = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC)
 
     everyone = {name: (m.channel, b"", b"") for name, m in there.items()}
     for maker in list(there):
@@ -158,8 +161,8 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
         opened |= {name: m.total for name, m in came.items()}
     if not opened:
         raise await steps.abort(names, "opening: nobody that holds the key is left")
-    first = next(iter(opened.values()))
-    if not all(torch.equal(first, other) for other in opened.values()):
+    one = next(iter(opened.values()))
+    if not all(torch.equal(one, other) for other in opened.values()):
         raise await steps.abort(names, f"opening: {' and '.join(map(repr, opened))} do not say the same sum; one of them is wrong")
     await me.send([name for name in ups if steps.dropped.get(name) != "opening"], SumMade())
-    return Outcome(first.to(torch.int64), tuple(ups), steps.dropped)
+    return Outcome(one.to(torch.int64), tuple(ups), steps.dropped)

@@ -51,6 +51,7 @@ from .secagg import (
     hear,
     ideal,
     opened,
+    some_of,
 )
 
 __all__ = ["Terms", "client", "ideal", "server"]
@@ -77,6 +78,9 @@ class Terms:
                       f"must stay and {self.private} may collude", "Raise threshold or lower colluding.")
         if 2 * self.parties * self.bound >= field.Q:
             raise bad("LightSecAgg", "the range of a sum", f"±{self.parties * self.bound}", "below 2^31, half of its field", "Quantize to at most 31 bits.")
+
+    def fits(self, names: Sequence[str]) -> None:
+        some_of(names, self.parties, self.enough)
 
     @property
     def enough(self) -> int:
@@ -142,12 +146,12 @@ async def client(me: Party, values: Tensor, terms: Terms, boss: str = "server") 
     return True
 
 
-async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None) -> Outcome:
-    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped."""
-    if len(names) != terms.parties or len(set(names)) < len(names):
-        raise bad("LightSecAgg", "the parties of a round", list(names)[:8], f"{terms.parties} different names, as in the terms")
+async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None) -> Outcome:
+    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped; `first`: for the first
+    step, before which clients may still be at work on their vectors."""
+    terms.fits(names)
     steps = Steps(me, terms.enough, within)
-    n1 = await steps.ask(names, AdvertisedKeys, "key exchange", lambda _, m: len(m.channel) == PUBLIC)
+    n1 = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC)
     await me.send(n1, RoundKeys({v: (m.channel, b"", b"") for v, m in n1.items()}))
     n2 = await steps.ask(n1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(n1) - {name})
     for name in n2:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
@@ -91,6 +92,13 @@ class Sum(Protocol):
         """Take part with what `local` gave."""
 
 
+SESSION = "session"  # in Down, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of its own
+
+
+def _tag(r: int, session: Tensor) -> str:
+    return f"round {r} {bytes(session.tolist()).hex()}"
+
+
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
 
 
@@ -144,14 +152,14 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     async def conceal(r: int, names: Sequence[str], add: Sum) -> Summed:
         asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
-        with me.scope(f"round {r}") as here:
-            message = Down(r, down(r))
+        session = torch.frombuffer(bytearray(me.secret.bytes(8)), dtype=torch.uint8)
+        message = Down(r, down(r) | {SESSION: session})
+        with me.scope(_tag(r, session)) as here:
             if door is not None:
                 door.asks(asked, message)
+                door.asks((), message)  # whoever comes back within the round waits for the next: its keys are gone
             await me.send(asked, message)
             total, included, gone = await add.server(here, r, asked, within)
-            if door is not None:
-                door.asks((), message)
         if left_out or gone:
             dropped(r, left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()})
         return Summed(total, included)
@@ -184,9 +192,14 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
             return
         r = message.round
         if isinstance(message, Down):
-            weight, vectors = local(r, message.vectors)
-            with me.scope(f"round {r}") as here:
-                await (here.send(boss, Upload(weight, vectors)) if hidden is None else hidden.client(here, r, vectors, boss))
+            given = dict(message.vectors)
+            if hidden is None:
+                await me.scope(f"round {r}").send(boss, Upload(*local(r, given)))
+            else:
+                if SESSION not in given:
+                    raise ProtocolError(f"party {me.name!r} hides its updates, and the server asks for them in the clear. Do both run the same job?")
+                with me.scope(_tag(r, given.pop(SESSION))) as here:
+                    await hidden.client(here, r, local(r, given)[1], boss)
         else:
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:

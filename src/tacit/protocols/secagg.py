@@ -107,6 +107,9 @@ class Terms:
         if self.adversary == "active" and self.neighbours is not None:
             raise bad("SecAgg", "neighbours", self.neighbours, "None against an active server, which would choose a client's neighbours to suit itself")
 
+    def fits(self, names: Sequence[str]) -> None:
+        some_of(names, self.parties, self.enough)
+
     @property
     def width(self) -> int:
         return ring.width_for(self.parties, self.bound)
@@ -276,14 +279,14 @@ def pair(about: bytes, u: str, key_u: bytes, v: str, key_v: bytes) -> bytes:
 # the server ----------------------------------------------------------------------------------------------------------------------
 
 
-async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None) -> Outcome:
-    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped."""
-    if len(names) != terms.parties or len(set(names)) < len(names):
-        raise bad("SecAgg", "the parties of a round", list(names)[:8], f"{terms.parties} different names, as in the terms")
+async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None) -> Outcome:
+    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped; `first`: for the first
+    step, before which clients may still be at work on their vectors."""
+    terms.fits(names)
     about, steps = terms.context(me), Steps(me, terms.enough, within)
     t = terms.shares
 
-    u1 = await steps.ask(names, AdvertisedKeys, "key exchange", lambda _, m: len(m.channel) == len(m.mask) == PUBLIC)
+    u1 = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == len(m.mask) == PUBLIC)
     around = neighbourhoods(list(u1), terms.neighbours, me.secret.bytes)
     for name in u1:
         await me.send(name, RoundKeys({v: (u1[v].channel, u1[v].mask, u1[v].signature) for v in around[name]}))
@@ -330,6 +333,13 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     return Outcome(torch.from_numpy(ring.lift(total, terms.width)), tuple(u3), steps.dropped)
 
 
+def some_of(names: Sequence[str], parties: int, enough: int) -> None:
+    """Fewer than the terms say may be asked: those that are not there count as dropped."""
+    if not enough <= len(names) <= parties or len(set(names)) < len(names):
+        raise ProtocolError(f"{len(names)} parties are asked for a secure sum ({', '.join(map(repr, names[:8]))}); agreed were at most {parties}, all "
+                            f"different, of whom {enough} must stay. Wait for more parties, or lower the threshold.")
+
+
 class Steps:
     """Asking many, and going on with those that answer."""
 
@@ -338,10 +348,10 @@ class Steps:
         self.dropped: dict[str, str] = {}
 
     async def ask(self, names: Iterable[str], kind: Any, step: str, valid: Callable[[str, Any], bool] = lambda name, message: True,
-                  enough: int | None = None) -> Gathered[Any]:
+                  enough: int | None = None, within: float | None = None) -> Gathered[Any]:
         """One message of each; whoever is late, or says what cannot be, is out of this round. Too few left: the round is aborted."""
         names = list(names)
-        got = await self.me.gather(names, kind, at_least=0, within=self.within)
+        got = await self.me.gather(names, kind, at_least=0, within=self.within if within is None else within)
         late = [name for name in names if name not in got]
         wrong = [name for name in got if not valid(name, got[name])]
         for name in (*late, *wrong):
