@@ -1,0 +1,15 @@
+"""Computing on secret shares: neither the input nor the model is shown.
+
+    x = tacit.mpc.share(torch.tensor([1.0, -2.0]), parties=2)
+    (x * x + 1).relu().open()
+
+`ring` real numbers as words · `share` splitting them · `dealer` correlated randomness · `beaver` products · `truncate` · `compare` · `functions` ·
+`model` networks · `tensor` the facade. Parties are semi-honest and do not collude with the dealer.
+"""
+
+from __future__ import annotations
+
+from .ring import Fixed
+from .tensor import Shared, share
+
+__all__ = ["Fixed", "Shared", "share"]

@@ -1,0 +1,211 @@
+"""Correlated randomness from a dealer: a party that sees no share and no opening, and must not work with any party that does.
+
+    dealer                                       computing party i of n
+      |--- TapeKey(k_i) --------------------------->|   once, to each: its shares of everything random are on this tape
+      |--- Corrections(c − Σ_{i<n−1} c_i) --------->|   to the last party only: what makes the products come out right
+
+A request has *free* parts (uniform: the sum, or for bits the exclusive or, of what lies on the n tapes) and *fixed* parts, which follow from the free ones.
+All parties but the last read their shares of both from the tape; the last gets the difference. Nobody asks for anything: requests follow from what will
+be computed, and a rehearsal of the same program without numbers (`plan`) lists them. So dealing can be done hours before, and kept in a file.
+
+Learns: the dealer nothing but the plan. A party's view is uniform words. Trust: dealer and parties do not collude; each follows the protocol (semi-honest).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BadRun, ProtocolError
+from ..parties.message import Message
+from ..parties.party import Party
+from .tape import KEY, Tape
+
+if TYPE_CHECKING:
+    from .seat import Seat
+
+Parts = dict[str, tuple[tuple[int, ...], torch.dtype]]  # uint8 holds bits, shared by exclusive or; wider words are shared by addition
+
+
+class TapeKey(Message, reveals="a random key of the dealer's: the receiver's shares of masks, and nothing of anybody's data"):
+    key: bytes
+
+
+class Corrections(Message, reveals="one share of random products: uniform words"):
+    values: list[Tensor]
+
+
+class Request:
+    """One piece of correlated randomness. `holder`: the free parts are this party's alone, the others' shares are 0."""
+
+    holder: int | None = None
+
+    def free(self) -> Parts:
+        raise ProtocolError(f"{type(self).__name__} does not say what it draws.")
+
+    def fixed(self) -> Parts:
+        return {}
+
+    def make(self, free: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The fixed parts; `masks` are those that stay."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Mask(Request):
+    """A mask that stays: what it hides is opened once under it, and multiplied often."""
+
+    name: str
+    shape: tuple[int, ...]
+    holder: int | None = None
+
+    def free(self) -> Parts:
+        return {"b": (self.shape, torch.int64)}
+
+    def make(self, free: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.name in masks:
+            raise ProtocolError(f"mask {self.name!r} is dealt twice; one mask hides one value only.")
+        masks[self.name] = free["b"]
+        return {}
+
+
+def join(parts: list[Tensor]) -> Tensor:
+    made = parts[0].clone()
+    for part in parts[1:]:
+        made = made ^ part if made.dtype is torch.uint8 else made.add_(part)
+    return made
+
+
+async def dealer(me: Party, parties: tuple[str, ...], requests: Iterable[Request], device: str = "cpu") -> None:
+    """1. a fresh key to each;  2. for each request: read the tapes, make the fixed parts, send the last party what is missing."""
+    tapes = []
+    for name in parties:
+        key = me.secret.bytes(KEY)
+        await me.send(name, TapeKey(key))
+        tapes.append(Tape(key))
+    masks: dict[str, Tensor] = {}
+    for request in requests:
+        read = [{name: tape.draw(shape, dtype).to(device) for name, (shape, dtype) in _on_tape(request, rank, len(parties)).items()}
+                for rank, tape in enumerate(tapes)]
+        free = {name: join([r[name] for r in read if name in r]) for name in request.free()}
+        made = request.make(free, masks)
+        missing = []
+        for name, (shape, dtype) in request.fixed().items():
+            there = [r[name] for r in read[:-1]]
+            value = made[name].to(dtype).reshape(shape)
+            missing.append((value ^ join(there) if dtype is torch.uint8 else value - join(there)) if there else value)
+        if missing:
+            await me.send(parties[-1], Corrections([m.cpu() for m in missing]))
+
+
+def _on_tape(request: Request, rank: int, parties: int) -> Parts:
+    """What this party reads from its tape, in order."""
+    free = request.free() if request.holder in (None, rank) else {}
+    return free if rank == parties - 1 else {**free, **request.fixed()}
+
+
+class Stock:
+    """A computing party's side of the dealing: shares in the order of the plan, each used once."""
+
+    def __init__(self, tape: Tape, rank: int, parties: int, corrections: Callable[[], Awaitable[list[Tensor]]], device: str = "cpu"):
+        self.tape, self.rank, self.parties, self.corrections, self.device = tape, rank, parties, corrections, device
+        self.used = 0
+
+    @classmethod
+    async def live(cls, me: Party, rank: int, parties: int, dealer: str, device: str = "cpu") -> Stock:
+        """While the dealer works."""
+        key = (await me.recv(dealer, TapeKey)).key
+
+        async def receive() -> list[Tensor]:
+            return (await me.recv(dealer, Corrections)).values
+
+        return cls(Tape(key), rank, parties, receive, device)
+
+    async def take(self, request: Request) -> dict[str, Tensor]:
+        self.used += 1
+        got = {name: self.tape.draw(shape, dtype) for name, (shape, dtype) in _on_tape(request, self.rank, self.parties).items()}
+        for name, (shape, dtype) in request.free().items():
+            if name not in got:
+                got[name] = torch.zeros(shape, dtype=dtype)
+        fixed = request.fixed()
+        if fixed and self.rank == self.parties - 1:
+            values = await self.corrections()
+            if [(tuple(v.shape), v.dtype) for v in values] != list(fixed.values()):
+                raise ProtocolError(f"the dealer's corrections number {self.used} do not fit {type(request).__name__}. Dealer and parties must "
+                                    "rehearse the same program; deal anew.")
+            got |= dict(zip(fixed, values))
+        return {name: value.to(self.device) for name, value in got.items()}
+
+
+async def fetch(me: Party, rank: int, parties: int, dealer: str, requests: Iterable[Request], path: Path) -> Path:
+    """The offline phase: keep what the dealer sends in a file, for `stored` to use once."""
+    from safetensors.torch import save_file
+
+    key = (await me.recv(dealer, TapeKey)).key
+    kept = {"key": torch.frombuffer(bytearray(key), dtype=torch.uint8), "place": torch.tensor([rank, parties])}
+    if rank == parties - 1:
+        for i in range(sum(bool(r.fixed()) for r in requests)):
+            for j, value in enumerate((await me.recv(dealer, Corrections)).values):
+                kept[f"{i}.{j}"] = value
+    path.touch(mode=0o600)
+    save_file(kept, path)
+    return path
+
+
+def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
+    """Open a file of `fetch`. It is emptied first: masks used twice would give away differences of what they hide."""
+    from safetensors.torch import load
+
+    try:
+        data = path.read_bytes()
+        kept = load(data) if data else {}
+    except FileNotFoundError:
+        raise BadRun(f"there is no stock of correlated randomness at {path}. Run the offline phase first.") from None
+    except Exception as error:  # safetensors has its own error, without a base worth naming
+        raise BadRun(f"{path} is no stock of correlated randomness: {error}. Run the offline phase again.") from None
+    if not kept:
+        raise BadRun(f"the stock at {path} was used already; a mask hides one value only. Run the offline phase again.")
+    if kept["place"].tolist() != [rank, parties]:
+        raise BadRun(f"the stock at {path} was dealt to party {kept['place'][0]} of {kept['place'][1]}, not {rank} of {parties}.")
+    path.write_bytes(b"")
+    queue: deque[list[Tensor]] = deque()
+    for name in sorted((k for k in kept if "." in k), key=lambda k: tuple(map(int, k.split(".")))):
+        if name.endswith(".0"):
+            queue.append([])
+        queue[-1].append(kept[name])
+
+    async def next_one() -> list[Tensor]:
+        if not queue:
+            raise BadRun(f"the stock at {path} is used up: more is computed than was planned. Run the offline phase for the whole plan.")
+        return queue.popleft()
+
+    return Stock(Tape(bytes(kept["key"].numpy())), rank, parties, next_one, device)
+
+
+class Rehearsal(Stock):
+    """Notes what is asked for and gives shapes without numbers."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def take(self, request: Request) -> dict[str, Tensor]:
+        self.requests.append(request)
+        return {name: torch.empty(shape, dtype=dtype, device="meta") for name, (shape, dtype) in {**request.free(), **request.fixed()}.items()}
+
+
+def plan(program: Callable[[Seat], Awaitable[Any]], **options: Any) -> list[Request]:
+    """The requests of a program: it is run alone on torch's meta device, where tensors have shapes and no numbers."""
+    from .seat import Seat
+
+    rehearsal = Rehearsal()
+    steps = program(Seat(None, 0, ("rehearsal",), rehearsal, device="meta", **options)).__await__()
+    for _ in steps:
+        raise ProtocolError("a rehearsed program waits for a message; only openings may stand in it.")
+    return rehearsal.requests
+

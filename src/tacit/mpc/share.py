@@ -1,0 +1,29 @@
+"""Additive secret sharing. A secret x in Z_2^64 is x_0 + x_1 + … + x_{n−1}: all but one share are uniform words, the last is what is missing.
+
+Any n − 1 shares are uniform and independent of x; all n add up to it. Sums are made share by share: 7 = 3 + 4, 6 = 1 + 5 and −2 between three parties
+give shares of 11, and nobody has said a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..parties.secret import Secret
+from .tape import KEY, Tape
+
+
+def split(x: Tensor, parties: int, secret: Secret) -> list[Tensor]:
+    """1. x_i ← uniform for i < n − 1, from a fresh key;  2. x_{n−1} = x − Σ x_i."""
+    tape = Tape(secret.bytes(KEY))
+    random = [tape.draw(tuple(x.shape)).to(x.device) for _ in range(parties - 1)]
+    return [*random, x - total(random)] if random else [x.clone()]
+
+
+def total(shares: Sequence[Tensor]) -> Tensor:
+    """Σ x_i modulo 2^64."""
+    made = shares[0].clone()
+    for share in shares[1:]:
+        made += share
+    return made

@@ -1,0 +1,47 @@
+"""A table of parties for tests: run one step on shares of the operands, and look at what comes out and who saw what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tacit.mpc.dealer import Stock, dealer, plan
+from tacit.mpc.ring import Fixed
+from tacit.mpc.seat import Seat
+from tacit.mpc.share import split, total
+from tacit.parties import Ledger
+from tacit.parties.conformance import Tap
+from tacit.parties.secret import Secret
+from tacit.runtimes import InProcess
+
+
+def play(step: Callable[..., Awaitable[Any]], *operands: Tensor, parties: int = 2, fixed: Fixed | None = None, debug: bool = False,
+         ledger: Ledger | None = None, tap: Tap | None = None, seats: list[Seat] | None = None) -> list[Any]:
+    """What each party's step returned; operands are ring values, shared freshly."""
+    fixed = fixed or Fixed()
+    names = tuple(f"party {i}" for i in range(parties))
+    shares = [split(x, parties, Secret()) for x in operands]
+    requests = plan(lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]), fixed=fixed)
+
+    def program(rank: int) -> Any:
+        async def party(me):
+            seat = Seat(me, rank, names, await Stock.live(me, rank, parties, "dealer"), fixed, debug=debug)
+            if seats is not None:
+                seats.append(seat)
+            return await step(seat, *[s[rank] for s in shares])
+        return party
+
+    async def deal(me):
+        await dealer(me, names, requests)
+
+    programs = {**{name: program(i) for i, name in enumerate(names)}, "dealer": deal}
+    made = InProcess().run_sync(tap.on(programs) if tap is not None else programs, ledger=ledger)
+    return [made[name] for name in names]
+
+
+def value(step: Callable[..., Awaitable[Tensor]], *operands: Tensor, **options: Any) -> Tensor:
+    """The ring value whose shares the step returned."""
+    return total(play(step, *operands, **options))

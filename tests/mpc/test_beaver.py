@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from at_table import play, value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import PartyFailed, ProtocolError
+from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, keep, product, square, times_kept
+from tacit.mpc.dealer import Mask, Stock, dealer, fetch, plan, stored
+from tacit.mpc.seat import Seat
+from tacit.mpc.share import split, total
+from tacit.mpc.tape import Tape
+from tacit.parties import Ledger
+from tacit.parties.secret import Secret
+from tacit.runtimes import InProcess
+
+WORD = st.integers(-(2**63), 2**63 - 1)
+
+
+class Given:
+    """A stock that holds one triple, written down."""
+
+    def __init__(self, **parts):
+        self.parts = {name: torch.tensor([v]) for name, v in parts.items()}
+
+    async def take(self, request):
+        return self.parts
+
+
+def test_the_worked_example():
+    """x = 5 = 3 + 2, y = 6 = 4 + 2; a = 10 = 3 + 7, b = 15 = 5 + 10, c = 150 = 50 + 100.
+
+    e = 5 − 10 = −5, f = 6 − 15 = −9
+    z_A = 50 + (−5)·5 + 3·(−9) + (−5)(−9) = 43
+    z_B = 100 + (−5)·10 + 7·(−9)          = −13      z = 30
+    """
+    opened = {}
+
+    def party(rank, x, y, stock):
+        async def program(me):
+            seat = Seat(me, rank, ("A", "B"), stock)
+            listen = seat.open
+
+            async def noting(kind, *shares):
+                opened[me.name] = [int(v) for v in await listen(kind, *shares)]
+                return [torch.tensor([v]) for v in opened[me.name]]
+
+            seat.open = noting
+            return int(await product(seat, torch.tensor([x]), torch.tensor([y])))
+        return program
+
+    made = InProcess().run_sync({"A": party(0, 3, 4, Given(a=3, b=5, c=50)), "B": party(1, 2, 2, Given(a=7, b=10, c=100))})
+    assert opened == {"A": [-5, -9], "B": [-5, -9]}
+    assert made == {"A": 43, "B": -13}
+    assert sum(made.values()) == 30
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.tuples(WORD, WORD), min_size=1, max_size=4), st.integers(2, 5))
+def test_products_are_exact_in_the_ring(pairs, parties):
+    x, y = (torch.tensor(v) for v in zip(*pairs))
+    assert torch.equal(value(product, x, y, parties=parties), x * y)
+    assert torch.equal(value(square, x, parties=parties), x * x)
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+@pytest.mark.parametrize(("op", "x", "y"), [(MUL, (3, 1), (4,)), (MATMUL, (2, 3, 4), (4, 5)),
+                                            (Bilinear("conv2d", ((2, 1), (1, 0), (1, 1), 1)), (2, 3, 6, 5), (4, 3, 3, 2))])
+def test_every_bilinear_operation(op, x, y, parties):
+    rng = torch.Generator().manual_seed(3)
+    x, y = (torch.randint(-(2**63), 2**63 - 1, s, generator=rng) for s in (x, y))
+    assert torch.equal(value(lambda seat, x, y: product(seat, x, y, op), x, y, parties=parties), op(x, y))
+
+
+def test_a_product_takes_one_round_and_16_bytes_a_value_and_party():
+    seats = []
+    x = torch.arange(1000)
+    play(product, x, x, seats=seats)
+    assert [(c.rounds, c.bytes) for s in seats for c in s.costs.values()] == [(1, 16_000)] * 2
+
+
+def kept_run(weight, inputs, owner=0):
+    """Weights kept by their owner, and a matmul for each input: results and the ledger."""
+    shape, names, ledger = tuple(weight.shape), ("owner", "client"), Ledger()
+
+    async def step(seat, w, xs):
+        kept = await keep(seat, "w", shape, w, owner)
+        return [await times_kept(seat, x, kept, MATMUL) for x in xs]
+
+    requests = plan(lambda seat: step(seat, None, [torch.empty(x.shape, dtype=torch.int64, device="meta") for x in inputs]))
+    shares = [split(x, 2, Secret()) for x in inputs]
+
+    def program(rank):
+        async def party(me):
+            return await step(Seat(me, rank, names, await Stock.live(me, rank, 2, "helper")), weight if rank == owner else None, [s[rank] for s in shares])
+        return party
+
+    async def deal(me):
+        await dealer(me, names, requests)
+
+    made = InProcess().run_sync({"owner": program(0), "client": program(1), "helper": deal}, ledger=ledger)
+    return [total([a, b]) for a, b in zip(made["owner"], made["client"])], ledger
+
+
+def test_kept_weights_are_sent_once_and_multiplied_often():
+    rng = torch.Generator().manual_seed(5)
+    w = torch.randint(-(2**63), 2**63 - 1, (6, 2), generator=rng)
+    inputs = [torch.randint(-(2**63), 2**63 - 1, (3, 6), generator=rng) for _ in range(4)]
+    made, ledger = kept_run(w, inputs)
+    for got, x in zip(made, inputs):
+        assert torch.equal(got, x @ w)
+    assert [(s.party, s.count) for s in ledger.seen if s.kind == "MaskedWeights"] == [("client", 1)]
+    assert [s.count for s in ledger.seen if s.kind == "MaskedFactors"] == [4, 4]
+
+
+def test_one_mask_hides_one_value_only():
+    masks = {}
+    Mask("w", (1,)).make({"b": torch.ones(1)}, masks)
+    with pytest.raises(ProtocolError, match="mask 'w' is dealt twice; one mask hides one value only"):
+        Mask("w", (1,)).make({"b": torch.ones(1)}, masks)
+
+
+def test_each_triple_is_drawn_anew():
+    """Reusing a triple gives away x − x': two requests read different parts of the tape."""
+    import asyncio
+
+    stock = Stock(Tape(bytes(range(32))), 0, 2, None)
+    first, second = (asyncio.run(stock.take(Triple(MUL, (4,), (4,)))) for _ in range(2))
+    assert not any(torch.equal(first[k], second[k]) for k in "abc")
+    assert stock.used == 2
+
+
+def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
+    x, y = torch.tensor([7, -3]), torch.tensor([6, 5])
+    names = ("a", "b")
+
+    async def step(seat, x, y):
+        return await product(seat, await product(seat, x, y), y)
+
+    requests = plan(lambda seat: step(seat, *[torch.empty(2, dtype=torch.int64, device="meta")] * 2))
+
+    def offline(rank):
+        async def party(me):
+            return await fetch(me, rank, 2, "dealer", requests, tmp_path / f"{rank}.stock")
+        return party
+
+    async def deal(me):
+        await dealer(me, names, requests)
+
+    InProcess().run_sync({"a": offline(0), "b": offline(1), "dealer": deal})
+    assert (tmp_path / "0.stock").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "0.stock").stat().st_size < 400  # a key: its shares are on the tape
+    shares = split(x, 2, Secret()), split(y, 2, Secret())
+
+    def online(rank):
+        async def party(me):
+            return await step(Seat(me, rank, names, stored(tmp_path / f"{rank}.stock", rank, 2)), *[s[rank] for s in shares])
+        return party
+
+    made = InProcess().run_sync({"a": online(0), "b": online(1)})
+    assert torch.equal(total(list(made.values())), x * y * y)
+    with pytest.raises(PartyFailed, match="was used already; a mask hides one value only"):
+        InProcess().run_sync({"a": online(0), "b": online(1)})
+
+
+def test_a_stock_that_is_not_one_is_refused(tmp_path):
+    with pytest.raises(Exception, match="there is no stock of correlated randomness"):
+        stored(tmp_path / "none", 0, 2)
+    (tmp_path / "bad").write_bytes(b"hello")
+    with pytest.raises(Exception, match="is no stock of correlated randomness"):
+        stored(tmp_path / "bad", 0, 2)
+
+
+def test_parties_with_different_shapes_are_told_so():
+    names = ("a", "b")
+
+    def program(rank):
+        async def party(me):
+            x = torch.zeros(2 + rank, dtype=torch.int64)
+            return await product(Seat(me, rank, names, await Stock.live(me, rank, 2, "dealer")), x, x)
+        return party
+
+    async def deal(me):
+        await dealer(me, names, [Triple(MUL, (2,), (2,))])
+
+    with pytest.raises(PartyFailed, match=r"All parties must run the same program|must rehearse the same program"):
+        InProcess().run_sync({"a": program(0), "b": program(1), "dealer": deal})

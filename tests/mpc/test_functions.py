@@ -1,0 +1,107 @@
+"""Each function over its domain, held to the error its line in `functions.py` states; and outside, in debug mode, refused."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from at_table import play, value
+
+from tacit.errors import PartyFailed
+from tacit.mpc import functions as fn
+from tacit.mpc.ring import Fixed
+from tacit.parties import Ledger
+
+FIXED = Fixed()
+
+
+def grid(low, high, n=1500):
+    return FIXED.decode(FIXED.encode(torch.linspace(low, high, n, dtype=torch.float64)))
+
+
+def octave_grid(n=1500):
+    return FIXED.decode(FIXED.encode(torch.logspace(-10, 15, n, base=2, dtype=torch.float64)))
+
+
+def run(function, x, **options):
+    return FIXED.decode(value(function, FIXED.encode(x), **options))
+
+
+BOTH = torch.cat([octave_grid(), -octave_grid()])
+CASES = {
+    "reciprocal": (fn.reciprocal, BOTH, lambda x: 1 / x, lambda x: 2**-14 + 2**-14 / x.abs()),
+    "rsqrt": (fn.rsqrt, octave_grid(), lambda x: x**-0.5, lambda x: 2**-14 + 2**-13 / x.sqrt()),
+    "sqrt": (fn.sqrt, torch.cat([octave_grid(), torch.zeros(1, dtype=torch.float64)]), torch.sqrt, lambda x: 2**-13 + 2**-13 * x.sqrt()),
+    "log": (fn.log, octave_grid(), torch.log, lambda x: 2**-12 + 2**-16 / x),
+    "exp": (fn.exp, torch.cat([grid(-30, 10, 3000), torch.tensor([-1e6, -1000.0], dtype=torch.float64)]), torch.exp, lambda x: 2**-14 + 2**-15 * x.exp()),
+    "sigmoid": (fn.sigmoid, torch.cat([grid(-20, 20), torch.tensor([-1e5, 1e5], dtype=torch.float64)]), torch.sigmoid, lambda x: 2**-13 + 0 * x),
+    "tanh": (fn.tanh, grid(-12, 12), torch.tanh, lambda x: 2**-13 + 0 * x),
+    "gelu": (fn.gelu, torch.cat([grid(-8, 8), torch.tensor([-1e5, 1e5], dtype=torch.float64)]), torch.nn.functional.gelu, lambda x: 2**-12 + 0 * x),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_keeps_its_stated_error_over_its_domain(name):
+    function, x, true, bound = CASES[name]
+    assert ((run(function, x) - true(x)).abs() <= bound(x)).all()
+
+
+@pytest.mark.parametrize("name", ["reciprocal", "log", "sigmoid"])
+def test_three_parties_say_the_same(name):
+    function, x, true, bound = CASES[name]
+    assert ((run(function, x[::50], parties=3) - true(x[::50])).abs() <= bound(x[::50])).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 100])
+def test_softmax(n):
+    x = FIXED.decode(FIXED.encode(torch.randn(20, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 6))
+    made = run(fn.softmax, x)
+    assert (made - x.softmax(-1)).abs().max() <= 2**-12
+    down = FIXED.decode(value(lambda seat, v: fn.softmax(seat, v, 0), FIXED.encode(x.T)))
+    assert (down - x.softmax(-1).T).abs().max() <= 2**-12
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
+def test_layer_norm(spread):
+    x = FIXED.decode(FIXED.encode(spread * torch.randn(10, 4, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 3))
+    made = FIXED.decode(value(lambda seat, v: fn.layer_norm(seat, v, 2, 1e-5), FIXED.encode(x)))
+    wanted = torch.nn.functional.layer_norm(x, (4, 16))
+    assert ((made - wanted).abs() <= 2**-13 * (4 + wanted.abs()) * max(1, 1 / spread)).all()
+
+
+OUTSIDE = [("reciprocal", 2.0**-12), ("reciprocal", 0.0), ("reciprocal", 2.0**20), ("log", 0.0), ("log", -1.0), ("sqrt", -1.0), ("rsqrt", 0.0), ("exp", 12.0)]
+
+
+@pytest.mark.parametrize(("name", "x"), OUTSIDE)
+def test_outside_its_domain_debug_mode_fails_loudly(name, x):
+    """Peers return a number here and say nothing."""
+    ledger = Ledger()
+    with pytest.raises(PartyFailed, match=rf"{name}.* got values from .* its domain is .* silently wrong"):
+        play(CASES[name][0], FIXED.encode(torch.tensor([1.0, x])), debug=True, ledger=ledger)
+    assert any("DEBUG" in stamp for stamp in ledger.stamps)
+
+
+@pytest.mark.parametrize("name", ["reciprocal", "log", "sqrt", "exp"])
+def test_inside_its_domain_debug_mode_changes_nothing(name):
+    function, x, true, bound = CASES[name]
+    some = x[::100]
+    assert ((run(function, some, debug=True) - true(some)).abs() <= bound(some)).all()
+
+
+def test_without_debug_nothing_is_opened_but_masked_values():
+    ledger = Ledger()
+    play(fn.log, FIXED.encode(torch.tensor([2.0])), ledger=ledger)
+    assert {line.kind for line in ledger.seen} <= {"TapeKey", "Corrections", "MaskedFactors", "MaskedProducts", "MaskedValues", "MaskedBits", "MaskedSigns"}
+    assert not ledger.stamps
+
+
+def test_the_fits_are_as_good_as_stated():
+    import numpy as np
+
+    for name, (low, high, most) in {"exp": (-1.0, 0.625, 2**-22), "log": (-1, 1, 2**-18), "gelu": (-1, 1, 2**-13), "rsqrt": (0.25, 1, 0.01)}.items():
+        v = np.linspace(low, high, 500)
+        fitted = np.polynomial.polynomial.polyval(v, fn._fit(name))
+        true = fn._true(name, v)
+        assert np.abs(fitted - true).max() <= most * (2 if name == "rsqrt" else 1), name
+    assert math.isclose(fn._true("gelu", np.array([0.0]))[0], 2 * 0.5 * math.erfc(math.sqrt(2)))

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tacit
+from tacit.errors import BadData, BadParameter
+
+share = tacit.mpc.share
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.lists(st.tuples(st.floats(-1000, 1000), st.floats(-1000, 1000)), min_size=1, max_size=6), st.integers(2, 4))
+def test_operators_against_plain_numbers(pairs, parties):
+    x, y = (torch.tensor(v, dtype=torch.float64) for v in zip(*pairs))
+    a, b = share(x, parties), share(y, parties)
+    for made, wanted in [(a + b, x + y), (a - b, x - y), (a + 1.5, x + 1.5), (2 - a, 2 - x), (-a, -x), (a * 0.5, x * 0.5), (a.relu(), x.relu())]:
+        assert (made.open() - wanted).abs().max() < 2e-4
+    assert ((a * b).open() - x * y).abs().max() < 0.2  # 1000 · half a unit, twice, and float32
+    assert abs(float((a.reshape(1, -1) @ b.reshape(-1, 1)).open()) - float(x @ y)) < 1
+
+
+def test_the_names_others_call():
+    x = torch.tensor([[1.0, 2.0, 0.5], [4.0, -1.0, 4.0]])
+    a = share(x, parties=2)
+    assert torch.allclose(a.sigmoid().open(), x.sigmoid(), atol=2e-4)
+    assert torch.allclose(a.softmax(-1).open(), x.softmax(-1), atol=3e-4)
+    assert torch.allclose(a.reciprocal().open(), 1 / x, atol=3e-4)
+    assert a.argmax(-1).open().tolist() == [1, 0]
+    assert torch.allclose((a @ torch.eye(3)).open(), x, atol=1e-4)
+    assert torch.allclose((a / share(torch.full((2, 3), 4.0))).open(), x / 4, atol=3e-4)
+    assert torch.allclose(a.max(0).open(), x.max(0).values)
+    assert a.shape == (2, 3)
+    assert repr(a) == "<Shared [2, 3] between 2 parties>"
+
+
+def test_no_party_saw_the_value_until_it_was_opened():
+    a = share(torch.tensor([3.0])) * share(torch.tensor([2.0]))
+    assert "OutputShare" not in {line.kind for line in a.ledger.seen}
+    a.open()
+    assert {line.kind for line in a.ledger.seen} >= {"MaskedFactors", "MaskedProducts", "OutputShare"}
+
+
+@pytest.mark.parametrize("parties", [1, 0, True, 2.0, "two"])
+def test_too_few_parties_are_refused(parties):
+    with pytest.raises(BadParameter, match=r"mpc\.share: parties is .*; it must be a whole number of at least 2"):
+        share(torch.ones(1), parties)
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(BadData, match="do not go together: parties, fractional bits"):
+        share(torch.ones(1), 2) + share(torch.ones(1), 3)
+    with pytest.raises(BadData, match="do not go together"):
+        share(torch.ones(2)).argmax() * share(torch.tensor(1.0))
+    with pytest.raises(BadData, match="numbers are not within"):
+        share(torch.tensor([2.0**40]))
+
+
+def test_more_fractional_bits_are_more_precise():
+    x = torch.rand(200, dtype=torch.float64)
+    errors = [float(((share(x, fraction=f) * share(x, fraction=f)).open() - x * x).abs().max()) for f in (8, 20)]
+    assert errors[1] < 1e-5 < errors[0]
