@@ -173,6 +173,8 @@ def suggest(values: Sequence[str]) -> Builder:
         return Flat()
     power = 10.0 ** math.floor(math.log10(spread / 20))
     width = next(m * power for m in (1, 2, 5, 10) if m * power >= spread / 20)  # 1, 2, 5, 10, … as people count
+    if all(x == int(x) for x in numbers):
+        width = max(width, 2.0)  # an interval of one integer hides nothing
     return Intervals(width=width, factors=(2, 2, 2))
 
 

@@ -20,7 +20,7 @@ from .forest import Forest
 from .improve import Partition, improve
 from .models import Classes, Model, held
 from .mondrian import blocks
-from .release import Release, Request, count, told
+from .release import Release, Request, count, told, whole_fails
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,16 @@ class Cluster:
 
 
 def _until_held(table: Encoded, forest: Forest, label: np.ndarray, records: list[tuple[int, ...]], models: tuple[Model, ...]) -> list[tuple[int, ...]]:
-    """Merge every class that fails a model with the one nearest to it, until none fails or one is left."""
-    while len(records) > 1:
+    """Merge every class that fails a model with the one nearest to it, until none fails; if all are one and it fails, nothing can be published."""
+    while True:
         there = label >= 0
         shifted = np.where(there, label, len(records))  # combinations of the population alone: a class of their own, which nobody asks about
         fine = held(models, Classes(table, shifted, len(records) + 1))[: len(records)]
         failing = np.flatnonzero(~fine)
         if not len(failing):
-            break
+            return records
+        if len(records) == 1:
+            raise whole_fails()
         nodes = np.array(records).T
         sizes = np.bincount(label[there], table.counts[there], len(records))
         prices = np.array([forest.share(node) for node in records])
@@ -149,4 +151,3 @@ def _until_held(table: Encoded, forest: Forest, label: np.ndarray, records: list
         new = np.cumsum(~gone) - 1
         label[there] = new[merged[label[there]]]
         records = [r for r, lost in zip(records, gone) if not lost]
-    return records

@@ -173,20 +173,62 @@ def column_codes(series: pandas.Series) -> tuple[np.ndarray, list[str]]:
 
 def encode(frame: pandas.DataFrame, quasi: Sequence[str], hierarchies: Mapping[str, Any], sensitive: Sequence[str] = (), nulls: str = "value",
            population: pandas.DataFrame | None = None) -> Encoded:
-    """The table's combinations. Rows with * in every quasi-identifier are already suppressed: they are no class, and are left out."""
+    """The table's combinations. Rows with * in every quasi-identifier are already suppressed: they are no class, and are left out.
+
+    Columns pass one at a time: what stays of each is its part of the rows' keys. A combination's codes are then read off one row that has it."""
     n = len(frame)
     if not n:
         raise BadData("The table has no rows; there is nobody to protect. Give a table with rows.")
-    values, texts, numeric = [], [], []
+    key, space = np.zeros(n + (0 if population is None else len(population)), np.int64), 1
     starred, void = np.ones(n, bool), np.zeros(n, bool)
     for name in quasi:
-        codes, words = column_codes(frame[name])
-        values.append(codes)
-        texts.append(words)
-        numeric.append(pandas.api.types.is_numeric_dtype(frame[name].dtype) and not pandas.api.types.is_bool_dtype(frame[name].dtype))
-        starred &= codes == words.index(STAR) if STAR in words else False
+        codes, words = column_codes(_with(frame, population, name))
+        starred &= codes[:n] == words.index(STAR) if STAR in words else False
         if NULL in words:
-            void |= codes == words.index(NULL)
+            void |= codes[:n] == words.index(NULL)
+        if space * len(words) > LARGEST:
+            key, space = ranked(key)
+        key *= len(words)
+        key += codes
+        space *= len(words)
+    live, notes = _live(starred, void, nulls)
+    if population is not None:
+        live = np.concatenate([live, np.ones(len(population), bool)])
+    first, inverse, counts = tallied(key[live], space)
+    del key
+    if not live.all():
+        spread = np.full(len(live), -1, dtype=inverse.dtype)
+        spread[live] = inverse
+        first, inverse = np.flatnonzero(live)[first], spread
+    columns, parts = [], []
+    for name in quasi:
+        codes, words = column_codes(_with(frame, population, name).iloc[first])
+        used, codes = np.unique(codes, return_inverse=True)  # a category nobody has needs no place in the hierarchy
+        words = [words[u] for u in used]
+        given = hierarchies.get(name)
+        ranges = given is None and pandas.api.types.is_numeric_dtype(frame[name].dtype) and not pandas.api.types.is_bool_dtype(frame[name].dtype)
+        columns.append(Column.of(name, as_hierarchy(given, name, words), ranges and _all_numbers(words)))
+        place = {v: i for i, v in enumerate(columns[-1].hierarchy.values)}
+        parts.append(np.array([place[w] for w in words], dtype=np.int32)[codes.reshape(-1)])
+    table = Encoded(columns, np.stack(parts, axis=1), counts, inverse, notes=notes)
+    if population is not None:
+        table.inverse, others = inverse[:n], inverse[n:]
+        table.population = np.bincount(others, minlength=len(first))
+        table.counts = np.bincount(table.inverse[table.inverse >= 0], minlength=len(first))
+    for name in sensitive:
+        table.sensitive[name] = _sensitive(frame[name], name, table)
+    return table
+
+
+def _with(frame: pandas.DataFrame, population: pandas.DataFrame | None, name: str) -> pandas.Series:
+    """A column of the table, and the population's below it."""
+    if population is None:
+        return frame[name]
+    return pandas.concat([frame[name].astype(object), population[name].astype(object)], ignore_index=True)
+
+
+def _live(starred: np.ndarray, void: np.ndarray, nulls: str) -> tuple[np.ndarray, list[tuple[str, dict[str, Any]]]]:
+    """(the rows to work on, what to tell about the others)."""
     notes: list[tuple[str, dict[str, Any]]] = []
     live = ~starred
     if starred.any():
@@ -200,40 +242,7 @@ def encode(frame: pandas.DataFrame, quasi: Sequence[str], hierarchies: Mapping[s
         notes.append((f"{void.sum():,} rows with a null in a quasi-identifier are suppressed, as nulls='suppress' asks.", {"nulls": int(void.sum())}))
     if not live.any():
         raise BadData("Every row of the table is suppressed already (* in every quasi-identifier, or nulls with nulls='suppress'). Give one with rows left.")
-    columns, everyone = [], []
-    extra = {} if population is None else {name: column_codes(population[name]) for name in quasi}
-    for name, codes, words, number in zip(quasi, values, texts, numeric):
-        used = np.unique(codes[live])
-        needed = list(dict.fromkeys([words[u] for u in used] + (extra[name][1] if extra else [])))
-        given = hierarchies.get(name)
-        column = Column.of(name, as_hierarchy(given, name, needed), given is None and number and _all_numbers(needed))
-        place = {v: i for i, v in enumerate(column.hierarchy.values)}
-        columns.append(column)
-        everyone.append(np.array([place.get(w, 0) for w in words], dtype=np.int32)[codes])
-        if extra:
-            extra[name] = (np.array([place[w] for w in extra[name][1]], dtype=np.int32)[extra[name][0]], [])
-    del values
-    if population is not None:
-        everyone = [np.concatenate([mine, extra[name][0]]) for mine, name in zip(everyone, quasi)]
-        live = np.concatenate([live, np.ones(len(population), bool)])
-    whole = live.all()
-    parts = everyone if whole else [e[live] for e in everyone]
-    key, space = packed(parts, [len(c.hierarchy) for c in columns])
-    first, inverse, counts = tallied(key, space)
-    del key
-    codes = np.stack([p[first] for p in parts], axis=1)
-    if not whole:
-        spread = np.full(len(live), -1, dtype=inverse.dtype)
-        spread[live] = inverse
-        inverse = spread
-    table = Encoded(columns, codes, counts, inverse, notes=notes)
-    if population is not None:
-        table.inverse, others = inverse[:n], inverse[n:]
-        table.population = np.bincount(others, minlength=len(codes))
-        table.counts = np.bincount(table.inverse[table.inverse >= 0], minlength=len(codes))
-    for name in sensitive:
-        table.sensitive[name] = _sensitive(frame[name], name, table)
-    return table
+    return live, notes
 
 
 def _all_numbers(words: Sequence[str]) -> bool:

@@ -31,7 +31,7 @@ SHOWN = 10  # values named in an error
 
 def spelling(value: Any) -> str:
     """A cell as text. A whole float is its integer: pandas makes floats of integers as soon as one is missing."""
-    if value is None or value != value or type(value).__name__ in ("NaTType", "NAType"):
+    if value is None or type(value).__name__ in ("NaTType", "NAType") or value != value:  # the names, since NA compares to nothing
         return NULL
     if isinstance(value, str):
         return value

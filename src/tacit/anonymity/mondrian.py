@@ -25,7 +25,7 @@ from ..parameters import flag
 from .encoded import Column, Encoded, Sensitive
 from .hierarchies import STAR
 from .models import Classes, KAnonymity, held
-from .release import Release, Request, count, told
+from .release import Release, Request, count, told, whole_fails
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Mondrian:
         cutter = Cutter(work, request, self.strict)
         live = np.flatnonzero(work.counts > 0)
         if not cutter.fine([live]):
-            raise BadData("The whole table as one class fails the privacy models, so no cut can help. Ask for less (a smaller k or l, a larger t).")
+            raise whole_fails()
         label = np.full(len(work.codes), -1, np.int64)
         summaries: list[list[tuple[int, float]]] = []
         book: list[dict[str, int]] = [{} for _ in table.columns]

@@ -86,7 +86,21 @@ class Search:
         if self.best is None:
             raise BadData(f"No node of the lattice satisfies the privacy models with at most {count(self.evaluate.limit)} suppressed. "
                           "Ask for less (a smaller k or l, a larger t), or raise max_suppressed.")
+        self.lower()
         return self.best
+
+    def lower(self) -> None:
+        """Of equally cheap nodes, one with none such below it: a column whose generalisation costs nothing is not generalised."""
+        assert self.best is not None
+        loss, node, _ = self.best
+        for j in range(len(node)):
+            below: Node = (*node[:j], node[j] - 1, *node[j + 1:])
+            if node[j] and self.evaluate.totals[j][node[j] - 1] >= self.evaluate.totals[j][node[j]] - ROUNDING:
+                seen = self.evaluate(below)
+                if seen.feasible and seen.loss <= loss + ROUNDING:
+                    self.visited.append(Visited(below, True, seen.loss, seen.suppressed, seen.classes))
+                    self.best = seen.loss, below, seen
+                    return self.lower()
 
     @property
     def most(self) -> float:

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import pandas
 
+from ..errors import BadData
 from ..parameters import bad
-from .encoded import Encoded
+from .encoded import Encoded, Sensitive, packed, ranked
 from .hierarchies import NULL, STAR
 from .losses import CELLS, CLASSES, METRICS, CellMetric, ClassMetric
-from .models import Classes, KAnonymity, Model
+from .models import Classes, KAnonymity, Model, held
 from .result import Step, Visited
 
 
@@ -96,8 +97,7 @@ def priced(table: Encoded, levels: Sequence[int], lost: np.ndarray, metric: Cell
 def frame_of(frame: pandas.DataFrame, table: Encoded, release: Release, starred: bool) -> pandas.DataFrame:
     """The table to publish: suppressed rows left out, or * in every quasi-identifier. Columns at level 0 keep their own cells and kind."""
     published = release.record >= 0
-    out = frame if starred else frame[published]
-    out = out.copy(deep=False)
+    out = (frame if starred or published.all() else frame[published]).copy(deep=False)
     record = release.record if starred else release.record[published]
     for column, cells, words, level in zip(table.columns, release.cells, release.words, release.levels):
         if level == 0 and not (starred and not published.all()):
@@ -110,13 +110,32 @@ def frame_of(frame: pandas.DataFrame, table: Encoded, release: Release, starred:
 
 def published_classes(release: Release) -> tuple[np.ndarray, int]:
     """(class of each published row, how many): rows whose every quasi-identifier shows the same."""
-    from .encoded import packed, ranked
-
     rows = release.record[release.record >= 0]
     if not len(rows):
         return rows, 0
-    key, _ = packed([cells[rows] for cells in release.cells], [len(w) for w in release.words])
-    return ranked(key)
+    used = np.zeros(len(release.cells[0]), bool)
+    used[rows] = True
+    key, _ = packed([cells[used] for cells in release.cells], [len(w) for w in release.words])
+    label = np.zeros(len(used), np.int64)
+    label[used], number = ranked(key)
+    return label[rows], number
+
+
+def verify(table: Encoded, release: Release, models: tuple[Model, ...], label: np.ndarray, number: int) -> None:
+    """Hold the published classes to the models once more, from the release alone: no mistake of an algorithm may reach a published table.
+    (Models that compare with a population are left to the algorithms: which of its people fit a class is not in the release.)"""
+    rows = np.flatnonzero(release.record >= 0)
+    sensitive = {name: Sensitive(name, np.arange(len(rows)), s.rows[rows], np.ones(len(rows), np.int64), s.words, s.overall)
+                 for name, s in table.sensitive.items()}
+    shown = Encoded(table.columns, np.zeros((0, 0), np.int32), np.ones(len(rows), np.int64), rows, sensitive)
+    fine = held(tuple(m for m in models if not m.needs_population), Classes(shown, label, number))
+    if not fine.all():
+        raise RuntimeError(f"{count(int((~fine).sum()), 'class')} of the table that was about to be published fail a privacy model. This is a defect of "
+                           "tacit, and nothing was published; please report it with the method and the models.")
+
+
+def whole_fails() -> BadData:
+    return BadData("The whole table as one class fails the privacy models, so nothing can be published. Ask for less (a smaller k or l, a larger t).")
 
 
 def count(n: int, word: str = "row") -> str:

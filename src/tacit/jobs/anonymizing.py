@@ -12,7 +12,7 @@ from ..anonymity import ALL
 from ..anonymity.encoded import NULLS, check_columns, column_codes, encode
 from ..anonymity.losses import METRICS
 from ..anonymity.models import KAnonymity, LDiversity, TCloseness, checked
-from ..anonymity.release import Release, Request, count, frame_of, published_classes, told
+from ..anonymity.release import Release, Request, count, frame_of, published_classes, told, verify
 from ..anonymity.result import Anonymized, Homogeneous, Step
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
@@ -61,6 +61,8 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
         raise BadData(f"The table has {count(table.rows)}, fewer than k = {k}: no row can look like {k - 1} others. Take a smaller k, or more rows.")
     release = chosen.run(table, Request(held_to, max_suppressed, metric, seed))
     label, number = published_classes(release)
+    if release.alike:
+        verify(table, release, held_to, label, number)
     notes = _homogeneous(frame, secret, release, label, number)
     for note in notes:
         warnings.warn(note, Homogeneous, stacklevel=2)
