@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .errors import TacitError
     from .jobs import compare, train
     from .jobs.anonymizing import anonymize
+    from .jobs.inferring import infer
     from .jobs.planning import plan
     from .jobs.risking import risk
     from .jobs.running import run
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from .runtimes.processes import Processes
 
 __all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "anonymity", "anonymize",
-           "compare", "data", "guard", "models", "mpc", "plan", "risk", "run", "synth", "testing", "train"]
+           "compare", "data", "guard", "infer", "models", "mpc", "plan", "risk", "run", "synth", "testing", "train"]
 
 _HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes", "Result": "results", "TacitError": "errors",
-         "anonymize": "jobs.anonymizing", "compare": "jobs", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs"}
+         "anonymize": "jobs.anonymizing", "compare": "jobs", "infer": "jobs.inferring", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "mpc", "synth", "testing")
 
 

@@ -37,7 +37,7 @@ async def adds(me: Party, other: str, numbers: list[int], more: int = 0) -> tupl
 
 
 def test_programs_take_plain_arguments_and_give_plain_values():
-    results = Processes().run_sync({"alice": functools.partial(adds, "bob", [1, 2], more=4), "bob": functools.partial(adds, "alice", [10])})
+    results = Processes().run_sync({"alice": functools.partial(adds, other="bob", numbers=[1, 2], more=4), "bob": functools.partial(adds, other="alice", numbers=[10])})
     assert results == {"alice": ("alice", 10), "bob": ("bob", 7)}
 
 
@@ -80,7 +80,7 @@ def test_a_result_that_is_no_plain_value_names_its_party():
 
 @pytest.mark.parametrize(("programs", "words"), [
     ({"a": lambda me: where(me)}, r"the program of 'a' is <function <lambda> .*, which another process cannot find"),
-    ({"a": functools.partial(adds, os)}, "an argument of the program of 'a' holds a module"),
+    ({"a": functools.partial(adds, other=os)}, "an argument of the program of 'a' holds a module"),
     ({"hub": where}, "the name of a party is 'hub'; it must be a word of at most 64 characters, and not 'hub'")])
 def test_what_another_process_cannot_have_is_refused_before_anything_starts(programs, words):
     with pytest.raises(BadParameter, match=words):

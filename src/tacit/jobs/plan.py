@@ -154,6 +154,9 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     per_round = _whole("per_round", per_round, 1, k, "everyone") or k
     _one_of("sampling", sampling, ("fixed", "poisson"))
     really = "everyone" if per_round == k else sampling
+    for hiding in (s for s in stages if s.hides and really == "poisson"):
+        raise BadParameter(f"guard: {type(hiding).__name__} needs to know how many take part in a round, and by Poisson sampling nobody does. "
+                           "Use sampling='fixed'.")
     for noise in (s for s in stages if isinstance(s, Noise)):
         if noise.sampling not in ("as run", really):
             words = {"everyone": "everyone takes part in every round", "poisson": "each client takes part by a coin of its own (Poisson)",

@@ -2,7 +2,7 @@
 
     client k                                                   server
       |<-- Call() -----------------------------------------------|   when the server's process starts: the first time, and after a crash
-      |--- Join(version) ---------------------------------------->|   when its process starts: the first time, and after a crash
+      |--- Join(version, life) ---------------------------------->|   when its process starts: the first time, and after a crash
       |<-- Work(job) --------------------------------------------|   or Refused(reason), and the client stops with it
       |  reads its own data, makes the model
       |--- Ready(rows, held, features, classes, parameters) ----->|   or Unfit(reason): its data do not fit the job
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ProtocolError, TacitError
 from ..parties.message import Message
@@ -31,6 +31,7 @@ SOON = 2.0  # seconds of waiting for a party before that is worth a line in the 
 
 class Join(Message, reveals="that a party has started, and its version of tacit"):
     version: str
+    life: str  # random, the same for as long as its process lives
 
 
 class Call(Message, reveals="that the server has started"):
@@ -64,14 +65,14 @@ class Free(Message, reveals="that the party has answered and can be asked again"
 async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Ready]) -> None:
     """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the server calls. It ends by an error only:
     the server's refusal, or what `prepare` finds wrong, which the server is told too."""
-    door = me.scope(SCOPE)
-    await door.send(boss, Join(version))
+    door, life = me.scope(SCOPE), me.secret.bytes(8).hex()
+    await door.send(boss, Join(version, life))
     while True:
-        said = await door.recv(boss, Call, Work, Refused)
+        said: Any = await door.recv(boss, Call, Work, Refused)
         if isinstance(said, Refused):
             raise ProtocolError(f"the server {boss!r} refuses party {me.name!r}: {said.reason}")
         if isinstance(said, Call):
-            await door.send(boss, Join(version))
+            await door.send(boss, Join(version, life))
             continue
         try:
             ready = prepare(said.job)
@@ -91,6 +92,8 @@ class Door:
         self.ready: dict[str, Ready] = {}
         self.busy: set[str] = set()
         self.refused: dict[str, str] = {}
+        self.lives: dict[str, str] = {}  # of whom we know which process of theirs
+        self.told: dict[str, str] = {}  # the process that was asked last: what it was sent it has, or will have
         self.asked: tuple[tuple[str, ...], Message | None] = ((), None)
         self.changed = asyncio.Event()
 
@@ -98,6 +101,7 @@ class Door:
         """Answer whoever knocks, for as long as the run lasts."""
         await self.here.send(self.clients, Call())
         while True:
+            said: Any
             try:
                 name, said = await self.here.first(Join, Ready, Unfit, Free)
             except ProtocolError as error:  # bytes that are no message, from whomever: they have been taken out of the mailbox
@@ -111,18 +115,19 @@ class Door:
                 self._lost(name, said.reason)
             elif isinstance(said, Free):
                 self.busy.discard(name)
-            else:
+            elif name in self.lives:  # else it joined a server that is no more, and is being called
                 await self._enters(name, said)
             self.changed.set()
 
     async def _join(self, name: str, said: Join) -> None:
-        again = name in self.ready
-        self.ready.pop(name, None)
+        if said.life != self.lives.get(name):
+            self.ready.pop(name, None)
         if said.version != self.version:
             await self.refuse(name, f"it runs tacit {said.version}, and this server {self.version}. Install the same version at all parties")
             return
-        if again:
+        if name in self.lives and said.life != self.lives[name]:
             self.note(f"{name!r} was started anew")
+        self.lives[name] = said.life
         self.refused.pop(name, None)
         await self.here.send(name, Work(self.job(name)))
 
@@ -132,10 +137,13 @@ class Door:
             await self.refuse(name, reason)
             return
         self.ready[name] = ready
+        if self.told.get(name) == self.lives[name]:  # it said so twice
+            return
         self.busy.discard(name)
         names, message = self.asked
         if name in names and message is not None:  # it came back within the round: it is asked again
             self.busy.add(name)
+            self.told[name] = self.lives[name]
             await self.me.send(name, message)
 
     def _lost(self, name: str, reason: str) -> None:
@@ -153,6 +161,7 @@ class Door:
     def asks(self, names: Sequence[str], message: Message) -> None:
         self.asked = (tuple(names), message)
         self.busy |= set(names)
+        self.told |= {name: self.lives[name] for name in names}
 
     async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
         clock = self.me.clock

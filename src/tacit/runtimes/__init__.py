@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .inprocess import InProcess
+    from .processes import Processes
 
-__all__ = ["InProcess"]
+__all__ = ["InProcess", "Processes"]
 
-_HOME = {"InProcess": "inprocess"}
+_HOME = {"InProcess": "inprocess", "Processes": "processes"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,6 @@ import json
 import logging
 import random
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +43,8 @@ class Link:
     """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
 
     def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
-                 linger: float = LINGER, strangers: bool = False):
-        self.kit, self.patience, self.linger, self.strangers = kit, patience, linger, strangers
+                 linger: float = LINGER):
+        self.kit, self.patience, self.linger = kit, patience, linger
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
         self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed)
@@ -140,7 +139,7 @@ class Link:
 
     def _channel(self, name: str) -> Channel:
         if name not in self.channels:
-            if name not in self.kit.parties and not self.strangers:
+            if name not in self.kit.parties:
                 raise ProtocolError(f"party {self.kit.name!r} sends to {name!r}, which is not in federation {self.kit.federation!r}. "
                                     f"{nearest(name, list(self.kit.parties))}")
             self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: self.mailbox.put(name, scope, frame), self.note,
@@ -163,7 +162,7 @@ class Link:
                     why = error.details() or str(error.code())
                     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                         raise NoHub(f"the hub at {self.kit.address} turned party {self.kit.name!r} away: {why}") from None
-                    if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INTERNAL):
+                    if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
                         raise NoHub(f"the hub at {self.kit.address} cannot be spoken with: {error.code().name}: {why}. Is it a tacit hub of the same "
                                     "version?") from None
                 finally:

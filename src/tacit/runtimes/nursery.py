@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 
-def main(reply: int) -> None:
+def main(reply: int, modules: list[str]) -> None:
+    import importlib
+
     import torch  # noqa: F401  # loaded once, here, for all of them
 
     from .. import parties  # noqa: F401
     from . import channel, kits, values  # noqa: F401
 
+    for name in modules:
+        importlib.import_module(name)
     names: dict[int, str] = {}
     waiting = b""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us: it ends us in order
@@ -142,4 +146,4 @@ def found(spec: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     sys.path[:] = json.loads(sys.argv[2])
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), json.loads(sys.argv[3]))

@@ -99,7 +99,7 @@ def specification(program: Any, name: str) -> dict[str, Any]:
     home = sys.modules.get(module or "")
     file = ""
     if module == "__main__" and home is not None:
-        file = str(Path(home.__file__).resolve()) if getattr(home, "__file__", None) else ""
+        file = str(Path(home.__file__).resolve()) if home.__file__ else ""
     thing: Any = home
     for part in qualname.split("."):
         thing = getattr(thing, part, None)
@@ -126,14 +126,15 @@ class _Stage:
 
         hub, self.kits = kits.temporary("run", tuple(self.programs))
         read, write = os.pipe()
-        command = [sys.executable, "-m", "tacit.runtimes.nursery", str(write), json.dumps(sys.path)]
+        command = [sys.executable, "-m", "tacit.runtimes.nursery", str(write), json.dumps(sys.path),
+                   json.dumps(sorted({s["module"] for s in self.specs.values() if s["module"].startswith("tacit.")}))]
         self.nursery = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=(write,))
         os.close(write)
         reader = asyncio.StreamReader()
         self.pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb"))
         self.tasks.append(asyncio.create_task(self._follow(reader)))
         kits.save(hub, self._place("hub") / "kit")
-        self.orders = {"hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}}
+        self.orders: dict[str, dict[str, Any]] = {"hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}}
         self._start("hub")
         port = await self._port()
         from dataclasses import replace

@@ -1,0 +1,28 @@
+"""tacit hub: accepts parties' connections and relays what they say, which it cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def add(verb: Callable[..., Any]) -> None:
+    made = verb("hub", _hub, "Run the hub of a federation, until stopped.")
+    made.add_argument("--kit", required=True, metavar="DIR", help="the hub's start kit")
+    made.add_argument("--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as party.toml says)")
+
+
+def _hub(args: Any) -> tuple[Any, Callable[[Any], None]]:
+    from ..runtimes.processes import need_net
+
+    need_net("tacit hub")
+    import asyncio
+    from dataclasses import replace
+
+    from ..runtimes import hub, kits
+    from .party import logs
+
+    logs()
+    kit = kits.load(args.kit)
+    asyncio.run(hub.serve(kit if args.listen is None else replace(kit, listen=args.listen)))
+    return {}, lambda console: None

@@ -1,0 +1,104 @@
+"""A run whose parties are organisations: what the server's operator and each party's operator start, and what they can check beforehand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .. import algorithms, config, models
+from ..errors import BadJob, BadKit, NoHub, TacitError
+from ..files import write_whole
+from ..results import Result
+from ..runs import Event
+from ..runtimes.kits import Kit
+from ..runtimes.link import Link
+from ..runtimes.preflight import reach
+from .member import member, own, read_layout
+from .networked import Deployed, Elsewhere
+from .plan import make_plan, make_task
+from .training import train
+
+TABLES = ("data", "model", "algorithm", "train")
+
+
+def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the layout of the parties' files, what `train` is told) of a job for real parties."""
+    file = Path(path)
+    if not file.is_file():
+        raise BadJob(f"there is no job file {file}. Check the path.")
+    tables = config._read(file)
+    for change in changes or []:
+        config._change(tables, change)
+    config._only_known(str(file), tables, TABLES)
+    layout = config._table(str(file), "data", tables.get("data", {}))
+    try:
+        read_layout(layout)
+    except BadJob as error:
+        raise BadJob(f"{file}, {error}") from None
+    settings = config._train(config._table(str(file), "train", tables.get("train", {})), f"{file}, train")
+    for key in ("runtime", "engine", "device", "landscape"):
+        if key in settings:
+            raise BadJob(f"{file}, train: {key!r} is for simulations. Leave it out here.")
+    return layout, {"model": config._made(tables.get("model", config.USUAL["model"]), models.ALL, f"{file}, model"),
+                    "algorithm": config._made(tables.get("algorithm", config.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"), **settings}
+
+
+def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
+    recipe, _, labels, _ = read_layout(layout)
+    clients = tuple(p for p in kit.parties if p != kit.server)
+    return Elsewhere.of(kit.federation, clients, len(recipe.columns), labels, recipe.columns)
+
+
+def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, deadline: float | None = None, at_least: int | None = None,
+               out: str | Path | None = None, resume: bool = False, watch: Callable[[Event], None] | None = None, patience: float = 300.0) -> Result:
+    """The server's part of a run across organisations; its clients take part by themselves."""
+    if kit.role != "server":
+        raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client gives --data.")
+    layout, told = read(job, changes)
+    return train(federation(kit, layout), **told, runtime=Deployed(kit, layout, deadline, at_least, patience), out=out, resume=resume, data_job=layout,
+                 watch=watch)
+
+
+def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0) -> dict[str, Any]:
+    """A client's part: until the server says that the run is over. Gives what it saw."""
+    if kit.role != "client":
+        raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
+    folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
+
+    async def connected() -> Link:
+        async with Link(kit, patience=patience) as link:
+            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server))
+            return link
+
+    link = asyncio.run(connected())
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "ledger.json", json.dumps(link.mailbox.ledger.to_dict(), indent=1))
+    return {"party": kit.name, "state": str(folder), "connections": link.connections, "noticed": link.noticed, "ledger": link.mailbox.ledger.to_dict()}
+
+
+def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> list[tuple[str, str]]:
+    """Everything that can be known before a run: (what was looked at, "" or what is wrong with it)."""
+    found = [("kit", "")]
+    fatal, why = reach(kit) if kit.role != "hub" else (False, "")
+    found.append((f"hub at {kit.address}", why))
+    if job is not None:
+        def look() -> None:
+            layout, told = read(job)
+            plan = make_plan(federation(kit, layout), **told)
+            make_task(plan)
+            if data is not None:
+                own(kit.name, data, layout, plan.seed)
+
+        try:
+            look()
+            found.append((f"job {job}" + (f" with {data}" if data is not None else ""), ""))
+        except TacitError as error:
+            found.append((f"job {job}" + (f" with {data}" if data is not None else ""), str(error)))
+    elif data is not None:
+        found.append((f"data {data}", "" if Path(data).is_file() else f"there is no file {data}."))
+    if fatal:
+        raise NoHub(why)
+    return found

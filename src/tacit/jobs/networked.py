@@ -1,0 +1,182 @@
+"""Training whose clients are other processes, on this machine or on others': the server's side."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__, models
+from ..algorithms.plan import identify, plan
+from ..algorithms.types import Batches, State
+from ..data.federation import Federation, Holdings, Rows
+from ..errors import BadParameter
+from ..metrics import count
+from ..parameters import to_table
+from ..parties.ledger import Ledger
+from ..parties.message import Message
+from ..parties.party import Party
+from ..protocols import joining
+from ..protocols import rounds as protocol
+from ..runtimes.processes import Processes, specification
+from ..task import Task
+from .member import beside, deal, member
+from .messages import SERVER, Parties
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A runtime of `train`: the parties are where their kits say; this process is the server's."""
+
+    kit: Any
+    layout: dict[str, Any]
+    deadline: float | None = None
+    at_least: int | None = None
+    patience: float = 300.0
+
+
+@dataclass(frozen=True)
+class Elsewhere(Federation):
+    """A federation whose rows are with their owners: what the server knows of it, which is names and shapes."""
+
+    def summary(self) -> dict[str, Any]:
+        return {"name": self.name, "parties": list(self.parties), "sizes": self.sizes.tolist(), "labels": list(self.labels), "counts": None, "shift": None}
+
+    @classmethod
+    def of(cls, name: str, parties: tuple[str, ...], features: int, labels: list[str] | None, columns: tuple[str, ...]) -> Elsewhere:
+        none = Rows(torch.zeros(0, features), torch.zeros(0, dtype=torch.float32 if labels is None else torch.int64))
+        unknown = Holdings(torch.zeros(0, dtype=torch.int64), torch.arange(len(parties) + 1))  # how many rows each has, it says when it joins
+        nobody = Holdings(torch.zeros(0, dtype=torch.int64), torch.zeros(len(parties) + 1, dtype=torch.int64))
+        return cls(name, none, unknown, nobody, none, None if labels is None else len(labels), parties, None, 0, columns, tuple(labels or ()))
+
+
+class Networked(Parties):
+    """Each round is on disk before the next begins: a server that is killed goes on where it was, and asks for one round again at most."""
+
+    durable = True
+    kinds = (*Parties.kinds, joining.Join, joining.Ready, joining.Unfit, joining.Free, joining.Call, joining.Work, joining.Refused)
+
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
+        super().__init__(task, starts, plans, saved)
+        if self.guard is not None:
+            raise BadParameter("train: a guard runs in one process so far (runtime='cohort' or 'inprocess'); leave it out across processes.")
+        self.through: Processes | Deployed = self.plan.through
+        self.name = "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
+        self.within, self.at_least = self.through.deadline, self.through.at_least
+        self.run_id = secrets.token_hex(8)
+        self.place: Path | None = None
+        self.theirs = Ledger()
+        self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
+
+    def go_on(self, at: State) -> None:
+        """What clients keep, they keep themselves."""
+
+    def save(self, i: int) -> State:
+        return {f"server.{k}": v for k, v in self.server.items()}
+
+    def beside(self) -> dict[str, Any]:
+        return {**super().beside(), "run": self.run_id}
+
+    def ledgers(self) -> list[Ledger]:
+        return [*super().ledgers(), self.theirs]
+
+    # --- what parties are told, and held to ----------------------------------------------------------------------------------------------
+
+    def job_for(self, name: str) -> str:
+        p = self.plan
+        known = isinstance(p.model, str) or type(p.model) in models.ALL.values()
+        layout = self.through.layout if isinstance(self.through, Deployed) else None
+        return json.dumps({"run": self.run_id, "model": p.job(None)["model"] if known else None, "algorithm": to_table(p.algorithm), "seed": p.seed,
+                           "epochs": p.local_epochs[p.fed.parties.index(name)], "batch_size": p.batch_size, "local_steps": p.local_steps,
+                           "precision": p.precision, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0, "data": layout})
+
+    def fits(self, name: str, ready: joining.Ready) -> str | None:
+        want = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
+        if (ready.features, ready.classes, ready.parameters) != want:
+            return (f"its rows have the shape {ready.features}, {ready.classes} classes, and its model {ready.parameters} parameters; the job has {want[0]}, "
+                    f"{want[1]} and {want[2]}")
+        return None if ready.rows >= 1 else "it has no rows to train on"
+
+    def wrong(self, name: str, answer: Message) -> str | None:
+        """What is wrong with a party's answer: a vector that should not be there, of another shape or kind, or one that is no finite number."""
+        if isinstance(answer, protocol.Tested):
+            got, want = answer.counts, self._counts()
+        else:
+            assert isinstance(answer, protocol.Upload)
+            got, want = answer.vectors, self._uploads()
+            if not 0 < answer.weight < float("inf"):
+                return f"its update has the weight {answer.weight}; it must be a number above 0"
+        for key in (*want, *got):
+            if key not in got or key not in want:
+                return f"its answer has {'no' if key in want else 'a strange'} vector {key!r:.40}"
+            shape, dtype = want[key]
+            if tuple(got[key].shape) != shape or got[key].dtype != dtype:
+                return f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it must be {shape} and {dtype}"
+            if isinstance(answer, protocol.Upload) and not torch.isfinite(got[key]).all():
+                return f"its vector {key!r} holds NaN or infinity"
+        return None
+
+    def _uploads(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """The shapes an update must have: those of one made here, of a row of zeros."""
+        if self.shapes is None:
+            p, x = self.plan, self.task.x
+            one = self.task.on(torch.zeros(1, *x.shape[1:], dtype=x.dtype), self.task.y.new_zeros(1))
+            batches = plan(p.seed, 0, identify(["nobody"]), torch.ones(1, dtype=torch.int64).numpy(), 1, 1, 1).of(0)
+            with torch.no_grad():
+                upload, _ = p.algorithm.local(one, self.down(0), self.fresh, Batches(*batches))
+            self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in upload.vectors.items()}
+        return self.shapes
+
+    def _counts(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        classes = self.plan.fed.classes
+        made = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)
+        return {k: (tuple(v.shape), v.dtype) for k, v in made._asdict().items()}
+
+    # --- bringing everybody together -------------------------------------------------------------------------------------------------------
+
+    def perform(self, server: Callable[..., Any]) -> None:
+        async def program(me: Party) -> None:
+            self.here[SERVER] = me
+            door = joining.Door(me, self.plan.fed.parties, __version__, self.job_for, self.fits, self.note)
+            await beside(server(me, door=door, wrong=self.wrong), door.keep())
+
+        if isinstance(self.through, Processes):
+            self._on_this_machine(self.through, program)
+        else:
+            self._from_here(self.through, program)
+
+    def _on_this_machine(self, runtime: Processes, program: Any) -> None:
+        p = self.plan
+        known = isinstance(p.model, str) or type(p.model) in models.ALL.values()
+        spec = "" if known else json.dumps(specification(p.model, "a client, as its model,"))
+        with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
+            place = Path(folder) if self.place is None else self.place / "parties"  # a run that can be resumed keeps what its clients remember
+            programs: dict[str, Any] = {SERVER: program}
+            for k, name in enumerate(p.fed.parties):
+                deal(p.fed, k, Path(folder) / f"rows-{k}")
+                programs[name] = partial(member, data={"dealt": str(Path(folder) / f"rows-{k}")}, state=str(place / str(k)), model=spec)
+            seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
+            mine = Ledger()
+            seeded.run_sync(programs, here=(SERVER,), ledger=mine)
+            for s in mine.seen:  # the server's own lines are in `here` already
+                if s.party != SERVER:
+                    self.theirs.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
+
+    def _from_here(self, at: Deployed, program: Any) -> None:
+        import asyncio
+
+        from ..runtimes.link import Link
+
+        async def connected() -> None:
+            async with Link(at.kit, seed=self.plan.seed, patience=at.patience) as link:
+                await link.run(program)
+
+        asyncio.run(connected())

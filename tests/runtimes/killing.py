@@ -1,0 +1,189 @@
+"""Run by test_faults.py as a program: a hub, a server and three clients as real processes; each is killed by SIGKILL at random moments and started again.
+
+One process loads torch, then forks every role, so that a kill is a real one and starting again costs no import. Says, as JSON, what came out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.flop_counter
+
+import tacit
+from tacit import algorithms, data
+from tacit.jobs import member as members
+from tacit.jobs import networked
+from tacit.runtimes import hub as hubs
+from tacit.runtimes import kits
+from tacit.runtimes.link import Link
+
+CLIENTS = 3
+ROUNDS = 25
+
+
+def job() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 4))
+    fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(CLIENTS, skew=data.Quantity(0.7), seed=0)
+    return {"fed": fed, "model": "logistic", "algorithm": algorithms.Scaffold(lr=0.1), "rounds": ROUNDS, "per_round": 2, "batch_size": 8, "evaluate_every": 5}
+
+
+class Cast:
+    """The roles of one run, each a process."""
+
+    def __init__(self, folder: Path, deadline: float | None = None, at_least: int | None = None):
+        self.folder, self.job, self.deadline, self.at_least = folder, job(), deadline, at_least
+        self.out = folder / "run"
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        self.fed = self.job.pop("fed")
+        hub, parties = kits.temporary("killing", ("server", *self.fed.parties))
+        self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in parties.items()} | {"hub": replace(hub, listen=f"127.0.0.1:{port}")}
+        for k in range(CLIENTS):
+            members.deal(self.fed, k, folder / f"rows-{k}")
+        self.roles = ("hub", *self.fed.parties, "server")
+        self.pids: dict[str, int] = {}
+
+    def start(self, role: str) -> None:
+        pid = os.fork()
+        if pid:
+            self.pids[role] = pid
+            return
+        try:
+            log = os.open(self.folder / f"{role}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+            torch.set_num_threads(1)
+            self.play(role)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def play(self, role: str) -> None:
+        if role == "hub":
+            asyncio.run(hubs.serve(self.kits["hub"]))
+        elif role == "server":
+            through = networked.Deployed(self.kits["server"], {}, self.deadline, self.at_least)
+            result = tacit.train(self.fed, **self.job, runtime=through, out=self.out, resume=(self.out / "job.toml").exists())
+            torch.save(result.model.state_dict(), self.folder / "model.pt")
+        else:
+            asyncio.run(self.client(role))
+
+    async def client(self, name: str) -> None:
+        k = self.fed.parties.index(name)
+        async with Link(self.kits[name]) as link:
+            await link.run(lambda me: members.member(me, data={"dealt": str(self.folder / f"rows-{k}")}, state=str(self.folder / f"state-{k}")))
+
+    def kill(self, role: str) -> None:
+        os.kill(self.pids[role], signal.SIGKILL)
+        os.waitpid(self.pids.pop(role), 0)
+
+    def ended(self, role: str) -> bool:
+        if role in self.pids and os.waitpid(self.pids[role], os.WNOHANG)[0]:
+            del self.pids[role]
+        return role not in self.pids
+
+    def close(self) -> None:
+        for role in list(self.pids):
+            if not self.ended(role):
+                self.kill(role)
+
+
+def wait_for(cast: Cast, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not cast.ended("server"):
+        if time.monotonic() > end:
+            logs = {p.name: p.read_text()[-1500:] for p in cast.folder.glob("*.log")}
+            cast.close()
+            raise TimeoutError(f"the run did not end: {json.dumps(logs, indent=1)}")
+        time.sleep(0.01)
+
+
+def kill_at_random(base: Path, kills: int, seed: int) -> dict[str, Any]:
+    """Runs, one after the other, until so many kills have struck; whether each gave the model of a run left alone."""
+    rng = random.Random(seed)
+    told = job()
+    whole = tacit.train(told.pop("fed"), **told, runtime="inprocess")
+    struck: list[str] = []
+    runs = []
+    while len(struck) < kills:
+        folder = base / f"run-{len(runs)}"
+        folder.mkdir()
+        cast = Cast(folder)
+        for role in cast.roles:
+            cast.start(role)
+        before = len(struck)
+        while len(struck) < kills:
+            time.sleep(rng.uniform(0.05, 0.5))
+            role = rng.choice(cast.roles)
+            if cast.ended("server"):
+                break
+            if not cast.ended(role):
+                cast.kill(role)
+                struck.append(role)
+            cast.start(role)
+        wait_for(cast, 120)
+        cast.close()
+        if not (folder / "model.pt").exists():
+            raise RuntimeError(f"the server ended without a model: {(folder / 'server.log').read_text()[-3000:]}")
+        got = torch.load(folder / "model.pt")
+        off = max(float((v.double() - got[k].double()).abs().max()) for k, v in whole.model.state_dict().items())
+        events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
+        runs.append({"kills": len(struck) - before, "off": off, "rounds": [e["round"] for e in events if e["kind"] == "round"],
+                     "dropped": [e["dropped"] for e in events if e.get("dropped")]})
+    return {"struck": {role: struck.count(role) for role in sorted(set(struck))}, "runs": runs}
+
+
+def leave_and_return(base: Path) -> dict[str, Any]:
+    """A client is killed, rounds go on without it, it is started again and takes part again."""
+    cast = Cast(base, deadline=1.0, at_least=1)
+    cast.job |= {"rounds": 40, "per_round": CLIENTS, "evaluate_every": 0}
+    gone = cast.fed.parties[1]
+    events = base / "run" / "events.jsonl"
+
+    def rounds() -> list[dict[str, Any]]:
+        lines = events.read_text().splitlines()[:-1] if events.exists() else []
+        return [e for e in map(json.loads, lines) if e["kind"] == "round"]
+
+    def until(ready: Any) -> None:
+        end = time.monotonic() + 90
+        while not ready() and not cast.ended("server"):
+            if time.monotonic() > end:
+                raise TimeoutError((base / "server.log").read_text()[-2000:])
+            time.sleep(0.01)
+
+    for role in cast.roles:
+        cast.start(role)
+    until(lambda: len(rounds()) >= 2)
+    cast.kill(gone)
+    until(lambda: any(gone in e.get("dropped", {}) for e in rounds()))
+    cast.start(gone)
+    wait_for(cast, 120)
+    cast.close()
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    of_rounds = [e for e in found if e["kind"] == "round" and e["round"]]
+    return {"gone": gone, "dropped": [list(e.get("dropped", {})) for e in of_rounds], "sampled": [e["sampled"] for e in of_rounds],
+            "notes": [e["text"] for e in found if e["kind"] == "note"], "why": next(e["dropped"][gone] for e in of_rounds if "dropped" in e)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[2])
+    print(json.dumps(kill_at_random(place, int(sys.argv[3]), int(sys.argv[4])) if sys.argv[1] == "kill" else leave_and_return(place)))

@@ -1,0 +1,50 @@
+"""Processes that are killed: the final model is that of a run nobody disturbed, or those who were left out are named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KILLING = Path(__file__).with_name("killing.py")
+
+
+def killing(*args: str, timeout: float) -> Any:
+    done = subprocess.run([sys.executable, str(KILLING), *args], capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(told: dict[str, Any], kills: int) -> None:
+    assert sum(told["struck"].values()) == kills
+    assert {"hub", "server"} < set(told["struck"])
+    for run in told["runs"]:
+        assert run["off"] <= 1e-6, run
+        assert run["rounds"] == list(range(26)), run
+        assert run["dropped"] == []
+
+
+def test_twenty_kills_of_random_roles_at_random_moments_change_nothing(tmp_path: Path) -> None:
+    check(killing("kill", str(tmp_path), "20", "1", timeout=300), 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills_change_nothing(tmp_path: Path) -> None:
+    check(killing("kill", str(tmp_path), "200", "2", timeout=3000), 200)
+
+
+def test_a_killed_client_is_dropped_by_name_and_takes_part_again_when_it_returns(tmp_path: Path) -> None:
+    told = killing("leave", str(tmp_path), timeout=280)
+    gone = told["gone"]
+    without = [r for r, names in enumerate(told["dropped"]) if names]
+    assert without
+    assert all(told["dropped"][r] == [gone] and told["sampled"][r] == 2 for r in without)
+    assert told["why"] in ("no answer within 1 s", "it is not there, or still at work on an earlier round")
+    assert told["dropped"][-1] == []  # it is back
+    assert told["sampled"][-1] == 3
+    assert any(f"{gone!r} was started anew" in n for n in told["notes"])

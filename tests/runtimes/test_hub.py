@@ -1,0 +1,185 @@
+"""The hub over real sockets: who gets in, what it passes on, what it does with those who misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from net import Net, NetBall, catch, throw
+
+from tacit.errors import BadKit, NoHub
+from tacit.runtimes import hub as hubs
+from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, METHOD, pack
+from tacit.runtimes.hub import Hub
+from tacit.runtimes.kits import Kit, load, temporary
+from tacit.runtimes.link import CLIENT_OPTIONS, Link
+from tacit.runtimes.preflight import reach
+from tacit.runtimes.provision import Charter, provision
+
+
+async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
+    """A party that writes whatever it likes: how the hub ends it."""
+    authority, key, certificate = kit.pems()
+    options = [(k, v) for k, v in CLIENT_OPTIONS if "message_length" not in k] + [("grpc.max_send_message_length", -1)]
+    async with grpc.aio.secure_channel(kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=options) as channel:
+        call = channel.stream_stream(METHOD)()
+        try:
+            await call.read()  # the welcome
+            for envelope in envelopes:
+                await call.write(envelope)
+            async with asyncio.timeout(10):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+        except grpc.aio.AioRpcError:
+            pass
+        return await call.code(), await call.details()
+
+
+def test_a_hub_needs_the_hubs_kit() -> None:
+    _, kits = temporary("f", ("a",))
+    with pytest.raises(BadKit, match=r"this is the kit of 'a' \(a client\); a hub needs the hub's own kit"):
+        Hub(kits["a"])
+
+
+def test_two_hubs_cannot_have_one_port() -> None:
+    async def both() -> None:
+        async with Net.of("a") as net:
+            with pytest.raises(NoHub, match="the hub cannot listen on 127.0.0.1:.*: the port is taken"):
+                await Hub(replace(net.hub.kit, listen=f"127.0.0.1:{net.hub.port}")).start()
+
+    asyncio.run(both())
+
+
+def test_a_party_that_claims_anothers_name_is_cut_off_and_the_others_play_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        async with Net.of("a", "b", "mallory") as net:
+            game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 50), b=lambda me: catch(me, "a", 50)))
+            code, why = await raw(net.kits["mallory"], [pack(MAIL, "a", "b", b"R" + bytes(60))])
+            assert code == grpc.StatusCode.PERMISSION_DENIED
+            assert "the certificate is that of 'mallory', and an envelope says it is from 'a'" in why
+            assert (await game)["a"] == list(range(50))
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(play())
+    assert any("refused 'mallory'" in r.getMessage() for r in caplog.records)
+
+
+@pytest.mark.parametrize(("envelope", "status"), [(pack(MAIL, "mallory", "a", bytes(MAX_ENVELOPE)), grpc.StatusCode.RESOURCE_EXHAUSTED),
+                                                  (b"", grpc.StatusCode.PERMISSION_DENIED), (b"\x09\x01\x01ab", grpc.StatusCode.PERMISSION_DENIED),
+                                                  (b"\x00\xff\xffab", grpc.StatusCode.PERMISSION_DENIED), (b"\x00\x01\x01\xff\xfe", grpc.StatusCode.PERMISSION_DENIED),
+                                                  (pack(1, "a", "b"), grpc.StatusCode.PERMISSION_DENIED)],
+                         ids=["oversized", "empty", "kind", "lengths", "names", "poses as the hub"])
+def test_bytes_that_are_no_envelope_end_the_connection_they_came_over_and_no_other(envelope: bytes, status: grpc.StatusCode) -> None:
+    async def play() -> None:
+        async with Net.of("a", "b", "mallory") as net:
+            game = asyncio.create_task(net.run(a=lambda me: throw(me, "b"), b=lambda me: catch(me, "a")))
+            code, _ = await raw(net.kits["mallory"], [envelope])
+            assert code == status
+            assert (await game)["a"] == list(range(20))
+
+    asyncio.run(play())
+
+
+def test_a_stranger_is_told_that_its_certificate_is_not_accepted() -> None:
+    async def play() -> None:
+        async with Net.of("a", "b") as net:
+            _, others = temporary("another", ("a", "b"))
+            stranger = replace(others["a"], address=net.kits["a"].address, trust=net.kits["a"].trust)  # it knows our authority; its own certificate is another's
+            fatal, why = await asyncio.to_thread(reach, stranger)
+            assert fatal
+            assert "does not accept the certificate of 'a'" in why
+            with pytest.raises(NoHub, match="does not accept the certificate of 'a'"):
+                async with asyncio.timeout(30), Link(stranger, patience=10) as link:
+                    await link.run(lambda me: throw(me, "b"))
+            assert (await asyncio.to_thread(reach, net.kits["a"])) == (False, "")
+
+    asyncio.run(play())
+
+
+def test_a_party_of_another_federation_does_not_take_our_hub_for_its_own() -> None:
+    async def play() -> None:
+        async with Net.of("a") as net:
+            _, others = temporary("another", ("a",))
+            fatal, why = await asyncio.to_thread(reach, others["a"].at(net.kits["a"].address))
+            assert fatal
+            assert "is not the hub of federation 'another'" in why
+
+    asyncio.run(play())
+
+
+def test_a_client_cannot_stand_in_for_the_hub() -> None:
+    """Same authority, but only the hub's certificate carries the hub's name."""
+    async def play() -> None:
+        _, kits = temporary("f", ("a", "mallory"))
+        port = await (false := Hub(replace(kits["mallory"], role="hub"))).start()
+        fatal, why = await asyncio.to_thread(reach, kits["a"].at(f"127.0.0.1:{port}"))
+        assert fatal
+        assert "is not the hub of federation 'f'" in why
+        await false.stop()
+
+    asyncio.run(play())
+
+
+def test_nobody_there_is_said_in_words() -> None:
+    _, kits = temporary("f", ("a",))
+    assert reach(kits["a"].at("127.0.0.1:9")) == (False, "nobody listens at 127.0.0.1:9. Start the hub (`tacit hub --kit …`), or check the port and the firewall.")
+    assert "cannot be found" in reach(kits["a"].at("no-such-host.invalid:9"))[1]
+
+    async def tries() -> None:
+        async with Link(kits["a"].at("127.0.0.1:9"), patience=0.5) as link:
+            await link.run(lambda me: me.recv("b", NetBall))
+
+    with pytest.raises(NoHub, match=r"nobody listens at 127\.0\.0\.1:9.*Party 'a' tried for"):
+        asyncio.run(tries())
+
+
+def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hubs, "LOOK_AGAIN", 0.1)
+    charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "c"))
+    provision(charter, tmp_path)
+
+    async def play() -> None:
+        hub = Hub(load(tmp_path / "hub"))
+        at = f"127.0.0.1:{await hub.start()}"
+        net = Net(hub, {name: load(tmp_path / name).at(at) for name in ("a", "b", "c")})
+        out = asyncio.create_task(net.party("c", lambda me: me.recv("a", NetBall)))
+        game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 2000), b=lambda me: catch(me, "a", 2000)))
+        while "c" not in hub.desks:
+            await asyncio.sleep(0.02)
+        provision(charter, tmp_path, revoke=("c",))  # writes the hub's list anew
+        with pytest.raises(NoHub, match="turned party 'c' away: the certificate of 'c' was revoked"):
+            async with asyncio.timeout(20):
+                await out
+        with pytest.raises(NoHub, match="was revoked"):
+            async with asyncio.timeout(20):
+                await net.party("c", lambda me: me.recv("a", NetBall))
+        assert (await game)["a"] == list(range(2000))
+        await hub.stop()
+
+    asyncio.run(play())
+
+
+def test_a_slow_reader_holds_up_its_sender_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`slow` never reads; what waits for it in the hub stays below what one pair may have under way."""
+    async def play() -> None:
+        async with Net.of("a", "b", "slow") as net:
+            async def floods(me):  # type: ignore[no-untyped-def]
+                try:
+                    async with asyncio.timeout(3):
+                        await throw(me, "slow", 1, 100 << 20)
+                except TimeoutError:
+                    return
+
+            async def sits(me):  # type: ignore[no-untyped-def]
+                await asyncio.sleep(3)
+
+            stopped = asyncio.create_task(net.party("b", floods, linger=0.1))
+            asleep = asyncio.create_task(net.party("slow", sits, linger=0.1))
+            await asyncio.gather(stopped, asleep)
+            assert max(net.hub.held.values(), default=0) <= hubs.QUOTA
+
+    asyncio.run(play())

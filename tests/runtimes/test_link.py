@@ -1,0 +1,153 @@
+"""A party's connection over real sockets: in order, exactly once, whatever happens to connections and to the hub."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+from typing import Any
+
+import pytest
+from net import Net, NetBall, NetSecret, catch, throw
+
+from tacit.errors import ProtocolError
+from tacit.runtimes.link import Link
+
+
+async def counts(me: Any, to: str, n: int, sizes: list[int]) -> None:
+    for i in range(n):
+        await me.send(to, NetSecret(str(i), bytes(sizes[i % len(sizes)])))
+
+
+async def hears(me: Any, sender: str, n: int) -> list[int]:
+    return [int((await me.recv(sender, NetSecret)).text) for _ in range(n)]
+
+
+def test_nothing_is_lost_doubled_or_reordered_while_the_hub_is_killed_again_and_again() -> None:
+    rng = random.Random(1)
+
+    async def play() -> tuple[dict[str, Any], int]:
+        async with Net.of("a", "b") as net:
+            async def trouble() -> None:
+                for _ in range(5):
+                    await asyncio.sleep(rng.uniform(0.05, 0.4))
+                    await net.restart(rng.uniform(0, 0.2))
+
+            n, sizes = 400, [0, 10, 70_000, 300_000]
+            storm = asyncio.create_task(trouble())
+            told = await net.run(a=lambda me: _both(me, "b", n, sizes), b=lambda me: _both(me, "a", n, sizes))
+            await storm
+            return told, sum(link.connections for link in net.links.values())
+
+    async def _both(me: Any, other: str, n: int, sizes: list[int]) -> list[int]:
+        _, heard = await asyncio.gather(counts(me, other, n, sizes), hears(me, other, n))
+        return heard
+
+    told, connections = asyncio.run(play())
+    assert told == {"a": list(range(400)), "b": list(range(400))}
+    assert connections > 2
+
+
+def test_a_party_whose_connection_is_cut_goes_on_where_it_was() -> None:
+    async def play() -> list[int]:
+        async with Net.of("a", "b") as net:
+            async def cuts() -> None:
+                for _ in range(4):
+                    await asyncio.sleep(0.15)
+                    for desk in list(net.hub.desks.values()):
+                        desk.news.set()
+                        desk.closed = ""
+                    for link in net.links.values():
+                        link._tasks[0].cancel()  # the connection's task dies; a new one dials
+                        await asyncio.gather(link._tasks[0], return_exceptions=True)
+                        link._tasks[0] = asyncio.create_task(link._stay_connected())
+
+            task = asyncio.create_task(cuts())
+            told = await net.run(a=lambda me: throw(me, "b", 400), b=lambda me: catch(me, "a", 400))
+            await task
+            return told["a"]
+
+    assert asyncio.run(play()) == list(range(400))
+
+
+def test_a_party_that_comes_late_gets_what_was_said_before() -> None:
+    async def play() -> list[int]:
+        async with Net.of("a", "b") as net:
+            early = asyncio.create_task(net.party("a", lambda me: throw(me, "b", 3)))
+            await asyncio.sleep(0.5)
+            await net.party("b", lambda me: catch(me, "a", 3))
+            return await early
+
+    assert asyncio.run(play()) == [0, 1, 2]
+
+
+def test_the_hub_may_start_last() -> None:
+    async def play() -> list[int]:
+        async with Net.of("a", "b") as net:
+            await net.hub.stop()
+            game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 3), b=lambda me: catch(me, "a", 3)))
+            await asyncio.sleep(0.5)
+            await net.restart()
+            return (await game)["a"]
+
+    assert asyncio.run(play()) == [0, 1, 2]
+
+
+def test_a_link_speaks_for_its_owner_to_members_only() -> None:
+    async def play() -> None:
+        async with Net.of("a", "b") as net, Link(net.kits["a"]) as link:
+            with pytest.raises(ProtocolError, match="party 'a' tried to send to 'b' as 'b'"):
+                await link.deliver("b", "b", "", b"")
+            with pytest.raises(ProtocolError, match="party 'a' sends to 'bob', which is not in federation 'test'. Known: a, b"):
+                await link.deliver("a", "bob", "", b"")
+
+    asyncio.run(play())
+
+
+def test_a_large_message_is_not_held_three_times_over() -> None:
+    """64 MB from one party to another, both in this process: the message once at its sender, once at its receiver, and windows of a few MB on the way.
+    The codec's frame is the sender's copy here, and what decode makes is freed with it."""
+    size = 64 << 20
+
+    async def play() -> int:
+        async with Net.of("a", "b") as net:
+            async def sends(me: Any) -> None:
+                await me.send("b", NetSecret("x", bytes(size)))
+                await me.recv("b", NetBall)
+
+            async def reads(me: Any) -> int:
+                while not net.links["b"].mailbox._queues:
+                    await asyncio.sleep(0.05)
+                top = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                await me.recv("a", NetSecret)
+                await me.send("a", NetBall(1))
+                return top
+
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            return (await net.run(a=sends, b=reads))["b"] - before
+
+    grown = asyncio.run(play()) * 1024
+    assert grown < 3.75 * size, f"{grown / size:.2f} times the message"  # bytes(size), its frame, the receiver's, windows
+
+
+def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
+    async def play() -> tuple[int, int]:
+        async with Net.of("a", "b") as net:
+            async def sends(me: Any) -> tuple[int, int]:
+                await throw(me, "b", 2000)
+                first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                await throw(me, "b", 8000)
+                return first, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+            async def answers(me: Any) -> None:
+                await catch(me, "a", 2000)
+                await catch(me, "a", 8000)
+
+            told = await net.run(a=sends, b=answers)
+            for link in net.links.values():
+                assert all(c.idle for c in link.channels.values())
+                assert not link.mailbox._queues
+            return told["a"]
+
+    first, last = asyncio.run(play())
+    assert last - first < 4096  # kB
