@@ -129,6 +129,21 @@ def test_zcdp_conversion_never_promises_more_than_the_gaussian_itself_gives():
                 assert ours < max(exact * 60, 1e-300)
 
 
+def test_zcdp_conversion_is_that_of_dp_accounting():
+    """Google's accountant minimises the same bound over the orders it is given, so it lies above ours by what its grid misses."""
+    import dp_accounting
+    from dp_accounting import rdp
+
+    orders = list(1 + np.exp(np.linspace(-5, 8, 2000)))
+    for rho in (0.001, 0.015, 1.0):
+        for delta in (1e-9, 1e-5):
+            account = rdp.RdpAccountant(orders=orders)
+            account.compose(dp_accounting.ZCDpEvent(rho))
+            theirs = account.get_epsilon(delta)
+            assert discrete.epsilon_of(rho, delta) <= theirs * (1 + 1e-9)
+            assert discrete.epsilon_of(rho, delta) == pytest.approx(theirs, rel=1e-5)
+
+
 def test_noise_is_rounded_up_and_epsilon_down():
     for value in (0.3, 33.41, 1e-9, 1234.0001):
         assert discrete.rational_above(value) >= Fraction(value)

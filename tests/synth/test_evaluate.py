@@ -103,6 +103,13 @@ def test_columns_may_come_in_another_order_with_identifiers_and_missing_values()
     assert found["exact copies"].value == 0
 
 
+def test_a_column_that_is_all_missing_stops_nothing(tmp_path):
+    tables = [patients(60, k).assign(gone=np.nan, never=pd.NaT) for k in range(3)]
+    found = evaluate(tables[0], tables[1], holdout=tables[2], target="ill")
+    assert all(np.isfinite(s.value) for s in found.scores)
+    assert found.report(tmp_path / "r.html").exists()
+
+
 @pytest.mark.parametrize(("arguments", "error", "says"), [
     ({"synthetic": REAL.drop(columns="age")}, BadData, "the synthetic table has no column 'age', which the real one has."),
     ({"synthetic": REAL.iloc[:1]}, BadData, "the synthetic table has 1 row; at least 2 are needed to compare anything."),

@@ -198,6 +198,12 @@ def test_bad_tables_are_refused():
         MST().fit(frame, {"jobs": categorical(["cook"])})
     with pytest.raises(BadData, match=r"the column 'age' is declared with words .* but holds numbers"):
         MST().fit(frame, DOMAIN | {"age": categorical(["young", "old"])})
+    with pytest.raises(BadData, match=r"MST: this is no table but NoneType. Give a pandas DataFrame"):
+        MST().fit(None, DOMAIN)
+    with pytest.raises(BadData, match=r"MST: no column is declared but identifiers, so there is nothing to learn"):
+        MST().fit(frame, {})
+    with pytest.raises(BadParameter, match=r"it must be a Table, or a dictionary of declared columns. Write \{'age'"):
+        MST().fit(frame, {"sex": ["F", "M"]})
     table = Table(named(DOMAIN), (Combinations("sex", "job"),))
     with pytest.raises(BadParameter, match=r"cannot be held under differential privacy here. Make one column of the combinations"):
         MST().fit(frame, table)

@@ -58,6 +58,7 @@ def test_it_is_in_the_ledger_and_a_seed_is_stamped():
 @pytest.mark.parametrize(("workload", "says"), [
     ([], "it must be a list of different sets of columns"),
     ([("sex",), ("sex",)], "it must be a list of different sets of columns"),
+    (5, "workload is 5; it must be a list of lists of columns"),
     (["sex"], "One column is written as ('sex',)."),
     ([("jobs",)], "there is no declared column 'jobs'. Did you mean 'job'?")])
 def test_bad_workloads_are_refused(workload, says):

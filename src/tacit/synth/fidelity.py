@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 
 from .scores import Metric, Score, area, tvd
-from .views import View, Views
+from .views import View, Views, filled
 
 KS = Metric("KS complement", "fidelity", "columns", 0, 1, "higher", "1 − the largest distance of the distribution functions, of numbers")
 TV = Metric("TV complement", "fidelity", "columns", 0, 1, "higher", "1 − the total variation distance, of categories")
@@ -95,7 +95,7 @@ def detection(views: Views, made: View, rng: np.random.Generator) -> float:
     n = min(ROWS, views.real.rows, made.rows)
     if n < 6:
         return math.nan
-    rows = np.concatenate([v.x[rng.permutation(v.rows)[:n]] for v in (views.real, made)])
+    rows = np.concatenate([filled(v.x[rng.permutation(v.rows)[:n]]) for v in (views.real, made)])
     label = np.repeat([0, 1], n)
     score = np.empty(2 * n)
     for train, test in StratifiedKFold(3, shuffle=True, random_state=int(rng.integers(2**31))).split(rows, label):

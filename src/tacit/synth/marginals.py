@@ -196,7 +196,7 @@ class Support:
 
     @classmethod
     def of(cls, measured: Sequence[Measurement]) -> Support:
-        """McKenna et al. 2021, Section 4.2: a cell is kept when its noisy count is at least 3σ."""
+        """As McKenna et al. 2021 compress the domain: a cell is kept when its noisy count is at least 3σ."""
         place, rare = [], []
         for m in measured:
             kept = m.counts >= 3 * math.sqrt(m.variance)

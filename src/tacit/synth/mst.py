@@ -1,5 +1,5 @@
 """MST: McKenna, Miklau, Sheldon: *Winning the NIST Contest: A scalable and general approach to differentially private synthetic data*,
-Journal of Privacy and Confidentiality 2021, Algorithms 1 and 2 (with a third of ρ for each of its three questions)."""
+Journal of Privacy and Confidentiality 2021. A third of ρ for each of its three questions: the columns, which pairs, the pairs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .private import MarginalGenerator
 
 
 def spanning_tree(curator: Curator, one_way: Model, rho: float) -> list[Clique]:
-    """Algorithm 2: edges one at a time, among those that join two parts, the more their columns depend on each other the likelier."""
+    """The selection: edges one at a time, among those that join two parts, the more their columns depend on each other the likelier."""
     d = len(curator.sizes)
     part = list(range(d))
     estimate = independent(one_way)
@@ -31,7 +31,7 @@ def spanning_tree(curator: Curator, one_way: Model, rho: float) -> list[Clique]:
 
 
 def mst(curator: Curator, steps: int) -> tuple[Model, Support]:
-    """Algorithm 1: measure every column, merge what drowns in noise, choose a tree, measure its edges, estimate."""
+    """The mechanism: measure every column, merge what drowns in noise, choose a tree, measure its edges, estimate."""
     d, rho = len(curator.sizes), curator.rho
     ones = [curator.measure((j,), rho / 3 / d) for j in range(d)]
     support = Support.of(ones)

@@ -170,6 +170,8 @@ def _unusual(views: Views, j: int, x: np.ndarray) -> np.ndarray:
     if j in views.levels:
         share = np.bincount(real.astype(np.int64), minlength=len(views.levels[j])) / len(real)
         return share[x.astype(np.int64)] <= UNUSUAL
+    if np.isnan(real).all():
+        return np.zeros(len(x), bool)
     middle = np.nanmedian(real)
     return np.abs(x - middle) > 1.4826 * np.nanmedian(np.abs(real - middle))  # beyond one robust standard deviation
 

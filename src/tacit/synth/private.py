@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..errors import BadData, BadParameter
-from ..parameters import check, nearest, real, whole
+from ..parameters import bad, check, nearest, real, whole
 from .columns import Column
 from .conditions import Conditions
 from .constraints import Combinations
@@ -30,13 +30,22 @@ if TYPE_CHECKING:
 
 def declared(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: str) -> Table:
     """The table as the user wrote it down; nothing of it is read off the data."""
+    import pandas as pd
+
     if table is None:
         raise BadData(f"{who} needs declared domains: table={{'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}}, from what is "
                       "publicly known. Domains read off the data would give away facts about single rows.")
+    if not isinstance(frame, pd.DataFrame):  # how many rows it has is no reason to refuse it: that would be a fact about them
+        raise BadData(f"{who}: this is no table but {type(frame).__name__}. Give a pandas DataFrame (pandas.read_csv reads one).")
     if not isinstance(table, Table):
+        if not isinstance(table, Mapping) or not all(isinstance(c, Column) for c in table.values()):
+            raise bad(who, "table", table, "a Table, or a dictionary of declared columns",
+                      "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.")
         # whole numbers come back as such: what a declaration says, not what the data happens to hold
         table = Table(tuple(replace(column, name=name, dtype=column.dtype or ("int64" if column.kind == "integer" and not column.missing else ""))
                             for name, column in table.items()))
+    if not table.modelled:
+        raise BadData(f"{who}: no column is declared but identifiers, so there is nothing to learn. Declare at least one.")
     for constraint in table.constraints:
         if isinstance(constraint, Combinations):
             raise BadParameter(f"{who}: {constraint!r} cannot be held under differential privacy here. Make one column of the combinations, "

@@ -254,7 +254,7 @@ def _clouds(seen: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
     import numpy as np
 
     views = seen.views
-    both = [(a, b) for a, b in views.pairs() if views.columns[a].is_number and views.columns[b].is_number]
+    both = [(a, b) for a, b in views.pairs() if f"{views.names[a]} × {views.names[b]}" in similar and a in views.numbers and b in views.numbers]
     worst = sorted(both, key=lambda p: similar.get(f"{views.names[p[0]]} × {views.names[p[1]]}", 1.0))[:MOST_CLOUDS]
     rng = np.random.default_rng(0)
     drawn = []
@@ -264,7 +264,7 @@ def _clouds(seen: Evaluation, similar: dict[str, float]) -> Sequence[Figure]:
             x = view.x[rng.permutation(view.rows)[:MOST_POINTS]]
             series.append(Series(view.name, [float(v) for v in x[:, a]], [float(v) for v in x[:, b]], STYLE[view.name],
                                  words=[f"{view.name}: {significant(float(p))}, {significant(float(q))}" for p, q in x[:, [a, b]]]))
-            rows.append((view.name, *(number(float(np.nanmean(view.x[:, j]))) for j in (a, b))))
+            rows.append((view.name, *(number(float(np.nanmean(view.x[:, j]))) if not np.isnan(view.x[:, j]).all() else "" for j in (a, b))))
         name = f"{views.names[a]} × {views.names[b]}"
         drawn.append(plot(name, series, Axis(views.names[a]), Axis(views.names[b]), joined=False, caption=f"Similarity {number(similar.get(name))}.",
                           table=Table(("rows", f"mean {views.names[a]}", f"mean {views.names[b]}"), rows)))

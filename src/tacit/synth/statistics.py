@@ -47,6 +47,8 @@ class Statistics:
 
     def release(self, frame: DataFrame, table: Table | Mapping[str, Column] | None = None) -> Released:
         check(self)
+        if not isinstance(self.workload, list | tuple):
+            raise bad("Statistics", "workload", self.workload, "a list of lists of columns, such as [('sex',), ('sex', 'job')]")
         table = declared(table, frame, "Statistics")
         grid = Grid(table.modelled, self.bins)
         names = [c.name for c in grid.columns]

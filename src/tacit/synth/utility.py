@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import BadData
 from .scores import Metric, Score, area, tvd
-from .views import View, Views
+from .views import View, Views, filled
 
 IMPORTANCE = Metric("importance agreement", "utility", "prediction", -1, 1, "higher",
                     "Spearman's correlation of the columns' importance in a forest trained on synthetic and one trained on real rows")
@@ -93,7 +93,7 @@ def _inputs(views: Views, view: View, rows: np.ndarray, others: list[int], model
     part = View(view.name, view.x[rows])
     if model == MODELS[0]:
         return views.points(part, others)
-    return np.nan_to_num(part.x[:, others], nan=-1e9)  # further down than any number: a tree can split it off
+    return filled(part.x[:, others])
 
 
 def _fitted(make: Callable[[], Any], views: Views, view: View, rows: np.ndarray, others: list[int], target: int, model: str, regression: bool) -> Any:

@@ -140,6 +140,12 @@ class Views:
         return list(itertools.combinations(range(len(self.columns)), 2))
 
 
+def filled(x: np.ndarray) -> np.ndarray:
+    """For trees: a missing value lies below every number, where one split takes it off."""
+    low = np.nanmin(x, initial=0.0)
+    return np.nan_to_num(x, nan=float(low) - 1e9)
+
+
 def _levels(column: Column, series: dict[str, Series]) -> tuple[list, dict[str, np.ndarray]]:
     """All values of a listed column in any of the tables; a synthetic one that is new is a level too, and so is missing."""
     import pandas as pd
