@@ -17,10 +17,12 @@ from .columns import Column, boolean, categorical, continuous, identifier, integ
 from .constraints import Combinations, Ordered, Range, Unique
 from .copula import GaussianCopula
 from .ctgan import CTGAN
+from .evaluate import Evaluation, evaluate
 from .gan import GAN
 from .generator import Fitted, Generator, Learned
 from .independent import Independent
 from .mst import MST
+from .ranking import rank
 from .saved import load
 from .statistics import Statistics
 from .table import Table
@@ -30,6 +32,6 @@ from .wgan import WGAN
 ALL: dict[str, type[Generator]] = {"Independent": Independent, "GaussianCopula": GaussianCopula, "Bayes": Bayes, "Cart": Cart,
                                    "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "MST": MST, "AIM": AIM}
 
-__all__ = ["AIM", "ALL", "CTGAN", "GAN", "MST", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Fitted", "GaussianCopula",
-           "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "Table", "Unique", "boolean", "categorical",
-           "continuous", "identifier", "integer", "load", "moment", "ordinal"]
+__all__ = ["AIM", "ALL", "CTGAN", "GAN", "MST", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation", "Fitted", "GaussianCopula",
+           "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "Table", "Unique", "boolean", "categorical", "continuous", "evaluate",
+           "identifier", "integer", "load", "moment", "ordinal", "rank"]

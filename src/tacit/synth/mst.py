@@ -33,7 +33,7 @@ def spanning_tree(curator: Curator, one_way: Model, rho: float) -> list[Clique]:
 def mst(curator: Curator, steps: int) -> tuple[Model, Support]:
     """The mechanism: measure every column, merge what drowns in noise, choose a tree, measure its edges, estimate."""
     d, rho = len(curator.sizes), curator.rho
-    ones = [curator.measure((j,), rho / 3 / d) for j in range(d)]
+    ones = [curator.measure((j,), rho / 3 / d if d > 1 else rho) for j in range(d)]  # one column has no pairs to save for
     support = Support.of(ones)
     curator_ = curator.narrowed(support)
     narrow: list[Measurement] = [support.narrow(m) for m in ones]
