@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
+from .model import Residual
 from .ring import Fixed
 from .tensor import Shared, share
 
-__all__ = ["Fixed", "Shared", "share"]
+__all__ = ["Fixed", "Residual", "Shared", "share"]

@@ -20,11 +20,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import ProtocolError
+from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from . import ring
 from .dealer import Mask, Parts, Request
-from .seat import Seat
+from .seat import DEBUGGED, DebugShare, Seat
+
+ROOM = 62  # |x ∘ y| < 2^62, for `truncate.py`
 
 
 class MaskedFactors(Message, reveals="factors of a product under one-time masks: uniform words"):
@@ -91,8 +93,22 @@ class Square(Request):
         return {"c": free["a"] * free["a"]}
 
 
+async def watch(seat: Seat, op: Bilinear, x: Tensor, y: Tensor) -> None:
+    """In debug mode: would x ∘ y leave the range? Once it has wrapped around nobody could tell, so the factors are opened and multiplied as reals."""
+    if not seat.debug or seat.me is None:
+        return
+    seat.me.ledger.stamp(DEBUGGED)
+    a, b = await seat.open(DebugShare, x, y)
+    most = float(op(a.double(), b.double()).abs().max()) if a.numel() and b.numel() else 0.0
+    if most >= 2.0**ROOM:
+        unit = 2.0 ** (2 * seat.fixed.fraction)
+        raise BadData(f"a product reaches ±{most / unit:g}, and the range ends at ±{2.0**ROOM / unit:g}: it would wrap around. Scale the input or the weights, "
+                      "or take fewer fractional bits.")
+
+
 async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
     """[x ∘ y], not truncated."""
+    await watch(seat, op, x, y)
     t = await seat.stock.take(Triple(op, tuple(x.shape), tuple(y.shape)))          # 1
     e, f = await seat.open(MaskedFactors, x - t["a"], y - t["b"])                    # 2
     return t["c"] + op(e, t["b"] + f if seat.first else t["b"]) + op(t["a"], f)      # 3
@@ -135,6 +151,7 @@ async def keep(seat: Seat, name: str, shape: tuple[int, ...], y: Tensor | None, 
 
 async def times_kept(seat: Seat, x: Tensor, kept: Kept, op: Bilinear) -> Tensor:
     """[x ∘ y] with y kept: steps 1 to 3 with f known already."""
+    await watch(seat, op, x, kept.b + kept.f if seat.first else kept.b)
     t = await seat.stock.take(Triple(op, tuple(x.shape), kept.shape, kept.name))
     (e,) = await seat.open(MaskedFactors, x - t["a"])
     return t["c"] + op(e, kept.b + kept.f if seat.first else kept.b) + op(t["a"], kept.f)

@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from ..parties.message import Message
+from .beaver import ROOM
 from .dealer import Parts, Request
 from .ring import WORD, shift
 from .seat import Seat
-
-ROOM = 62  # |v| < 2^62
 
 
 class MaskedProducts(Message, reveals="values under one-time masks, to take fractional bits off: uniform words"):

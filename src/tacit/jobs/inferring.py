@@ -1,0 +1,94 @@
+"""`tacit.infer`: a model and an input that must not meet. It compiles the model, hands each party its program, and puts the answer together."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..mpc import inference
+from ..mpc.model import compile, to_text
+from ..mpc.ring import Fixed
+from ..parameters import bad, check
+from ..parties.ledger import Ledger
+from ..runtimes.inprocess import InProcess
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass
+class Inference:
+    """The client's answer. `max_error_vs_plain` is there in debug mode only: to know it, somebody must hold both model and input."""
+
+    value: Tensor
+    ledger: Ledger
+    costs: dict[str, tuple[int, int]] = field(repr=False)
+    max_error_vs_plain: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Everything that was sent, by everybody, the helper's part included."""
+        return sum(line.bytes for line in self.ledger.seen)
+
+    @property
+    def rounds(self) -> int:
+        """Exchanges between owner and client, one after the other."""
+        return sum(rounds for rounds, _ in self.costs.values())
+
+    def table(self) -> pandas.DataFrame:
+        """Rounds, and bytes the client sends, of each layer."""
+        import pandas
+
+        return pandas.DataFrame([{"operation": name, "rounds": r, "bytes": b} for name, (r, b) in self.costs.items()])
+
+
+def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"), reveal: str = "logits", runtime: Any = None, *, owner: str = "owner",
+          client: str = "client", helper: str = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False) -> Inference:
+    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`.
+
+    `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
+    Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
+    compares with the plain model; nothing is secret then.
+    """
+    if not isinstance(model, nn.Module):
+        raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
+    asked = {private} if isinstance(private, str) else set(private)
+    if asked not in ({"input"}, {"input", "model"}):
+        raise bad("infer", "private", private, "('input', 'model') or ('input',)",
+                  "Where only the model is private, let the client send the input and the owner compute: no shares are needed.")
+    if reveal not in ("logits", "argmax"):
+        raise bad("infer", "reveal", reveal, "'logits' or 'argmax'")
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise bad("infer", "batch", batch, "a whole number of at least 1")
+    names = [owner, client, helper]
+    if len(set(names)) < 3 or not all(isinstance(n, str) and n for n in names):
+        raise bad("infer", "owner, client and helper", tuple(names), "three different names")
+    fixed = check(Fixed(fraction))
+    rows = torch.as_tensor(x)
+    if rows.dim() < 2 or not len(rows):
+        raise bad("infer", "the shape of x", tuple(rows.shape), "(rows, …) with at least one row",
+                  "Give x[None] for a single one.")
+    fixed.encode(rows, "the input")
+    layers, weights = compile(model)
+    for name, w in weights.items():
+        fixed.encode(w, f"the model's {name}")
+    how: dict[str, Any] = {"device": device, "debug": debug}
+    ledger = Ledger()
+    batches = [part.contiguous().cpu() for part in rows.split(batch)]
+    made = (runtime or InProcess()).run_sync({
+        owner: functools.partial(inference.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
+                                 client=client, helper=helper, **how),
+        client: functools.partial(inference.client, batches=batches, owner=owner, helper=helper, **how),
+        helper: functools.partial(inference.helper, owner=owner, client=client, device=device)}, ledger=ledger)
+    value = made[client]["value"]
+    error = None
+    if debug:
+        plain = inference.ideal(model, rows.to(next(iter(model.parameters()), rows).dtype) if rows.is_floating_point() else rows.float(), reveal)
+        error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
+    return Inference(value if reveal == "argmax" else value.float(), ledger, {k: (int(r), int(b)) for k, (r, b) in made[client]["costs"].items()}, error)

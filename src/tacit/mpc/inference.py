@@ -1,0 +1,153 @@
+"""Inference between two who do not trust each other with the input or the model, and a helper who sees neither.
+
+    client (x)                       owner (model)                      helper
+      |<-- Architecture ----------------|--- Architecture ----------------->|
+      |--- Batches(shapes) ------------>|                                   |
+      |--- Batches(shapes) ------------------------------------------------>|
+      |<-- TapeKey, Corrections ----------------------- TapeKey ------------|   correlated randomness (`dealer.py`), planned from the two above
+      |<-- MaskedWeights ---------------|                                       once, however many batches follow (`beaver.py`)
+      |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|   layer by layer, every word of it uniform
+      |<-- ResultShare -----------------|                                       at the end of each batch
+
+The client learns the architecture and the result (the logits, or with reveal="argmax" the class alone); of the weights what the result says. The owner learns
+the shapes of the input. The helper learns architecture and shapes. It holds while each follows the program (semi-honest) and the helper works with
+neither of the two; helper and owner together would see the input, helper and client the model.
+
+The secrets need no sharing out: x is the client's share of x and 0 the owner's, since nothing but masked values is ever sent.
+With a public model (only the input private) weights go to the client in the clear, and linear layers cost nothing but a truncation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ProtocolError
+from ..parties.message import Message
+from ..parties.party import Party
+from . import model
+from .compare import argmax
+from .dealer import Request, Stock, dealer, plan
+from .ring import Fixed
+from .seat import Seat
+
+ASSUMES = ("SEMI-HONEST: the secrets hold if every party follows its program and the helper works with neither owner nor client; a party that deviates can "
+           "spoil the result unnoticed.")
+OWNER, CLIENT = 0, 1
+
+
+class Architecture(Message, reveals="the model's layers and their shapes, not its weights; and how the result is revealed"):
+    layers: str
+    private_model: bool
+    reveal: str
+    fraction: int
+
+
+class PublicWeights(Message, reveals="the model's weights, in the clear: the model was declared public"):
+    weights: dict[str, Tensor]
+
+
+class Batches(Message, reveals="how many inputs there are and their shapes, not their values"):
+    shapes: list[list[int]]
+
+
+class ResultShare(Message, reveals="the owner's share of the result; with its own share the client has the result"):
+    values: list[Tensor]
+
+
+async def answer(seat: Seat, layers: list[model.Layer], weights: model.Weights, x: Tensor, reveal: str) -> Tensor:
+    """The result of one batch, shared."""
+    y = await model.evaluate(seat, layers, weights, x)
+    if reveal == "argmax":
+        with seat.at("argmax"):
+            return await argmax(seat, y)
+    return y
+
+
+async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, private_model: bool = True, reveal: str = "logits", fraction: int = 16,
+                client: str = "client", helper: str = "helper", device: str = "cpu", debug: bool = False) -> dict[str, Any]:
+    await me.send([client, helper], Architecture(layers, private_model, reveal, fraction))
+    if not private_model:
+        await me.send(client, PublicWeights(dict(weights)))
+    shapes = (await me.recv(client, Batches)).shapes
+    seat = await _sit(me, OWNER, (me.name, client), helper, fraction, device, debug)
+    network = model.from_text(layers)
+    known = await _weights(seat, network, weights, private_model)
+    for shape in shapes:
+        y = await answer(seat, network, known, torch.zeros(shape, dtype=torch.int64, device=device), reveal)
+        await me.send(client, ResultShare([y.cpu()]))
+    return _costs(seat)
+
+
+async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str = "helper", device: str = "cpu",
+                 debug: bool = False) -> dict[str, Any]:
+    told = await me.recv(owner, Architecture)
+    network, fixed = model.from_text(told.layers), Fixed(told.fraction)
+    weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
+    inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused here, before a word of it is sent
+    await me.send([owner, helper], Batches([list(x.shape) for x in inputs]))
+    seat = await _sit(me, CLIENT, (owner, me.name), helper, told.fraction, device, debug)
+    known = await _weights(seat, network, weights, told.private_model)
+    results = []
+    for x in inputs:
+        mine = await answer(seat, network, known, x, told.reveal)
+        (theirs,) = (await me.recv(owner, ResultShare)).values
+        if theirs.shape != mine.shape:
+            raise ProtocolError(f"the owner's share of the result has shape {list(theirs.shape)}, ours {list(mine.shape)}.")
+        total = mine + theirs.to(device)
+        results.append((total if told.reveal == "argmax" else fixed.decode(total)).cpu())
+    return {"value": torch.cat(results), **_costs(seat)}
+
+
+async def helper(me: Party, *, owner: str = "owner", client: str = "client", device: str = "cpu") -> None:
+    told = await me.recv(owner, Architecture)
+    shapes = (await me.recv(client, Batches)).shapes
+    await dealer(me, (owner, client), needed(model.from_text(told.layers), shapes, told.private_model, told.reveal, told.fraction), device)
+
+
+def needed(layers: list[model.Layer], shapes: list[list[int]], private_model: bool, reveal: str, fraction: int) -> Iterator[Request]:
+    """What the dealer has to make: the masks of the weights, then each batch's; a shape is rehearsed once."""
+    async def setup(seat: Seat) -> None:
+        await _weights(seat, layers, None, private_model)
+
+    def batch(shape: list[int]) -> list[Request]:
+        async def program(seat: Seat) -> None:
+            known = await _weights(seat, layers, None, private_model)
+            await answer(seat, layers, known, torch.empty(shape, dtype=torch.int64, device="meta"), reveal)
+        return plan(program, fixed=Fixed(fraction))[len(masks):]
+
+    masks = plan(setup, fixed=Fixed(fraction))
+    yield from masks
+    rehearsed: dict[tuple[int, ...], list[Request]] = {}
+    for shape in shapes:
+        if tuple(shape) not in rehearsed:
+            rehearsed[tuple(shape)] = batch(shape)
+        yield from rehearsed[tuple(shape)]
+
+
+async def _sit(me: Party, rank: int, names: tuple[str, str], helper: str, fraction: int, device: str, debug: bool) -> Seat:
+    me.ledger.stamp(ASSUMES)
+    return Seat(me, rank, names, await Stock.live(me, rank, 2, helper, device), Fixed(fraction), device, debug)
+
+
+async def _weights(seat: Seat, layers: list[model.Layer], weights: Mapping[str, Tensor] | None, private: bool) -> model.Weights:
+    if private:
+        return await model.Weights.private(seat, layers, weights if seat.me is not None and seat.rank == OWNER else None, OWNER)
+    if weights is None:  # a rehearsal: shapes will do
+        known = {f"{layer['name']}.weight": torch.empty(layer["shape"], dtype=torch.int64, device="meta") for layer in model.weighted(layers)}
+        return model.Weights({}, known)
+    return model.Weights({}, model.encoded(seat, weights))
+
+
+def _costs(seat: Seat) -> dict[str, Any]:
+    return {"costs": {name: [cost.rounds, cost.bytes] for name, cost in seat.costs.items()}}
+
+
+def ideal(network: torch.nn.Module, x: Tensor, reveal: str = "logits") -> Tensor:
+    """What the programs compute, up to rounding."""
+    with torch.no_grad():
+        y = network.eval()(x)
+    return y.argmax(-1) if reveal == "argmax" else y

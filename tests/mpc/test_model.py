@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit.errors import BadData, BadParameter, PartyFailed, ProtocolError
+from tacit.mpc import Residual
+from tacit.mpc.model import compile, from_text
+
+
+def made(*layers, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(*layers)
+    for part in model.modules():
+        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.uniform_(part.running_mean, -1, 1)
+            nn.init.uniform_(part.running_var, 0.5, 2)
+            nn.init.uniform_(part.weight, 0.5, 1.5)
+            nn.init.uniform_(part.bias, -1, 1)
+    return model.eval()
+
+
+def images(n=3, channels=2, side=8):
+    return torch.randn(n, channels, side, side, generator=torch.Generator().manual_seed(1))
+
+
+MODELS = {
+    "mlp": (made(nn.Flatten(), nn.Linear(128, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 5)), images()),
+    "cnn": (made(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, stride=2), nn.ReLU(), nn.Flatten(),
+                 nn.Linear(4, 3)), images()),
+    "norm first": (made(nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3, bias=False), nn.BatchNorm2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(18, 4, bias=False),
+                        nn.BatchNorm1d(4)), images()),
+    "pools": (made(nn.MaxPool2d(3, stride=2, padding=1), nn.AvgPool2d(3, stride=1, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten()), images()),
+    "groups": (made(nn.Conv2d(2, 4, 3, groups=2, dilation=2), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3), nn.Softmax(-1)), images()),
+    "residual": (made(Residual(nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU())),
+                      Residual(nn.Conv2d(2, 4, 3, stride=2, padding=1), nn.Conv2d(2, 4, 1, stride=2)), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)), images()),
+    "activations": (made(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Sigmoid(), nn.Sequential(nn.Linear(8, 4), nn.Identity())), torch.randn(5, 6)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("private", [("input", "model"), ("input",)])
+def test_the_result_is_the_plain_models(name, private):
+    model, x = MODELS[name]
+    with torch.no_grad():
+        plain = model(x)
+    out = tacit.infer(model, x, private=private, batch=2)
+    assert out.value.shape == plain.shape
+    assert (out.value - plain).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_argmax_alone_can_be_revealed(name):
+    model, x = MODELS[name]
+    out = tacit.infer(model, x, reveal="argmax")
+    assert out.value.tolist() == model(x).argmax(-1).tolist()
+    assert out.value.dtype is torch.int64
+    shares = [line for line in out.ledger.seen if line.kind == "ResultShare"]
+    assert [(s.party, s.sender) for s in shares] == [("client", "owner")]
+    assert shares[0].bytes < 120 + 8 * len(x)  # one word an input: the logits are not in it
+
+
+def test_masked_weights_are_sent_once_for_all_batches():
+    model, x = MODELS["mlp"][0], torch.randn(12, 128)
+    one, many = tacit.infer(model, x[:4], batch=4), tacit.infer(model, x, batch=4)
+    sent = {name: sum(s.bytes for s in out.ledger.seen if s.kind == "MaskedWeights") for name, out in {"one": one, "many": many}.items()}
+    assert sent["one"] == sent["many"] > 8 * 128 * 16
+    assert many.bytes - one.bytes < one.bytes  # two more batches cost less than the first
+    assert (many.value - model(x)).abs().max() < 1e-3
+
+
+def test_costs_stand_in_the_ledger_by_operation_and_by_layer():
+    model, x = MODELS["mlp"]
+    out = tacit.infer(model, x)
+    kinds = {line.kind for line in out.ledger.seen if line.party == "client" and line.sender == "owner"}
+    assert kinds == {"Architecture", "MaskedWeights", "MaskedFactors", "MaskedProducts", "MaskedValues", "MaskedBits", "MaskedSigns", "ResultShare"}
+    assert any("SEMI-HONEST" in stamp for stamp in out.ledger.stamps)
+    rows = out.table().set_index("operation")
+    assert rows.loc["2 relu", "rounds"] == 6
+    assert rows.loc["1 linear", "rounds"] == 2
+    assert out.rounds == rows["rounds"].sum() == 2 + 6 + 2
+
+
+def test_debug_says_how_far_from_plain_it_is_and_that_nothing_was_hidden():
+    model, x = MODELS["mlp"]
+    assert tacit.infer(model, x).max_error_vs_plain is None
+    out = tacit.infer(model, x, debug=True)
+    assert 0 < out.max_error_vs_plain < 1e-3
+    assert any("DEBUG" in stamp for stamp in out.ledger.stamps)
+
+
+@pytest.mark.parametrize("private", [("input", "model"), ("input",)])
+def test_an_overflow_inside_the_network_is_seen_in_debug_mode(private):
+    """1000 · 30,000 · 2 is still in range, and that · 30,000 · 2 is not; wrapped around it would look like any other number."""
+    model = made(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.fill_(30_000.0)
+    with pytest.raises(PartyFailed, match=r"a product reaches ±3.*e\+12, and the range ends at .*it would wrap around"):
+        tacit.infer(model, torch.full((1, 2), 1000.0), private=private, debug=True)
+
+
+def test_real_processes_say_the_same():
+    model, x = MODELS["mlp"]
+    out = tacit.infer(model, x, runtime=tacit.Processes(), owner="hospital", client="patient", helper="notary")
+    assert (out.value - model(x)).abs().max() < 1e-3
+    assert {line.party for line in out.ledger.seen} == {"hospital", "patient", "notary"}
+
+
+def test_relu_moves_behind_a_max_pool_and_batch_norm_disappears():
+    layers, weights = compile(MODELS["cnn"][0])
+    assert [layer["kind"] for layer in layers] == ["conv2d", "maxpool", "relu", "conv2d", "relu", "flatten", "linear"]
+    assert sorted(weights) == ["0.bias", "0.weight", "4.bias", "4.weight", "7.bias", "7.weight"]
+
+
+@pytest.mark.parametrize(("layer", "words"), [
+    (nn.LSTM(3, 3), "LSTM"), (nn.MaxPool2d(2, ceil_mode=True), "MaxPool2d"), (nn.Conv2d(1, 1, 3, padding="same"), "Conv2d"),
+    (nn.Conv2d(1, 1, 3, padding_mode="reflect", padding=1), "Conv2d"), (nn.Hardswish(), "Hardswish")])
+def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
+    with pytest.raises(BadParameter, match=rf"infer: layer 0 is {words}.*cannot be evaluated on shares\. Allowed are Linear, Conv2d"):
+        tacit.infer(nn.Sequential(layer), torch.ones(1, 3))
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"private": ("model",)}, r"private is \('model',\); it must be \('input', 'model'\) or \('input',\)"),
+    ({"private": ()}, "private is"), ({"reveal": "all"}, "reveal is 'all'; it must be 'logits' or 'argmax'"), ({"batch": 0}, "batch is 0"),
+    ({"owner": "client"}, "three different names"), ({"fraction": 99}, "fraction is 99")])
+def test_bad_parameters_are_refused(options, words):
+    with pytest.raises(BadParameter, match=words):
+        tacit.infer(MODELS["mlp"][0], MODELS["mlp"][1], **options)
+
+
+def test_bad_inputs_are_refused():
+    model, x = MODELS["mlp"]
+    with pytest.raises(BadParameter, match="infer: model is 'str'; it must be a torch"):
+        tacit.infer("mlp", x)
+    with pytest.raises(BadParameter, match="the shape of x is"):
+        tacit.infer(model, torch.ones(3))
+    with pytest.raises(BadData, match="the input: 1 of 384 numbers are not within"):
+        tacit.infer(model, x.clone().index_put((torch.tensor(0), torch.tensor(0), torch.tensor(0), torch.tensor(0)), torch.tensor(float("nan"))))
+    with pytest.raises(PartyFailed, match="layer 1 takes 128 inputs and gets a shape of"):
+        tacit.infer(model, torch.ones(2, 5))
+    wild = made(nn.Linear(2, 1))
+    with torch.no_grad():
+        wild[0].weight.fill_(1e12)
+    with pytest.raises(BadData, match=r"the model's 0\.weight: 2 of 2 numbers are not within"):
+        tacit.infer(wild, torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"kind": "exec"}]', '[{"kind": "residual", "body": 3, "shortcut": []}]', "[" * 5000])
+def test_an_architecture_that_makes_no_sense_is_refused(text):
+    with pytest.raises(ProtocolError, match="the architecture that came cannot be read"):
+        from_text(text)
