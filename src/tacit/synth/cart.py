@@ -9,6 +9,7 @@ other anyway (what a fresh row of the same population would show). While copies 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ PROBE = 20_000  # rows drawn to count copies: a rate of 1% is then known to ±0.
 class Cart(Generator):
     """A tree for each column, given those before it."""
 
-    leaf: int = whole(10, least=1, doc="rows a leaf holds at least")
+    leaf: int | None = whole(None, least=1, none=True, doc="rows a leaf holds at least; None: a third of the root of the rows, and 10 at least")
     copies: float | None = real(2.0, above=0, none=True, doc="exact copies of training rows, at most so many times the natural rate; None: no guard")
     bins: int = whole(256, least=2, doc="cells a number is cut into")
     even: bool = flag(True, doc=EVEN)
@@ -42,7 +43,8 @@ class Cart(Generator):
         real_rows = layout.table.tidied(layout.back(v))
         natural = max(natural_rate(real_rows), 1 / len(v))  # one row in n is the finest rate that n rows can show
         history: list[dict[str, Any]] = []
-        leaf = self.leaf
+        # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and give more away (membership AUC .549, .529)
+        leaf = self.leaf or max(10, math.isqrt(len(v)) // 3)
         while True:
             learned = Learned({**cells.tensors(), **_trees(codes, cells, layout, leaf, self.seed)}, history=history)
             free = Conditions({}, {}, {})

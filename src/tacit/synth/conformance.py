@@ -16,7 +16,7 @@ import torch
 
 from ..parameters import check, from_table, to_table
 from .columns import boolean, categorical, continuous, identifier, integer, moment, ordinal
-from .constraints import Combinations, Ordered, Range
+from .constraints import Combinations, Constraint, Ordered, Range
 from .generator import Fitted, Generator
 from .saved import load
 from .table import Table
@@ -45,12 +45,12 @@ def example(rows: int = ROWS, seed: int = 0) -> tuple[DataFrame, Table]:
         "grade": pd.Categorical(rng.choice(["low", "mid", "high"], rows, p=[0.5, 0.3, 0.2]), categories=["low", "mid", "high"], ordered=True),
         "income": income,
         "score": np.where(rng.random(rows) < 0.1, np.nan, rng.normal(size=rows)),
-        "job": pd.Series(rng.choice(["cook", "nurse", None], rows, p=[0.5, 0.4, 0.1]), dtype=object),
+        "job": pd.Series(rng.choice(["cook", "nurse", ""], rows, p=[0.5, 0.4, 0.1]), dtype=object).replace("", None),
         "smoker": rng.random(rows) < 0.2,
         "admitted": start,
         "discharged": start + pd.to_timedelta(rng.integers(0, 700, rows), unit="D"),
         "unit": "A"})
-    constraints = [Ordered("admitted", "discharged"), Combinations("city", "country", allowed=list(CITIES.items())), Range("age", 18, 90)]
+    constraints: list[Constraint] = [Ordered("admitted", "discharged"), Combinations("city", "country", allowed=list(CITIES.items())), Range("age", 18, 90)]
     table = Table.infer(frame, constraints=constraints, columns={
         "name": identifier(), "age": integer(0, 120), "sex": categorical(["F", "M"]), "city": categorical(list(CITIES)), "country": categorical(["CH", "FR"]),
         "grade": ordinal(["low", "mid", "high"]), "income": continuous(0, 1e6, step=0.01), "score": continuous(-6, 6, missing=True),
