@@ -234,10 +234,6 @@ class Support:
         return out
 
 
-def budget(epsilon: float, delta: float) -> float:
-    return discrete.rho_of(epsilon, delta)
-
-
 def ledger_of(mechanism: str, epsilon: float, delta: float, curator: Curator) -> Ledger:
     """What was spent, of what was promised; a run from a seed is stamped."""
     ledger = Ledger()

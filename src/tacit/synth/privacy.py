@@ -128,7 +128,7 @@ def _adversarial(real: np.ndarray, made: np.ndarray) -> float:
 def _agree(views: Views, j: int, guess: np.ndarray, truth: np.ndarray) -> np.ndarray:
     if j in views.levels:
         return guess == truth
-    low, high = views._ends[j]
+    low, high = views.ends[j]
     return (np.abs(guess - truth) <= WITHIN * (high - low)) | (np.isnan(guess) & np.isnan(truth))
 
 

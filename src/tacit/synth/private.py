@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..accounting.discrete import rho_of
 from ..errors import BadData, BadParameter
 from ..parameters import bad, check, nearest, real, whole
 from .columns import Column
@@ -21,7 +22,7 @@ from .constraints import Combinations
 from .encode import Layout
 from .generator import Fitted, Generator, Learned, Watch
 from .graphical import JunctionTree, Model
-from .marginals import Curator, Grid, Support, budget, ledger_of, secret_of
+from .marginals import Curator, Grid, Support, ledger_of, secret_of
 from .table import Table
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class MarginalGenerator(Generator):
         table = declared(table, frame, who)
         grid = Grid(table.modelled, self.bins)
         frame = frame.set_axis([str(n) for n in frame.columns], axis=1)
-        curator = Curator(grid.codes(frame), grid.sizes, budget(self.epsilon, self.delta), secret_of(self.seed))
+        curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret_of(self.seed))
         model, support = self.estimate(curator, watch or (lambda event: None))
         learned = packed(model, support)
         learned.ledger = ledger_of(f"{who} (discrete Gaussian marginals, exponential choice)", self.epsilon, self.delta, curator)

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..accounting.discrete import rho_of
 from ..errors import BadParameter
 from ..parameters import bad, check, flag, nearest, real, whole
 from ..parties.ledger import Ledger
 from .columns import Column
 from .graphical import Clique, Measurement, Model, cells, fit
-from .marginals import Curator, Grid, budget, ledger_of, secret_of
+from .marginals import Curator, Grid, ledger_of, secret_of
 from .private import declared
 from .table import Table
 
@@ -60,7 +61,7 @@ class Statistics:
                 raise BadParameter(f"Statistics: the marginal of {', '.join(names[c] for c in clique)} has {cells(clique, grid.sizes):,} cells, more than "
                                    f"{MOST_CELLS:,}; nearly all of it would be noise. Ask for fewer columns, or fewer bins.")
         frame = frame.set_axis([str(n) for n in frame.columns], axis=1)
-        curator = Curator(grid.codes(frame), grid.sizes, budget(self.epsilon, self.delta), secret_of(self.seed))
+        curator = Curator(grid.codes(frame), grid.sizes, rho_of(self.epsilon, self.delta), secret_of(self.seed))
         shares = {c: math.sqrt(cells(c, grid.sizes)) for c in cliques}
         measured = [curator.measure(c, curator.rho * shares[c] / sum(shares.values())) for c in cliques]
         ledger = ledger_of(f"{len(cliques)} marginals with discrete Gaussian noise", self.epsilon, self.delta, curator)

@@ -59,7 +59,7 @@ class Views:
                     parts[name][:, j] = code
         self.real, self.synthetic = View("real", parts["real"]), View("synthetic", parts["synthetic"])
         self.holdout = View("holdout", parts["holdout"]) if holdout is not None else None
-        self._ends = np.array([_ends(self.real.x[:, j]) if c.is_number else (0.0, 1.0) for j, c in enumerate(self.columns)])
+        self.ends = np.array([_ends(self.real.x[:, j]) if c.is_number else (0.0, 1.0) for j, c in enumerate(self.columns)])
 
     def _check(self, name: str, frame: DataFrame) -> None:
         import pandas as pd
@@ -115,7 +115,7 @@ class Views:
             if j in self.levels:
                 parts.append(self._axes(j, x.astype(np.int64)) * np.sqrt(0.5))
             else:
-                low, high = self._ends[j]
+                low, high = self.ends[j]
                 there = np.clip((x - low) / (high - low), -0.5, 1.5)
                 parts.append(np.where(np.isnan(x), 0.5, there)[:, None])
                 if np.isnan(self.real.x[:, j]).any():
