@@ -17,3 +17,14 @@ install() { # name, then what pip is to install
 
 install flower "flwr[simulation]==1.41.0"
 install pfl "pfl==0.6.0"
+
+plain() { # the same without torch, for peers that do not compute with it
+    environment=$root/.venv-peers/$1
+    shift
+    [ -e "$environment/installed" ] && return
+    "$python" -m venv "$environment"
+    "$environment/bin/python" -m pip install --quiet "$@"
+    touch "$environment/installed"
+}
+
+plain anjana "anjana==1.2.3"

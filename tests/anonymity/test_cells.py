@@ -128,7 +128,7 @@ def test_a_table_too_large_for_the_solver_is_refused_with_a_way_out():
 def test_other_models_are_refused_with_the_reason():
     frame = pandas.DataFrame({"a": list("0011"), "s": list("xyxy")})
     for method in ("cells", "ambiguity"):
-        with pytest.raises(BadParameter, match="another one when LDiversity is asked for. This one knows k alone"):
+        with pytest.raises(BadParameter, match=r"another one when LDiversity is asked for\. This one knows k alone"):
             tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=2, l=2, method=method)
 
 
