@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := src tests benchmarks examples
 
-.PHONY: demo test test-all lint bench browser clean
+.PHONY: demo test test-all lint bench browser clean fuzz
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -33,6 +33,10 @@ lint: .venv/installed
 bench: .venv/installed
 	bash benchmarks/peers/install.sh
 	$(BIN)/python benchmarks/cohort.py
+
+fuzz: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris==3.0.0
+	$(BIN)/python fuzz/decoder.py
 
 clean:
 	rm -rf .venv .venv-peers build dist src/*.egg-info

@@ -98,7 +98,7 @@ def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
 def test_what_cannot_be_found_by_another_process_is_refused_before_anything_starts() -> None:
     with pytest.raises(BadParameter, match="which another process cannot find"):
         train(tacit.Processes(), model=lambda: nn.Linear(5, 3))
-    with pytest.raises(BadParameter, match="runtime is 3; it must be one of 'cohort', 'inprocess', 'processes', or tacit.Processes"):
+    with pytest.raises(BadParameter, match=r"runtime is 3; it must be one of 'cohort', 'inprocess', 'processes', or tacit\.Processes"):
         train(3)
 
 
@@ -112,7 +112,7 @@ def test_run_gives_what_each_program_returned() -> None:
         return me.name
 
     assert tacit.run({"alice": name, "bob": name}) == {"alice": "alice", "bob": "bob"}
-    with pytest.raises(BadParameter, match="run: runtime is 'inprocess'; it must be tacit.InProcess"):
+    with pytest.raises(BadParameter, match=r"run: runtime is 'inprocess'; it must be tacit\.InProcess"):
         tacit.run({"alice": name}, runtime="inprocess")
-    with pytest.raises(BadParameter, match="run: programs is .*; it must be a program for each party by its name"):
+    with pytest.raises(BadParameter, match=r"run: programs is .*; it must be a program for each party by its name"):
         tacit.run([name])  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_a_hub_needs_the_hubs_kit() -> None:
 def test_two_hubs_cannot_have_one_port() -> None:
     async def both() -> None:
         async with Net.of("a") as net:
-            with pytest.raises(NoHub, match="the hub cannot listen on 127.0.0.1:.*: the port is taken"):
+            with pytest.raises(NoHub, match=r"the hub cannot listen on 127\.0\.0\.1:.*: the port is taken"):
                 await Hub(replace(net.hub.kit, listen=f"127.0.0.1:{net.hub.port}")).start()
 
     asyncio.run(both())
@@ -70,7 +70,8 @@ def test_a_party_that_claims_anothers_name_is_cut_off_and_the_others_play_on(cap
 
 @pytest.mark.parametrize(("envelope", "status"), [(pack(MAIL, "mallory", "a", bytes(MAX_ENVELOPE)), grpc.StatusCode.RESOURCE_EXHAUSTED),
                                                   (b"", grpc.StatusCode.PERMISSION_DENIED), (b"\x09\x01\x01ab", grpc.StatusCode.PERMISSION_DENIED),
-                                                  (b"\x00\xff\xffab", grpc.StatusCode.PERMISSION_DENIED), (b"\x00\x01\x01\xff\xfe", grpc.StatusCode.PERMISSION_DENIED),
+                                                  (b"\x00\xff\xffab", grpc.StatusCode.PERMISSION_DENIED),
+                                                  (b"\x00\x01\x01\xff\xfe", grpc.StatusCode.PERMISSION_DENIED),
                                                   (pack(1, "a", "b"), grpc.StatusCode.PERMISSION_DENIED)],
                          ids=["oversized", "empty", "kind", "lengths", "names", "poses as the hub"])
 def test_bytes_that_are_no_envelope_end_the_connection_they_came_over_and_no_other(envelope: bytes, status: grpc.StatusCode) -> None:
@@ -88,7 +89,7 @@ def test_a_stranger_is_told_that_its_certificate_is_not_accepted() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
             _, others = temporary("another", ("a", "b"))
-            stranger = replace(others["a"], address=net.kits["a"].address, trust=net.kits["a"].trust)  # it knows our authority; its own certificate is another's
+            stranger = replace(others["a"], address=net.kits["a"].address, trust=net.kits["a"].trust)  # its certificate is another's
             fatal, why = await asyncio.to_thread(reach, stranger)
             assert fatal
             assert "does not accept the certificate of 'a'" in why
@@ -126,7 +127,9 @@ def test_a_client_cannot_stand_in_for_the_hub() -> None:
 
 def test_nobody_there_is_said_in_words() -> None:
     _, kits = temporary("f", ("a",))
-    assert reach(kits["a"].at("127.0.0.1:9")) == (False, "nobody listens at 127.0.0.1:9. Start the hub (`tacit hub --kit …`), or check the port and the firewall.")
+    fatal, why = reach(kits["a"].at("127.0.0.1:9"))
+    assert not fatal
+    assert why == "nobody listens at 127.0.0.1:9. Start the hub (`tacit hub --kit …`), or check the port and the firewall."
     assert "cannot be found" in reach(kits["a"].at("no-such-host.invalid:9"))[1]
 
     async def tries() -> None:

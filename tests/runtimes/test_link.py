@@ -98,7 +98,7 @@ def test_a_link_speaks_for_its_owner_to_members_only() -> None:
         async with Net.of("a", "b") as net, Link(net.kits["a"]) as link:
             with pytest.raises(ProtocolError, match="party 'a' tried to send to 'b' as 'b'"):
                 await link.deliver("b", "b", "", b"")
-            with pytest.raises(ProtocolError, match="party 'a' sends to 'bob', which is not in federation 'test'. Known: a, b"):
+            with pytest.raises(ProtocolError, match=r"party 'a' sends to 'bob', which is not in federation 'test'\. Known: a, b"):
                 await link.deliver("a", "bob", "", b"")
 
     asyncio.run(play())

@@ -114,7 +114,7 @@ def test_an_authority_is_not_used_for_another_federation(tmp_path: Path) -> None
     provision(CHARTER, tmp_path)
     with pytest.raises(BadKit, match="is the authority of federation 'hearts', not of 'lungs'"):
         provision(Charter("lungs", "h:1", "h:1", "server", ("x",)), tmp_path)
-    with pytest.raises(BadKit, match="'hospital-x' cannot be revoked: it is not in the federation. Did you mean 'hospital-"):
+    with pytest.raises(BadKit, match=r"'hospital-x' cannot be revoked: it is not in the federation\. Did you mean 'hospital-"):
         provision(CHARTER, tmp_path, revoke=("hospital-x",))
 
 

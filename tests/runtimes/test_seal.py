@@ -108,7 +108,8 @@ def test_the_same_message_twice_looks_different_and_each_session_has_its_own_key
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.4), repeat=st.floats(0, 0.4), swap=st.floats(0, 0.4), sizes=st.lists(st.integers(0, 200_000), max_size=12))
+@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.4), repeat=st.floats(0, 0.4), swap=st.floats(0, 0.4),
+       sizes=st.lists(st.integers(0, 200_000), max_size=12))
 def test_loss_repetition_and_reordering_change_nothing_but_the_time_it_takes(seed: int, loss: float, repeat: float, swap: float, sizes: list[int]) -> None:
     rng = random.Random(seed)
     a, b = pair()

@@ -20,8 +20,8 @@ def _provision(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..runtimes.provision import provision, read_charter
 
     value = provision(read_charter(args.federation), args.output, tuple(args.revoke))
-    lines = [f"federation  {value['federation']}", *(f"made        {args.output}/{n}" for n in value["made"]), *(f"kept        {args.output}/{n}" for n in value["kept"]),
-             *(f"revoked     {n}" for n in value["revoked"])]
+    lines = [f"federation  {value['federation']}", *(f"made        {args.output}/{n}" for n in value["made"]),
+             *(f"kept        {args.output}/{n}" for n in value["kept"]), *(f"revoked     {n}" for n in value["revoked"])]
     if value["made"]:
         lines += ["", f"Hand each folder to its party, over a way you trust. {args.output}/authority is yours alone: with it anyone can make certificates."]
     if args.revoke:

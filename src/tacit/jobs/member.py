@@ -72,8 +72,8 @@ class Work:
         fed = dealt(Path(self.data["dealt"])) if "dealt" in self.data else own(self.name, self.data["table"], job["data"], job["seed"])
         shape = list(fed.rows.x.shape[1:])
         if shape != job["features"] or (fed.classes or 0) != job["classes"]:
-            raise BadData(f"the rows of {self.name!r} have the shape {shape} and {fed.classes or 0} classes; the job is for {job['features']} and {job['classes']}. "
-                          "Agree on the columns and labels with whoever runs the server.")
+            raise BadData(f"the rows of {self.name!r} have the shape {shape} and {fed.classes or 0} classes; the job is for {job['features']} and "
+                          f"{job['classes']}. Agree on the columns and labels with whoever runs the server.")
         algorithm = from_table(job["algorithm"], algorithms.ALL, "the server's job, algorithm")
         built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"])
         task = Task(built, *fed.at(0), "mse" if fed.classes is None else "cross_entropy", job["precision"])
@@ -88,8 +88,8 @@ class Work:
         weight, vectors, after = mine.local(r, down, before)
         for key, value in vectors.items():
             if not torch.isfinite(value).all():
-                raise BadData(f"the update of {self.name!r} in round {r + 1} holds NaN or infinity ({key}), so it is not sent. The learning rate is too large for "
-                              "these rows, or a number among them is out of all proportion.")
+                raise BadData(f"the update of {self.name!r} in round {r + 1} holds NaN or infinity ({key}), so it is not sent. The learning rate is too large "
+                              "for these rows, or a number among them is out of all proportion.")
         self.memory.keep(r, before, after)  # before it is sent: whoever has our update must be able to rely on what we remember
         return weight, vectors
 
@@ -108,13 +108,14 @@ class Work:
         w = down.get("w")
         if w is None or w.shape != (mine.task.dim,) or w.dtype != torch.float32:
             what = "no model" if w is None else f"a model of shape {tuple(w.shape)} and {w.dtype}"
-            raise ProtocolError(f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} float32 numbers. Do both run the same job?")
+            raise ProtocolError(f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} float32 numbers. "
+                                "Do both run the same job?")
 
 
 class Memory:
     """What a client keeps between rounds (SCAFFOLD's c_k), on its own disk: as it was before the last round it answered, and after it.
 
-    A server that is asked to go on after a crash may ask for that round again, and must get the same answer.
+    A server that goes on after a crash may ask for that round again, and must get the same answer.
     """
 
     def __init__(self, folder: Path, run: str, fresh: State):
@@ -153,8 +154,8 @@ class Memory:
             write_whole(self.file, save(both, {"run": self.run, "round": str(r)}))
 
 
-JOB: dict[str, Any] = {"run": str, "model": (dict, type(None)), "algorithm": dict, "seed": int, "epochs": int, "batch_size": (int, type(None)), "local_steps": (int, type(None)),
-       "precision": str, "features": list, "classes": int, "data": (dict, type(None))}
+JOB: dict[str, Any] = {"run": str, "model": (dict, type(None)), "algorithm": dict, "seed": int, "epochs": int, "batch_size": (int, type(None)),
+                       "local_steps": (int, type(None)), "precision": str, "features": list, "classes": int, "data": (dict, type(None))}
 
 
 def read_job(text: str) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Parties:
             after(r + 1, [list(took_part)], [self._metrics(r + 1, answers)])
 
         def without(r: int, who: Mapping[str, str]) -> None:
-            self.dropped |= who
+            self.dropped = {**who, **self.dropped}  # its first reason is the one that tells
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.down, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,

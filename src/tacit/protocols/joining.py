@@ -169,13 +169,13 @@ class Door:
         began, said = clock.now(), ""
         while True:
             there = [n for n in names if n in self.ready and n not in self.busy]
-            missing = [n for n in names if n not in there]
-            if not missing or (end is not None and clock.now() >= end and len(there) >= need):
+            missing = [n for n in names if n not in there and (within is None or n not in self.refused)]  # who was refused is not waited for
+            if (not missing and len(there) >= need) or (end is not None and clock.now() >= end and len(there) >= need):
                 return there
             hopeless = {n: self.refused[n] for n in missing if n in self.refused}
             if hopeless and within is None:  # nobody said that the run may go on without it
                 raise ProtocolError("the run cannot go on: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items()))
-            text = f"waiting for {', '.join(map(repr, missing[:8]))}"
+            text = f"waiting for {', '.join(map(repr, missing[:8]))}" if missing else f"waiting until {need} parties can take part"
             if clock.now() - began >= SOON and text != said:
                 self.note(text)
                 said = text

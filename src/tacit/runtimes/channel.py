@@ -217,8 +217,8 @@ class Channel:
             self.note(str(error))
             self.altered += 1
             if self.altered >= TRIES:
-                self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: {error} "
-                                          "Do not trust this hub.")
+                self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: "
+                                          f"{error} Do not trust this hub.")
 
     def _on_record(self, payload: memoryview) -> None:
         session, space, kind = bytes(payload[1:9]), payload[9], payload[10]

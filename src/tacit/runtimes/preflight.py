@@ -17,7 +17,7 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
     context = _context(kit)
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout) as plain, context.wrap_socket(plain, server_hostname=HUB_NAME) as secure:
-            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # HTTP/2's opening: the hub answers it only if it lets us in
+            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")  # HTTP/2's opening: answered only if we are let in
             if secure.recv(9):
                 return False, ""
             return True, _unwelcome(kit, "it closed the connection")

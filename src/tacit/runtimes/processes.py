@@ -104,8 +104,8 @@ def specification(program: Any, name: str) -> dict[str, Any]:
     for part in qualname.split("."):
         thing = getattr(thing, part, None)
     if thing is not program or not inspect.isroutine(program) or (module == "__main__" and not file):
-        raise BadParameter(f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a function of a module or of the script being "
-                           "run, or functools.partial of one with plain values; what is made inside a function or a notebook cannot be found.")
+        raise BadParameter(f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a function of a module or of the script "
+                           "being run, or functools.partial of one with plain values; what is made inside a function or a notebook cannot be found.")
     return {"module": module, "file": file, "qualname": qualname, "given": pack((args, kwargs), f"an argument of the program of {name!r}").hex()}
 
 

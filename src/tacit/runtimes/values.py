@@ -43,8 +43,8 @@ def _down(value: Any, where: str) -> Any:
         return ["l", *(_down(v, where) for v in value)]
     if isinstance(value, dict):
         return ["d", *([_down(k, where), _down(v, where)] for k, v in value.items())]
-    raise BadParameter(f"{where} holds a {type(value).__name__}, which cannot go to another process. Plain values can: numbers, text, bytes, tensors, and lists, "
-                       "tuples and dicts of these.")
+    raise BadParameter(f"{where} holds a {type(value).__name__}, which cannot go to another process. Plain values can: numbers, text, bytes, tensors, and "
+                       "lists, tuples and dicts of these.")
 
 
 def _up(value: Any) -> Any:
