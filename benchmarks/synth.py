@@ -66,7 +66,7 @@ def line(name: str, made: pd.DataFrame, real: pd.DataFrame, holdout: pd.DataFram
 def on_adult(names: list[str]) -> None:
     real, holdout = adult()
     print(f"Adult, {len(real):,} rows, {len(holdout):,} held out; real on real TSTR {tstr(real, holdout):.3f}\n")
-    print(f"{'':24s} {'CPU s':>7s}  QR     QR    TSTR   copies of natural  membership AUC")
+    print(f"{'':24s} {'CPU s':>7s}  QR     TSTR   copies of natural  membership AUC")
     line("bootstrap (a copy)", real.sample(len(real), replace=True, random_state=1), real, holdout, 0.0)
     made: list[tuple[str, Any]] = []
     for name in names:
