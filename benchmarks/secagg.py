@@ -88,13 +88,16 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1_000_000)
     parser.add_argument("--encrypt", action="store_true", help="also the encrypted sum, with ten clients")
     parser.add_argument("--light", action="store_true", help="also LightSecAgg, with ten clients")
+    parser.add_argument("--alone", action="store_true", help="without the peer")
     given = parser.parse_args()
     n, d = given.parties, given.length
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; n = {n}, {d} numbers")
     print(f"{'':44s} {'client s':>9s} {'MB up':>9s} {'server s':>9s}   how many times less than Flower at the same graph: client, bytes, server")
     peers: dict[tuple[int, int], Any] = {}
-    if PEER.exists():
+    if given.alone:
+        pass
+    elif PEER.exists():
         for shares, gone in ((n, 0), (15, 0), (15, n // 20)):
             told = [str(x) for x in (PEER, Path(__file__).parent / "peers" / "flower_secagg.py", n, shares, d, gone)]
             ran = subprocess.run(told, capture_output=True, text=True)

@@ -54,8 +54,5 @@ def hidden_sum(p: Plan, guard: Guard | None, federation: str | None = None) -> H
     """The plan's, if its guard hides updates."""
     if guard is None or guard.hiding is None:
         return None
-    if p.sampling == "poisson" and p.per_round < len(p.fed):
-        raise BadParameter(f"guard: {type(guard.hiding).__name__} needs to know how many take part in a round, and by Poisson sampling nobody does. "
-                           "Use sampling='fixed'.")
     active = getattr(guard.hiding, "adversary", "") == "active"
     return HiddenSum(guard, federation or p.fed.name, Identity.provision(list(p.fed.parties), secrets.token_bytes) if active else None)

@@ -1,0 +1,58 @@
+"""Secure aggregation between operating-system processes over real sockets, one of which is killed in the middle."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tacit.parties.party import Party, Transport
+from tacit.protocols import secagg
+from tacit.runtimes.processes import Processes
+
+NAMES = [f"c{i}" for i in range(4)]
+TERMS = {"federation": "fed", "parties": 4, "length": 6, "bound": 1000}
+VALUES = {name: [(-1) ** k * (100 * i + k) for k in range(6)] for i, name in enumerate(NAMES)}
+
+
+class Deadly:
+    """Kills this process, as the kernel would, when it is about to send its n-th message."""
+
+    def __init__(self, inner: Transport, left: int):
+        self.inner, self.left = inner, left
+
+    async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+        await self.inner.deliver(sender, to, scope, frame)
+
+
+async def boss(me: Party, within: float) -> tuple[list[int], list[str], dict[str, str]]:
+    outcome = await secagg.server(me.scope("round 1"), NAMES, secagg.Terms(**TERMS), within=within, first=60.0)
+    return outcome.total.tolist(), list(outcome.included), outcome.dropped
+
+
+async def client(me: Party, values: list[int], mark: str = "") -> bool:
+    if mark and not Path(mark).exists():
+        Path(mark).touch()
+        me = replace(me, transport=Deadly(me.transport, 2))
+    return await secagg.client(me.scope("round 1"), torch.tensor(values), secagg.Terms(**TERMS))
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_sum_comes_out_between_processes_also_when_one_is_killed_before_its_upload(tmp_path: Path, killed: bool) -> None:
+    """Killed when it has shared its secrets and has not sent its vector; started again, it learns that the round went on without it."""
+    programs = {name: functools.partial(client, values=VALUES[name], mark=str(tmp_path / "killed") if killed and name == "c2" else "") for name in NAMES}
+    results = Processes(restart=killed).run_sync({"server": functools.partial(boss, within=8.0), **programs})
+    total, included, dropped = results.pop("server")
+    stayed = [name for name in NAMES if not (killed and name == "c2")]
+    assert included == stayed
+    assert total == [sum(VALUES[name][k] for name in stayed) for k in range(6)]
+    assert dropped == ({"c2": "upload"} if killed else {})
+    assert results == {name: name in stayed for name in NAMES}
