@@ -48,10 +48,11 @@ class RandomizedResponse:
 
     @property
     def keep(self) -> Fraction:
-        """The probability of telling the truth, rounded down to 1/2³²: never more than ε allows, and never less than guessing."""
+        """The probability of telling the truth, in parts of 2³²: one part below what ε allows, so that rounding never exceeds it nor makes it certain,
+        and never less than guessing."""
         check(self)
         true = math.exp(min(self.epsilon, 700.0))
-        return max(Fraction(1, self.answers), Fraction(math.floor(true / (true + self.answers - 1) * 2**32), 2**32))
+        return max(Fraction(1, self.answers), Fraction(math.floor(true / (true + self.answers - 1) * 2**32) - 1, 2**32))
 
     def out(self, given: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         """Answers as whole numbers 0 … answers − 1, each randomised by itself."""

@@ -200,6 +200,29 @@ def accuracy_against_bytes(runs: Sequence[RunRecord], *, title: str = "", colour
                 table=Table(("algorithm", "sent in all", "last accuracy", "sent until 95% of its best"), rows))
 
 
+def accuracy_against_epsilon(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+    """What accuracy costs in privacy: ε spent up to a round, and how good the model was after it."""
+    groups = _by_label(runs)
+    colours = colours or styles(list(groups))
+    series, rows = [], []
+    for name, group in groups.items():
+        paths: dict[float, list[float]] = {}
+        for run in group:
+            for event in run.rounds:
+                if finite(event.get("epsilon")) and finite(event.get("accuracy")):
+                    paths.setdefault(event["epsilon"], []).append(event["accuracy"])
+        points = [(spent, *mean_error(path)) for spent, path in sorted(paths.items())]
+        if points:
+            series.append(_band(name, colours[name], "accuracy", points))
+            best = max(points, key=lambda p: p[1])
+            rows.append((name, significant(points[-1][0]), percent(points[-1][1]), f"{percent(best[1])} at ε = {significant(best[0])}"))
+    if not series:
+        return None
+    return plot(f"Accuracy against ε{': ' if title else ''}{title}", series, Axis("ε spent so far", form=lambda v, step: significant(v)),
+                Axis("accuracy", form=_share), caption="δ, and whom ε protects against whom, stand in the ledger below.",
+                table=Table(("algorithm", "ε in all", "last accuracy", "best accuracy"), rows))
+
+
 def per_party(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
     """Each party's accuracy on its own held-out rows, the worst decile marked. One run: party by party; several: sorted curves."""
     runs = [r for r in runs if any(map(finite, r.party_accuracy))]

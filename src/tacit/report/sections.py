@@ -193,6 +193,11 @@ def wire(page: Page) -> Section | None:
     return Section("bytes", "Accuracy against bytes", body) if body else None
 
 
+def privacy(page: Page) -> Section | None:
+    body = _per_skew(page, figures.accuracy_against_epsilon)
+    return Section("epsilon", "Accuracy against ε", body) if body else None
+
+
 def skews(page: Page) -> Section | None:
     parts = []
     for skew in page.skews:
@@ -338,4 +343,4 @@ def notes(page: Page) -> Section | None:
     return Section("notes", "Notes", tag("ul", items)) if items else None
 
 
-ALL = (summary, results, training, wire, skews, parties, landscape, ledger, reproduce, notes)
+ALL = (summary, results, training, wire, privacy, skews, parties, landscape, ledger, reproduce, notes)
