@@ -32,7 +32,8 @@ class Cart(Generator):
     """A tree for each column, given those before it."""
 
     leaf: int | None = whole(None, least=1, none=True, doc="rows a leaf holds at least; None: a third of the root of the rows, and 10 at least")
-    copies: float | None = real(2.0, above=0, none=True, doc="exact copies of training rows, at most so many times the natural rate; None: no guard")
+    copies: float | None = real(1.5, above=0, none=True,
+                                 doc="exact copies of training rows, at most so many times the natural rate, which is itself an estimate; None: no guard")
     bins: int = whole(256, least=2, doc="cells a number is cut into")
     even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
