@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pandas
 import pytest
 from adult import BITS, people
@@ -112,6 +116,7 @@ ASK = dict(quasi=["Race", "Zip"], k=2)
     ({"method": object}, "or such an object"),
     ({"method": anonymity.Cluster(shortlist=0)}, "Cluster: shortlist is 0; it must be a whole number at least 1"),
     ({"metric": "prec"}, "anonymize: metric is 'prec'; it must be one of 'loss', 'height'"),
+    ({"metric": "entropy", "method": "cluster"}, "anonymize: metric is 'entropy'; it must be 'loss' for method 'cluster'"),
     ({"max_suppressed": 5}, "max_suppressed is 5; it must be a part of the rows between 0 and 1"),
     ({"k": 0}, "KAnonymity: k is 0; it must be a whole number at least 1"),
     ({"k": None}, "anonymize: k is None; it must be a whole number of at least 1, unless models"),
@@ -144,14 +149,9 @@ def test_no_rows_and_no_frame_are_refused():
 
 
 @pytest.mark.slow
-def test_ten_million_rows_and_more_than_two_to_the_31_cells_stay_within_four_gigabytes(tmp_path):
-    """Run in a process of its own, whose address space is counted: 10 million rows × 9 columns by both methods, then 34 million × 64 > 2³¹ cells."""
-    import subprocess
-    import sys
-
-    from tests.anonymity import large
-
-    ran = subprocess.run([sys.executable, large.__file__], capture_output=True, text=True, timeout=1500)
+def test_ten_million_rows_and_more_than_two_to_the_31_cells_stay_within_four_gigabytes():
+    """Run in a process of its own, whose memory is counted: 10 million rows × 9 columns by both methods, then 34 million × 64 > 2³¹ cells."""
+    ran = subprocess.run([sys.executable, str(Path(__file__).with_name("large.py"))], capture_output=True, text=True, timeout=1500)
     assert ran.returncode == 0, ran.stderr[-2000:]
     for line in ran.stdout.splitlines():
         what, peak = line.rsplit(" ", 1)

@@ -136,7 +136,7 @@ def test_extremes_are_coded_and_nulls_left():
     assert pandas.isna(coding.code_extremes(ages, bottom=18)[2])
     with pytest.raises(BadParameter, match="code_extremes: bottom is 99; it must be at most top, which is 90"):
         coding.code_extremes(ages, bottom=99, top=90)
-    with pytest.raises(BadData, match="column 'age' is .*, not numbers"):
+    with pytest.raises(BadData, match=r"column 'age' is .*, not numbers"):
         coding.code_extremes(pandas.Series(["x"], name="age"), top=3)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..anonymity import ALL
+from ..anonymity import ALL, Datafly, Optimal
 from ..anonymity.encoded import NULLS, check_columns, column_codes, encode
 from ..anonymity.losses import METRICS
 from ..anonymity.models import KAnonymity, LDiversity, TCloseness, checked
@@ -31,12 +31,15 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
 
     `method` is a name of `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and `t` stand for distinct l-diversity and
     t-closeness with equal distance; other models go into `models`. A column without a hierarchy gets a suggested one. `max_suppressed` is a part of
-    the rows; without it, a method's own: none for 'optimal', about k rows for 'datafly'.
+    the rows; without it, a method's own: none for 'optimal' and 'cells', about k rows for 'datafly'. 'mondrian', 'cluster' and 'ambiguity' suppress
+    nobody. No method draws at random so far: `seed` is kept with the settings, for those that will.
     """
     names, secret = check_columns(frame, quasi, sensitive)
     chosen = _method(method)
     if metric not in METRICS:
         raise bad("anonymize", "metric", metric, "one of " + ", ".join(map(repr, METRICS)))
+    if metric != "loss" and not isinstance(chosen, Datafly | Optimal):
+        raise bad("anonymize", "metric", metric, f"'loss' for method {type(chosen).__name__.lower()!r}", "The others price one level a column: 'optimal', 'datafly'.")
     if nulls not in NULLS:
         raise bad("anonymize", "nulls", nulls, "one of " + ", ".join(map(repr, NULLS)))
     if suppressed not in SUPPRESSED:
