@@ -39,7 +39,8 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
     if metric not in METRICS:
         raise bad("anonymize", "metric", metric, "one of " + ", ".join(map(repr, METRICS)))
     if metric != "loss" and not isinstance(chosen, Datafly | Optimal):
-        raise bad("anonymize", "metric", metric, f"'loss' for method {type(chosen).__name__.lower()!r}", "The others price one level a column: 'optimal', 'datafly'.")
+        raise bad("anonymize", "metric", metric, f"'loss' for method {type(chosen).__name__.lower()!r}",
+                  "Others price one level a column: 'optimal', 'datafly'.")
     if nulls not in NULLS:
         raise bad("anonymize", "nulls", nulls, "one of " + ", ".join(map(repr, NULLS)))
     if suppressed not in SUPPRESSED:
