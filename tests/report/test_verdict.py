@@ -37,7 +37,8 @@ def test_the_lower_loss_wins() -> None:
 def test_parties_that_did_better_alone_are_named_with_what_they_lost() -> None:
     gain = [{"label": "FedAvg", "skew": "IID()", "parties": ["a", "b", "c"], "local": [0.8, 0.9, 0.95], "federated": [0.8, 0.85, 0.8]}]
     said = verdict.comparison(table([[0.8]], gain=gain))
-    assert said[1] == "IID(): FedAvg reaches 80.0%. On the global test set 1 of 3 parties gained from federating; c and b did better alone (by up to 15.0 points)."
+    assert said[1] == ("IID(): FedAvg reaches 80.0%. On the global test set 1 of 3 parties gained from federating; "
+                       "c and b did better alone (by up to 15.0 points).")
 
 
 def test_a_stated_distance_is_the_one_that_is_told() -> None:
