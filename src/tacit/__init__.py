@@ -17,12 +17,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import accounting, aggregate, algorithms, anonymity, data, guard, models, mpc, synth, testing
     from .errors import TacitError
-    from .jobs import compare, train
     from .jobs.anonymizing import anonymize
+    from .jobs.comparing import compare
     from .jobs.inferring import infer
     from .jobs.planning import plan
     from .jobs.risking import risk
     from .jobs.running import run
+    from .jobs.training import train
     from .parties.ledger import Ledger
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
@@ -32,7 +33,7 @@ __all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitErr
            "compare", "data", "guard", "infer", "models", "mpc", "plan", "risk", "run", "synth", "testing", "train"]
 
 _HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes", "Result": "results", "TacitError": "errors",
-         "anonymize": "jobs.anonymizing", "compare": "jobs", "infer": "jobs.inferring", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs"}
+         "anonymize": "jobs.anonymizing", "compare": "jobs.comparing", "infer": "jobs.inferring", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs.training"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "mpc", "synth", "testing")
 
 

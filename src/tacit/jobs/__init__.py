@@ -1,6 +1,4 @@
-"""The jobs: the only place that composes rooms. Each takes plain values, checks them all before it starts, and gives a result."""
+"""The jobs: the only place that composes rooms. Each takes plain values, checks them all before it starts, and gives a result.
 
-from .comparing import compare
-from .training import train
-
-__all__ = ["compare", "train"]
+One job, one file; `tacit` itself is where users find them. Nothing is imported here, so that a table can be anonymised without torch.
+"""
