@@ -48,7 +48,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.hub": ((), ("cryptography", "grpc")),
     "tacit.runtimes.link": (("tacit.parties",), ("grpc",)),
     "tacit.runtimes.values": (("tacit.parties",), (*NUMERIC, "msgpack")),
-    "tacit.runtimes.nursery": (("tacit.files",), ()),
+    "tacit.runtimes.nursery": (("tacit.files", "tacit.parties"), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
     "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.task"), NUMERIC),  # `local` for all
     "tacit.runtimes.kept": (("tacit.algorithms.types",), NUMERIC),
