@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ HIDING = {"secagg": guard.SecAgg(), "active": guard.SecAgg(threshold=0.75, adver
           "light": guard.LightSecAgg(), "encrypt": guard.Encrypt()}
 LINEAR = [algorithms.FedAvg(lr=0.1), algorithms.FedProx(lr=0.1, mu=0.1), algorithms.FedNova(lr=0.1), algorithms.Scaffold(lr=0.1), algorithms.FedNAG(lr=0.1),
           algorithms.FedAdam(lr=0.1), algorithms.FedAvgM(lr=0.1), algorithms.FedSGD(lr=0.1), algorithms.FedDyn(lr=0.1)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -212,7 +212,8 @@ class Guard:
     def give(self, name: str, number: int, weight: float, vectors: State, down: State, kept: State) -> tuple[float, State, State]:
         """One client's half: (weight, what it sends, what it keeps). Nothing is sent where the server is to take the last upload again."""
         memory = {k: kept[k][None] for k in self.client_state()}
-        me = Clients((name,), number, memory, {k[6:]: v for k, v in down.items() if k.startswith("guard.")}, self.secret_seed)
+        self.state = {**self.state, **{k[6:]: v for k, v in down.items() if k.startswith("guard.")}}  # on a machine of its own, a client has it from here
+        me = Clients((name,), number, memory, self.state, self.secret_seed)
         weights, rows = self.out(torch.tensor([weight]), {k: v[None] for k, v in vectors.items()}, down, me)
         sent = {} if me.events.get("skipped") else self.pack(rows[0], number)
         return float(weights[0]), sent, {**kept, **{k: v[0] for k, v in me.memory.items()}}

@@ -13,11 +13,11 @@ import torch
 from ..accounting import Account, Release, discrete, distributed_multiplier, noise_for
 from ..accounting.account import FILE
 from ..algorithms.plan import identify, mix, sample
-from ..algorithms.types import Batches, State
-from ..errors import BadParameter
-from ..guard import Clip, Guard, Layout, Noise, Quantize
+from ..algorithms.types import Algorithm, Batches, State
+from ..errors import BadJob, BadParameter
+from ..guard import ALL, Clip, Guard, Layout, Noise, Quantize, as_stages
 from ..guard.stage import source
-from ..parameters import check
+from ..parameters import check, from_table, to_table
 from ..parties.ledger import Spend
 from ..task import Task
 
@@ -32,7 +32,7 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
     """The plan's stages on this model, with the noise that its ε asks for; None without stages."""
     if not p.guard:
         return None
-    layout = layout_of(task, p, start)
+    layout = layout_of(task, p.algorithm, start)
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
     if noise is None or noise.multiplier is not None:
         return _checked(p, _made(p, layout, p.guard))
@@ -75,15 +75,33 @@ def _needed(p: Plan, noise: Noise, how: str) -> float:
                            sampling="fixed" if kind == "fixed" else "poisson")
 
 
-def layout_of(task: Task, p: Plan, start: State) -> Layout:
+def told(guard: Guard, federation: str) -> dict[str, Any]:
+    """What a client on another machine must know to guard its updates as the server expects. Its secrets are its own: no seed goes with it."""
+    return {"stages": [to_table(s) for s in guard.stages], "clients": guard.clients, "expected": guard.expected, "heaviest": guard.heaviest,
+            "federation": federation}
+
+
+def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | None:
+    """The reverse, at the client, every entry checked: a server is not believed more than a file would be."""
+    if said is None:
+        return None
+    try:
+        stages = [from_table(t, ALL, f"the server's job, guard[{i}]") for i, t in enumerate(said["stages"])]
+        clients, expected, heaviest = int(said["clients"]), float(said["expected"]), float(said["heaviest"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadJob(f"the server's job has a guard that cannot be used: {error}. Do both run the same version of tacit?") from None
+    return Guard(as_stages(stages), layout_of(task, algorithm, task.initial()), clients, expected, heaviest, seed)
+
+
+def layout_of(task: Task, algorithm: Algorithm, start: State) -> Layout:
     """Which vectors the algorithm's clients send: found by having it work on two rows of zeros, which are nobody's."""
     x, y = task.x, task.y
     blank = task.on(torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device), torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device))
-    state = p.algorithm.server_state(start["w"])
-    down = {**start, "round": torch.zeros((), device=x.device), **{k: state[k] for k in p.algorithm.sends}}
+    state = algorithm.server_state(start["w"])
+    down = {**start, "round": torch.zeros((), device=x.device), **{k: state[k] for k in algorithm.sends}}
     batches = Batches(*(t.to(x.device) for t in (torch.tensor([[0, 1]]), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.tensor(2.0))))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        upload, _ = p.algorithm.local(blank, down, p.algorithm.client_state(start["w"]), batches)
+        upload, _ = algorithm.local(blank, down, algorithm.client_state(start["w"]), batches)
     shapes = {k: tuple(v.shape) for k, v in upload.vectors.items()}
     of_model = tuple(s.stop - s.start for s in task.parameters)
     layers = tuple(n for shape in shapes.values() for n in (of_model if math.prod(shape) == task.dim else (math.prod(shape),)))
@@ -148,7 +166,8 @@ def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
     """The line of the ledger."""
     noise, r = guard.noise, release(p, guard)
     assert noise is not None
-    who = {"central": "whoever sees the models and their metrics, but not the server, which sees the updates it adds noise to",
+    sees = "the sum" if guard.hiding is not None else "the updates"
+    who = {"central": f"whoever sees the models and their metrics, but not the server, which sees {sees} before it adds noise",
            "local": "the server and whoever sees what it sees",
            "distributed": f"an honest-but-curious server and whoever sees the models, if at least {guard.leaves().least} clients of each sum are honest"}
     unit = "client, exchanged for another" if r.sampling == "fixed" or noise.placement == "local" else "client, present or not"

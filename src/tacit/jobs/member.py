@@ -23,6 +23,8 @@ from ..parameters import from_table, nearest, to_table
 from ..parties.party import Party
 from ..protocols import joining, rounds
 from ..task import Task
+from . import guarding
+from .hiding import HiddenSum
 from .messages import Member
 
 HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
@@ -35,7 +37,7 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
     async def free() -> None:
         await me.scope(joining.SCOPE).send(boss, joining.Free())
 
-    await beside(rounds.client(me, work.local, work.test, boss, done=free), joining.attend(me, boss, __version__, work.prepare))
+    await beside(rounds.client(me, work.local, work.test, boss, done=free, hidden=lambda: work.hidden), joining.attend(me, boss, __version__, work.prepare))
 
 
 async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
@@ -59,6 +61,7 @@ class Work:
         self.name, self.data, self.state, self.model = name, data, state, model
         self.job = ""
         self.mine: Member | None = None
+        self.hidden: HiddenSum | None = None
 
     def prepare(self, job: str) -> joining.Ready:
         if job != self.job or self.mine is None:
@@ -77,8 +80,10 @@ class Work:
         algorithm = from_table(job["algorithm"], algorithms.ALL, "the server's job, algorithm")
         built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"])
         task = Task(built, *fed.at(0), "mse" if fed.classes is None else "cross_entropy", job["precision"])
-        fresh = algorithm.client_state(task.initial()["w"])
-        return (Member(self.name, fed, task, algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"]),
+        guard = guarding.heard(job["guard"], task, algorithm, job["seed"])
+        self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
+        fresh = algorithm.client_state(task.initial()["w"]) | ({} if guard is None else guard.client_state())
+        return (Member(self.name, fed, task, algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"], guard),
                 Memory(self.state, job["run"], fresh))
 
     def local(self, r: int, down: State) -> tuple[float, State]:
@@ -155,7 +160,8 @@ class Memory:
 
 
 JOB: dict[str, Any] = {"run": str, "model": (dict, type(None)), "algorithm": dict, "seed": int, "epochs": int, "batch_size": (int, type(None)),
-                       "local_steps": (int, type(None)), "precision": str, "features": list, "classes": int, "data": (dict, type(None))}
+                       "local_steps": (int, type(None)), "precision": str, "features": list, "classes": int, "data": (dict, type(None)),
+                       "guard": (dict, type(None))}
 
 
 def read_job(text: str) -> dict[str, Any]:

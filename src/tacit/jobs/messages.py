@@ -55,6 +55,7 @@ class Parties:
         self.hidden = hidden_sum(p, self.guard)
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
+        self.at = 0  # the round at hand
         self.fresh = p.algorithm.client_state(starts[0]["w"]) | ({} if self.guard is None else self.guard.client_state())
         self.kept = {name: self.fresh for name in p.fed.parties}
         if at is not None:
@@ -88,6 +89,7 @@ class Parties:
         took_part: list[str] = []
 
         def choose(r: int) -> list[str]:
+            self.at = r
             self.begin(r)
             return [names[k] for k in chosen(p, r)]
 
@@ -150,7 +152,7 @@ class Parties:
                 weight, vectors, self.kept[name] = mine.local(r, down, self.kept[name])
                 return weight, vectors
 
-            return lambda me: protocol.client(me, local, mine.test, boss=SERVER, hidden=self.hidden)
+            return lambda me: protocol.client(me, local, mine.test, boss=SERVER, hidden=lambda: self.hidden)
 
         clients = {name: program(name, client(k, name)) for k, name in enumerate(p.fed.parties)}
         InProcess(seed=p.seed).run_sync({SERVER: program(SERVER, server), **clients})

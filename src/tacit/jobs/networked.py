@@ -17,7 +17,7 @@ from .. import __version__, models
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
 from ..data.federation import Federation, Holdings, Rows
-from ..errors import BadParameter
+from ..errors import BadParameter, ProtocolError
 from ..metrics import count
 from ..parameters import to_table
 from ..parties.ledger import Ledger
@@ -27,6 +27,7 @@ from ..protocols import joining
 from ..protocols import rounds as protocol
 from ..runtimes.processes import Processes, specification
 from ..task import Task
+from . import guarding
 from .member import beside, deal, member
 from .messages import SERVER, Parties
 from .plan import Plan
@@ -66,9 +67,13 @@ class Networked(Parties):
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         super().__init__(task, starts, plans, saved)
-        if self.guard is not None:
-            raise BadParameter("train: a guard runs in one process so far (runtime='cohort' or 'inprocess'); leave it out across processes.")
         self.through: Processes | Deployed = self.plan.through
+        if self.guard is not None and getattr(self.guard.hiding, "adversary", "") == "active":
+            raise BadParameter("guard: SecAgg with adversary='active' needs signing keys that all parties know beforehand, which are given out in one "
+                               "process so far. Use adversary='curious' across processes.")
+        if self.guard is not None and self.guard.weighs and isinstance(self.through, Deployed) and getattr(self.plan.algorithm, "weighted", True):
+            raise BadParameter("guard: how many rows a party has is not known before it joins, so a hidden weight has no agreed range. Use an algorithm with "
+                               "weighted=False, or add Noise, under which every party counts the same.")
         self.name = "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
         self.within, self.at_least = self.through.deadline, self.through.at_least
         self.run_id = secrets.token_hex(8)
@@ -80,7 +85,7 @@ class Networked(Parties):
         """What clients keep, they keep themselves."""
 
     def save(self, i: int) -> State:
-        return {f"server.{k}": v for k, v in self.server.items()}
+        return {f"server.{k}": v for k, v in self.server.items()} | ({} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()})
 
     def beside(self) -> dict[str, Any]:
         return {**super().beside(), "run": self.run_id}
@@ -96,7 +101,8 @@ class Networked(Parties):
         layout = self.through.layout if isinstance(self.through, Deployed) else None
         return json.dumps({"run": self.run_id, "model": p.job(None)["model"] if known else None, "algorithm": to_table(p.algorithm), "seed": p.seed,
                            "epochs": p.local_epochs[p.fed.parties.index(name)], "batch_size": p.batch_size, "local_steps": p.local_steps,
-                           "precision": p.precision, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0, "data": layout})
+                           "precision": p.precision, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0, "data": layout,
+                           "guard": None if self.guard is None else guarding.told(self.guard, p.fed.name)})
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
         want = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
@@ -114,6 +120,8 @@ class Networked(Parties):
             got, want = answer.vectors, self._uploads()
             if not 0 < answer.weight < float("inf"):
                 return f"its update has the weight {answer.weight}; it must be a number above 0"
+            if self.guard is not None:
+                return self._guarded(name, got)
         for key in (*want, *got):
             if key not in got or key not in want:
                 return f"its answer has {'no' if key in want else 'a strange'} vector {key!r:.40}"
@@ -122,6 +130,16 @@ class Networked(Parties):
                 return f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it must be {shape} and {dtype}"
             if isinstance(answer, protocol.Upload) and not torch.isfinite(got[key]).all():
                 return f"its vector {key!r} holds NaN or infinity"
+        return None
+
+    def _guarded(self, name: str, sent: State) -> str | None:
+        assert self.guard is not None
+        if not sent:
+            return None if name in self.guard.last else "it sent nothing, and nothing it sent before is there to be taken again"
+        try:
+            self.guard.unpack(sent, self.at)
+        except ProtocolError as error:
+            return str(error)
         return None
 
     def _uploads(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

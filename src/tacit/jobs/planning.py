@@ -59,7 +59,7 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     task = make_task(p)
     start = task.initial()
     guard = guarding.fit(p, task, start)
-    layout = guarding.layout_of(task, p, start) if guard is None else guard.layout
+    layout = guarding.layout_of(task, p.algorithm, start) if guard is None else guard.layout
     up = _blank(layout) if guard is None else guard.blank()
     state = p.algorithm.server_state(start["w"])
     sent = {**start, "round": torch.zeros(()), **{k: state[k] for k in p.algorithm.sends}, **({} if guard is None else guard.sent())}

@@ -38,7 +38,8 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     """Train one model across the parties of a federation.
 
     `runtime="cohort"` simulates all clients as one tensor program; "inprocess" runs one program per party over messages: the same model,
-    slower, with every message executed and written into the ledger; "processes", or `tacit.Processes(…)`, has a process for each party. `evaluate_every=0` tests only after the last round.
+    slower, with every message executed and written into the ledger; "processes", or `tacit.Processes(…)`, has a process for
+    each party. `evaluate_every=0` tests only after the last round.
 
     `guard` is a list of stages around every update, such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]. `sampling="poisson"` lets each
     client take part with probability per_round/parties instead of drawing per_round of them. `secret_seed` makes secrets replayable, for

@@ -184,8 +184,9 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, done: Callable[[], Any] | None = None, hidden: Sum | None = None) -> None:
-    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer."""
+                 boss: str = "server", *, done: Callable[[], Any] | None = None, hidden: Callable[[], Sum | None] = lambda: None) -> None:
+    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden` is
+    asked in every round, because over a network a client has its job only then."""
     while True:
         message: Any = await me.recv(boss, Down, Test, Stop)
         if isinstance(message, Stop):
@@ -193,13 +194,14 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
         r = message.round
         if isinstance(message, Down):
             given = dict(message.vectors)
-            if hidden is None:
+            add = hidden()
+            if add is None:
                 await me.scope(f"round {r}").send(boss, Upload(*local(r, given)))
             else:
                 if SESSION not in given:
                     raise ProtocolError(f"party {me.name!r} hides its updates, and the server asks for them in the clear. Do both run the same job?")
                 with me.scope(_tag(r, given.pop(SESSION))) as here:
-                    await hidden.client(here, r, local(r, given)[1], boss)
+                    await add.client(here, r, local(r, given)[1], boss)
         else:
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
