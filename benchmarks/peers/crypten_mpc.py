@@ -7,17 +7,24 @@ import sys
 import time
 import types
 
-for absent in ("onnx", "onnx.helper", "onnx.numpy_helper", "onnx.onnx_ml_pb2"):  # it wants onnx for converting models, which is not done here
+import torch
+import torch.onnx
+from torch import Tensor
+
+# It imports parts of torch.onnx that newer torch has moved, for converting models, which is not done here: empty modules stand in for them.
+for absent, name in (("torch.onnx._internal.registration", "registry"), ("torch.onnx.symbolic_helper", ""), ("torch.onnx.utils", "")):
     try:
         __import__(absent)
     except ImportError:
         sys.modules[absent] = types.ModuleType(absent)
+        if name:
+            setattr(sys.modules[absent], name, None)
+if not hasattr(torch.onnx, "OperatorExportTypes"):
+    torch.onnx.OperatorExportTypes = types.SimpleNamespace(ONNX=0, ONNX_ATEN_FALLBACK=1)
 
 import crypten
 import crypten.communicator as comm
 import crypten.mpc as mpc
-import torch
-from torch import Tensor
 
 
 def timed(work, best_of: int = 3) -> dict[str, float]:
@@ -28,8 +35,8 @@ def timed(work, best_of: int = 3) -> dict[str, float]:
         cpu = time.process_time()
         work()
         best = min(best, time.process_time() - cpu)
-    stats = comm.get().get_communication_stats()
-    return {"cpu": best, "mb": 2 * stats["bytes"] / 1e6, "rounds": stats["rounds"]}
+    stats = comm.get().get_communication_stats()  # bytes sent and received by one of two parties: all there are
+    return {"cpu": best, "mb": stats["bytes"] / 1e6, "rounds": stats["rounds"]}
 
 
 def layers(x, weights: list[Tensor], conv: int):
@@ -46,7 +53,7 @@ def layers(x, weights: list[Tensor], conv: int):
 @mpc.run_multiprocess(world_size=2)
 def run():
     torch.set_num_threads(1)
-    comm.get().set_verbosity(True)
+    crypten.cfg.communicator.verbose = True  # count bytes and rounds
     million, side = crypten.cryptensor(torch.randn(1_000_000)), crypten.cryptensor(torch.randn(512, 512))
     logits = crypten.cryptensor(torch.randn(1000, 10))
     made = {"ReLU 1e6": timed(million.relu), "mul 1e6": timed(lambda: million * million), "matmul 512": timed(lambda: side.matmul(side)),

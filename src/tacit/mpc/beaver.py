@@ -111,14 +111,16 @@ async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tenso
     await watch(seat, op, x, y)
     t = await seat.stock.take(Triple(op, tuple(x.shape), tuple(y.shape)))          # 1
     e, f = await seat.open(MaskedFactors, x - t["a"], y - t["b"])                    # 2
-    return t["c"] + op(e, t["b"] + f if seat.first else t["b"]) + op(t["a"], f)      # 3
+    b = t["b"].add_(f) if seat.first else t["b"]                                    # 3, in the masks' own memory: they are used once
+    return t["c"].add_(op(e, b)).add_(op(t["a"], f))
 
 
 async def square(seat: Seat, x: Tensor) -> Tensor:
     """[x²], not truncated: e = x − a,  [x²] = [c] + 2e[a] + e²."""
     t = await seat.stock.take(Square(tuple(x.shape)))
     (e,) = await seat.open(MaskedFactors, x - t["a"])
-    return t["c"] + e * (2 * t["a"] + e if seat.first else 2 * t["a"])
+    a = t["a"].mul_(2)
+    return t["c"].add_(e * (a.add_(e) if seat.first else a))
 
 
 @dataclass
@@ -154,4 +156,4 @@ async def times_kept(seat: Seat, x: Tensor, kept: Kept, op: Bilinear) -> Tensor:
     await watch(seat, op, x, kept.b + kept.f if seat.first else kept.b)
     t = await seat.stock.take(Triple(op, tuple(x.shape), kept.shape, kept.name))
     (e,) = await seat.open(MaskedFactors, x - t["a"])
-    return t["c"] + op(e, kept.b + kept.f if seat.first else kept.b) + op(t["a"], kept.f)
+    return t["c"].add_(op(e, kept.b + kept.f if seat.first else kept.b)).add_(op(t["a"], kept.f))

@@ -76,9 +76,10 @@ class Mask(Request):
 
 
 def join(parts: list[Tensor]) -> Tensor:
-    made = parts[0].clone()
+    """The sum, for bits the exclusive or, written over the first part."""
+    made = parts[0]
     for part in parts[1:]:
-        made = made ^ part if made.dtype is torch.uint8 else made.add_(part)
+        made = made.bitwise_xor_(part) if made.dtype is torch.uint8 else made.add_(part)
     return made
 
 

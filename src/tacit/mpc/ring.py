@@ -100,7 +100,7 @@ def _in_limbs(product: Any, x: Tensor, y: Tensor) -> Tensor:
 
 def shift(x: Tensor, bits: int) -> Tensor:
     """x / 2^bits of the unsigned word: torch's >> keeps the sign, which here is a bit like any other."""
-    return (x >> bits) & ((1 << (WORD - bits)) - 1) if bits else x
+    return (x >> bits).bitwise_and_((1 << (WORD - bits)) - 1) if bits else x
 
 
 def pack(bits: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class Seat:
                 raise ProtocolError(f"{name!r} opened {[tuple(v.shape) for v in message.values]} where {[tuple(s.shape) for s in shares]} was due in "
                                     f"{kind.kind}. All parties must run the same program on the same shapes.")
         theirs = [[v.to(self.device) for v in message.values] for message in came.values()]
-        return [join([mine, *others]) for mine, *others in zip(shares, *theirs)]
+        return [join([*others, mine]) for mine, *others in zip(shares, *theirs)]  # into what came, which is nobody else's: no memory is taken
 
     def charge(self, bytes: int) -> None:
         """One more round, for the operation at hand."""

@@ -53,9 +53,10 @@ async def truncate(seat: Seat, v: Tensor, bits: int | None = None) -> Tensor:
     bits = seat.fixed.fraction if bits is None else bits
     await seat.expect(v, -2.0 ** (ROOM - seat.fixed.fraction), 2.0 ** (ROOM - seat.fixed.fraction), "a truncation")
     t = await seat.stock.take(Truncation(tuple(v.shape), bits))                                    # 1
-    (c,) = await seat.open(MaskedProducts, v + t["r"] + (1 << ROOM if seat.first else 0))            # 2
-    wrapped = torch.where(c < 0, 0, t["s"].long() << (WORD - bits))                                  # 3
-    return (shift(c, bits) - (1 << (ROOM - bits)) if seat.first else 0) - t["R"] + wrapped
+    (c,) = await seat.open(MaskedProducts, t["r"].add_(v).add_(1 << ROOM if seat.first else 0))      # 2
+    wrapped = t["s"].long().bitwise_left_shift_(WORD - bits).masked_fill_(c < 0, 0)                  # 3, in the masks' own memory
+    made = wrapped.sub_(t["R"])
+    return made.add_(shift(c, bits)).sub_(1 << (ROOM - bits)) if seat.first else made
 
 
 def truncate_locally(v: Tensor, rank: int, bits: int) -> Tensor:
