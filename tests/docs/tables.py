@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tacit
-from tacit import algorithms, data, errors, models
+from tacit import algorithms, data, errors, guard, models
 from tacit.parameters import describe
 
 from .pages import PAGES
@@ -92,7 +92,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "skews": lambda: several(data.SKEWS), "models": lambda: several(models.ALL),
     "datasets": data_sets, "split": lambda: arguments(data.Dataset.split), "by": lambda: arguments(data.Dataset.by),
     "from_arrays": lambda: arguments(data.from_arrays), "from_csv": lambda: arguments(data.from_csv), "recipe": lambda: parameters(data.Recipe),
-    "errors": error_tree,
+    "errors": error_tree, "guards": lambda: several({**guard.ALL, "Laplace": guard.Laplace, "RandomizedResponse": guard.RandomizedResponse}),
 }
 
 
