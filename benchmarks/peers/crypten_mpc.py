@@ -22,9 +22,9 @@ for absent, name in (("torch.onnx._internal.registration", "registry"), ("torch.
 if not hasattr(torch.onnx, "OperatorExportTypes"):
     torch.onnx.OperatorExportTypes = types.SimpleNamespace(ONNX=0, ONNX_ATEN_FALLBACK=1)
 
-import crypten
-import crypten.communicator as comm
-import crypten.mpc as mpc
+import crypten  # noqa: E402
+import crypten.communicator as comm  # noqa: E402
+import crypten.mpc as mpc  # noqa: E402
 
 
 def timed(work, best_of: int = 3) -> dict[str, float]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -107,6 +109,24 @@ def test_real_processes_say_the_same():
     out = tacit.infer(model, x, runtime=tacit.Processes(), owner="hospital", client="patient", helper="notary")
     assert (out.value - model(x)).abs().max() < 1e-3
     assert {line.party for line in out.ledger.seen} == {"hospital", "patient", "notary"}
+
+
+def test_the_three_programs_hold_to_the_protocol_suite():
+    """They compute the ideal, every message is on record, and a crash of anyone ends the run by name."""
+    from tacit.mpc import inference
+    from tacit.mpc.model import to_text
+
+    model, x = made(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.randn(2, 4, generator=torch.Generator().manual_seed(4))
+    layers, weights = compile(model)
+
+    def programs(reveal):
+        return {"owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, reveal=reveal),
+                "client": functools.partial(inference.client, batches=[x]), "helper": inference.helper}
+
+    def equal(a, b):
+        return a is b is None or ("value" not in a and "value" not in b) or bool((a["value"] - b["value"]).abs().max() < 1e-3)
+
+    tacit.testing.check_protocol(programs, lambda reveal: {"client": {"value": inference.ideal(model, x, reveal)}}, ["logits", "argmax"], equal=equal)
 
 
 def test_relu_moves_behind_a_max_pool_and_batch_norm_disappears():

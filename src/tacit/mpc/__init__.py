@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+from .logistic import train_logistic
 from .model import Residual
 from .ring import Fixed
 from .tensor import Shared, share
 
-__all__ = ["Fixed", "Residual", "Shared", "share"]
+__all__ = ["Fixed", "Residual", "Shared", "share", "train_logistic"]

@@ -88,9 +88,9 @@ class Shared:
 
     def __mul__(self, other: Any) -> Shared:
         if isinstance(other, Shared):
-            return self._run(functions.mul, other)
+            return self.run(functions.mul, other)
         public = self.fixed.encode(other, "the public factor").to(self.shares[0].device)
-        return self._run(lambda seat, x: functions.scale(seat, x, public.to(seat.device)))
+        return self.run(lambda seat, x: functions.scale(seat, x, public.to(seat.device)))
 
     __rmul__ = __mul__
 
@@ -98,43 +98,43 @@ class Shared:
         if not isinstance(other, Shared):
             public = self.fixed.encode(other, "the public factor").to(self.shares[0].device)
             other = self._of([public, *[torch.zeros_like(public)] * (self.parties - 1)])
-        return self._run(lambda seat, x, y: functions.mul(seat, x, y, MATMUL), other)
+        return self.run(lambda seat, x, y: functions.mul(seat, x, y, MATMUL), other)
 
     def __truediv__(self, other: Any) -> Shared:
         return self * (other.reciprocal() if isinstance(other, Shared) else 1 / torch.as_tensor(other, dtype=torch.float64))
 
     def relu(self) -> Shared:
-        return self._run(functions.relu)
+        return self.run(functions.relu)
 
     def max(self, dim: int = -1) -> Shared:
-        return self._run(lambda seat, x: largest(seat, x.movedim(dim, -1)))
+        return self.run(lambda seat, x: largest(seat, x.movedim(dim, -1)))
 
     def argmax(self, dim: int = -1) -> Shared:
-        return self._run(lambda seat, x: argmax(seat, x.movedim(dim, -1)), fraction=0)
+        return self.run(lambda seat, x: argmax(seat, x.movedim(dim, -1)), fraction=0)
 
     def softmax(self, dim: int = -1) -> Shared:
-        return self._run(lambda seat, x: functions.softmax(seat, x, dim))
+        return self.run(lambda seat, x: functions.softmax(seat, x, dim))
 
     def exp(self) -> Shared:
-        return self._run(functions.exp)
+        return self.run(functions.exp)
 
     def log(self) -> Shared:
-        return self._run(functions.log)
+        return self.run(functions.log)
 
     def sqrt(self) -> Shared:
-        return self._run(functions.sqrt)
+        return self.run(functions.sqrt)
 
     def reciprocal(self) -> Shared:
-        return self._run(functions.reciprocal)
+        return self.run(functions.reciprocal)
 
     def sigmoid(self) -> Shared:
-        return self._run(functions.sigmoid)
+        return self.run(functions.sigmoid)
 
     def tanh(self) -> Shared:
-        return self._run(functions.tanh)
+        return self.run(functions.tanh)
 
     def gelu(self) -> Shared:
-        return self._run(functions.gelu)
+        return self.run(functions.gelu)
 
     def open(self) -> Tensor:
         """The value: every party sends its share to every other. From here on it is no secret."""
@@ -152,7 +152,8 @@ class Shared:
     def _of(self, shares: list[Tensor], fraction: int | None = None) -> Shared:
         return Shared(shares, self.fixed, self.ledger, self.debug, self.fraction if fraction is None else fraction)
 
-    def _run(self, step: Step, *others: Shared, fraction: int | None = None) -> Shared:
+    def run(self, step: Step, *others: Shared, fraction: int | None = None) -> Shared:
+        """A step of your own: `async def step(seat, *shares)`, run by every party on its shares of this tensor and the others."""
         for other in others:
             self._with(other)
             if other.ledger is not self.ledger:
