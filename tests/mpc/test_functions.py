@@ -53,6 +53,17 @@ def test_three_parties_say_the_same(name):
     assert ((run(function, x[::50], parties=3) - true(x[::50])).abs() <= bound(x[::50])).all()
 
 
+@pytest.mark.parametrize("fraction", [12, 14, 18])
+@pytest.mark.parametrize("name", CASES)
+def test_other_fractional_bits_scale_the_error(name, fraction):
+    """Twice the stated error for each bit less than 16; more bits promise no more."""
+    function, x, true, bound = CASES[name]
+    fixed = Fixed(fraction)
+    x = fixed.decode(fixed.encode(x[x.abs() >= 2.0**-9][::10]))
+    made = fixed.decode(value(function, fixed.encode(x), fixed=fixed))
+    assert ((made - true(x)).abs() <= bound(x) * 2.0 ** max(16 - fraction, 0)).all()
+
+
 @pytest.mark.parametrize("n", [1, 2, 10, 100])
 def test_softmax(n):
     x = FIXED.decode(FIXED.encode(torch.randn(20, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 6))

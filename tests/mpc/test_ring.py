@@ -15,7 +15,7 @@ def words(*shape, seed=0):
     return torch.randint(-(2**63), 2**63 - 1, shape, generator=torch.Generator().manual_seed(seed))
 
 
-@given(st.floats(-(2.0**30), 2.0**30), st.integers(4, 16))
+@given(st.floats(-(2.0**30), 2.0**30), st.integers(12, 16))
 def test_what_is_encoded_comes_back_within_half_a_unit(x, fraction):
     fixed = Fixed(fraction)
     back = float(fixed.decode(fixed.encode(x)))
@@ -37,12 +37,19 @@ def test_what_does_not_fit_is_refused_at_encoding(x):
     assert Fixed().encode([2.0**30, -(2.0**30)]).tolist() == [2**46, -(2**46)]
 
 
+@pytest.mark.parametrize("fraction", [12, 14, 16, 18])
+def test_the_range_fits_a_comparison_and_a_product(fraction):
+    most = Fixed(fraction).most
+    assert most * 2**fraction <= 2**46
+    assert most * 2 ** (2 * fraction) <= 2**62
+
+
 def test_what_is_no_number_is_refused():
     with pytest.raises(BadData, match="the tensor is str, not numbers"):
         Fixed().encode("five", "the tensor")
     with pytest.raises(BadData, match=r"holds torch\.bool; only real numbers"):
         Fixed().encode(torch.tensor([True]), "a mask")
-    with pytest.raises(BadParameter, match="fraction is 40; it must be a whole number at least 4 and at most 20"):
+    with pytest.raises(BadParameter, match="fraction is 40; it must be a whole number at least 12 and at most 18"):
         Fixed(40).encode(1.0)
 
 

@@ -1,4 +1,5 @@
-"""Functions of shared numbers, made of products and comparisons. Each states its domain and its error, for 16 fractional bits.
+"""Functions of shared numbers, made of products and comparisons. Each states its domain and its error, for 16 fractional bits;
+each bit less doubles the error.
 
 | function      | domain                | error at most                     | how |
 |---------------|-----------------------|-----------------------------------|---|
@@ -76,9 +77,9 @@ async def octaves(seat: Seat, x: Tensor, edges: list[int]) -> Tensor:
     return (await sign(seat, torch.stack([plus(seat, x, -(2.0**e)) for e in edges]))).bit
 
 
-def looked_up(seat: Seat, bits: Tensor, table: list[float], fraction: int) -> Tensor:
-    """table[k] where k + 1 edges are passed (table[0] also where none is): linear in the bits, so nothing is sent."""
-    codes = [round(v * 2**fraction) for v in table]
+def looked_up(seat: Seat, bits: Tensor, table: list[float]) -> Tensor:
+    """With 22 fractional bits: table[k] where k + 1 edges are passed (table[0] also where none is): linear in the bits, so nothing is sent."""
+    codes = [round(v * 2**FINE) for v in table]
     total = torch.zeros_like(bits[0]) + seat.public(codes[0], bits[0])
     for bit, before, after in zip(bits[1:], codes, codes[1:]):
         total = total + bit * (after - before)
@@ -93,9 +94,9 @@ async def reciprocal(seat: Seat, x: Tensor, low: int = LOW, high: int = HIGH, po
         x, sense = 2 * signed.positive - x, 2 * signed.bit - seat.public(1, x)
     await seat.expect(x, 2.0**low, 2.0**high, "reciprocal (of |x|)")
     bits = await octaves(seat, x, list(range(low, high + 1)))
-    down = looked_up(seat, bits, [2.0 ** -(e + 1) for e in range(low, high + 1)], seat.fixed.fraction)
-    near = await mul(seat, x, down, bits=2 * seat.fixed.fraction - FINE)
-    y = await mul(seat, await inverse(seat, near, FINE), down, bits=FINE)
+    down = looked_up(seat, bits, [2.0 ** -(e + 1) for e in range(low, high + 1)])
+    near = await mul(seat, x, down)
+    y = await mul(seat, await inverse(seat, near, FINE), down, bits=2 * FINE - seat.fixed.fraction)
     return y if sense is None else await product(seat, y, sense)
 
 
@@ -111,8 +112,7 @@ async def _roots(seat: Seat, x: Tensor) -> tuple[Tensor, Tensor, Tensor, list[in
     """x · 4^-k in [1/4, 1), its 1/√ by Newton-Raphson (y ← y(3 − xy²)/2, two steps from a polynomial), and the octave."""
     edges = list(range(LOW, HIGH + 1, 2))
     bits = await octaves(seat, x, edges)
-    down = looked_up(seat, bits, [2.0 ** -(e + 2) for e in edges], seat.fixed.fraction + 2)
-    near = await mul(seat, x, down, bits=2 * seat.fixed.fraction + 2 - FINE)
+    near = await mul(seat, x, looked_up(seat, bits, [2.0 ** -(e + 2) for e in edges]))
     y = await polynomial(seat, near, _fit("rsqrt"), FINE)
     for _ in range(2):
         xyy = await mul(seat, near, await truncate(seat, await square(seat, y), FINE), bits=FINE)
@@ -124,14 +124,15 @@ async def rsqrt(seat: Seat, x: Tensor, extra: int = 0) -> Tensor:
     """1/√x, with `extra` fractional bits more than usual."""
     await seat.expect(x, 2.0**LOW, 2.0**HIGH, "rsqrt")
     _, y, bits, edges = await _roots(seat, x)
-    return await mul(seat, y, looked_up(seat, bits, [2.0 ** (-(e + 2) // 2) for e in edges], seat.fixed.fraction), bits=FINE - extra)
+    back = looked_up(seat, bits, [2.0 ** (-(e + 2) // 2) for e in edges])
+    return await mul(seat, y, back, bits=2 * FINE - seat.fixed.fraction - extra)
 
 
 async def sqrt(seat: Seat, x: Tensor) -> Tensor:
     await seat.expect(x, 0.0, 2.0**HIGH, "sqrt")
     near, y, bits, edges = await _roots(seat, x)
     root = await mul(seat, near, y, bits=FINE)
-    return await mul(seat, root, looked_up(seat, bits, [2.0 ** ((e + 2) // 2) for e in edges], seat.fixed.fraction), bits=FINE)
+    return await mul(seat, root, looked_up(seat, bits, [2.0 ** ((e + 2) // 2) for e in edges]), bits=2 * FINE - seat.fixed.fraction)
 
 
 async def log(seat: Seat, x: Tensor) -> Tensor:
@@ -139,10 +140,10 @@ async def log(seat: Seat, x: Tensor) -> Tensor:
     await seat.expect(x, 2.0**LOW, 2.0**HIGH, "log")
     f, edges = seat.fixed.fraction, list(range(LOW, HIGH + 1))
     bits = await octaves(seat, x, edges)
-    near = await mul(seat, x, looked_up(seat, bits, [2.0 ** -(e + 1) for e in edges], f), bits=2 * f - FINE)
+    near = await mul(seat, x, looked_up(seat, bits, [2.0 ** -(e + 1) for e in edges]))
     centred = plus(seat, 4 * near, -3.0, FINE)  # [1/2, 1) → [−1, 1)
     fine = await polynomial(seat, centred, _fit("log"), FINE)
-    return await truncate(seat, fine + looked_up(seat, bits, [(e + 1) * math.log(2) for e in edges], FINE), FINE - f)
+    return await truncate(seat, fine + looked_up(seat, bits, [(e + 1) * math.log(2) for e in edges]), FINE - f)
 
 
 async def _exp(seat: Seat, x: Tensor) -> Tensor:

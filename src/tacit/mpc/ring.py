@@ -1,11 +1,11 @@
 """Real numbers as whole ones modulo 2^64: x ↦ round(x · 2^f), two's complement, in torch's int64.
 
-    range   |x| ≤ 2^(46−f)        with f = 16: ±2^30 = ±1.07e9, held at encoding
-    error   ≤ 2^(−f−1)            half a unit in the last place: 7.6e-6
+    range   |x| ≤ 2^(46−f) and 2^(62−2f)        with f = 16: ±2^30 = ±1.07e9, held at encoding
+    error   ≤ 2^(−f−1)                          half a unit in the last place: 7.6e-6
 
-A product of two numbers has 2f fractional bits and must stay below 2^62 (`truncate.py`), so |x·y| ≤ 2^30 has to hold for every product and every sum of
-products: that is the same range again. Outside it a result wraps around and nobody notices; the range is therefore held where a value is still known,
-at encoding, and in debug mode at every truncation.
+A comparison takes words below 2^48, differences of two values included: hence the first bound. A product of two numbers has 2f fractional bits and must
+stay below 2^62 (`truncate.py`): hence the second, which has to hold for every product and every sum of products. Outside, a result wraps around and nobody
+notices; the range is therefore held where a value is still known, at encoding, and in debug mode at every product.
 
 Arithmetic on int64 wraps modulo 2^64 by itself. Only matmul needs care: CUDA has none for int64 and gets it in 16-bit limbs, exactly.
 """
@@ -32,12 +32,12 @@ LIMB, LIMBS = 16, 4  # of a matmul in float64: a limb product has 32 bits, and 2
 class Fixed:
     """How many bits stand behind the point; what precision costs is range."""
 
-    fraction: int = whole(16, least=4, most=20, doc="fractional bits")
+    fraction: int = whole(16, least=12, most=18, doc="fractional bits; `functions.py` is made for these")
 
     @property
     def most(self) -> float:
         """The largest magnitude that can be encoded."""
-        return float(2 ** (VALUE - self.fraction))
+        return 2.0 ** min(VALUE - self.fraction, WORD - 2 - 2 * self.fraction)
 
     @property
     def ulp(self) -> float:
