@@ -80,7 +80,8 @@ EXCEPTIONS = {
     ("tacit.results", "tacit.report.records"): "as above",
 }
 COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.commands", "tacit.config", "tacit.doctor")
-LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes", "tacit.commands", "tacit.runtimes.nursery")  # whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's program
+# Whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's program.
+LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes", "tacit.commands", "tacit.runtimes.nursery")
 
 
 class Arrow(NamedTuple):

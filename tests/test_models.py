@@ -105,7 +105,7 @@ def frozen() -> nn.Module:
     (pixels, "lstm", r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens"),
     (images, "lstm", r"model 'lstm' needs rows of tokens, one after the other, and these rows have shape \(1, 8, 8\)\. Use 'cnn' or 'mlp'\."),
     (numbers, nn.Linear(4, 2), r"gives outputs of shape \(2,\); arrays has one number to predict, so it must give one a row\."),
-], ids=str)
+])
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(fed: Any, model: Any, words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         tacit.train(fed(), model=model, rounds=1)

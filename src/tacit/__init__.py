@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
 
-__all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "anonymity", "anonymize",
-           "compare", "data", "guard", "infer", "models", "mpc", "plan", "risk", "run", "synth", "testing", "train"]
+__all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
+           "anonymity", "anonymize", "compare", "data", "guard", "infer", "models", "mpc", "plan", "risk", "run", "synth", "testing",
+           "train"]
 
-_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes", "Result": "results", "TacitError": "errors",
-         "anonymize": "jobs.anonymizing", "compare": "jobs.comparing", "infer": "jobs.inferring", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs.training"}
+_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
+         "Result": "results", "TacitError": "errors", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
+         "infer": "jobs.inferring", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs.training"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "mpc", "synth", "testing")
 
 

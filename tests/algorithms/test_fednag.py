@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, hold
 
 from tacit.algorithms import FedNAG
+
+from .world import Line, hold
 
 
 def paper(lr, gamma):

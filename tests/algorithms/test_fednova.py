@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, World, hold
 
 from tacit.algorithms import SGD, Adam, FedNova
 from tacit.errors import BadParameter
+
+from .world import Line, World, hold
 
 
 def steps(gradients, lr, rho=0.0, nesterov=False, mu=0.0):

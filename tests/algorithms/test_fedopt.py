@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, World, hold
 
 from tacit.algorithms import FedAdagrad, FedAdam, FedYogi
+
+from .world import Line, World, hold
 
 SECOND = {
     FedAdagrad: lambda v, d, beta2: v + d**2,

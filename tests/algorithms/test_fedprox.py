@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from world import Line, World, hold
 
 from tacit.algorithms import SGD, FedProx
+
+from .world import Line, World, hold
 
 
 def paper(lr, mu, weighted=True):

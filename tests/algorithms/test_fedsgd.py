@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, World, hold
 
 from tacit.algorithms import FedSGD
+
+from .world import Line, World, hold
 
 
 def paper(lr):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, World, same
 
 from tacit.algorithms import SGD, FedAdagrad, FedAvg, FedAvgM, FedDyn, FedNAG, FedNova, FedProx, FedSGD, LocalSGD, ParallelSGD, Scaffold
+
+from .world import Line, World, same
 
 RAGGED, ONE_STEP = World(), World(batch_size=None, epochs=(1,) * 5, per_round=5)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, World, hold
 
 from tacit.algorithms import SGD, Adam, Scaffold
 from tacit.errors import BadParameter
+
+from .world import Line, World, hold
 
 
 def paper(lr, server_lr=1.0, option="ii"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from world import Line, World, hold
 
 from tacit.algorithms import SGD, Cosine, Exponential, FedAvg, FedNova, FedProx, Inverse, Scaffold
+
+from .world import Line, World, hold
 
 
 @pytest.mark.parametrize(("schedule", "factor"), [(Exponential(0.7), lambda r: 0.7**r), (Inverse(0.5), lambda r: 1 / (1 + 0.5 * r)),

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pandas
 import pytest
-from adult import BITS, people
 
 import tacit
 from tacit import anonymity
 from tacit.anonymity import DeltaPresence, Homogeneous, KMap
 from tacit.errors import BadData, BadParameter
+
+from .adult import BITS, people
 
 METHODS = ["datafly", "optimal", "cells", "mondrian", "cluster"]
 

@@ -7,13 +7,14 @@ import itertools
 import numpy as np
 import pandas
 import pytest
-from adult import BITS, THREE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacit
 from tacit.anonymity import Ambiguity, Cells
 from tacit.errors import BadParameter, MissingExtra
+
+from .adult import BITS, THREE
 
 SMALL = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01"), st.sampled_from("01")), min_size=3, max_size=6)
 BOOLEAN = {"a": BITS, "b": BITS, "c": BITS}

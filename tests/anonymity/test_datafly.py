@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pandas
 import pytest
-from adult import people
 
 import tacit
 from tacit.anonymity import Dates
 from tacit.errors import BadData
+
+from .adult import people
 
 QUASI = ["Race", "Birthdate", "Sex", "Zip"]
 

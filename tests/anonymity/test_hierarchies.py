@@ -5,12 +5,13 @@ import datetime
 import numpy as np
 import pandas
 import pytest
-from adult import ROOT
 
 import tacit
 from tacit.anonymity import Dates, Flat, Hierarchy, Intervals, Prefixes, Tree, suggest
 from tacit.anonymity.hierarchies import NULL, spelling
 from tacit.errors import BadData, BadParameter, MissingFiles
+
+from .adult import ROOT
 
 
 def test_arxs_files_are_read_as_they_are():

@@ -5,13 +5,14 @@ import itertools
 import numpy as np
 import pandas
 import pytest
-from adult import BITS, THREE, adult, files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tacit
 from tacit.anonymity import LDiversity, TCloseness, losses
 from tacit.errors import BadData, BadParameter
+
+from .adult import BITS, THREE, adult, files
 
 COLUMNS = ["sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation", "salary-class"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas
 import pytest
-from adult import THREE, adult, files
 
 import tacit
 from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
 from tacit.anonymity.release import Release
 from tacit.errors import BadData
+
+from .adult import THREE, adult, files
 
 COLUMNS = ["sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation", "salary-class"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.browsing import SIZES
 
 import tacit
 from tacit.anonymity import report
 from tacit.errors import BadData, BadRun
+from tests.browsing import SIZES
 
 SECTIONS = ["verdict", "table", "classes", "columns", "learnt", "utility", "lattice", "suppressed", "trace", "hierarchies"]
 

@@ -5,7 +5,6 @@ import pickle
 from functools import partial
 from pathlib import Path
 
-import formats
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,8 @@ import torch
 from tacit import data
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.errors import BadData, BadParameter, MissingExtra, MissingFiles
+
+from . import formats
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 # The shipped heart_disease is always there, so that this list is never empty; the others where their files are (as on CI).

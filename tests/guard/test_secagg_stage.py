@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,7 @@ from tacit import algorithms, data, guard
 from tacit.errors import BadParameter, PartyFailed
 from tacit.jobs import messages
 from tacit.runtimes.inprocess import InProcess
-
-sys.path.append(str(Path(__file__).parents[1] / "protocols"))
-from leaving import leaving
+from tests.protocols.leaving import leaving
 
 BITS = 28
 HIDING = {"secagg": guard.SecAgg(), "active": guard.SecAgg(threshold=0.75, adversary="active"), "sparse": guard.SecAgg(neighbours=4),
@@ -64,7 +60,7 @@ def test_simulation_and_messages_come_to_the_same_model(fed: Any, name: str) -> 
 class Leaving(InProcess):
     """Where `gone` clients are gone after so many messages."""
 
-    gone: dict[str, int] = {}  # noqa: RUF012  # set by each test
+    gone: dict[str, int] = {}  # set by each test  # noqa: RUF012
 
     def run_sync(self, programs: Any, **more: Any) -> Any:
         return super().run_sync(leaving(programs, self.gone), **more)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from at_table import play, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,8 @@ from tacit.mpc.tape import Tape
 from tacit.parties import Ledger
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
+
+from .at_table import play, value
 
 WORD = st.integers(-(2**63), 2**63 - 1)
 

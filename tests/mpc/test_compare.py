@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from at_table import play, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.mpc.compare import argmax, by_bits, largest, sign
 from tacit.mpc.share import total
+
+from .at_table import play, value
 
 VALUE = st.one_of(st.integers(-(2**48) + 1, 2**48 - 1), st.integers(-3, 3))
 

@@ -6,12 +6,13 @@ import math
 
 import pytest
 import torch
-from at_table import play, value
 
 from tacit.errors import PartyFailed
 from tacit.mpc import functions as fn
 from tacit.mpc.ring import Fixed
 from tacit.parties import Ledger
+
+from .at_table import play, value
 
 FIXED = Fixed()
 

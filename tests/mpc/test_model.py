@@ -146,7 +146,7 @@ def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
 @pytest.mark.parametrize(("options", "words"), [
     ({"private": ("model",)}, r"private is \('model',\); it must be \('input', 'model'\) or \('input',\)"),
     ({"private": ()}, "private is"), ({"reveal": "all"}, "reveal is 'all'; it must be 'logits' or 'argmax'"), ({"batch": 0}, "batch is 0"),
-    ({"owner": "client"}, "three different names"), ({"fraction": 99}, "fraction is 99")])
+    ({"device": "tpu"}, "device is 'tpu'; it must be 'cpu', or 'cuda'"), ({"owner": "client"}, "three different names"), ({"fraction": 99}, "fraction is 99")])
 def test_bad_parameters_are_refused(options, words):
     with pytest.raises(BadParameter, match=words):
         tacit.infer(MODELS["mlp"][0], MODELS["mlp"][1], **options)
@@ -156,6 +156,8 @@ def test_bad_inputs_are_refused():
     model, x = MODELS["mlp"]
     with pytest.raises(BadParameter, match="infer: model is 'str'; it must be a torch"):
         tacit.infer("mlp", x)
+    with pytest.raises(BadData, match="the input is str, not numbers"):
+        tacit.infer(model, "abc")
     with pytest.raises(BadParameter, match="the shape of x is"):
         tacit.infer(model, torch.ones(3))
     with pytest.raises(BadData, match="the input: 1 of 384 numbers are not within"):

@@ -31,6 +31,7 @@ def test_the_names_others_call():
     assert a.argmax(-1).open().tolist() == [1, 0]
     assert torch.allclose((a @ torch.eye(3)).open(), x, atol=1e-4)
     assert torch.allclose((a / share(torch.full((2, 3), 4.0))).open(), x / 4, atol=3e-4)
+    assert torch.allclose((2 / a).open(), 2 / x, atol=3e-4)
     assert torch.allclose(a.max(0).open(), x.max(0).values)
     assert a.shape == (2, 3)
     assert repr(a) == "<Shared [2, 3] between 2 parties>"
@@ -53,7 +54,13 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(BadData, match="do not go together: parties, fractional bits"):
         share(torch.ones(1), 2) + share(torch.ones(1), 3)
     with pytest.raises(BadData, match="do not go together"):
-        share(torch.ones(2)).argmax() * share(torch.tensor(1.0))
+        share(torch.tensor(1.0)) * share(torch.ones(2)).argmax()
+    with pytest.raises(BadData, match="is an index, a whole number"):
+        share(torch.ones(2)).argmax() + 1
+    with pytest.raises(BadData, match=r"shapes \[2, 3\] and \[2, 3\] do not fit this operation"):
+        share(torch.ones(2, 3)) @ share(torch.ones(2, 3))
+    with pytest.raises(BadData, match="the public summand is str, not numbers"):
+        share(torch.ones(2)) + "x"
     with pytest.raises(BadData, match="numbers are not within"):
         share(torch.tensor([2.0**40]))
 

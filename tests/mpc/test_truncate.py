@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from at_table import play, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +9,8 @@ from tacit.errors import PartyFailed
 from tacit.mpc.share import split
 from tacit.mpc.truncate import truncate, truncate_locally
 from tacit.parties.secret import Secret
+
+from .at_table import play, value
 
 
 @settings(deadline=None, max_examples=40)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from leaving import leaving
 from torch import Tensor
 
 from tacit.crypto.agree import Identity
@@ -16,6 +15,8 @@ from tacit.parties.ledger import Ledger
 from tacit.protocols import secagg
 from tacit.protocols.secagg import Outcome, Terms
 from tacit.runtimes.inprocess import InProcess
+
+from .leaving import leaving
 
 
 def names_of(n: int) -> list[str]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from masked import aggregate, inputs, names_of, programs
 
 from tacit import testing
 from tacit.crypto import ckks
@@ -19,6 +18,8 @@ from tacit.parties.conformance import Tap
 from tacit.parties.ledger import Ledger
 from tacit.protocols import encrypted
 from tacit.protocols.encrypted import CipherSum, CipherVector, OpenedSum, Outcome, RoundSecret, SumMade, Terms, ideal
+
+from .masked import aggregate, inputs, names_of, programs
 
 
 @settings(max_examples=25, deadline=None)

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from masked import aggregate, inputs, names_of, programs
 from scipy import stats
 
 from tacit import testing
@@ -21,6 +20,8 @@ from tacit.parties.codec import decode, encode
 from tacit.parties.conformance import Tap
 from tacit.protocols import lightsecagg
 from tacit.protocols.lightsecagg import Outcome, SummedShares, Terms, ideal
+
+from .masked import aggregate, inputs, names_of, programs
 
 STEPS = ("key exchange", "sharing", "upload", "recovery")
 ALARM = 1e-6  # probability of a false alarm of each statistical test

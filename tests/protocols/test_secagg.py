@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from masked import aggregate, inputs, names_of, programs
 
 from tacit import testing
 from tacit.errors import BadData, BadParameter, PartyFailed
@@ -20,6 +19,8 @@ from tacit.protocols import secagg
 from tacit.protocols.secagg import Outcome, RoundOver, Terms, ideal
 from tacit.protocols.secagg_graph import degree
 from tacit.runtimes.inprocess import InProcess
+
+from .masked import aggregate, inputs, names_of, programs
 
 STEPS = {"curious": ("key exchange", "sharing", "upload", "unmasking"),
          "active": ("key exchange", "sharing", "upload", "consistency check", "unmasking")}

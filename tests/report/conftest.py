@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import made
 import pytest
+
 from tests.browsing import browser, browser_path, opened  # noqa: F401  # fixtures
+
+from . import made
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import made
 import pytest
-from tests.browsing import SIZES
 
 from tacit.report import read, write
+from tests.browsing import SIZES
+
+from . import made
 
 
 @pytest.fixture(scope="module")

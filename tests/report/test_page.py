@@ -10,11 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import made
 import pytest
 
 from tacit.errors import BadRun
 from tacit.report import RunRecord, figures, read, read_run, render, write
+
+from . import made
 
 EVIL = ['<script>alert("x")</script>', '"><img src=x onerror=alert(1)>', "a & b\x00\ud800", "'; DROP TABLE", "\u202egpj.exe", "x" * 300,
         "</title><b>"]

@@ -4,13 +4,14 @@ import json
 import math
 from pathlib import Path
 
-import made
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadRun
 from tacit.report import read, read_run, tabulate
+
+from . import made
 
 
 def test_a_finished_run_is_read_whole(tmp_path: Path) -> None:

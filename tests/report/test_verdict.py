@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import made
-
 from tacit.report import read, read_run, verdict, write
+
+from . import made
 
 
 def table(mean: list[list[Any]], error: list[list[Any]] | None = None, **more: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from net import Net, NetBall, catch, throw
 
 from tacit.errors import BadKit, NoHub
 from tacit.runtimes import hub as hubs
@@ -19,6 +18,8 @@ from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.link import CLIENT_OPTIONS, Link
 from tacit.runtimes.preflight import reach
 from tacit.runtimes.provision import Charter, provision
+
+from .net import Net, NetBall, catch, throw
 
 
 async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:

@@ -8,10 +8,11 @@ import resource
 from typing import Any
 
 import pytest
-from net import Net, NetBall, NetSecret, catch, throw
 
 from tacit.errors import ProtocolError
 from tacit.runtimes.link import Link
+
+from .net import Net, NetBall, NetSecret, catch, throw
 
 
 async def counts(me: Any, to: str, n: int, sizes: list[int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtimes"))
-
-from net import Net
-
 import tacit
 from tacit import __version__, algorithms, data
 from tacit.errors import BadData, BadJob, ProtocolError
@@ -24,6 +19,7 @@ from tacit.jobs import member as members
 from tacit.jobs import networked
 from tacit.jobs.member import Work, beside, member, own, read_job, read_layout
 from tacit.protocols import joining, rounds
+from tests.runtimes.net import Net
 
 ROUNDS = 4
 LAYOUT = {"label": "sick", "labels": ["no", "yes"], "numbers": ["age", "chol"], "categories": {"sex": ["f", "m"]}, "held_fraction": 0.2}
@@ -45,7 +41,8 @@ def run_with(evil: Callable[..., Any], tmp_path: Path) -> tuple[tacit.Result, Ba
     async def play() -> tuple[tacit.Result, Any]:
         async with Net.of("server", *fed.parties) as net, asyncio.timeout(100):
             through = networked.Deployed(net.kits["server"], {}, deadline=3.0, at_least=2)
-            job = asyncio.create_task(asyncio.to_thread(tacit.train, fed, model="logistic", algorithm=algorithms.FedAvg(lr=0.1), rounds=ROUNDS, runtime=through))
+            told = {"model": "logistic", "algorithm": algorithms.FedAvg(lr=0.1), "rounds": ROUNDS, "runtime": through}
+            job = asyncio.create_task(asyncio.to_thread(tacit.train, fed, **told))
             honest = [asyncio.create_task(net.party(f"p{k}", lambda me, k=k: member(me, {"dealt": str(tmp_path / str(k))}, str(tmp_path)))) for k in (0, 1)]
             bad = asyncio.create_task(net.party("p2", lambda me: evil(me, str(tmp_path / "2"))))
             result = await job
@@ -156,9 +153,11 @@ def test_a_good_file_is_encoded_by_the_agreed_layout_and_its_own_statistics(tmp_
 
 
 @pytest.mark.parametrize(("columns", "words"), [
-    ({"chol": None}, r"own\.csv: the recipe needs a column 'chol' and the table has none"), ({"sick": None}, r"there is no column 'sick', the label of this job"),
+    ({"chol": None}, r"own\.csv: the recipe needs a column 'chol' and the table has none"),
+    ({"sick": None}, r"there is no column 'sick', the label of this job"),
     ({"sick": ["no", "yes", "no", "maybe"]}, "the label 'sick' has the value 'maybe', which this job does not know. Known: no, yes"),
-    ({"sick": ["no", None, "no", "yes"]}, "1 rows have no 'sick', the first is row 1"), ({"sex": list("fmfx")}, "the column 'sex' has the value 'x', which the recipe"),
+    ({"sick": ["no", None, "no", "yes"]}, "1 rows have no 'sick', the first is row 1"),
+    ({"sex": list("fmfx")}, "the column 'sex' has the value 'x', which the recipe"),
     ({"age": ["old", "young", "old", "old"]}, "the recipe has 'age' as a number; the table has text in it"),
     ({"age": [1, 2, None, 3]}, "the column 'age' has missing values; the recipe must allow them")],
     ids=["column", "label column", "label value", "absent label", "category", "text", "missing"])
@@ -168,8 +167,10 @@ def test_a_file_without_what_was_agreed_on_is_refused_before_anything_is_sent(co
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"label": None}, "label is None"), ({"labels": ["one"]}, "it must name at least two"), ({"numbers": [], "categories": {}}, "there is nothing to learn from"),
-    ({"numbers": ["age", "age"]}, "a list of different texts"), ({"held_fraction": 2}, "at least 0 and below 1"), ({"categories": {"sex": []}}, "the list of its values"),
+    ({"label": None}, "label is None"), ({"labels": ["one"]}, "it must name at least two"),
+    ({"numbers": [], "categories": {}}, "there is nothing to learn from"),
+    ({"numbers": ["age", "age"]}, "a list of different texts"), ({"held_fraction": 2}, "at least 0 and below 1"),
+    ({"categories": {"sex": []}}, "the list of its values"),
     ({"path": "x.csv"}, "has no 'path'")])
 def test_a_layout_that_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadJob, match=words):

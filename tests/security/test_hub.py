@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtimes"))
-
-from net import Net, NetSecret, catch, throw
-
 from tacit.errors import SealBroken
 from tacit.parties import Message
 from tacit.runtimes import channel, link
+from tests.runtimes.net import Net, NetSecret, catch, throw
 
 SECRET = "the patient of row 17 has condition X"
 

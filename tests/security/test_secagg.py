@@ -6,9 +6,7 @@ Statistical tests use fixed seeds for the inputs and the operating system's rand
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,7 @@ from tacit.parties.conformance import Tap
 from tacit.protocols import secagg
 from tacit.protocols.secagg import MaskedVector, RevealedShares, RoundKeys, Survivors, SurvivorSignatures, Terms
 from tacit.runtimes.inprocess import InProcess
-
-sys.path.append(str(Path(__file__).parents[1] / "protocols"))
-from masked import aggregate, inputs, names_of, programs
+from tests.protocols.masked import aggregate, inputs, names_of, programs
 
 ALARM = 1e-6  # of each statistical test: once in a million runs of a correct protocol
 

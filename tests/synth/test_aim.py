@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from counted import DOMAIN, adult, people, two_way_error
 
 from tacit.errors import BadParameter
 from tacit.parties.secret import SeededSecret
@@ -13,6 +12,8 @@ from tacit.synth.aim import AIM, aim, candidates
 from tacit.synth.graphical import tree_cells
 from tacit.synth.marginals import Curator
 from tacit.synth.private import unpacked
+
+from .counted import DOMAIN, adult, people, two_way_error
 
 
 def test_the_workloads_closure_and_its_weights_are_the_papers():

@@ -132,7 +132,7 @@ def test_an_unknown_faker_is_refused():
     ([Combinations("c", "d", allowed=[("x", "p")])], BadData, "2 rows have a combination of c × d that is not allowed, the first of them row 2")])
 def test_constraints_that_the_table_breaks_or_does_not_know_are_refused(constraints, error, words):
     frame = pd.DataFrame({"a": [1, 2, 3, 4], "b": [2, 3, 4, 9], "c": ["x", "x", "y", "y"], "d": ["p", "p", "q", "q"]})
-    with pytest.raises(error, match=words):  # noqa: PT012  a table, its numbers and its layout are one step to a user
+    with pytest.raises(error, match=words):  # noqa: PT012
         table = Table.infer(frame, constraints=constraints, a="integer", b="integer")
         x = table.numbers(frame)
         Layout(table.settled(x)).forward(x)

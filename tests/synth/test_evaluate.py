@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from clinic import patients, shuffled
 
 from tacit import synth
 from tacit.errors import BadData, BadParameter
 from tacit.synth import evaluate, rank
 from tacit.synth.evaluate import GUARDS
+
+from .clinic import patients, shuffled
 
 REAL, HELD = patients(500, 0), patients(500, 1)
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
-from counted import ADULT_9, DOMAIN, adult, named, people, two_way_error
 from scipy import stats
 
 from tacit.accounting import discrete
@@ -22,6 +21,8 @@ from tacit.synth.marginals import FINE, Curator, Grid, Support
 from tacit.synth.mst import MST, spanning_tree
 from tacit.synth.private import unpacked
 from tacit.synth.table import Table
+
+from .counted import ADULT_9, DOMAIN, adult, named, people, two_way_error
 
 
 def test_what_the_tree_measures_is_near_and_a_dependence_is_found():

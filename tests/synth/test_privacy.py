@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from clinic import patients, shuffled
 from scipy import stats
 
 from tacit.synth import privacy
 from tacit.synth.scores import area, excess, wilson
 from tacit.synth.views import Views
+
+from .clinic import patients, shuffled
 
 
 def attacked(made: pd.DataFrame, n: int = 700, seed: int = 0) -> dict:

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from counted import DOMAIN, people
 
 from tacit.errors import BadData, BadParameter
 from tacit.parties.secret import NOT_PRIVATE
 from tacit.synth import Statistics, integer
+
+from .counted import DOMAIN, people
 
 WORKLOAD = [("sex",), ("job", "sex"), ("age", "job")]
 

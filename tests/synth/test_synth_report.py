@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clinic import patients
 
 from tacit.errors import BadRun
 from tacit.synth import Evaluation, evaluate
 from tacit.synth.report import render
+
+from .clinic import patients
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
 HOSTILE = "<script>alert(1)</script>"

@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from clinic import patients, shuffled
 
 from tacit.errors import BadData
 from tacit.synth import utility
 from tacit.synth.views import Views
+
+from .clinic import patients, shuffled
 
 
 def measured(made: pd.DataFrame, target: str = "ill", real: pd.DataFrame | None = None) -> dict:

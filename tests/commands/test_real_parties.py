@@ -1,0 +1,135 @@
+"""tacit provision, hub, party and simulate-parties, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit import cli
+
+JOB = """
+[data]
+label = "sick"
+labels = ["no", "yes"]
+numbers = ["age", "chol"]
+[model]
+name = "logistic"
+[algorithm]
+name = "Scaffold"
+lr = 0.2
+[train]
+rounds = 6
+"""
+TACIT = [sys.executable, "-c", "import sys, torch; torch.set_num_threads(1); from tacit.cli import main; sys.exit(main())"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Kits, a job and two files, with a free port for the hub."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    (tmp_path / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b"]\n')
+    (tmp_path / "job.toml").write_text(JOB)
+    rng = np.random.default_rng(0)
+    for name, n in (("a", 40), ("b", 30)):
+        age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
+        pd.DataFrame({"age": age, "chol": chol, "sick": np.where(age > 50, "yes", "no")}).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = cli.main(list(words))
+    out = capsys.readouterr()
+    return code, out.err + out.out
+
+
+@pytest.mark.parametrize(("words", "code", "text"), [
+    (["party", "--kit", "kits/none", "--data", "a.csv"], 2, "there is no kit at kits/none"),
+    (["party", "--kit", "kits/hub"], 2, "is the hub's kit. Run it with `tacit hub --kit kits/hub`"),
+    (["party", "--kit", "kits/a"], 2, "'a' is a client, so it takes --data and no job"),
+    (["party", "--kit", "kits/a", "--data", "a.csv", "--deadline", "3"], 2, "--deadline is the server's, and 'a' is a client"),
+    (["party", "--kit", "kits/server"], 2, "the server needs a job"),
+    (["party", "--kit", "kits/server", "job.toml", "--data", "a.csv"], 2, "'server' is the server, which has no rows of its own"),
+    (["party", "--kit", "kits/server", "job.toml", "--at-least", "1"], 2, "at_least is 1; it must be None without a deadline"),
+    (["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"], 2, "of a job for real parties has no 'path'"),
+    (["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"], 2, "'engine' is for simulations"),
+    (["party", "--kit", "kits/server", "nojob.toml"], 2, "there is no job file nojob.toml"),
+    (["hub", "--kit", "kits/a"], 2, "a hub needs the hub's own kit"),
+    (["party", "--kit", "kits/a", "--check", "--data", "a.csv", "job.toml"], 2, "nobody listens at"),
+    (["provision", "federation.toml", "-o", "kits", "--revoke", "zz"], 2, "'zz' cannot be revoked")])
+def test_what_cannot_be_is_refused_in_a_sentence(words: list[str], code: int, text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    got, printed = said(capsys, *words)
+    assert got == code
+    assert text in printed
+
+
+class Role:
+    def __init__(self, place: Path, name: str, *words: str):
+        self.log = place / f"{name}-{time.monotonic_ns()}.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen([*TACIT, *words], cwd=place, stdout=log, stderr=log)
+
+    def wait(self, seconds: float = 90) -> int:
+        return self.process.wait(seconds)
+
+
+def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_the_middle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        clients = [Role(place, c, "party", "--kit", f"kits/{c}", "--data", f"{c}.csv") for c in ("a", "b")]
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run")
+        events = place / "run" / "events.jsonl"
+        end = time.monotonic() + 90
+        while not events.exists() or b'"round": 1' not in events.read_bytes():
+            assert time.monotonic() < end, server.log.read_text()
+            assert server.process.poll() is None, server.log.read_text()
+            time.sleep(0.005)
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.wait()
+        code, printed = said(capsys, "party", "--kit", "kits/a", "--data", "a.csv", "--check", "job.toml", "--json")
+        assert code == 0
+        assert all(c["wrong"] is None for c in json.loads(printed)["checks"])
+        pd.DataFrame({"age": [1], "sick": ["no"]}).to_csv(place / "bad.csv", index=False)
+        code, printed = said(capsys, "party", "--kit", "kits/b", "--data", "bad.csv", "--check", "job.toml")
+        assert code == 2
+        assert "the recipe needs a column 'chol' and the table has none" in printed
+        again = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--resume", "run", "--json")
+        assert again.wait() == 0, again.log.read_text()
+        assert [c.wait(30) for c in clients] == [0, 0]
+        rounds = [json.loads(line) for line in events.read_text().splitlines() if '"kind": "round"' in line]
+        assert [e["round"] for e in rounds] == list(range(7))
+        assert rounds[-1]["loss"] < rounds[0]["loss"]
+        for c in ("a", "b"):
+            seen: list[dict[str, Any]] = json.loads((place / "kits" / c / "state" / "ledger.json").read_text())["seen"]
+            assert {s["party"] for s in seen} == {c}
+            assert {s["sender"] for s in seen} == {"server"}
+            assert (place / "kits" / c / "state" / "memory.safetensors").exists()
+        assert (place / "run" / "report.html").exists()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_simulate_parties_runs_a_job_with_real_processes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "sim.toml").write_text('[data]\nname = "iris"\nparties = 2\n[model]\nname = "logistic"\n[train]\nrounds = 2\n')
+    code, printed = said(capsys, "simulate-parties", "sim.toml", "--out", "sim", "--quiet", "--json")
+    assert code == 0, printed
+    value = json.loads(printed)
+    assert len(value["history"]) == 2
+    assert value["dropped"] == {}
+    assert {line["how"] for line in value["ledger"]["seen"]} == {"executed"}
