@@ -70,11 +70,13 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     if len(set(names)) < 3 or not all(isinstance(n, str) and n for n in names):
         raise bad("infer", "owner, client and helper", tuple(names), "three different names")
     fixed = check(Fixed(fraction))
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise bad("infer", "device", device, "'cpu', or 'cuda' where this machine has a card")
+    fixed.encode(x, "the input")
     rows = torch.as_tensor(x)
     if rows.dim() < 2 or not len(rows):
         raise bad("infer", "the shape of x", tuple(rows.shape), "(rows, …) with at least one row",
                   "Give x[None] for a single one.")
-    fixed.encode(rows, "the input")
     layers, weights = compile(model)
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")

@@ -58,6 +58,7 @@ class Shared:
         if isinstance(other, Shared):
             self._with(other)
             return self._of([a + b for a, b in zip(self.shares, other.shares)])
+        self._number()
         public = self.fixed.encode(other, "the public summand").to(self.shares[0].device)
         return self._of([self.shares[0] + public, *[s + torch.zeros_like(public) for s in self.shares[1:]]])
 
@@ -102,6 +103,9 @@ class Shared:
 
     def __truediv__(self, other: Any) -> Shared:
         return self * (other.reciprocal() if isinstance(other, Shared) else 1 / torch.as_tensor(other, dtype=torch.float64))
+
+    def __rtruediv__(self, other: Any) -> Shared:
+        return self.reciprocal() * other
 
     def relu(self) -> Shared:
         return self.run(functions.relu)
@@ -149,11 +153,16 @@ class Shared:
             raise BadData(f"{self!r} and {other!r} do not go together: parties, fractional bits and kind (number or index) must be the same. "
                           f"These have {self.fraction} and {other.fraction} fractional bits.")
 
+    def _number(self) -> None:
+        if not self.fraction:
+            raise BadData(f"{self!r} is an index, a whole number; numbers with fractional bits cannot be computed from it. Open it.")
+
     def _of(self, shares: list[Tensor], fraction: int | None = None) -> Shared:
         return Shared(shares, self.fixed, self.ledger, self.debug, self.fraction if fraction is None else fraction)
 
     def run(self, step: Step, *others: Shared, fraction: int | None = None) -> Shared:
         """A step of your own: `async def step(seat, *shares)`, run by every party on its shares of this tensor and the others."""
+        self._number()
         for other in others:
             self._with(other)
             if other.ledger is not self.ledger:
@@ -166,7 +175,10 @@ class Shared:
         names = tuple(f"party {i}" for i in range(self.parties))
         device = str(self.shares[0].device)
         shapes = [s[0].shape for s in operands]
-        requests = plan(lambda seat: step(seat, *[torch.empty(s, dtype=torch.int64, device="meta") for s in shapes]), fixed=self.fixed)
+        try:
+            requests = plan(lambda seat: step(seat, *[torch.empty(s, dtype=torch.int64, device="meta") for s in shapes]), fixed=self.fixed)
+        except (RuntimeError, IndexError) as error:  # torch's, in a rehearsal that has shapes only
+            raise BadData(f"shapes {' and '.join(str(list(s)) for s in shapes)} do not fit this operation: {error}") from None
 
         def program(rank: int) -> Program:
             async def party(me: Party) -> Tensor:
