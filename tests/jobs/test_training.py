@@ -291,7 +291,7 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
     ({"precision": "float16"}, r"train: precision is 'float16'; it must be one of 'float32', 'tf32', 'bf16'\."),
     ({"engine": "fast"}, r"train: engine is 'fast'; it must be one of 'auto', 'stack', 'each'\."),
     ({"engine": []}, r"train: engine is \[\]; it must be one of"),
-    ({"runtime": "mpi"}, r"train: runtime is 'mpi'; it must be one of 'cohort', 'inprocess'\."),
+    ({"runtime": "mpi"}, r"train: runtime is 'mpi'; it must be one of 'cohort', 'inprocess', 'processes'\."),
     ({"runtime": None}, r"train: runtime is None; it must be one of"),
     ({"evaluate_every": -1}, r"train: evaluate_every is -1; it must be a whole number of at least 0\."),
     ({"out": 3}, r"train: out is 3; it must be a directory for the run, or None \(keep it in memory\)\."),
