@@ -19,7 +19,8 @@ def test_shares_add_up_to_the_secret(values, parties):
 
 
 def test_three_parties_add_without_a_word():
-    """7 + 6 − 2 = 11, share by share."""
+    """The shares 7, 6 and −2 are 11; and three secrets 7, 6 and −2, added share by share, are 11 too."""
+    assert total([torch.tensor(v) for v in (7, 6, -2)]) == 11
     shared = [split(torch.tensor([v]), 3, Secret()) for v in (7, 6, -2)]
     sums = [a + b + c for a, b, c in zip(*shared)]
     assert total(sums).tolist() == [11]
