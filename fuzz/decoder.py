@@ -114,7 +114,8 @@ def job(data: bytes) -> None:
 
 
 READERS = {"message": message, "envelope": envelope, "record": record, "job": job}
-SEEDS = {"message": [encode(rounds.Down(1, {"w": torch.zeros(3)})), encode(rounds.Stop()), encode(joining.Ready(1, 2, [3], 4, 5)), encode(joining.Join("1", "2"))],
+SEEDS = {"message": [encode(rounds.Down(1, {"w": torch.zeros(3)})), encode(rounds.Stop()), encode(joining.Ready(1, 2, [3], 4, 5)),
+                     encode(joining.Join("1", "2"))],
          "envelope": [b"\x00\x01\x01abpayload"], "record": [b"H" + bytes(60), b"W" + bytes(120), b"\x00\x00" + bytes(30)], "job": [b'{"run": "x"}']}
 
 

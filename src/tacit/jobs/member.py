@@ -37,7 +37,11 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
     async def free() -> None:
         await me.scope(joining.SCOPE).send(boss, joining.Free())
 
-    await beside(rounds.client(me, work.local, work.test, boss, done=free, hidden=lambda: work.hidden), joining.attend(me, boss, __version__, work.prepare))
+    async def play() -> None:
+        await work.prepared.wait()  # a round meant for this party's last process may lie before the job: it is answered after it, and does no harm
+        await rounds.client(me, work.local, work.test, boss, done=free, hidden=lambda: work.hidden)
+
+    await beside(play(), joining.attend(me, boss, __version__, work.prepare))
 
 
 async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
@@ -60,6 +64,7 @@ class Work:
     def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str):
         self.name, self.data, self.state, self.model = name, data, state, model
         self.job = ""
+        self.prepared = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
 
@@ -67,6 +72,7 @@ class Work:
         if job != self.job or self.mine is None:
             self.mine, self.memory = self._made(job)
             self.job = job
+            self.prepared.set()
         fed = self.mine.fed
         return joining.Ready(int(fed.train.sizes[0]), int(fed.held.sizes[0]), list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
 

@@ -19,7 +19,7 @@ from ..algorithms.types import Batches, State
 from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadParameter, ProtocolError
 from ..metrics import count
-from ..parameters import to_table
+from ..parameters import bad, real, to_table, whole
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
@@ -39,9 +39,13 @@ class Deployed:
 
     kit: Any
     layout: dict[str, Any]
-    deadline: float | None = None
-    at_least: int | None = None
-    patience: float = 300.0
+    deadline: float | None = real(None, above=0, none=True, doc="seconds a round waits for answers; None waits for everyone")
+    at_least: int | None = whole(None, least=1, none=True, doc="answers with which a round goes on after the deadline; None: everyone's")
+    patience: float = real(300.0, above=0, doc="seconds to keep trying when the hub cannot be reached")
+
+    def check(self) -> None:
+        if self.at_least is not None and self.deadline is None:
+            raise bad("party", "at_least", self.at_least, "None without a deadline", "Give a deadline, too.")
 
 
 @dataclass(frozen=True)

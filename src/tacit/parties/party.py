@@ -167,7 +167,8 @@ class Party:
         if letter.kind is not None and all(letter.kind != kind.kind for kind in kinds):
             raise ProtocolError(f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, got {letter.kind!r:.80}.")
         try:
-            return cast(M, decode(letter.frame, kinds, self.mailbox.max_bytes))
+            # a network's frame is a bytearray of ours alone: its tensors may lie in it
+            return cast(M, decode(letter.frame, kinds, self.mailbox.max_bytes, reuse=isinstance(letter.frame, bytearray)))
         except BadFrame as error:
             wanted = self._wants(kinds, repr(letter.sender))
             raise BadFrame(f"party {self.name!r} expected {wanted} and cannot read what came: {error}") from error

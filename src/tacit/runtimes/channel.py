@@ -21,9 +21,9 @@ from .kits import Kit
 HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
 HEAD, BODY = 0, 1
 ACK, RESUME, PROBE = 0, 1, 2
-WINDOW = 8 * CHUNK  # bytes under way before the other side must have confirmed some: what the hub may have to hold for one pair
+WINDOW = 8 << 20  # bytes under way before the other side must have confirmed some: what the hub may have to hold for one pair
 INLINE = 64 << 10  # a message up to this goes as one record; of a larger one this much rides with its head
-ACK_BYTES, ACK_RECORDS = CHUNK, 64  # confirm at once after this much; otherwise the link does so a moment later
+ACK_BYTES, ACK_RECORDS = 1 << 20, 64  # confirm at once after this much; otherwise the link does so a moment later
 QUIET = 2.0  # seconds without any confirmation after which the sender asks
 MANY = 1024  # records kept before whoever has more to say waits
 TRIES = 5  # altered records after which a conversation is given up: the hub is hostile or broken

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..errors import BadFrame
 
 MAIL, ABSENT, PRESENT, WELCOME = range(4)  # ABSENT and PRESENT: the hub says whether the party named as sender is connected
-CHUNK = 1 << 20  # plaintext bytes a record carries at most: large enough to be fast, small enough that nobody holds much at once
+CHUNK = 1 << 18  # plaintext bytes a record carries at most: large enough to be fast, small enough that parties and hub work on a message at once
 MAX_ENVELOPE = CHUNK + 4096  # names, record header, certificate and tag included
 METHOD = "/tacit.Hub/Relay"
 LONGEST_NAME = 255

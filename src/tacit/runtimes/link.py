@@ -238,7 +238,8 @@ class Link:
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
             self._eased.set()
-            self._news.set()
+            if channel.control or channel.records:  # a confirmation may have made room
+                self._news.set()
         elif kind in (ABSENT, PRESENT) and sender in self.channels:
             if kind == PRESENT:
                 self.channels[sender].came_back()
