@@ -451,7 +451,8 @@ def evil(folder) -> Path:
     return folder
 
 
-def test_names_in_brackets_are_shown_as_they_are(evil, capsys):
+def test_names_in_brackets_are_shown_as_they_are(evil, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # wide enough that no cell is cut
     code, out, _ = run(capsys, "data", "show", "evil[red].csv", "--label", "stage", "--by", "[/b]")
     assert code == 0
     for name in EVIL[:4]:

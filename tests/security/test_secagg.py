@@ -144,7 +144,7 @@ def lying(change: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
 
 
 def attack(terms: Terms, change: Callable[[str, Any], Any], leave: dict[str, int] | None = None) -> tuple[PartyFailed, Tap]:
-    from leaving import leaving
+    from tests.protocols.leaving import leaving
 
     tap, run = Tap(), programs(terms, inputs(terms))
     run["server"] = lying(change)(run["server"])
@@ -271,7 +271,7 @@ def test_a_client_answers_once_a_round() -> None:
 
 def test_below_the_threshold_what_the_server_has_opens_nothing() -> None:
     """It aborts with two of three shares of everybody's secrets, and two of three joined as if they were enough give a wrong mask."""
-    from leaving import leaving
+    from tests.protocols.leaving import leaving
 
     from tacit.crypto import shamir
 
