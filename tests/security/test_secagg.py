@@ -271,9 +271,8 @@ def test_a_client_answers_once_a_round() -> None:
 
 def test_below_the_threshold_what_the_server_has_opens_nothing() -> None:
     """It aborts with two of three shares of everybody's secrets, and two of three joined as if they were enough give a wrong mask."""
-    from tests.protocols.leaving import leaving
-
     from tacit.crypto import shamir
+    from tests.protocols.leaving import leaving
 
     terms, tap = TERMS, Tap()
     values = inputs(terms)
