@@ -488,7 +488,8 @@ def test_the_doctor_finds_this_machine_and_that_it_works(capsys):
     value = answer(capsys, "doctor")
     assert value["self_test"]["ok"]
     assert value["cores"] >= 1
-    assert value["missing_extras"] == {"data": []}
+    assert "data" in value["missing_extras"]
+    assert not any(value["missing_extras"].values())  # `make test` installs every extra
     assert set(value["data"]) == set(data.ALL)
 
 
