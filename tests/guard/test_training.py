@@ -169,7 +169,8 @@ def test_who_takes_part_under_noise_is_drawn_in_secret_and_each_with_its_probabi
         drawn = [guarding.chosen(p, r) for r in range(2000)]
         counts = torch.bincount(torch.from_numpy(np.concatenate(drawn)), minlength=6)
         assert (counts - 2000 / 3).abs().max() < 5 * math.sqrt(2000 * 2 / 9)
-        assert {len(d) for d in drawn} == ({2} if sampling == "fixed" else {0, 1, 2, 3, 4, 5, 6})
+        sizes = {len(d) for d in drawn}  # of a Poisson sample: 0 to 4 each come up in 8% of the rounds or more, 6 in one of 729 only
+        assert sizes == {2} if sampling == "fixed" else sizes >= {0, 1, 2, 3, 4}
         assert any((a != b).any() if len(a) == len(b) else True for a, b in zip(drawn, [guarding.chosen(p, r) for r in range(50)]))
 
 
