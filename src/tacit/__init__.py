@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare
     from .jobs.inferring import infer
+    from .jobs.intersecting import align, psi
     from .jobs.planning import plan
     from .jobs.risking import risk
     from .jobs.running import run
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
 
-__all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
-           "anonymity", "anonymize", "compare", "data", "guard", "infer", "models", "mpc", "plan", "risk", "run", "synth", "testing",
+__all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "align",
+           "anonymity", "anonymize", "compare", "data", "guard", "infer", "models", "mpc", "plan", "psi", "risk", "run", "synth", "testing",
            "train"]
 
 _HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
-         "Result": "results", "TacitError": "errors", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "infer": "jobs.inferring", "plan": "jobs.planning", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs.training"}
+         "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
+         "infer": "jobs.inferring", "plan": "jobs.planning", "psi": "jobs.intersecting", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs.training"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "mpc", "synth", "testing")
 
 

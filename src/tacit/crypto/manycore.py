@@ -1,0 +1,148 @@
+"""Multiplications in ristretto255 on all cores: helper processes of this machine that are handed points and hand them back multiplied.
+
+Python's threads gain nothing here. The helpers are started as programs, not forked (a forked gRPC connection hangs) and not by `multiprocessing` (which runs a
+user's script again); they hear a scalar and points on their standard input and answer on their standard output, and end when it is closed. No pickle, no
+argument on a command line that another user could read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import ProtocolError
+from . import group
+
+WORTH = 4096  # points in all before helpers are started: a start takes as long as about 2,000 multiplications
+_LIFT, _MULTIPLY = b"L", b"M"
+
+
+def cores() -> int:
+    """Those this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workshop:
+    """`multiply` and `lift` many points, in the calling thread or, when more than WORTH are expected, in helper processes. A context manager."""
+
+    def __init__(self, expected: int, helpers: int | None = None):
+        group.ready()  # here, so that a missing package is said by this process
+        wanted = cores() if helpers is None else helpers
+        self._count = wanted if expected > WORTH and wanted > 1 else 0
+        self._helpers: list[_Helper] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for helper in self._helpers:
+            helper.close(at_once=kind is not None)
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def multiply(self, scalar: bytes, points: bytes) -> bytes:
+        if len(points) % group.POINT:
+            raise ProtocolError(f"{len(points)} bytes are no whole number of elements of ristretto255.")
+        return self._spread(_MULTIPLY, scalar, points, group.POINT, lambda part: group.multiply(scalar, part))
+
+    def lift(self, digests: bytes, width: int, about: bytes, scalar: bytes) -> bytes:
+        """Each digest mapped to the group and multiplied."""
+        head = scalar + width.to_bytes(2, "big") + about
+        return self._spread(_LIFT, head, digests, width, lambda part: group.multiply(scalar, group.elements(part, width, about)))
+
+    def _spread(self, job: bytes, head: bytes, data: bytes, each: int, here: Callable[[bytes], bytes]) -> bytes:
+        count = len(data) // each
+        if not self._count or count < 2 * self._count:
+            return here(data)
+        pool = self._open()
+        cuts = [each * (count * k // self._count) for k in range(self._count + 1)]
+        parts = [data[a:b] for a, b in itertools.pairwise(cuts)]
+        done = list(pool.map(lambda pair: pair[0].ask(job, head, pair[1]), zip(self._helpers, parts)))
+        if any(part is None for part in done):
+            return here(data)  # says which point is refused
+        return b"".join(part for part in done if part is not None)
+
+    def _open(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._helpers = [_Helper() for _ in range(self._count)]
+                self._pool = ThreadPoolExecutor(self._count, "tacit points")
+            return self._pool
+
+
+class _Helper:
+    def __init__(self) -> None:
+        room = str(Path(__file__).parents[2])  # where this very package lies, installed or not
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([room, *filter(None, [os.environ.get("PYTHONPATH")])])}
+        self.process = subprocess.Popen([sys.executable, "-m", "tacit.crypto.manycore"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.turn = threading.Lock()  # one question at a time: several tasks of a party may ask
+
+    def ask(self, job: bytes, head: bytes, data: bytes) -> bytes | None:
+        with self.turn:
+            into, out = self.process.stdin, self.process.stdout
+            assert into is not None
+            assert out is not None
+            try:
+                _write(into, job, head, data)
+                answer = _read(out)
+            except (BrokenPipeError, EOFError):
+                raise ProtocolError("a helper process that multiplies points ended before it answered. Is memory short?") from None
+        return answer[0] if answer[1] == b"ok" else None
+
+    def close(self, at_once: bool) -> None:
+        if at_once:  # the run has failed: nobody waits for an answer
+            self.process.kill()
+        with suppress(OSError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+        self.process.wait()
+        self.process.stdout.close()  # type: ignore[union-attr]
+
+
+def _write(to: BinaryIO | Any, *parts: bytes) -> None:
+    for part in parts:
+        to.write(len(part).to_bytes(8, "big") + part)
+    to.write(bytes(8))
+    to.flush()
+
+
+def _read(source: BinaryIO | Any) -> list[bytes]:
+    """Parts up to an empty one; EOFError at the end."""
+    parts: list[bytes] = []
+    while True:
+        head = source.read(8)
+        if len(head) < 8:
+            raise EOFError
+        size = int.from_bytes(head, "big")
+        if not size:
+            return parts
+        parts.append(source.read(size))
+
+
+def _serve() -> None:
+    source, to = sys.stdin.buffer, sys.stdout.buffer
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while True:
+            job, head, data = _read(source)
+            try:
+                if job == _LIFT:
+                    scalar, width, about = head[:group.SCALAR], int.from_bytes(head[group.SCALAR:group.SCALAR + 2], "big"), head[group.SCALAR + 2:]
+                    done = group.multiply(scalar, group.elements(data, width, about))
+                else:
+                    done = group.multiply(head, data)
+                _write(to, done, b"ok")
+            except ProtocolError:
+                _write(to, b"no", b"refused")
+
+
+if __name__ == "__main__":
+    _serve()

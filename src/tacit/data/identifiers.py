@@ -1,0 +1,107 @@
+"""Who is who: an identifier as text by one stated rule, and as a digest of 16 bytes, which is what protocols compare.
+
+The rule, in this order: Unicode NFKC (so that full-width and composed letters are one), no difference between capital and small letters
+(case folding), no white space at either end. Leading zeros, signs and white space inside stay: 007 is not 7. Whole numbers are taken as their decimal
+digits. Nothing else is guessed: fractions, dates and truth values are refused, because two programs write them in two ways.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadData
+
+DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
+_ABOUT = b"tacit identifier 1|"
+_AT_ONCE = 1 << 16  # ids made into text at a time, so that a file of ten million never stands in memory as text
+
+
+@dataclass(frozen=True)
+class Identified:
+    """`digests[k]` is the id of row `rows[k]`; each id once, rows without an id left out, and `notes` say how many of either there were."""
+
+    digests: np.ndarray  # (ids, 16), uint8
+    rows: np.ndarray  # (ids,), int64
+    total: int  # rows given
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def normal(text: str) -> str:
+    """The id as it is compared."""
+    if text.isascii():  # the same rule: NFKC changes no ASCII
+        return text.lower().strip()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).strip()
+
+
+def identify(ids: Iterable[Any], where: str = "ids") -> Identified:
+    """Every id by the rule, each once. Duplicates, empty ids and mixed kinds are noted; what is no id at all is refused, with its row."""
+    if isinstance(ids, str | bytes | dict):
+        raise BadData(f"{where}: {type(ids).__name__} is no list of ids. Give a list, an array or a column of whole numbers or text.")
+    out, empty, kinds, total = bytearray(), [], set(), 0
+    source = iter(ids)
+    while chunk := list(itertools.islice(source, _AT_ONCE)):
+        seen = set(map(type, chunk))
+        if seen != {str}:
+            chunk = [_text(value, total + k, where) for k, value in enumerate(chunk)]
+        kinds |= {"text" if issubclass(kind, str) else "whole numbers" for kind in seen if not issubclass(kind, float | type(None))}
+        sha, texts = hashlib.sha256, [normal(value) for value in chunk]
+        out += b"".join([sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts])
+        if "" in texts:
+            empty += [total + k for k, text in enumerate(texts) if not text]
+        total += len(chunk)
+    digests = np.frombuffer(out, np.uint8).reshape(-1, DIGEST)
+    rows = np.arange(total, dtype=np.int64)
+    notes = []
+    if empty:
+        notes.append(f"{where}: {len(empty)} of {total} ids are empty ({_rows(empty)}); these rows take no part.")
+        rows = np.delete(rows, empty)
+    first = _first_of_each(digests[rows])
+    if len(first) < len(rows):
+        again = np.setdiff1d(np.arange(len(rows)), first)
+        notes.append(f"{where}: {len(again)} of {total} rows have an id that stands in an earlier row ({_rows(rows[again].tolist())}); "
+                     "the first row stands for the id.")
+        rows = rows[first]
+    if len(kinds) > 1:
+        notes.append(f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is '7' and not '007'.")
+    return Identified(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
+
+
+def _text(value: Any, row: int, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or (isinstance(value, float | np.floating) and math.isnan(value)):
+        return ""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_):
+        return str(int(value))
+    raise BadData(f"{where}: row {row} has {value!r:.80}, a {type(value).__name__}; an id must be text or a whole number. "
+                  "Read the column as text, so that leading zeros stay and nothing becomes a fraction.")
+
+
+def _first_of_each(digests: np.ndarray) -> np.ndarray:
+    """Places of the first of equal digests, in order."""
+    if len(np.unique(np.ascontiguousarray(digests[:, :8]).view(np.uint64))) == len(digests):
+        return np.arange(len(digests))  # no two begin alike, so no two are alike: the usual case, without looking at the rest
+    seen: set[bytes] = set()
+    flat, places = digests.tobytes(), []
+    for k in range(len(digests)):
+        one = flat[DIGEST * k:DIGEST * (k + 1)]
+        if one not in seen:
+            seen.add(one)
+            places.append(k)
+    return np.array(places, np.int64)
+
+
+def _rows(rows: list[int]) -> str:
+    shown = ", ".join(map(str, rows[:5]))
+    return f"row{'s' if len(rows) > 1 else ''} {shown}" + (", …" if len(rows) > 5 else "")

@@ -1,0 +1,131 @@
+"""Private set intersection from Diffie-Hellman. Meadows 1986; Huberman, Franklin, Hogg: Enhancing Privacy and Trust in Electronic Communities, 1999.
+
+    receiver (Y, key b)                                 sender (X, key a)
+      |--- BlindedIds(b·H(y)) for each y, in order ------->|   both directions at once, in chunks
+      |<-- BlindedIds(a·H(x)) for each x, shuffled --------|
+      |<-- Tags(h(a·b·H(y))), in order --------------------|   in no order with reveal="size": all together and shuffled
+      |  b·a·H(x) = a·b·H(y) exactly when x = y            |
+      |--- SharedPlaces(of which x) ---------------------->|   with reveal="both" only
+
+H maps an id to ristretto255 (libsodium's own map, `crypto.group`), bound to this session; h is SHA-256 cut to 40 bits more than the sets can collide in. The
+receiver learns the sender's set size and which of its own ids are shared ("size": how many are); the sender learns the receiver's set
+size, and with "both" which are shared. Neither learns anything of an id it does not hold itself. It rests on the decisional Diffie-Hellman assumption in
+ristretto255, H as a random oracle, and on both following the program: one who deviates can claim ids it does not have, or answer wrongly.
+Against guessing there is no cure in any such protocol: a receiver that puts every possible id into its set learns all of the sender's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+
+from ..crypto import group
+from ..crypto.manycore import Workshop
+from ..crypto.tags import by_value, match, permutation, tag_bytes, tagged
+from ..errors import ProtocolError
+from ..parties.message import Message
+from ..parties.party import Party
+from .together import together
+
+CHUNK = 2048  # ids in a message: 64 KiB, and about a tenth of a second of work on one core
+
+
+class BlindedIds(Message, reveals="how many ids the other holds; each is hidden under its key, which it used for nothing else (decisional Diffie-Hellman)"):
+    first: int
+    points: bytes
+
+
+class Tags(Message, reveals="a tag for each of your own ids under both keys: compared with the other's ids under both keys, which are shared, or how many"):
+    first: int
+    tags: bytes
+
+
+class SharedPlaces(Message, reveals="which of your own ids the other holds, too"):
+    places: bytes
+
+
+async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int]:
+    """(my rows that are shared, in the order of their digests; how many). Rows are None with reveal="size"."""
+    key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
+    to, of = me.scope("receiver's ids"), me.scope("sender's ids")
+    with Workshop(len(digests) + theirs) as shop:
+        async def take() -> np.ndarray:
+            return await _answer(of, other, theirs, key, shop, session, size, None)
+
+        async def hear() -> np.ndarray:
+            parts, count = [], 0
+            while count < len(digests):
+                came = await to.recv(other, Tags)
+                count = _in_order(came.first, count, len(came.tags), size, len(digests), "tags")
+                parts.append(np.frombuffer(came.tags, np.uint8).reshape(-1, size))
+            return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
+
+        _, mine, yours = await together(_offer(to, other, digests, key, shop, session), hear(), take())
+    rows, places = match(mine, yours)
+    if reveal == "both":
+        await me.send(other, SharedPlaces(places.astype(np.uint32).tobytes()))
+    return (None if reveal == "size" else by_value(digests, rows)), len(rows)
+
+
+async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int | None]:
+    """(my rows that are shared, how many) with reveal="both"; nothing otherwise."""
+    key, size = group.scalar(me.secret.bytes), tag_bytes(theirs, len(digests))
+    order = permutation(len(digests), me.secret.bytes)
+    of, to = me.scope("receiver's ids"), me.scope("sender's ids")
+    with Workshop(len(digests) + theirs) as shop:
+        async def answer() -> None:
+            tags = await _answer(of, other, theirs, key, shop, session, size, None if reveal == "size" else of)
+            if reveal == "size":  # in an order of its own, so that a match cannot be told from its place
+                await _say(of, other, tags[permutation(theirs, me.secret.bytes)])
+
+        await together(answer(), _offer(to, other, digests[order], key, shop, session))
+    if reveal != "both":
+        return None, None
+    rows = order[shared_places((await me.recv(other, SharedPlaces)).places, len(digests))]
+    return by_value(digests, rows), len(rows)
+
+
+async def _offer(me: Party, other: str, digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> None:
+    """My ids under my key, chunk after chunk; the next is computed while one is on its way."""
+    for first in range(0, len(digests), CHUNK):
+        part = digests[first:first + CHUNK]
+        points = await asyncio.to_thread(shop.lift, part.tobytes(), part.shape[1], session, key)
+        await me.send(other, BlindedIds(first, points))
+
+
+async def _answer(me: Party, other: str, theirs: int, key: bytes, shop: Workshop, session: bytes, size: int, back: Party | None) -> np.ndarray:
+    """The other's ids under both keys, as tags; said `back` chunk by chunk if asked to."""
+    parts, count = [], 0
+    while count < theirs:
+        came = await me.recv(other, BlindedIds)
+        first, count = count, _in_order(came.first, count, len(came.points), group.POINT, theirs, "ids")
+        points = await asyncio.to_thread(shop.multiply, key, came.points)
+        parts.append(tagged(points, group.POINT, session, size))
+        if back is not None:
+            await back.send(other, Tags(first, parts[-1].tobytes()))
+    return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
+
+
+async def _say(me: Party, other: str, tags: np.ndarray) -> None:
+    for first in range(0, len(tags), CHUNK):
+        await me.send(other, Tags(first, tags[first:first + CHUNK].tobytes()))
+
+
+def _in_order(first: int, expected: int, length: int, each: int, total: int, what: str) -> int:
+    """How many there are now. A relay that swaps or repeats chunks would give answers to other ids than were asked about."""
+    if first != expected:
+        raise ProtocolError(f"{what} from {first} on came where those from {expected} on were due: something on the way reorders or repeats messages.")
+    if length == 0 or length % each or expected + length // each > total:
+        raise ProtocolError(f"{length} bytes of {what} came; they must be 1 to {total - expected} times {each} bytes.")
+    return expected + length // each
+
+
+def shared_places(places: bytes, count: int) -> np.ndarray:
+    """Places in a list of `count`, as the other claims them, checked."""
+    if len(places) % 4:
+        raise ProtocolError(f"{len(places)} bytes are no list of places.")
+    found = np.frombuffer(places, np.uint32).astype(np.int64)
+    if len(found) and (found.max() >= count or len(np.unique(found)) < len(found)):
+        raise ProtocolError(f"the other claims shared ids at places that are not there or stand twice; we sent {count} ids.")
+    return found
