@@ -1,7 +1,18 @@
 """How many updates become one."""
 
+from ..parameters import Kind
+from .clipped import CenteredClip, ClippedMean, NormBound
+from .foolsgold import FoolsGold
+from .geometric import GeometricMedian
+from .krum import Bulyan, Krum, MultiKrum
 from .mean import Mean
+from .median import Median, TrimmedMean
+from .reliability import Layerwise, QualityWeighted
+from .sign import SignMajority
 
-ALL = {"Mean": Mean}
+ALL = {kind.__name__: kind for kind in (Mean, ClippedMean, NormBound, CenteredClip, Median, TrimmedMean, Krum, MultiKrum, Bulyan, GeometricMedian, FoolsGold,
+                                        SignMajority, Layerwise, QualityWeighted)}
+RULE = Kind("an aggregation rule", ALL, ("start", "add", "result", "sees_each"))
 
-__all__ = ["ALL", "Mean"]
+__all__ = ["ALL", "RULE", "Bulyan", "CenteredClip", "ClippedMean", "FoolsGold", "GeometricMedian", "Krum", "Layerwise", "Mean", "Median", "MultiKrum",
+           "NormBound", "QualityWeighted", "SignMajority", "TrimmedMean"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from ..parameters import flag
+
 
 @dataclass(frozen=True)
 class Mean:
-    """Σ weight·vector / Σ weight, kept as two running sums: memory does not grow with the cohort."""
+    """Σ weight·vector / Σ weight, kept as two running sums: memory does not grow with the cohort. Uniform: every weight counts as one."""
 
+    weighted: bool = flag(True, doc="by the weights the algorithm gives its parties (else all alike)")
     sees_each: ClassVar[bool] = False  # secure aggregation may hide the single updates from it
 
     def start(self) -> dict[str, Tensor]:
@@ -20,6 +23,7 @@ class Mean:
 
     def add(self, total: dict[str, Tensor], weights: Tensor, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fold a stack of updates [S, …] with weights [R, S] into R totals: row r of `weights` is zero for the clients of other runs."""
+        weights = weights if self.weighted else (weights != 0).to(weights.dtype)
         new = {"": weights.sum(1), **{k: _sums(weights, v.reshape(len(v), -1)).view(len(weights), *v.shape[1:]) for k, v in vectors.items()}}
         return {k: total[k] + v for k, v in new.items()} if total else new
 
@@ -37,9 +41,9 @@ def _sums(weights: Tensor, vectors: Tensor) -> Tensor:
     return out.masked_fill(((weights != 0) & lost).any(1)[:, None], torch.nan)
 
 
-def combine(uploads: list[tuple[float, dict[str, Tensor]]], rule: Mean) -> dict[str, Tensor]:
+def combine(uploads: list[tuple[float, dict[str, Tensor]]], rule: Any) -> dict[str, Tensor]:
     """The same for uploads that came one by one, as a server of real parties has them."""
-    total: dict[str, Tensor] = rule.start()
+    total = rule.start()
     for weight, vectors in uploads:
         total = rule.add(total, torch.tensor([[weight]]), {k: v[None] for k, v in vectors.items()})
     return {k: v[0] for k, v in rule.result(total).items()}
