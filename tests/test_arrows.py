@@ -52,7 +52,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
     "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.task"), NUMERIC),  # `local` for all
     "tacit.runtimes.kept": (("tacit.algorithms.types",), NUMERIC),
-    "tacit.anonymity": (("tacit.report", "tacit.files"), ("numpy", "pandas")),  # tables in, tables out; its report is laid out like the others
+    # tables in, tables out; its report is laid out like the others
+    "tacit.anonymity": (("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"), ("numpy", "pandas")),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),

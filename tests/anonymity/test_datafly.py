@@ -13,7 +13,7 @@ QUASI = ["Race", "Birthdate", "Sex", "Zip"]
 
 
 def test_the_published_example_step_by_step():
-    """Sweeney 2002, Figures 3 and 5: distinct values 2, 12, 2, 3; birth date to the month (12 distinct still), then to the year (3 distinct); then two
+    """Sweeney 2002: distinct values 2, 12, 2, 3; birth date to the month (12 distinct still), then to the year (3 distinct); then two
     rows stand alone, no more than k = 2; they are suppressed, and ten rows remain in five pairs."""
     made = tacit.anonymize(people(), quasi=QUASI, k=2, method="datafly", hierarchies={"Birthdate": Dates()})
     steps = [s.counts for s in made.trace]

@@ -57,7 +57,7 @@ def test_equal_distance_is_half_the_absolute_difference():
 
 
 def test_ordered_distance_is_the_papers_salary_example():
-    """Li et al. 2007, Section 5: salaries 3k…11k, {3, 4, 5} is 0.375 from all and {6, 8, 11} is 0.167 (their figures, over 9 values)."""
+    """Li et al. 2007: salaries 3k…11k, {3, 4, 5} is 0.375 from all and {6, 8, 11} is 0.167 (their figures, over 9 values)."""
     frame = pandas.DataFrame({"q": ["0"] * 3 + ["1"] * 3 + ["2"] * 3, "s": [3, 4, 5, 6, 8, 11, 7, 9, 10]})
     table = encode(frame, ["q"], {}, ["s"])
     made = Classes(table, table.codes[:, 0].astype(np.int64), 3)

@@ -170,7 +170,7 @@ def test_numbers_beyond_31_bits_do_not_wrap():
 # --- what is learnt ---
 
 def test_l_and_t_by_hand():
-    """Li et al.'s salaries 3k … 11k: the class {3, 4, 5} against all nine has ordered distance 0.375 (their section 5.1), {6, 8, 11} 0.167;
+    """Li et al.'s salaries 3k … 11k: the class {3, 4, 5} against all nine has ordered distance 0.375, {6, 8, 11} 0.167;
     equal distance is 2/3 for each class of three of nine. Every class has three values: l = 3, entropy-l = 3."""
     frame = pd.DataFrame({"class": list("aaabbbccc"), "salary": [3, 4, 5, 6, 8, 11, 7, 9, 10]})
     found = exposure(frame, ["class"], ["salary"]).learnt[0]

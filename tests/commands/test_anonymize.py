@@ -243,3 +243,51 @@ def test_gzip_is_the_same_bytes_each_time(folder, capsys):
         run(capsys, "anonymize", "patients.csv", *ASK, "--out", name)
     assert Path("a.csv.gz").read_bytes() == Path("b.csv.gz").read_bytes()
     assert gzip.decompress(Path("a.csv.gz").read_bytes()).startswith(b"id,age,zip,sex,diagnosis\n")
+
+
+def test_differential_privacy_on_the_command_line(folder, capsys):
+    frame = pd.concat([patients()[["zip", "sex"]]] * 4)
+    frame.to_csv("two.csv", index=False)
+    Path("ways/sex.csv").write_text("m,*\nf,*\n")
+    ask = ("anonymize", "two.csv", "--quasi", "zip,sex", "--hierarchies", "ways/", "--out", "anon.csv")
+    code, out, err = run(capsys, *ask, "--epsilon", "1", "--json")
+    assert code == 0, err
+    made = json.loads(out)
+    assert [(s["epsilon"], s["delta"]) for s in made["spent"]] == [(1.5, 1e-6)]
+    after = pd.read_csv("anon.csv", dtype=str)
+    assert len(after) == made["published"]
+    assert after.groupby(["zip", "sex"]).size().min() >= 74
+    code, out, err = run(capsys, *ask, "--epsilon", "1", "--method", "fixed", "--levels", "zip=1", "--force")
+    assert code == 0, err
+    assert "privacy     spent ε = 1, δ = 1e-06 for each row, added or removed, by sampling at 0.6321, levels fixed beforehand" in out
+    code, _, err = run(capsys, *ask, "--epsilon", "1", "--method", "optimal", "--force")
+    assert code == 2
+    assert "it must be 'private' or Fixed(levels=…) when DifferentialPrivacy is asked for" in err
+    code, _, err = run(capsys, "anonymize", "patients.csv", "--quasi", "zip", "--hierarchies", "ways/", "--out", "x.csv", "--epsilon", "1")
+    assert code == 2
+    assert "name 'id', 'age', 'sex', 'diagnosis' among quasi=, or leave it out" in err
+
+
+def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-average-risk", "0.1", "--max-suppressed", "0.1", "--out", "a.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out)["risk"]["prosecutor risk, average"]["after"] <= 0.1
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-uniques", "0.001", "--population-size", "3000", "--out", "b.csv",
+                         "--max-suppressed", "0.1", "--json")
+    assert code == 0, err
+    assert json.loads(out)["risk"]["unique share"]["after"] < json.loads(out)["risk"]["unique share"]["before"]
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--method", "fixed", "--levels", "age=2,sex=1", "--hierarchies", "ways/", "--out", "c.csv", "--json")
+    assert code == 0, err
+    assert json.loads(out)["levels"] == {"age": 2, "zip": 0, "sex": 1}
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    (("--max-uniques", "0.1"), "--max-uniques is a part of the population. Give --population-size too"),
+    (("--levels", "age=2"), "--levels fixes what --method optimal would choose. Leave it out, or take --method fixed"),
+    (("--levels", "age", "--method", "fixed"), "--levels is 'age'; it must be columns and levels, like age=2,zip=1"),
+    (("--max-average-risk", "0"), "AverageRisk: most is 0.0; it must be a number above 0"),
+    (("--epsilon", "0"), "DifferentialPrivacy: epsilon is 0.0; it must be a number above 0")])
+def test_bad_thresholds_and_levels_are_refused_on_the_command_line(folder, capsys, more, words):
+    code, _, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--out", "a.csv", *more)
+    assert code == 2
+    assert words in err

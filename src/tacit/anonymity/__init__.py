@@ -6,17 +6,20 @@ from .builders import Dates, Flat, Intervals, Prefixes, Tree, suggest
 from .cells import Cells
 from .cluster import Cluster
 from .datafly import Datafly
+from .fixed import Fixed
 from .hierarchies import Hierarchy
-from .models import BetaLikeness, DeltaPresence, KAnonymity, KMap, LDiversity, TCloseness
+from .models import AverageRisk, BetaLikeness, DeltaPresence, DifferentialPrivacy, KAnonymity, KMap, LDiversity, PopulationUniqueness, TCloseness
 from .mondrian import Mondrian
 from .optimal import Optimal
+from .private import Private
 from .release import Method
 from .result import Anonymized, Homogeneous, Step, Visited
 
-ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal, "cells": Cells, "mondrian": Mondrian, "cluster": Cluster, "ambiguity": Ambiguity}
+ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal, "cells": Cells, "mondrian": Mondrian, "cluster": Cluster, "ambiguity": Ambiguity,
+                              "fixed": Fixed, "private": Private}
 
 __all__ = [
-    "ALL", "Ambiguity", "Anonymized", "BetaLikeness", "Cells", "Cluster", "Datafly", "Dates", "DeltaPresence", "Flat", "Hierarchy", "Homogeneous", "Intervals",
-    "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Optimal", "Prefixes", "Step", "TCloseness", "Tree", "Visited", "builders", "caesar", "coding",
-    "losses", "models", "pseudonyms", "suggest",
+    "ALL", "Ambiguity", "Anonymized", "AverageRisk", "BetaLikeness", "Cells", "Cluster", "Datafly", "Dates", "DeltaPresence", "DifferentialPrivacy", "Fixed",
+    "Flat", "Hierarchy", "Homogeneous", "Intervals", "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Optimal", "PopulationUniqueness", "Prefixes",
+    "Private", "Step", "TCloseness", "Tree", "Visited", "builders", "caesar", "coding", "losses", "models", "pseudonyms", "suggest",
 ]

@@ -110,7 +110,12 @@ def assess(before: DataFrame, after: DataFrame, quasi: Sequence[str], sensitive:
     if len(after) > len(before):
         raise bad("risk", "after", f"{len(after):,} rows", f"at most the {len(before):,} rows of the table before", "Did the two tables change places?")
     known = made is not None and made.original is not None and len(made.original) == len(before)
-    at = before.index.get_indexer(after.index) if known and before.index.is_unique and after.index.isin(before.index).all() else measures.aligned(before, after)
+    if made is not None and made.shuffled:
+        at = None
+    elif known and before.index.is_unique and after.index.isin(before.index).all():
+        at = before.index.get_indexer(after.index)
+    else:
+        at = measures.aligned(before, after)
     cells = measures.columns(before, after, quasi, at, hierarchies, levels)
     told: dict[str, Any] = {"population_size": population_size, "thresholds": thresholds}
     was, now = exposure(before, quasi, sensitive, **told), exposure(after, quasi, sensitive, population=population, **told)
@@ -129,7 +134,7 @@ def assess(before: DataFrame, after: DataFrame, quasi: Sequence[str], sensitive:
             said.append(f"Rows of this table need not look alike: k-ambiguity promises that every original fits at least k published rows (here "
                         f"{fitting.published:,} or more), not that rows are equal. The measures by class do not apply to it.")
     if at is None:
-        said.append("Which published row was which original row cannot be told (rows are missing and were numbered anew), so some measures of utility "
-                    "are left open.")
+        why = "they are in an order of their own" if made is not None and made.shuffled else "rows are missing and were numbered anew"
+        said.append(f"Which published row was which original row cannot be told ({why}), so some measures of utility are left open.")
     return Risk(was, now, len(before), used, tuple(scores), (found[0], found[1]), tuple(dict.fromkeys(said)), tuple(map(str, quasi)),
                 tuple(map(str, sensitive)), target, fitting, made)

@@ -33,6 +33,7 @@ class Cluster:
     block: int = whole(20_000, least=100, doc="combinations clustered together: time grows with its square, so larger tables are cut first")
 
     def run(self, table: Encoded, request: Request) -> Release:
+        request.class_by_class("cluster")
         forest = Forest(table.columns)
         own = held(request.models, Classes(table, np.arange(len(table.codes)), len(table.codes))) & (table.counts > 0)
         rest = np.flatnonzero(~own & (table.counts > 0))

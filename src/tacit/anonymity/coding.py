@@ -1,8 +1,8 @@
 """Masking numbers and rows without hierarchies: top and bottom coding, micro-aggregation, sampling.
 
-Top and bottom coding, sampling: Hundepool et al.: "Statistical Disclosure Control", Wiley 2012, Chapter 3.
+Top and bottom coding, sampling: Hundepool et al.: "Statistical Disclosure Control", Wiley 2012.
 Micro-aggregation: J. Domingo-Ferrer, V. Torra: "Ordinal, Continuous and Heterogeneous k-Anonymity through Microaggregation", Data Mining and Knowledge
-Discovery 11, 2005, Algorithm 1 (MDAV-generic).
+Discovery 11, 2005 (MDAV-generic).
 Sampling before suppression: N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential Privacy", ASIACCS 2012.
 """
 
@@ -58,7 +58,7 @@ def microaggregate(frame: pandas.DataFrame, columns: Sequence[str], *, k: int, s
 
 
 def mdav(x: np.ndarray, k: int) -> np.ndarray:
-    """The group of each row of x, standardised columns. MDAV-generic, Algorithm 1."""
+    """The group of each row of x, standardised columns. MDAV-generic; lines as in the paper."""
     group = np.full(len(x), -1)
     left = np.arange(len(x))
     made = 0
@@ -92,14 +92,20 @@ def sample(frame: pandas.DataFrame, fraction: float, *, seed: int | None = None)
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise bad("sample", "fraction", fraction, "a number above 0 and at most 1")
     if seed is None:
-        drawn = np.frombuffer(secrets.token_bytes(8 * len(frame)), dtype="<u8")
-        return frame[drawn < np.uint64(min(int(fraction * 2**64), 2**64 - 1))]
+        return frame[coins(len(frame), fraction)]
     return frame[np.random.default_rng(seed).random(len(frame)) < fraction]
+
+
+def coins(n: int, rate: float) -> np.ndarray:
+    """n independent coins that fall on True with this probability, short of it by less than 2⁻⁶³. Nobody can repeat them."""
+    drawn = np.frombuffer(secrets.token_bytes(8 * n), dtype="<u8")
+    return drawn < np.uint64(min(int(rate * 2**64), 2**64 - 1))
 
 
 def k_for(epsilon: float, delta: float, fraction: float) -> int:
     """The least k with which sampling at `fraction`, generalising at levels fixed beforehand, and suppressing classes of fewer than k is (ε, δ)-
-    differentially private. Levels chosen by looking at the table (`method="optimal"`, "datafly" and the others) void it."""
+    differentially private (Li, Qardaji, Su 2012). Levels chosen by looking at the table (`method="optimal"`, "datafly" and the others)
+    void it; the model `DifferentialPrivacy` refuses them."""
     for name, value, least, most in (("epsilon", epsilon, 0, math.inf), ("delta", delta, 0, 1), ("fraction", fraction, 0, 1)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < most:
             raise bad("k_for", name, value, f"a number above {least} and below {most}")

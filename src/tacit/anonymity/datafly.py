@@ -1,5 +1,5 @@
 """Datafly. L. Sweeney: "Achieving k-Anonymity Privacy Protection Using Generalization and Suppression", International Journal on Uncertainty,
-Fuzziness and Knowledge-based Systems 10(5), 2002, Figure 4 (the core algorithm); first in "Guaranteeing Anonymity when Sharing Medical Data", 1997.
+Fuzziness and Knowledge-based Systems 10(5), 2002 (the core algorithm); first in "Guaranteeing Anonymity when Sharing Medical Data", 1997.
 
 1. freq ← the distinct sequences of the quasi-identifiers and how often each occurs
 2. while sequences occurring fewer than k times account for more than k tuples:

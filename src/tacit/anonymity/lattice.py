@@ -38,6 +38,7 @@ class Evaluator:
         self.table, self.models, self.metric, self.limit = table, models, metric, limit
         self.only_k = max(m.k for m in models if isinstance(m, KAnonymity)) if all(isinstance(m, KAnonymity) for m in models) else None
         self.firm = all(m.suppressible for m in models)
+        self.merges = all(m.merges for m in models)
         self.superset = self.firm and all(m.superset for m in models)
         self.enough = tuple(m for m in models if m.superset)
         weight = [np.bincount(table.codes[:, j], table.counts, len(c.hierarchy)) for j, c in enumerate(table.columns)]
@@ -91,7 +92,7 @@ class Evaluator:
         lost = np.flatnonzero(~kept[label])
         suppressed = int(table.counts[lost].sum())
         feasible = suppressed <= self.limit and (self.firm or not len(lost))
-        doomed = not feasible and (self.superset or not self.limit)
+        doomed = not feasible and (self.superset or not self.limit and self.merges)
         if not feasible and not doomed and self.enough:  # what fails these alone fails them below
             doomed = int(table.counts[~held(self.enough, classes)[label]].sum()) > self.limit
         if isinstance(self.metric, CellMetric):

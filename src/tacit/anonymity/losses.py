@@ -33,14 +33,14 @@ class CellMetric:
 
 def loss(table: Encoded) -> CellMetric:
     """Mean over cells of (leaves below − 1) / (all leaves − 1), a suppressed cell 1. Iyengar: "Transforming Data to Satisfy Privacy Constraints",
-    KDD 2002, Section 3.1; the figure ARX calls loss."""
+    KDD 2002; the figure ARX calls loss."""
     price = tuple(c.share for c in table.columns)
     return CellMetric("loss", price, tuple(np.ones(p.shape[1]) for p in price), table.rows * len(price))
 
 
 def height(table: Encoded) -> CellMetric:
     """Mean over cells of level / height, a suppressed cell 1: one minus precision. Sweeney: "Achieving k-Anonymity Privacy Protection Using
-    Generalization and Suppression", IJUFKS 2002, Definition 6 (Prec)."""
+    Generalization and Suppression", IJUFKS 2002 (Prec)."""
     price = tuple(np.repeat(np.linspace(0, 1, c.height + 1)[:, None], len(c.hierarchy), axis=1) for c in table.columns)
     return CellMetric("height", price, tuple(np.ones(p.shape[1]) for p in price), table.rows * len(price))
 
@@ -69,7 +69,7 @@ class ClassMetric:
 
     def value(self, sizes: np.ndarray, kept: np.ndarray) -> float:
         lost = int(sizes[~kept].sum())
-        if self.name == "discernibility":  # Bayardo, Agrawal: "Data Privacy through Optimal k-Anonymization", ICDE 2005, equation (1)
+        if self.name == "discernibility":  # Bayardo, Agrawal: "Data Privacy through Optimal k-Anonymization", ICDE 2005
             return (float((sizes[kept].astype(float) ** 2).sum()) + float(lost) * self.rows) / float(self.rows) ** 2
         return self.rows / (int(kept.sum()) + (lost > 0)) / self.k  # LeFevre, DeWitt, Ramakrishnan: "Mondrian", ICDE 2006: C_avg; the suppressed are one class
 

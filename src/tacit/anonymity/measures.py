@@ -2,7 +2,7 @@
 
 n rows were given, in q quasi-identifiers; f_j rows are published in class j of J; a row that is missing or shows * everywhere is suppressed.
 
-    discernibility       Σ f_j² + n · suppressed                  Bayardo, Agrawal: Data privacy through optimal k-anonymization, ICDE 2005, equation (1)
+    discernibility       Σ f_j² + n · suppressed                  Bayardo, Agrawal: Data privacy through optimal k-anonymization, ICDE 2005
     average class size   published rows / J                       LeFevre, DeWitt, Ramakrishnan: Mondrian, ICDE 2006 (there divided by k)
     granularity          mean over cells of (leaves below − 1) / (all − 1), suppressed 1     Iyengar: Transforming data to satisfy privacy constraints, KDD 2002
     entropy              Σ −log₂ n(value) / n(generalised), over the same sum with everything *    Gionis, Tassa: k-Anonymization with minimal loss, TKDE 2009

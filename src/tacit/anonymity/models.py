@@ -3,20 +3,24 @@
 A model answers class by class (`holds`). What a search may conclude from one table about a more general one is stated beside it:
 `superset`  adding any rows to a class that satisfies the model keeps it satisfied: then the suppressed rows of a table are suppressed in every
             table less general, and tables can be tagged without looking at them, whatever the limit of suppression.
-Every model here is kept when two classes that satisfy it are merged (each is an upper bound on a convex function of the class's distribution, or a
-lower bound on a concave one), so without suppression the tagging holds for all.
+`merges`    two classes that satisfy it, merged, satisfy it still, so that without suppression the tagging holds. True of every model that looks at a class
+            (each is an upper bound on a convex function of the class's distribution, or a lower bound on a concave one).
+`by_class`  False for thresholds on a figure of the whole table (`Threshold`). Where the figure is too high, the smallest classes are suppressed until it is not.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadData
 from ..parameters import bad, check, choice, real, whole
+from . import population
+from .coding import k_for
 from .encoded import Encoded, Sensitive
 from .hierarchies import Hierarchy, as_hierarchy
 
@@ -47,6 +51,8 @@ class Classes:
 
 class Model:
     superset = False
+    merges = True
+    by_class = True
     needs_population = False
     suppressible = True  # leaving a class out of the table settles the matter for its rows
 
@@ -101,7 +107,7 @@ class KMap(Model):
 @dataclass(frozen=True)
 class LDiversity(Model):
     """Every class has l well-represented sensitive values. Machanavajjhala, Kifer, Gehrke, Venkitasubramaniam: "ℓ-Diversity", TKDD 2007:
-    distinct (l values), entropy (Definition 4.1: entropy at least log l), recursive (Definition 4.2: r₁ < c·(r_l + … + r_m))."""
+    distinct (l values), entropy (at least log l), recursive (r₁ < c·(r_l + … + r_m))."""
 
     l: float = real(2, least=1, doc="how many")  # noqa: E741
     column: str | None = field(default=None, metadata=None)  # None: every sensitive column
@@ -136,7 +142,7 @@ class LDiversity(Model):
 @dataclass(frozen=True)
 class TCloseness(Model):
     """A class's sensitive values are distributed like the table's, within t in earth mover's distance. N. Li, T. Li, Venkatasubramanian:
-    "t-Closeness", ICDE 2007: all values equally far (Section 4.2, equal distance), as far as their lowest common ancestor is high (hierarchical),
+    "t-Closeness", ICDE 2007: all values equally far (equal distance), as far as their lowest common ancestor is high (hierarchical),
     or as far as they lie apart in order (ordered, numbers)."""
 
     t: float = real(0.2, least=0, most=1, doc="the largest distance")
@@ -174,7 +180,7 @@ def _number(word: str, column: str) -> float:
 
 
 def _tree_distance(apart: np.ndarray, tree: Hierarchy, words: tuple[str, ...]) -> np.ndarray:
-    """Equation (5): what a subtree has too much must leave it, at height/H: the sum over nodes of min(surplus, want) of its children × height/H."""
+    """What a subtree has too much must leave it, at height/H: the sum over nodes of min(surplus, want) of its children × height/H."""
     place = [tree.values.index(w) for w in words]
     total = np.zeros(len(apart))
     below = apart
@@ -227,7 +233,7 @@ class DeltaPresence(Model):
 @dataclass(frozen=True)
 class BetaLikeness(Model):
     """No sensitive value is much more frequent in a class than in the table: (q − p)/p ≤ min(β, −ln p) (enhanced) or ≤ β (basic).
-    Cao, Karras: "Publishing Microdata with a Robust Privacy Guarantee", PVLDB 2012, Definitions 2 and 3."""
+    Cao, Karras: "Publishing Microdata with a Robust Privacy Guarantee", PVLDB 2012."""
 
     beta: float = real(1.0, above=0, doc="β, the largest relative gain")
     column: str | None = field(default=None, metadata=None)
@@ -246,8 +252,104 @@ class BetaLikeness(Model):
         return fine | (classes.sizes == 0)
 
 
-ALL: dict[str, type[Model]] = {"KAnonymity": KAnonymity, "KMap": KMap, "LDiversity": LDiversity, "TCloseness": TCloseness,
-                               "DeltaPresence": DeltaPresence, "BetaLikeness": BetaLikeness}
+@dataclass(frozen=True)
+class DifferentialPrivacy(Model):
+    """Each row is taken with probability `fraction`, its cells are generalised at levels that do not depend on the table, and what fewer than k taken rows
+    share is suppressed: (ε, δ)-differential privacy for one row, added or removed. N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and
+    Differential Privacy", ASIACCS 2012. k follows from the three.
+
+    Goes with method=Fixed(levels=…), or with method="private", which chooses levels by a mechanism with an ε of its own."""
+
+    epsilon: float = real(1.0, above=0, doc="ε of the release; method='private' adds its own")
+    delta: float = real(1e-6, above=0, below=1, doc="δ: the probability that ε does not hold; far below one in the number of rows")
+    fraction: float | None = real(None, above=0, below=1, none=True, doc="part of the rows to take; None: the most that ε allows, 1 − exp(−ε)")
+    superset = True
+
+    def check(self) -> None:
+        if self.fraction is not None and self.fraction > -math.expm1(-self.epsilon):
+            raise bad("DifferentialPrivacy", "fraction", self.fraction, f"at most 1 − exp(−ε) = {-math.expm1(-self.epsilon):.4f}")
+
+    @property
+    def rate(self) -> float:
+        # a hair below the most: k_for's own rounding must not put ε on the wrong side of it
+        return self.fraction if self.fraction is not None else -math.expm1(-self.epsilon) * (1 - 1e-9)
+
+    @cached_property
+    def k(self) -> int:
+        return k_for(self.epsilon, self.delta, self.rate)
+
+    def holds(self, classes: Classes) -> np.ndarray:
+        return classes.sizes >= self.k
+
+
+class Threshold(Model):
+    """A figure of the whole table, of its class sizes alone, that must not be above `most`."""
+
+    most: float
+    by_class = False
+
+    def figure(self, sizes: np.ndarray) -> float:
+        raise TypeError(f"{type(self).__name__} does not say what it measures")
+
+    def holds(self, classes: Classes) -> np.ndarray:
+        return self.keeps(classes, np.ones(classes.number, bool))
+
+    def keeps(self, classes: Classes, fine: np.ndarray) -> np.ndarray:
+        """Of the classes that other models leave, those left when the smallest are suppressed until the figure is low enough."""
+        sizes = np.sort(classes.sizes[fine & (classes.sizes > 0)])
+        if not len(sizes) or self.figure(sizes) <= self.most:
+            return fine
+        steps = np.unique(sizes)  # without the smallest classes no figure is higher: bisect for the fewest to leave out
+        low, high = -1, len(steps) - 1  # leaving out all is always enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.figure(sizes[sizes > steps[middle]]) <= self.most else (middle, high)
+        return fine & ((classes.sizes > steps[high]) | (classes.sizes == 0))
+
+
+@dataclass(frozen=True)
+class AverageRisk(Threshold):
+    """The average chance of finding a published row's person is at most `most`: classes / rows where the table is all there is (the prosecutor's), the mean of
+    E[1/F | f] over rows where it is a sample of `population_size` people (the marketer's). El Emam: "Guide to the De-Identification of Personal
+    Health Information", 2013; Benedetti, Franconi 1998 for the estimate."""
+
+    most: float = real(0.05, above=0, most=1, doc="the largest average")
+    population_size: int | None = whole(None, least=1, none=True, doc="people the table is a random sample of; None: it is all of them")
+
+    def figure(self, sizes: np.ndarray) -> float:
+        rows = int(sizes.sum())
+        if self.population_size is None:
+            return len(sizes) / rows
+        _at_least(self, rows)
+        return float(sizes @ population.expected_risk(sizes, rows / self.population_size)) / rows
+
+
+@dataclass(frozen=True)
+class PopulationUniqueness(Threshold):
+    """At most this share of the population is expected to be unique in it, estimated from the sample's class sizes (`population.py` has the models and
+    their assumptions). Dankar, El Emam, Neisa, Roffey: "Estimating the Re-identification Risk of Clinical Data Sets", 2012.
+
+    The estimate need not fall when classes are merged, so the search looks at more nodes. A model without a fit for a table does not hold for it."""
+
+    population_size: int = whole(least=1, doc="people the table is a random sample of")
+    most: float = real(0.01, least=0, most=1, doc="the largest share of the population")
+    model: str = choice("dankar", tuple(population.MODELS), doc="how uniques are estimated")
+    merges = False
+
+    def figure(self, sizes: np.ndarray) -> float:
+        _at_least(self, int(sizes.sum()))
+        found = population.MODELS[self.model](population.sample_of(sizes, self.population_size)) if (sizes == 1).any() else None
+        return 0.0 if found is None else math.inf if math.isnan(found.uniques) else found.share
+
+
+def _at_least(model: AverageRisk | PopulationUniqueness, rows: int) -> None:
+    if model.population_size is not None and model.population_size < rows:
+        raise bad(type(model).__name__, "population_size", model.population_size, f"at least {rows:,}, the rows of the table")
+
+
+ALL: dict[str, type[Model]] = {"KAnonymity": KAnonymity, "KMap": KMap, "LDiversity": LDiversity, "TCloseness": TCloseness, "DeltaPresence": DeltaPresence,
+                               "BetaLikeness": BetaLikeness, "DifferentialPrivacy": DifferentialPrivacy, "AverageRisk": AverageRisk,
+                               "PopulationUniqueness": PopulationUniqueness}
 SENSITIVE = (LDiversity, TCloseness, BetaLikeness)
 
 
@@ -271,5 +373,13 @@ def held(models: tuple[Model, ...], classes: Classes) -> np.ndarray:
     """Which classes satisfy every model."""
     fine = np.ones(classes.number, bool)
     for m in models:
-        fine &= m.holds(classes)
+        if m.by_class:
+            fine &= m.holds(classes)
+    thresholds = [m for m in models if isinstance(m, Threshold)]
+    while thresholds:  # what one leaves out may raise another's figure
+        before = fine
+        for m in thresholds:
+            fine = m.keeps(classes, fine)
+        if (fine == before).all():
+            break
     return fine

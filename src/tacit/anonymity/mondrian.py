@@ -1,4 +1,4 @@
-"""Mondrian. K. LeFevre, D. J. DeWitt, R. Ramakrishnan: "Mondrian Multidimensional k-Anonymity", ICDE 2006, Figure 4.
+"""Mondrian. K. LeFevre, D. J. DeWitt, R. Ramakrishnan: "Mondrian Multidimensional k-Anonymity", ICDE 2006.
 
     Anonymize(partition):
 1.      if no allowable cut: return the partition's summary
@@ -9,7 +9,7 @@
 6.      return Anonymize(rhs) ∪ Anonymize(lhs)
 
 Numbers without a hierarchy are cut at the median and shown as ranges. A column with a hierarchy is cut into the children of the lowest node that
-covers the partition (Section 3.3). *Strict*: rows with equal values stay together. *Relaxed* (Section 3.2): rows at the median go to either side so
+covers the partition. *Strict*: rows with equal values stay together. *Relaxed*: rows at the median go to either side so
 that both are half; and children too small to stand alone may stand together.
 """
 
@@ -35,6 +35,7 @@ class Mondrian:
     strict: bool = flag(True, doc="rows with equal values stay together; False lets a cut fall between them")
 
     def run(self, table: Encoded, request: Request) -> Release:
+        request.class_by_class("mondrian")
         work = table if self.strict else by_row(table)
         cutter = Cutter(work, request, self.strict)
         live = np.flatnonzero(work.counts > 0)

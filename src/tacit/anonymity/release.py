@@ -51,6 +51,14 @@ class Request:
         return self.k
 
 
+    def class_by_class(self, method: str) -> None:
+        """Refuse thresholds on the whole table, and levels that may not depend on it, where classes are made one at a time."""
+        others = [type(m).__name__ for m in self.models if not m.by_class]
+        if others:
+            raise bad("anonymize", "method", method, "'optimal', 'datafly' or Fixed(levels=…) when " + " and ".join(others) + " is asked for",
+                      "It looks at the whole table, and this method makes one class after the other.")
+
+
 @dataclass
 class Release:
     """Each row's record, and each record's cells: `words[j][cells[j][record]]`."""

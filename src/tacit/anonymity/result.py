@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import pandas
 
+    from ..parties.ledger import Ledger
     from .hierarchies import Hierarchy
 
 
@@ -55,6 +56,8 @@ class Anonymized:
     classes: int = 0  # equivalence classes among the rows that are published
     warnings: list[str] = field(default_factory=list)
     original: pandas.DataFrame | None = field(default=None, repr=False)  # the table that was given: for the report, never written by it
+    ledger: Ledger | None = field(default=None, repr=False)  # what privacy was spent, where differential privacy was asked for
+    shuffled: bool = False  # rows are in an order of their own: which was which cannot be told from the table
 
     def explain(self) -> str:
         """The trace, a numbered line a step."""

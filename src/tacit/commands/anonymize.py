@@ -26,7 +26,14 @@ def add(verb: Callable[..., argparse.ArgumentParser]) -> None:
     make.add_argument("--k", type=int, default=5, help="how many rows must look the same (default: 5)")
     make.add_argument("--l", type=float, help="how many different sensitive values each class must have")
     make.add_argument("--t", type=float, help="how far a class's sensitive values may lie from the whole table's, from 0 to 1")
-    make.add_argument("--method", default="optimal", help="optimal (default), datafly, mondrian, …: the names of tacit.anonymity.ALL")
+    make.add_argument("--max-average-risk", type=float, metavar="PART", help="the average chance of finding a published row's person may be at most this")
+    make.add_argument("--max-uniques", type=float, metavar="PART", help="at most this part of the population may be unique; needs --population-size")
+    make.add_argument("--population-size", type=int, metavar="N", help="how many people the table is a random sample of, for these two")
+    make.add_argument("--epsilon", type=float, help="publish a generalised sample under differential privacy; with --method private (or fixed and --levels)")
+    make.add_argument("--delta", type=float, default=1e-6, help="δ of --epsilon (default: 1e-6)")
+    make.add_argument("--search-epsilon", type=float, default=0.5, help="ε that the choice of levels spends beside --epsilon (default: 0.5)")
+    make.add_argument("--levels", metavar="COLUMN=LEVEL,…", help="levels fixed beforehand, for --method fixed or private, like age=2,zip=1")
+    make.add_argument("--method", help="optimal (default; private with --epsilon), datafly, mondrian, …: the names of tacit.anonymity.ALL")
     make.add_argument("--metric", default="loss", help="what the search minimises: loss (default), height, entropy, discernibility, class_size")
     make.add_argument("--max-suppressed", type=float, metavar="PART", help="part of the rows that may be left out, from 0 to 1 (default: the method's own)")
     make.add_argument("--suppressed", choices=("drop", "star"), default="drop", help="leave suppressed rows out (default), or show them as *")
@@ -60,10 +67,12 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     from ..parameters import bad, nearest
 
     quasi, sensitive, hidden, gone = (_columns(getattr(args, name), f"--{name}") for name in ("quasi", "sensitive", "pseudonymize", "drop"))
+    args.method = args.method or ("optimal" if args.epsilon is None else "private")
     if args.method not in ALL:  # before anything is read
         raise bad("anonymize", "--method", args.method, "one of " + ", ".join(ALL), nearest(args.method, list(ALL)))
     if args.metric not in METRICS:
         raise bad("anonymize", "--metric", args.metric, "one of " + ", ".join(METRICS), nearest(args.metric, list(METRICS)))
+    method, models = _method(args), _models(args)
     for name, some in (("--pseudonymize", hidden), ("--drop", gone)):
         both = [c for c in some if c in (*quasi, *sensitive)]
         if both:
@@ -86,8 +95,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it warns of is measured again, and said, below
-            made = tacit.anonymize(frame, quasi=quasi, k=args.k, sensitive=sensitive, hierarchies=_hierarchies(args.hierarchies, quasi), method=args.method,
-                                   max_suppressed=args.max_suppressed, metric=args.metric, l=args.l, t=args.t, suppressed=args.suppressed, seed=args.seed)
+            made = tacit.anonymize(frame, quasi=quasi, k=args.k, sensitive=sensitive, hierarchies=_hierarchies(args.hierarchies, quasi), method=method,
+                                   models=models, max_suppressed=args.max_suppressed, metric=args.metric, l=args.l, t=args.t, suppressed=args.suppressed, seed=args.seed)
         tell("measuring what risk is left")
         left = tacit.risk(frame, made, quasi, sensitive=sensitive, target=args.target)
         text = report.render(left) if page is not None else None  # whatever can fail has failed before the first file is written
@@ -99,7 +108,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     value = {"out": str(out), "report": None if page is None else str(page), "rows": len(frame), "published": left.after.rows,
              "suppressed": len(made.suppressed), "unchanged": as_is,
              "classes": left.after.classes, "k": left.after.k, "levels": made.levels, "loss": made.loss, "metric": args.metric, "method": made.method,
-             "risk": _plain(left), "warnings": list(left.warnings), "trace": [str(s) for s in made.trace]}
+             "risk": _plain(left), "warnings": list(left.warnings), "trace": [str(s) for s in made.trace],
+             "spent": [] if made.ledger is None else made.ledger.to_dict()["spent"]}
 
     def show(console: Any) -> None:
         now, was = left.after, left.before
@@ -108,10 +118,36 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                  f"loss        {made.loss:.4f} ({args.metric}), {len(made.suppressed):,} rows suppressed",
                  f"risk        highest {now.prosecutor.highest:.1%}, average {now.prosecutor.average:.2%} (before: {was.prosecutor.highest:.1%}, "
                  f"{was.prosecutor.average:.2%})", *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
-                 *_said(left), f"table       {out}", *([f"report      {page}"] if page else [])]
+                 *([] if made.ledger is None else [f"privacy     {made.ledger}"]), *_said(left), f"table       {out}", *([f"report      {page}"] if page else [])]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     return value, show
+
+
+def _method(args: argparse.Namespace) -> Any:
+    from ..anonymity import ALL, Fixed, Private
+
+    levels: dict[str, int] = {}
+    for word in _columns(args.levels, "--levels"):
+        name, _, level = word.rpartition("=")
+        if not name or not level.isdigit():
+            raise BadParameter(f"--levels is {args.levels!r}; it must be columns and levels, like age=2,zip=1.")
+        levels[name] = int(level)
+    if levels and args.method not in ("fixed", "private"):
+        raise BadParameter(f"--levels fixes what --method {args.method} would choose. Leave it out, or take --method fixed.")
+    if args.method == "private":
+        return Private(epsilon=args.search_epsilon, levels=levels or None)
+    return Fixed(levels or None) if args.method == "fixed" else ALL[args.method]()
+
+
+def _models(args: argparse.Namespace) -> list[Any]:
+    from ..anonymity import AverageRisk, DifferentialPrivacy, PopulationUniqueness
+
+    if args.max_uniques is not None and args.population_size is None:
+        raise BadParameter("anonymize: --max-uniques is a part of the population. Give --population-size too: how many people the table is a sample of.")
+    return [*([] if args.max_average_risk is None else [AverageRisk(args.max_average_risk, args.population_size)]),
+            *([] if args.max_uniques is None else [PopulationUniqueness(args.population_size, args.max_uniques)]),
+            *([] if args.epsilon is None else [DifferentialPrivacy(args.epsilon, args.delta)])]
 
 
 def _risk(args: argparse.Namespace) -> Answer:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..anonymity import ALL, Datafly, Optimal
+from ..anonymity import ALL, Datafly, DifferentialPrivacy, Fixed, Optimal, Private, Tree
+from ..anonymity.builders import Builder
 from ..anonymity.encoded import NULLS, check_columns, column_codes, encode
 from ..anonymity.losses import METRICS
 from ..anonymity.models import KAnonymity, LDiversity, TCloseness, checked
@@ -16,6 +18,7 @@ from ..anonymity.release import Release, Request, count, frame_of, published_cla
 from ..anonymity.result import Anonymized, Homogeneous, Step
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
+from ..parties.ledger import Ledger, Spend
 
 if TYPE_CHECKING:
     import pandas
@@ -32,15 +35,19 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
     `method` is a name of `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and `t` stand for distinct l-diversity and
     t-closeness with equal distance; other models go into `models`. A column without a hierarchy gets a suggested one. `max_suppressed` is a part of
     the rows; without it, a method's own: none for 'optimal' and 'cells', about k rows for 'datafly'. 'mondrian', 'cluster' and 'ambiguity' suppress
-    nobody. No method draws at random so far: `seed` is kept with the settings, for those that will.
+    nobody. `seed` is for methods that draw; what differential privacy draws comes from the operating system and cannot be repeated.
+
+    `models=[DifferentialPrivacy(epsilon=…, delta=…)]` publishes a generalised sample, with method="private" or Fixed(levels=…): every column must be a
+    quasi-identifier with a hierarchy of declared values, and `.ledger` says what was spent. Of the result only `.table` is private; `.loss`, `.trace`,
+    `.suppressed` and the report look at the original and stay with you.
     """
     names, secret = check_columns(frame, quasi, sensitive)
     chosen = _method(method)
     if metric not in METRICS:
         raise bad("anonymize", "metric", metric, "one of " + ", ".join(map(repr, METRICS)))
-    if metric != "loss" and not isinstance(chosen, Datafly | Optimal):
+    if metric != "loss" and not isinstance(chosen, Datafly | Optimal | Fixed):
         raise bad("anonymize", "metric", metric, f"'loss' for method {type(chosen).__name__.lower()!r}",
-                  "Others price one level a column: 'optimal', 'datafly'.")
+                  "Others price one level a column: 'optimal', 'datafly', 'fixed'.")
     if nulls not in NULLS:
         raise bad("anonymize", "nulls", nulls, "one of " + ", ".join(map(repr, NULLS)))
     if suppressed not in SUPPRESSED:
@@ -53,6 +60,9 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
     if not asked:
         raise bad("anonymize", "k", k, "a whole number of at least 1, unless models=[…] names another model")
     held_to = checked(asked, secret, population)
+    private = next((m for m in held_to if isinstance(m, DifferentialPrivacy)), None)
+    if private is not None:
+        _private(frame, names, held_to, chosen, hierarchies or {}, metric, max_suppressed, suppressed)
     strangers = sorted(set(hierarchies or {}) - set(names))
     if strangers:
         raise bad("anonymize", "hierarchies", strangers, "for the quasi-identifiers " + ", ".join(map(repr, names)))
@@ -61,7 +71,7 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
         if absent:
             raise BadData(f"The population has no column {', '.join(map(repr, absent))}; it needs every quasi-identifier.")
     table = encode(frame, names, hierarchies or {}, secret, nulls, population)
-    if k is not None and table.rows < k:
+    if k is not None and table.rows < k and private is None:
         raise BadData(f"The table has {count(table.rows)}, fewer than k = {k}: no row can look like {k - 1} others. Take a smaller k, or more rows.")
     release = chosen.run(table, Request(held_to, max_suppressed, metric, seed))
     label, number = published_classes(release)
@@ -74,10 +84,48 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
     settings = {"k": k, "l": l, "t": t, "models": [to_table(m) for m in held_to], "metric": metric, "max_suppressed": max_suppressed, "nulls": nulls,
                 "suppressed": suppressed, "seed": seed, "method": to_table(chosen)}
     trace: list[Step] = [told(sentence, **counts) for sentence, counts in table.notes] + release.trace
-    return Anonymized(table=frame_of(frame, table, release, suppressed == "star"), suppressed=list(frame.index[release.record < 0]),
+    if private is None:
+        shown = frame_of(frame, table, release, suppressed == "star")
+    else:  # words, in an order of their own: a column's kind and its rows' order and labels are facts about the rows that are not there
+        words = replace(release, levels=[None] * len(names))
+        shown = frame_of(frame, table, words, False).sort_values(names, ignore_index=True)
+    return Anonymized(table=shown, suppressed=list(frame.index[release.record < 0]),
                       levels=dict(zip(names, release.levels)), loss=release.loss, trace=trace, hierarchies={c.name: c.hierarchy for c in table.columns},
                       quasi=names, sensitive=secret, method=type(chosen).__name__.lower(), settings=settings, lattice=release.lattice, classes=number,
-                      warnings=notes, original=frame)
+                      warnings=notes, original=frame, ledger=None if private is None else _ledger(private, chosen), shuffled=private is not None)
+
+
+def _private(frame: pandas.DataFrame, names: list[str], models: Sequence[Any], method: Any, hierarchies: Mapping[str, Any], metric: str,
+             max_suppressed: float | None, suppressed: str) -> None:
+    """Refuse what would void the guarantee of `DifferentialPrivacy`."""
+    who = "when DifferentialPrivacy is asked for"
+    others = [type(m).__name__ for m in models if not isinstance(m, DifferentialPrivacy | KAnonymity)]
+    if others or sum(isinstance(m, DifferentialPrivacy) for m in models) > 1:
+        raise bad("anonymize", "models", others or [type(m).__name__ for m in models], f"DifferentialPrivacy once, and k alone beside it, {who}",
+                  "What other models suppress depends on the table in ways its proof does not cover.")
+    if not isinstance(method, Fixed | Private):
+        raise bad("anonymize", "method", type(method).__name__.lower(), f"'private' or Fixed(levels=…) {who}", "Others choose levels by looking at the table.")
+    for name, value, allowed in (("metric", metric, "loss"), ("max_suppressed", max_suppressed, None), ("suppressed", suppressed, "drop")):
+        if value != allowed:
+            raise bad("anonymize", name, value, f"{allowed!r} {who}", "How many rows are left out is a fact about them.")
+    rest = [c for c in frame.columns if c not in names]
+    if rest:
+        raise BadData(f"Under differential privacy every published column is generalised: name {', '.join(map(repr, rest))} among quasi=, or leave it out.")
+    for name in names:
+        given = hierarchies.get(name)
+        if given is None or isinstance(given, Builder) and not isinstance(given, Tree):
+            raise BadData(f"The hierarchy of column {name!r} would be built from the values in the table, which says which there are. Declare them: "
+                          "Intervals(width=5).build([str(age) for age in range(120)]), a tree, rows, or a file.")
+
+
+def _ledger(private: DifferentialPrivacy, method: Any) -> Ledger:
+    ledger = Ledger()
+    search = method.epsilon if isinstance(method, Private) else 0.0
+    how = f"levels by the exponential mechanism at ε = {search:g}" if search else "levels fixed beforehand"
+    ledger.spend(Spend(f"sampling at {private.rate:.4f}, {how}, classes of at least {private.k}", private.epsilon + search, private.delta,
+                       "row, added or removed", "whoever sees the published table", "Poisson",
+                       "Of the result the table and its levels are covered; loss, trace, suppressed rows and reports are not."))
+    return ledger
 
 
 def _method(method: Any) -> Any:

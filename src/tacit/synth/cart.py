@@ -133,7 +133,7 @@ def _response(codes: np.ndarray, size: int, ordered: bool) -> np.ndarray:
 
 def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
     """Levels in no order, in the order of the mean response: among all ways to split them in two, the best is then a cut
-    (Breiman et al. 1984, Section 4.2; for more than two classes along the first principal axis, Coppersmith et al. 1999)."""
+    (Breiman et al. 1984; for more than two classes along the first principal axis, Coppersmith et al. 1999)."""
     counts = np.bincount(codes, minlength=size)
     sums = np.column_stack([np.bincount(codes, weights=target[:, k], minlength=size) for k in range(target.shape[1])])
     means = np.divide(sums, counts[:, None], out=np.tile(target.mean(axis=0), (size, 1)).astype(np.float64), where=counts[:, None] > 0)

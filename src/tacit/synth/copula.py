@@ -1,4 +1,4 @@
-"""Gaussian copula with empirical marginals: R. B. Nelsen, *An Introduction to Copulas*, 2006, Section 2; for categories Hoff's extended rank idea,
+"""Gaussian copula with empirical marginals: R. B. Nelsen, *An Introduction to Copulas*, 2006; for categories Hoff's extended rank idea,
 P. D. Hoff, *Extending the rank likelihood for semiparametric copula estimation*, 2007.
 
 Every column is a monotone function of one coordinate of a Gaussian vector; the function is its own distribution, so only correlations are

@@ -74,7 +74,7 @@ def _ranks(x: np.ndarray) -> np.ndarray:
 def excess(attack: tuple[float, float, float], control: tuple[float, float, float]) -> tuple[float, float, float]:
     """The risk that is due to having been in the training table: (attack − control) / (1 − control), with its interval by propagation of errors.
 
-    Giomi, Boenisch, Wehmeyer, Tasnádi: *A Unified Framework for Quantifying Privacy Risk in Synthetic Data* (PETS 2023), Equation 1: what also works on
+    Giomi, Boenisch, Wehmeyer, Tasnádi: *A Unified Framework for Quantifying Privacy Risk in Synthetic Data* (PETS 2023): what also works on
     people who were never in the table is knowledge about the population, not about them.
     """
     (a, a_low, a_high), (c, c_low, c_high) = attack, control
