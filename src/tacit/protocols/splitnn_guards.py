@@ -1,0 +1,193 @@
+"""What may stand at the cut: guards on activations, which their sender applies, and on gradients, which the holder of the labels applies.
+
+Activations: `ClipRows`, `NoiseRows`, `QuantizeRows`. Gradients: `Marvell`, `MaxNorm`, `IsoNoise`, `MaskGradients`. They make attacks weaker and are
+measured by attacks (`tacit.audit`); none of them gives an (ε, δ). Noise comes from the operating system, through AES in counter mode: whoever could
+replay it could take it away.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..crypto import prg
+from ..parameters import flag, real, whole
+from ..parties.secret import Secret
+
+
+def uniform(secret: Secret, shape: tuple[int, ...]) -> Tensor:
+    """Numbers strictly between 0 and 1, of 53 bits."""
+    words = prg.stream(secret.bytes(prg.KEY), math.prod(shape), 64)
+    return torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
+
+
+def normal(secret: Secret, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal numbers (Box and Muller, 1958)."""
+    count = math.prod(shape)
+    u = uniform(secret, (2, (count + 1) // 2))
+    radius, angle = (-2 * u[0].log()).sqrt(), 2 * math.pi * u[1]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].reshape(shape).float()
+
+
+def _rows(value: Tensor) -> Tensor:
+    return value.reshape(len(value), -1)
+
+
+# --- activations: differentiable, so that the sender's part learns behind its own guard ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClipRows:
+    """Each row of activations is scaled to at most this norm."""
+
+    norm: float = real(1.0, above=0, doc="the largest L2 norm of a row of activations")
+    word: ClassVar[str] = "clip"
+
+    def out(self, z: Tensor, secret: Secret) -> Tensor:
+        norms = _rows(z).norm(dim=1).clamp(min=1e-12)
+        return z * (self.norm / norms).clamp(max=1.0).reshape(-1, *[1] * (z.dim() - 1))
+
+
+@dataclass(frozen=True)
+class NoiseRows:
+    """Gaussian noise on every number of the activations."""
+
+    sigma: float = real(0.1, above=0, doc="the noise's standard deviation, in the activations' own units")
+    word: ClassVar[str] = "noise"
+
+    def out(self, z: Tensor, secret: Secret) -> Tensor:
+        return z + self.sigma * normal(secret, tuple(z.shape))
+
+
+@dataclass(frozen=True)
+class QuantizeRows:
+    """Activations rounded to 2^bits levels between their batch's ends; gradients pass as if nothing had been rounded (straight through)."""
+
+    bits: int = whole(8, least=1, most=16, doc="bits a number; up to 8 travel as bytes, up to 16 as two")
+    word: ClassVar[str] = "quantize"
+
+    def out(self, z: Tensor, secret: Secret) -> Tensor:
+        codes, low, step = self.codes(z.detach())
+        return z + (self.values(codes, low, step) - z.detach())
+
+    def codes(self, z: Tensor) -> tuple[Tensor, float, float]:
+        """(level of each number, the lowest value, the distance of two levels)."""
+        low, high = float(z.min()), float(z.max())
+        step = (high - low) / (2**self.bits - 1) or 1.0
+        level = ((z - low) / step).round()
+        return level.to(torch.uint8 if self.bits <= 8 else torch.int32), low, step
+
+    @staticmethod
+    def values(codes: Tensor, low: float, step: float) -> Tensor:
+        return codes.float() * step + low
+
+
+# --- gradients: what the holder of the labels sends back ----------------------------------------------------------------------------------
+
+
+def _two(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Rows of the rarer class and of the others, by place; None where a batch has one class only."""
+    kinds, place = torch.unique(y, return_inverse=True)
+    if len(kinds) < 2:
+        return None
+    rare = place == torch.bincount(place).argmin()
+    return rare, ~rare
+
+
+@dataclass(frozen=True)
+class IsoNoise:
+    """The same Gaussian noise in every direction: Li and others 2022, the baseline `iso`."""
+
+    scale: float = real(1.0, above=0, doc="s: noise of standard deviation s · (largest gradient norm in the batch) / √d")
+
+    def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
+        flat = _rows(g)
+        return g + self.scale * float(flat.norm(dim=1).max()) / math.sqrt(flat.shape[1]) * normal(secret, tuple(g.shape))
+
+
+@dataclass(frozen=True)
+class MaxNorm:
+    """Li and others 2022, Section 4.1: noise along each gradient, so that all have the largest one's norm in expectation; hides norms, not directions."""
+
+    def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
+        norms = _rows(g).norm(dim=1).clamp(min=1e-20)
+        factor = 1 + ((norms.max() / norms) ** 2 - 1).clamp(min=0).sqrt() * normal(secret, (len(g),))
+        return g * factor.reshape(-1, *[1] * (g.dim() - 1))
+
+
+@dataclass(frozen=True)
+class MaskGradients:
+    """Each gradient keeps a random share of its coordinates, scaled up so that its expectation stays."""
+
+    keep: float = real(0.25, above=0, most=1, doc="the share of coordinates that is kept")
+    rescale: bool = flag(True, doc="divide by the share, so that gradients are right on average")
+
+    def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
+        kept = (uniform(secret, tuple(g.shape)) < self.keep).to(g.dtype)
+        return g * kept / (self.keep if self.rescale else 1.0)
+
+
+@dataclass(frozen=True)
+class Marvell:
+    """O. Li, J. Sun, X. Yang, W. Gao, H. Zhang, J. Xie, V. Smith, C. Wang: Label Leakage and Protection in Two-Party Split Learning, ICLR 2022, Theorem 2.
+
+    Gradients of the two classes are taken as N(ḡ₁, vI) and N(ḡ₀, uI) with Δ = ḡ₁ − ḡ₀. Noise with variance λ₁ along Δ and λ₂ across it, for each class its
+    own, is chosen to make the two as alike as a power of s‖Δ‖² allows: the least of the symmetrised divergence
+
+        (d−1)(a₂/b₂ + b₂/a₂) + a₁/b₁ + b₁/a₁ + ‖Δ‖²(1/a₁ + 1/b₁),        a = u + λ of the rarer class's opposite, b = v + λ of the rarer class.
+
+    Across Δ only the smaller of u and v is worth raising, and at most up to the larger; so two numbers are left to find, which a grid does.
+    With more than two classes it hides the batch's rarest class among the others.
+    """
+
+    power: float = real(1.0, above=0, doc="s: the noise's expected squared norm, in multiples of ‖Δ‖²")
+
+    GRID: ClassVar[int] = 65  # values of each of the two numbers: the divergence is flat at its least, a finer grid gains below 1%
+
+    def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
+        two = _two(g, y)
+        if two is None:
+            return g
+        rare, other = two
+        flat = _rows(g).double()
+        d = flat.shape[1]
+        delta = flat[rare].mean(0) - flat[other].mean(0)
+        size = float(delta.norm())
+        if not size:
+            return g
+        v, u = (float(((flat[m] - flat[m].mean(0)) ** 2).mean()) + 1e-30 for m in (rare, other))
+        p = float(rare.double().mean())
+        across, along = self._levels(u, v, p, d, size**2)
+        noise = torch.zeros_like(flat)
+        for mask, k in ((other, 0), (rare, 1)):
+            n = int(mask.sum())
+            spread = normal(secret, (n, d)).double() * math.sqrt(across[k])
+            direction = delta / size
+            spread += ((math.sqrt(along[k]) * normal(secret, (n,)).double()) - spread @ direction)[:, None] * direction
+            noise[mask] = spread
+        return (flat + noise).to(g.dtype).reshape(g.shape)
+
+    def _levels(self, u: float, v: float, p: float, d: int, delta2: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        """((λ₂⁰, λ₂¹), (λ₁⁰, λ₁¹)) that minimise the divergence within the power."""
+        power = self.power * delta2
+        lower, share = (1, p) if v < u else (0, 1 - p)  # whose variance across Δ is smaller, and how often it comes
+        most = min(abs(u - v), power / max(share * (d - 1), 1e-12)) if d > 1 else 0.0
+        t = torch.linspace(0, 1, self.GRID, dtype=torch.float64)
+        raised = most * t[:, None]
+        left = (power - raised * share * (d - 1)).clamp(min=0)
+        a1, b1 = u + left * t / max(1 - p, 1e-12), v + left * (1 - t) / p
+        a2, b2 = (u + raised, torch.full_like(raised, v)) if lower == 0 else (torch.full_like(raised, u), v + raised)
+        divergence = (d - 1) * (a2 / b2 + b2 / a2) + a1 / b1 + b1 / a1 + delta2 * (1 / a1 + 1 / b1)
+        i, j = divmod(int(divergence.argmin()), self.GRID)
+        across = [0.0, 0.0]
+        across[lower] = float(raised[i, 0])
+        return (across[0], across[1]), (float(a1[i, j]) - u, float(b1[i, j]) - v)
+
+
+ACTIVATIONS: dict[str, type] = {c.__name__: c for c in (ClipRows, NoiseRows, QuantizeRows)}
+GRADIENTS: dict[str, type] = {c.__name__: c for c in (IsoNoise, MaxNorm, MaskGradients, Marvell)}

@@ -1,0 +1,122 @@
+"""What a split network's parties say, agree on and bring: messages, routes, terms, and what is one party's own. The programs are in splitnn.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..parameters import choice, whole
+from ..parties.message import Message
+
+LOSSES = ("cross_entropy", "bce", "mse")
+
+
+class Agreed(Message, reveals="the settings of the run as the sender has them, and a fingerprint of the order of its ids"):
+    terms: str
+    ids: bytes
+
+
+class Activations(Message, reveals="what the sender's part of the network lets through of each row: its columns can be rebuilt from it in part"):
+    step: int
+    values: Tensor
+    grid: list[float]  # (lowest value, distance of levels) where values are levels, else empty
+
+
+class CutGradients(Message, reveals="the loss's gradient at the cut for each row of a batch: norms and directions can give labels away"):
+    step: int
+    values: Tensor
+
+
+class HandedOn(Message, reveals="the clients' part of the network as the sender leaves it, with what its optimiser remembers; not the server's part"):
+    vectors: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Route:
+    """The way of a batch: from the sources over the stops; the last one has the labels."""
+
+    sources: tuple[str, ...]
+    stops: tuple[str, ...]
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.sources, *self.stops)))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What all parties of a run agree on."""
+
+    routes: tuple[Route, ...]
+    rows: tuple[int, ...]  # to learn from, on each route
+    tests: tuple[int, ...]  # held out, on each route
+    epochs: int = whole(10, least=0, doc="passes over the rows")
+    batch_size: int = whole(64, least=1, doc="rows in a step")
+    slices: int = whole(1, least=1, doc="pieces a batch is sent in, so that parties work at once; 1: sums in the very order of one network")
+    seed: int = whole(0, least=0, doc="the order of the rows follows from it")
+    loss: str = choice("cross_entropy", LOSSES, doc="cross_entropy (classes), bce (one output for two classes) or mse (numbers)")
+    clients: str = choice("hand on", ("hand on", "average"), doc="relay: weights are handed from client to client, or averaged after every epoch")
+    every: int = whole(1, least=0, doc="epochs between evaluations on the held-out rows; 0: only at the end")
+
+    def text(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    def batches(self, epoch: int, turn: int) -> list[Tensor]:
+        order = np.random.default_rng([self.seed, epoch, turn]).permutation(self.rows[turn])
+        return list(torch.from_numpy(order).split(self.batch_size))
+
+
+class Stretch(nn.Module):
+    """What a stop does: merge what came, then its part."""
+
+    def __init__(self, merge: nn.Module, body: nn.Module):
+        super().__init__()
+        self.merge, self.body = merge, body
+
+    def forward(self, values: Sequence[Tensor]) -> Tensor:
+        return self.body(self.merge(values))
+
+
+@dataclass
+class Mine:
+    """What one party brings: its parts, and its rows by route. `peek` is an extra loss of a source's (columns, activations)."""
+
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    bottom: nn.Module | None = None
+    stops: dict[int, nn.Module] = field(default_factory=dict)
+    x: dict[int, Tensor] = field(default_factory=dict)
+    y: dict[int, Tensor] = field(default_factory=dict)
+    test_x: dict[int, Tensor] = field(default_factory=dict)
+    test_y: dict[int, Tensor] = field(default_factory=dict)
+    guards: Sequence[Any] = ()
+    protect: Any = None
+    peek: Callable[[Tensor, Tensor], Tensor] | None = None
+    measure: Callable[[Tensor, Tensor], dict[str, float]] | None = None
+    fingerprint: bytes = b""
+    watch: Callable[[dict[str, Any]], None] | None = None
+    within: float | None = None
+
+    @property
+    def parts(self) -> nn.ModuleDict:
+        made = {f"stop{depth}": part for depth, part in self.stops.items()}
+        return nn.ModuleDict(made if self.bottom is None else {"bottom": self.bottom, **made})
+
+
+def losses(kind: str, out: Tensor, y: Tensor) -> Tensor:
+    if kind == "mse":
+        return F.mse_loss(out.reshape(y.shape), y)
+    return F.cross_entropy(out, y) if kind == "cross_entropy" else F.binary_cross_entropy_with_logits(out.reshape(y.shape), y.to(out.dtype))
+
+
+def fingerprint(ids: Sequence[str]) -> bytes:
+    """Equal for equal lists of ids only."""
+    return hashlib.sha256(json.dumps(list(ids)).encode()).digest()
