@@ -9,6 +9,7 @@ TacitError
 ├── BadRun           a run directory cannot be read, resumed or written
 ├── ProtocolError    a party said something the protocol does not allow
 │   ├── BadFrame     bytes that are no message                        (also a ValueError)
+│   ├── SumAborted   too few parties stayed for a secure sum; nothing was opened
 │   └── SealBroken   what came was changed on its way, or is not from whom it should be
 ├── BadKit           a start kit or a certificate cannot be used
 ├── NoHub            the hub cannot be reached, or does not let this party in
@@ -54,6 +55,10 @@ class ProtocolError(TacitError):
 
 
 class BadFrame(ProtocolError, ValueError):
+    pass
+
+
+class SumAborted(ProtocolError):
     pass
 
 

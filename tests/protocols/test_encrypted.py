@@ -96,7 +96,7 @@ def test_numbers_outside_the_agreed_range_are_an_error() -> None:
         aggregate(terms, inputs(terms) | {"c1": torch.tensor([11, 0])}, protocol=encrypted)
 
 
-@pytest.mark.parametrize("message", [RoundSecret("a", b"c", b"s"), CipherVector([b"x", b""]), CipherSum([]), OpenedSum(torch.zeros(2, dtype=torch.int32)),
+@pytest.mark.parametrize("message", [RoundSecret("a", b"c", b"g", b"s"), CipherVector([b"x", b""]), CipherSum([]), OpenedSum(torch.zeros(2, dtype=torch.int32)),
                                      SumMade()], ids=lambda m: m.kind)
 def test_every_message_survives_the_wire(message: Any) -> None:
     assert decode(encode(message)) == message

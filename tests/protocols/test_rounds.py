@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.errors import PartyFailed
+from tacit.errors import PartyFailed, SumAborted
 from tacit.parties.codec import decode, encode
 from tacit.parties.ledger import Ledger
-from tacit.protocols import rounds
+from tacit.protocols import rounds, secagg
 from tacit.protocols.rounds import Down, Stop, Upload, client, ideal, server
 from tacit.runtimes.inprocess import InProcess
 
@@ -108,3 +108,72 @@ def test_the_model_before_training_is_tested_by_messages_too() -> None:
     InProcess().run_sync(study.programs(), ledger=ledger)
     assert study.answers == [(-1, dict.fromkeys(NAMES, before.tolist()))]
     assert sum(s.count for s in ledger.seen if s.kind == "Tested") == len(NAMES)
+
+
+class Hidden:
+    """A sum in which the clients say "here" and the server counts them. `fails[i]`: whether the i-th try is aborted."""
+
+    enough = 2
+
+    def __init__(self, tries: int = 3, fails: tuple[bool, ...] = ()):
+        self.tries, self.fails, self.asked = tries, fails, 0
+
+    async def server(self, me: Any, r: int, names: Any, within: float | None) -> Any:
+        came = await me.gather(names, Upload)
+        self.asked += 1
+        if self.asked <= len(self.fails) and self.fails[self.asked - 1]:
+            await me.send(names, secagg.RoundOver(True, "too few"))
+            raise SumAborted("too few stayed.")
+        await me.send(names, secagg.RoundOver(False, ""))
+        return torch.stack([m.vectors["w"] for m in came.values()]).sum(0), list(came), {}
+
+    async def client(self, me: Any, r: int, vectors: Any, boss: str) -> None:
+        await me.send(boss, Upload(1.0, vectors))
+        await secagg.hear(me, boss)
+
+
+def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
+    """Two rounds of two clients; what was merged, and what was told about aborted tries."""
+    merged: list[Any] = []
+    told: list[str] = []
+
+    def local(r: int, vectors: Any) -> Any:
+        asked.append(r)
+        return 1.0, {"w": torch.ones(1)}
+
+    programs = {n: (lambda me: client(me, local, lambda r, v: v, hidden=lambda: sums)) for n in "ab"}
+    boss = lambda me: server(me, ["a", "b"], range(2), lambda r: ["a", "b"], lambda r: {}, lambda r, s: merged.append((r, s.total.tolist())),  # noqa: E731
+                             lambda r: None, lambda r, a: None, hidden=sums, aborted=lambda r, why: told.append(f"{r} {why}"))
+    InProcess().run_sync({"server": boss, **programs})
+    return merged, told
+
+
+def test_a_sum_for_which_too_few_stay_is_tried_again_and_told() -> None:
+    asked: list[int] = []
+    merged, told = hidden_run(Hidden(fails=(True, False, True)), asked)
+    assert merged == [(0, [2.0]), (1, [2.0])]
+    assert told == ["0 too few stayed.", "1 too few stayed."]
+    assert sorted(asked) == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_a_sum_that_is_aborted_too_often_ends_the_run() -> None:
+    with pytest.raises(PartyFailed, match=r"party 'server' failed: SumAborted: too few stayed\. Round 1 was tried 2 times\."):
+        hidden_run(Hidden(tries=2, fails=(True, True)), [])
+
+
+def test_a_client_leaves_a_sum_that_will_never_end_when_the_server_comes_back_and_asks_again() -> None:
+    """The server died after it had asked: whoever takes its place knows nothing of that sum, and asks for the round in a new one."""
+    sums = Hidden()
+
+    async def twice(me: Any) -> Any:
+        await me.send("a", Down(0, {rounds.SESSION: torch.zeros(8, dtype=torch.uint8)}))
+        await me.clock.sleep(5.0)
+        again = torch.ones(8, dtype=torch.uint8)
+        await me.send("a", Down(0, {rounds.SESSION: again}))
+        with me.scope(rounds._tag(0, again)) as here:
+            total, _, _ = await sums.server(here, 0, ["a"], None)
+        await me.send("a", Stop())
+        return total.tolist()
+
+    found = InProcess().run_sync({"server": twice, "a": lambda me: client(me, lambda r, v: (1.0, {"w": torch.ones(1)}), lambda r, v: v, hidden=lambda: sums)})
+    assert found["server"] == [1.0]

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tacit.crypto.agree import public_of
+from tacit.errors import PartyFailed
 from tacit.parties.party import Party, Transport
 from tacit.protocols import secagg
 from tacit.runtimes.processes import Processes
@@ -56,3 +58,24 @@ def test_the_sum_comes_out_between_processes_also_when_one_is_killed_before_its_
     assert total == [sum(VALUES[name][k] for name in stayed) for k in range(6)]
     assert dropped == ({"c2": "upload"} if killed else {})
     assert results == {name: name in stayed for name in NAMES}
+
+
+async def posing(me: Party, adversary: str) -> None:
+    """A server that gives c0 a key of its own in the place of c3's, whose signature it passes on."""
+    here, mine = me.scope("round 1"), public_of(me.secret.bytes(32))
+    keys = {name: (m.channel, m.mask, m.signature) for name, m in (await here.gather(NAMES, secagg.AdvertisedKeys, within=60.0)).items()}
+    await here.send("c0", secagg.RoundKeys(keys | {"c3": (mine, keys["c3"][1], keys["c3"][2])}))
+    await here.recv("c0", secagg.SealedShares)
+
+
+async def signing(me: Party, values: list[int], adversary: str) -> bool:
+    threshold = 0.7 if adversary == "active" else 0.6
+    return await secagg.client(me.scope("round 1"), torch.tensor(values), secagg.Terms(**TERMS, threshold=threshold, adversary=adversary))
+
+
+@pytest.mark.parametrize("adversary", ["active", "curious"])
+def test_a_server_that_poses_as_a_client_to_another_is_found_out_by_the_certificates(adversary: str) -> None:
+    """Across processes keys are signed by certificates, whatever the server is expected to do: c0 sends no share of its secrets."""
+    programs = {name: functools.partial(signing, values=VALUES[name], adversary=adversary) for name in NAMES}
+    with pytest.raises(PartyFailed, match="party 'c0' failed: ProtocolError: party 'c0' was given keys of 'c3' that 'c3' did not sign"):
+        Processes().run_sync({"server": functools.partial(posing, adversary=adversary), **programs})

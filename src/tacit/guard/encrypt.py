@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..errors import BadParameter
-from ..parameters import real
+from ..parameters import real, whole
 from .stage import Form, Stage, State, needs, refuse
 
 BITS = 32  # of a sum in one slot
@@ -22,6 +22,7 @@ class Encrypt(Stage):
 
     threshold: float = real(0.6, above=0.0, most=1.0, doc="the share of a round's parties whose updates must be in the sum")
     within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
+    tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ..errors import BadParameter
-from ..parameters import real
+from ..parameters import real, whole
 from .stage import Form, Stage, State, needs, refuse
 
 BITS = 31  # the protocol's field has 2^32 − 5 elements, and a sum may lie on either side of 0
@@ -23,6 +23,7 @@ class LightSecAgg(Stage):
     threshold: float = real(0.7, above=0.5, most=1.0, doc="U/N: the share of a round's parties that must stay to the end")
     colluding: float = real(0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server; uploads grow as 1/(U − T)")
     within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
+    tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
 

@@ -24,6 +24,7 @@ class SecAgg(Stage):
     neighbours: int | None = whole(None, least=2, none=True, doc="k: with how many others a party masks, even; None: with all. "
                                    "secagg_graph.degree gives a safe k")
     within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
+    tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
 

@@ -26,6 +26,9 @@ class HiddenSum:
 
     def __init__(self, guard: Guard, federation: str, identities: Mapping[str, Any] | None = None):
         self.guard, self.federation, self.identities = guard, federation, identities or {}
+        assert guard.hiding is not None
+        self.tries: int = guard.hiding.tries  # type: ignore[attr-defined]
+        self.enough = guard.hiding.survivors(guard.clients)
 
     def terms(self, r: int) -> tuple[Any, Any]:
         """(the protocol, its terms in round r): both sides come to the same from the job."""
@@ -46,13 +49,12 @@ class HiddenSum:
 
     async def client(self, me: Party, r: int, vectors: State, boss: str) -> None:
         protocol, terms = self.terms(r)
-        signed = {"identity": self.identities[me.name]} if me.name in self.identities else {}
-        await protocol.client(me, self.guard.unpack(vectors, r), terms, boss=boss, **signed)
+        await protocol.client(me, self.guard.unpack(vectors, r), terms, self.identities.get(me.name), boss)
 
 
 def hidden_sum(p: Plan, guard: Guard | None, federation: str | None = None) -> HiddenSum | None:
     """The plan's, if its guard hides updates."""
     if guard is None or guard.hiding is None:
         return None
-    active = getattr(guard.hiding, "adversary", "") == "active"
+    active = getattr(guard.hiding, "adversary", "") == "active" and p.runtime == "inprocess"  # elsewhere parties have certificates
     return HiddenSum(guard, federation or p.fed.name, Identity.provision(list(p.fed.parties), secrets.token_bytes) if active else None)

@@ -72,9 +72,6 @@ class Networked(Parties):
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         super().__init__(task, starts, plans, saved)
         self.through: Processes | Deployed = self.plan.through
-        if self.guard is not None and getattr(self.guard.hiding, "adversary", "") == "active":
-            raise BadParameter("guard: SecAgg with adversary='active' needs signing keys that all parties know beforehand, which are given out in one "
-                               "process so far. Use adversary='curious' across processes.")
         if self.guard is not None and self.guard.weighs and isinstance(self.through, Deployed) and getattr(self.plan.algorithm, "weighted", True):
             raise BadParameter("guard: how many rows a party has is not known before it joins, so a hidden weight has no agreed range. Use an algorithm with "
                                "weighted=False, or add Noise, under which every party counts the same.")

@@ -34,6 +34,14 @@ class Transport(Protocol):
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None: ...
 
 
+class Identity(Protocol):
+    """Signs in a party's name, and tells whether others signed in theirs."""
+
+    def sign(self, message: bytes) -> bytes: ...
+
+    def verify(self, name: str, message: bytes, signature: bytes) -> bool: ...
+
+
 class Runtime(Protocol):
     """Runs one program per party and gives what each returned; raises PartyFailed naming the first that failed."""
 
@@ -56,6 +64,7 @@ class Party:
     secret: Secret = field(default_factory=Secret)
     seed: int | None = None  # None: `rng` is fresh and cannot be reproduced
     tag: str = ""  # the scope this handle speaks in
+    identity: Identity | None = None  # where parties have certificates: signs with this one's
     _turn: int = 0
     _turns: Counter[str] = field(default_factory=Counter, repr=False)
 
@@ -158,6 +167,30 @@ class Party:
         result = Gathered[M]((name, came[name]) for name in names if name in came)
         result.missing = tuple(name for name in names if name not in came)
         result.refused = refused
+        return result
+
+    async def soonest(self, senders: Iterable[str], *kinds: type[M], within: float | None = None) -> Gathered[M]:
+        """Whoever speaks first, and whoever else speaks in the same instant; nobody, once `within` seconds have passed.
+
+        On a virtual clock an instant is over when nothing else is left to happen in it, so what comes out does not hang on the order in which
+        the parties were woken. A sender whose message cannot be read stands in `refused`.
+        """
+        left = dict.fromkeys(senders)
+        result = Gathered[M]()
+        refused: dict[str, ProtocolError] = {}
+        for opening, wait in ((True, within), (False, 0.0)):
+            with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))).deadline(self.clock, wait) as watch:
+                while left and (letter := await watch.next()) is not None:
+                    del left[letter.sender]
+                    try:
+                        result[letter.sender] = self._open(letter, kinds)
+                    except ProtocolError as error:
+                        refused[letter.sender] = error
+                    if opening:
+                        break
+                else:
+                    break
+        result.missing, result.refused = tuple(left), refused
         return result
 
     def _wants(self, kinds: tuple[type[Message], ...], whom: str) -> str:

@@ -31,8 +31,8 @@ from ..crypto.agree import PUBLIC, agree, bind, public_of, seal, unseal
 from ..errors import BadData, ProtocolError
 from ..parameters import bad, real, whole
 from ..parties.message import Message
-from ..parties.party import Party
-from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, hear, ideal, some_of
+from ..parties.party import Identity, Party
+from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, check_owner, hear, ideal, signed_keys, some_of
 
 __all__ = ["Terms", "client", "ideal", "server"]
 
@@ -42,6 +42,7 @@ OPENERS = 2  # parties that open the sum: one alone could say anything
 class RoundSecret(Message, reveals="the key of this round, which the parties share and the server, passing it on sealed, does not have"):
     maker: str
     channel: bytes
+    signature: bytes
     sealed: bytes
 
 
@@ -90,18 +91,18 @@ class Terms:
         return bind("tacit encrypted sum 1", self.federation, me.tag, self.parties, self.length, self.bound)
 
 
-async def client(me: Party, values: Tensor, terms: Terms, boss: str = "server") -> bool:
+async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
     """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
-    about, draw = terms.context(me), me.secret.bytes
+    about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     if len(values) != terms.length or int(values.abs().max()) > terms.bound:
         raise BadData(f"party {me.name!r} has {len(values)} numbers up to {int(values.abs().max())}; the terms say {terms.length} of at most {terms.bound}.")
     private = draw(32)
     mine = (public_of(private),)
-    await me.send(boss, AdvertisedKeys(mine[0], b"", b""))
+    await me.send(boss, AdvertisedKeys(mine[0], b"", signed_keys(me, mine, about, identity)))
     made = b""
     told: Any = await hear(me, boss, RoundKeys, RoundSecret)
     if isinstance(told, RoundKeys):
-        check_keys(me, told.keys, mine, terms.enough, terms.parties)
+        check_keys(me, told.keys, mine, terms.enough, terms.parties, about, identity)
         made = ckks.secret()
         lines = {v: agree(private, entry[0], _line(about, me.name, mine[0], v, entry[0])) for v, entry in told.keys.items() if v != me.name}
         await me.send(boss, SealedShares({v: seal(line, made, bind(about, me.name, v), draw) for v, line in lines.items()}))
@@ -111,6 +112,7 @@ async def client(me: Party, values: Tensor, terms: Terms, boss: str = "server") 
     if told.maker == me.name:
         key = made
     else:
+        check_owner(me, told.maker, (told.channel,), told.signature, about, identity)
         line = agree(private, told.channel, _line(about, told.maker, told.channel, me.name, mine[0]))
         key = unseal(line, told.sealed, bind(about, told.maker, me.name))
     await me.send(boss, CipherVector(ckks.encrypt(key, values.numpy(), terms.bits)))
@@ -133,7 +135,7 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     steps = Steps(me, terms.enough, within)
     there = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC)
 
-    everyone = {name: (m.channel, b"", b"") for name, m in there.items()}
+    everyone = {name: (m.channel, b"", m.signature) for name, m in there.items()}
     for maker in list(there):
         await me.send(maker, RoundKeys(everyone))
         made = (await steps.ask([maker], SealedShares, "making the key", lambda name, m: set(m.sealed) == set(everyone) - {name}, enough=0)).get(maker)
@@ -144,7 +146,7 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
             raise await steps.abort(names, f"making the key: {len(there)} parties are left and {terms.enough} are needed")
     assert made is not None
     for name in there:
-        await me.send(name, RoundSecret(maker, there[maker].channel, made.sealed.get(name, b"")))
+        await me.send(name, RoundSecret(maker, there[maker].channel, there[maker].signature, made.sealed.get(name, b"")))
 
     ups = await steps.ask(there, CipherVector, "upload", lambda _, m: len(m.blocks) == ckks.blocks(terms.length, terms.bits))
     try:

@@ -35,7 +35,7 @@ from ..crypto.agree import PUBLIC, bind, public_of, seal
 from ..errors import BadData
 from ..parameters import bad, real, whole
 from ..parties.message import Message
-from ..parties.party import Party
+from ..parties.party import Identity, Party
 from .secagg import (
     AdvertisedKeys,
     ForwardedShares,
@@ -51,6 +51,7 @@ from .secagg import (
     hear,
     ideal,
     opened,
+    signed_keys,
     some_of,
 )
 
@@ -101,19 +102,19 @@ class Terms:
         return bind("tacit lightsecagg 1", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.colluding))
 
 
-async def client(me: Party, values: Tensor, terms: Terms, boss: str = "server") -> bool:
+async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
     """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
-    about, draw = terms.context(me), me.secret.bytes
+    about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     vector = field.into(values.numpy(), terms.bound)
     if len(vector) != terms.length:
         raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
     channel = draw(32)
     mine = (public_of(channel),)
-    await me.send(boss, AdvertisedKeys(mine[0], b"", b""))
+    await me.send(boss, AdvertisedKeys(mine[0], b"", signed_keys(me, mine, about, identity)))
     told = await hear(me, boss, RoundKeys)
     if told is None:
         return False
-    check_keys(me, told.keys, mine, terms.enough, terms.parties)
+    check_keys(me, told.keys, mine, terms.enough, terms.parties, about, identity)
 
     # lines 1 to 9: a mask, cut, padded with T random pieces, coded for everyone
     names = sorted(told.keys)
@@ -152,7 +153,7 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     terms.fits(names)
     steps = Steps(me, terms.enough, within)
     n1 = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC)
-    await me.send(n1, RoundKeys({v: (m.channel, b"", b"") for v, m in n1.items()}))
+    await me.send(n1, RoundKeys({v: (m.channel, b"", m.signature) for v, m in n1.items()}))
     n2 = await steps.ask(n1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(n1) - {name})
     for name in n2:
         await me.send(name, ForwardedShares({v: m.sealed[name] for v, m in n2.items() if v != name}))

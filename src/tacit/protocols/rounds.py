@@ -21,13 +21,15 @@ lightsecagg.py, encrypted.py), which takes the place of Upload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..errors import ProtocolError
+from ..errors import ProtocolError, SumAborted
 from ..parties.message import Message
 
 if TYPE_CHECKING:
@@ -85,6 +87,9 @@ class Summed(NamedTuple):
 class Sum(Protocol):
     """Adds up in secret what the clients would else upload: a program for the server, one for a client, in the round's scope."""
 
+    tries: int  # how often a round is tried when too few stay for a sum
+    enough: int  # with fewer there is none
+
     async def server(self, me: Party, r: int, names: Sequence[str], within: float | None) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
         """(the sum, who is in it, {party: at which step it left})."""
 
@@ -106,12 +111,13 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                  merge: Callable[[int, Any], None], test: Callable[[int], Vectors | None],
                  tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
-                 dropped: Dropped = lambda r, who: None) -> None:
+                 dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
     answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
-    `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`.
+    `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`. A sum for which too few stay is `aborted`, with
+    nothing opened, and tried again from the start: everybody's secrets are drawn anew.
     """
 
     async def ask(r: int, names: Sequence[str], scope: str, message: Message, kind: type[M]) -> dict[str, M]:
@@ -150,8 +156,21 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         return {name: came[name] for name in names if name in came}
 
     async def conceal(r: int, names: Sequence[str], add: Sum) -> Summed:
+        for left in reversed(range(add.tries)):
+            try:
+                return await attempt(r, names, add)
+            except SumAborted as error:
+                aborted(r, str(error))
+                if not left:
+                    raise SumAborted(f"{error} Round {r + 1} was tried {add.tries} times.") from error
+        raise AssertionError("add.tries is at least 1")
+
+    async def attempt(r: int, names: Sequence[str], add: Sum) -> Summed:
         asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
+        if len(asked) < add.enough:
+            raise SumAborted(f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
+                             f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the threshold.")
         session = torch.frombuffer(bytearray(me.secret.bytes(8)), dtype=torch.uint8)
         message = Down(r, down(r) | {SESSION: session})
         with me.scope(_tag(r, session)) as here:
@@ -184,16 +203,21 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, done: Callable[[], Any] | None = None, hidden: Callable[[], Sum | None] = lambda: None) -> None:
+                 boss: str = "server", *, done: Callable[[], Any] | None = None, hidden: Callable[[], Sum | None] = lambda: None,
+                 takes: Callable[[int], Awaitable[None]] | None = None) -> None:
     """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden` is
-    asked in every round, because over a network a client has its job only then."""
+    asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time it takes."""
+    called: Any = None
     while True:
-        message: Any = await me.recv(boss, Down, Test, Stop)
+        message: Any = called if called is not None else await me.recv(boss, Down, Test, Stop)
+        called = None
         if isinstance(message, Stop):
             return
         r = message.round
         if isinstance(message, Down):
             given = dict(message.vectors)
+            if takes is not None:
+                await takes(r)
             add = hidden()
             if add is None:
                 await me.scope(f"round {r}").send(boss, Upload(*local(r, given)))
@@ -201,11 +225,27 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
                 if SESSION not in given:
                     raise ProtocolError(f"party {me.name!r} hides its updates, and the server asks for them in the clear. Do both run the same job?")
                 with me.scope(_tag(r, given.pop(SESSION))) as here:
-                    await add.client(here, r, local(r, given)[1], boss)
+                    called = await _through(me, boss, add.client(here, r, local(r, given)[1], boss))
         else:
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
             await done()
+
+
+async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:
+    """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks outside the sum meanwhile, it was started
+    anew and that sum will never end: what it said is what comes next."""
+    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, Down, Test, Stop))
+    try:
+        await asyncio.wait([adding, called], return_when=asyncio.FIRST_COMPLETED)
+        if adding.done():
+            with suppress(SumAborted):
+                adding.result()
+    finally:
+        for task in (adding, called):
+            task.cancel()  # a letter that was not read yet stays in the mailbox
+        await asyncio.gather(adding, called, return_exceptions=True)
+    return None if called.cancelled() else called.result()
 
 
 def ideal(rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],

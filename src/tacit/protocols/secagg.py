@@ -18,7 +18,10 @@ Privacy-Preserving Machine Learning, CCS 2017, Figure 4; with the sparse graph o
 The server learns the sum over U3 and who dropped out when; of a single x_u nothing, unless it holds t of the shares that u's neighbours have.
 Clients learn who their neighbours are. It rests on Diffie-Hellman over Curve25519, on AES-256 as a generator and on ChaCha20-Poly1305.
 `curious`: the server follows the protocol and may share what it sees with fewer than t clients. `active`: it may send anything to anyone; public keys and
-the list of survivors are signed (Ed25519), and t must exceed two thirds. Neither stops a client from lying about its own vector.
+the list of survivors are signed, and t must exceed two thirds. Neither stops a client from lying about its own vector.
+
+Across processes signatures are those of the parties' certificates (ECDSA P-256), and keys are signed in both cases, so that a key agreed on is bound to the
+round, the federation and the certificates of both ends. In one process nobody has a certificate: there Ed25519 keys are given out for `active`.
 
 A client refuses, and ends the round for itself, when it is asked for both kinds of share of anyone, when the lists are not
 disjoint or not the ones it shared with, when it is called dropped itself, and when fewer than t survived. It answers once a round; all keys are drawn anew.
@@ -36,11 +39,11 @@ import torch
 from torch import Tensor
 
 from ..crypto import prg, ring, shamir
-from ..crypto.agree import PUBLIC, Identity, agree, bind, public_of, seal, unseal
-from ..errors import BadData, ProtocolError
+from ..crypto.agree import PUBLIC, agree, bind, public_of, seal, unseal
+from ..errors import BadData, ProtocolError, SumAborted
 from ..parameters import bad, choice, real, whole
 from ..parties.message import Message
-from ..parties.party import Gathered, Party
+from ..parties.party import Gathered, Identity, Party
 from .secagg_graph import neighbourhoods
 
 
@@ -142,7 +145,7 @@ class Outcome(NamedTuple):
 
 async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
     """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
-    about, draw, active = terms.context(me), me.secret.bytes, terms.adversary == "active"
+    about, draw, active, identity = terms.context(me), me.secret.bytes, terms.adversary == "active", identity or me.identity
     vector = ring.into(values.numpy(), terms.width, terms.bound)
     if len(vector) != terms.length:
         raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
@@ -152,17 +155,12 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     # round 0: two key pairs, drawn for this round alone
     channel, pairwise = draw(32), draw(32)
     mine = public_of(channel), public_of(pairwise)
-    signature = identity.sign(bind(about, "keys", me.name, *mine)) if active and identity else b""
-    await me.send(boss, AdvertisedKeys(*mine, signature))
+    await me.send(boss, AdvertisedKeys(*mine, signed_keys(me, mine, about, identity)))
     told = await hear(me, boss, RoundKeys)
     if told is None:
         return False
     keys = told.keys
-    check_keys(me, keys, mine, terms.shares, terms.parties if terms.neighbours is None else terms.neighbours + 1)
-    if active and identity:
-        for name, (c, s, signed) in keys.items():
-            if not identity.verify(name, bind(about, "keys", name, c, s), signed):
-                raise ProtocolError(f"party {me.name!r} was given keys of {name!r} that {name!r} did not sign. Someone may be posing as it; the round is left.")
+    check_keys(me, keys, mine, terms.shares, terms.parties if terms.neighbours is None else terms.neighbours + 1, about, identity)
 
     # round 1: shares of b_u and of s_u^SK, one for each holder, the party itself among them
     b, holders = draw(shamir.SECRET), sorted(keys)
@@ -210,13 +208,18 @@ async def hear(me: Party, boss: str, *kinds: Any) -> Any:
     message = await me.recv(boss, *kinds, RoundOver)
     if isinstance(message, RoundOver):
         if message.aborted:
-            raise ProtocolError(f"party {me.name!r} was told that the round is aborted: {message.why:.300}")
+            raise SumAborted(f"party {me.name!r} was told that the round is aborted: {message.why:.300}")
         return None
     return message
 
 
-def check_keys(me: Party, keys: Mapping[str, Sequence[bytes]], mine: tuple[bytes, ...], least: int, most: int) -> None:
-    """The keys a server gives out: ours as we sent them, nobody's twice, not too few to hide among and no more than agreed."""
+def signed_keys(me: Party, mine: tuple[bytes, ...], about: bytes, identity: Identity | None) -> bytes:
+    return b"" if identity is None else identity.sign(bind(about, "keys", me.name, *mine))
+
+
+def check_keys(me: Party, keys: Mapping[str, Sequence[bytes]], mine: tuple[bytes, ...], least: int, most: int, about: bytes,
+               identity: Identity | None) -> None:
+    """The keys a server gives out: ours as we sent them, nobody's twice, not too few to hide among and no more than agreed; each signed by its owner."""
     if tuple(keys.get(me.name, ()))[: len(mine)] != mine:
         raise ProtocolError(f"party {me.name!r} does not find its own keys among those it was given. "
                             "The server mixed them up or changed them; the round is left.")
@@ -225,6 +228,13 @@ def check_keys(me: Party, keys: Mapping[str, Sequence[bytes]], mine: tuple[bytes
         raise ProtocolError(f"party {me.name!r} was given the same public key twice, or one that is none. The round is left.")
     if not least <= len(keys) <= most:
         raise ProtocolError(f"party {me.name!r} was given {len(keys)} parties to mask with, itself included; agreed were {least} to {most}. The round is left.")
+    for name, entry in keys.items() if identity is not None else ():
+        check_owner(me, name, entry[: len(mine)], entry[-1], about, identity)
+
+
+def check_owner(me: Party, name: str, keys: Sequence[bytes], signature: bytes, about: bytes, identity: Identity | None) -> None:
+    if identity is not None and not identity.verify(name, bind(about, "keys", name, *keys), signature):
+        raise ProtocolError(f"party {me.name!r} was given keys of {name!r} that {name!r} did not sign. Someone may be posing as it; the round is left.")
 
 
 def check_lists(me: Party, asked: Survivors, held: Mapping[str, bytes], least: int) -> tuple[set[str], set[str]]:
@@ -336,8 +346,9 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
 def some_of(names: Sequence[str], parties: int, enough: int) -> None:
     """Fewer than the terms say may be asked: those that are not there count as dropped."""
     if not enough <= len(names) <= parties or len(set(names)) < len(names):
-        raise ProtocolError(f"{len(names)} parties are asked for a secure sum ({', '.join(map(repr, names[:8]))}); agreed were at most {parties}, all "
-                            f"different, of whom {enough} must stay. Wait for more parties, or lower the threshold.")
+        kind = SumAborted if len(names) < enough else ProtocolError
+        raise kind(f"{len(names)} parties are asked for a secure sum ({', '.join(map(repr, names[:8]))}); agreed were at most {parties}, all "
+                   f"different, of whom {enough} must stay. Wait for more parties, or lower the threshold.")
 
 
 class Steps:
@@ -365,12 +376,12 @@ class Steps:
                                           f"({', '.join(map(repr, (*late, *wrong)[:8]))} did not)")
         return got
 
-    async def abort(self, names: Iterable[str], why: str) -> ProtocolError:
+    async def abort(self, names: Iterable[str], why: str) -> SumAborted:
         """Tell those that are still there; nothing has been opened, and what they sent stays masked."""
         for name in names:
             if name not in self.dropped:
                 await self.me.send(name, RoundOver(True, why))
-        return ProtocolError(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.")
+        return SumAborted(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.")
 
 
 def ideal(values: Mapping[str, Tensor], included: Iterable[str] | None = None) -> Tensor:

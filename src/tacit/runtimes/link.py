@@ -28,7 +28,7 @@ from .certificates import HUB_NAME
 from .channel import Channel, new_life
 from .envelope import ABSENT, MAIL, METHOD, PRESENT, WELCOME, pack, unpack
 from .hub import OPTIONS
-from .kits import Kit
+from .kits import Certified, Kit
 
 log = logging.getLogger("tacit.party")
 SOON = 0.02  # seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it unnecessary to hurry
@@ -47,7 +47,7 @@ class Link:
         self.kit, self.patience, self.linger = kit, patience, linger
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
-        self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed)
+        self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed, identity=Certified(lambda: self.kit))
         self.channels: dict[str, Channel] = {}
         self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
         self.connections = 0

@@ -1,0 +1,111 @@
+"""Clients that are killed in the middle of a secure sum, and many training runs in the same few processes: for tests.
+
+The programs are found here by the processes of `tacit.Processes`, so they are functions of a module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tacit
+from tacit.jobs import member as members
+from tacit.jobs import networked
+from tacit.parties.codec import decode
+from tacit.parties.party import Party, Transport
+from tacit.protocols.secagg import MaskedVector
+
+
+class Deadly:
+    """Kills this process, as the kernel would, in place of sending the n-th masked vector; with several runs in this process, once all of them have come
+    so far. `mark` is a file: only the first life is so short."""
+
+    def __init__(self, inner: Transport, nth: int, mark: Path, runs: int = 1):
+        self.inner, self.nth, self.mark, self.runs = inner, nth, mark, runs
+        self.sent: dict[str, int] = {}
+
+    async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
+        run = scope.split("/")[0] if self.runs > 1 else ""
+        if isinstance(decode(frame), MaskedVector):
+            self.sent[run] = self.sent.get(run, 0) + 1
+            if self.sent[run] == self.nth:
+                if sum(n == self.nth for n in self.sent.values()) == self.runs:
+                    self.mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                await asyncio.Event().wait()  # the others are not there yet
+        await self.inner.deliver(sender, to, scope, frame)
+
+
+async def member(me: Party, doomed: Mapping[str, int], marks: str, **told: Any) -> None:
+    """A client of a training run, of which those in `doomed` are killed at their n-th upload."""
+    mark = Path(marks) / me.name
+    if me.name in doomed and not mark.exists():
+        me = replace(me, transport=Deadly(me.transport, doomed[me.name], mark))
+    await members.member(me, **told)
+
+
+def doom(monkeypatch: pytest.MonkeyPatch, marks: Path, **doomed: int) -> None:
+    """From now on the clients of training runs across processes are these."""
+    marks.mkdir(exist_ok=True)
+    monkeypatch.setattr(networked, "member", partial(member, doomed=doomed, marks=str(marks)))
+
+
+# many runs in the same processes -------------------------------------------------------------------------------------------------------
+
+
+async def clients(me: Party, runs: Sequence[str], rows: str, state: str, dies: int, mark: str) -> None:
+    """One party's part in every run, each in a scope of its own."""
+    if dies:
+        me = replace(me, transport=Deadly(me.transport, dies, Path(mark), len(runs)))
+    await asyncio.gather(*(members.member(me.scope(run), data={"dealt": rows}, state=f"{state}/{run}") for run in runs))
+
+
+def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path, doomed: Mapping[str, int], runtime: tacit.Processes) -> dict[str, Any]:
+    """`tacit.train` for each of `jobs`, all at once: one process a party, in which each run is a scope. Starting processes is what takes the time."""
+    waiting: dict[str, tuple[Any, Future[None]]] = {}
+    all_there = threading.Event()
+
+    def meet(trainer: Any, _: Any, program: Any) -> None:
+        done: Future[None] = Future()
+        waiting[threading.current_thread().name] = program, done
+        if len(waiting) == len(jobs):
+            all_there.set()
+        done.result()
+
+    async def server(me: Party) -> None:
+        async def one(name: str) -> None:
+            program, done = waiting[name]
+            try:
+                await program(me.scope(name))
+                done.set_result(None)
+            except BaseException as error:
+                done.set_exception(error)
+                raise
+
+        await asyncio.gather(*map(one, jobs))
+
+    def train(name: str) -> Any:
+        threading.current_thread().name = name
+        return tacit.train(fed, **jobs[name], runtime=runtime)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
+        patch.setattr(networked.Networked, "_on_this_machine", meet)
+        results = {name: pool.submit(train, name) for name in jobs}
+        assert all_there.wait(60), {name: r.exception() for name, r in results.items() if r.done()}
+        programs: dict[str, Any] = {"server": server}
+        for k, name in enumerate(fed.parties):
+            members.deal(fed, k, folder / f"rows-{k}")
+            programs[name] = partial(clients, runs=list(jobs), rows=str(folder / f"rows-{k}"), state=str(folder / f"state-{k}"), dies=doomed.get(name, 0),
+                                     mark=str(folder / f"killed-{k}"))
+        runtime.run_sync(programs, here=("server",))
+        return {name: r.result(60) for name, r in results.items()}
