@@ -21,9 +21,9 @@ from ..errors import ProtocolError
 from ..parameters import bad
 from ..parties.message import Message
 from ..parties.party import Party
-from . import psi_dh
+from . import psi_dh, psi_oprf
 
-METHODS = ("auto", "dh")
+METHODS = ("auto", "dh", "oprf")
 REVEALS = ("receiver", "both", "size")
 SMALL = 10_000  # ids on the larger side up to which Diffie-Hellman is taken
 NONCE = 16
@@ -74,12 +74,14 @@ async def _party(me: Party, digests: Any, other: str, method: str, reveal: str, 
     return {"rows": rows, "size": size, "theirs": told.count, "method": chosen}
 
 
-PROGRAMS: dict[str, Any] = {"dh": psi_dh}
+PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}
 
 
 def choose(method: str, reveal: str, n: int, m: int) -> str:
     """Both come to the same from what both know."""
-    return method if method != "auto" else "dh"
+    if method != "auto":
+        return method
+    return "dh" if reveal == "size" or max(n, m) <= SMALL else "oprf"
 
 
 def allow(method: str, reveal: str) -> None:
@@ -87,6 +89,8 @@ def allow(method: str, reveal: str) -> None:
         raise bad("psi", "method", method, "one of " + ", ".join(map(repr, METHODS)))
     if reveal not in REVEALS:
         raise bad("psi", "reveal", reveal, "one of " + ", ".join(map(repr, REVEALS)))
+    if method == "oprf" and reveal == "size":
+        raise bad("psi", "method", method, "'dh' or 'auto' with reveal='size'", "Outputs of the OPRF say which ids are shared, not only how many.")
 
 
 def ready(digests: Any) -> np.ndarray:

@@ -1,0 +1,28 @@
+"""Bit matrices turned on their side, eight by eight bits at a time in one 64-bit word (Warren: Hacker's Delight, 2nd edition, section 7-3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# swap 1-bit, 2-bit and 4-bit blocks across the diagonal: (distance, which bits)
+_SWAPS = tuple((np.uint64(shift), np.uint64(mask)) for shift, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)))
+
+
+def transpose(columns: np.ndarray) -> np.ndarray:
+    """(w, m/8) bytes, a row a column of bits, to (m, w/8) bytes: bit i of row j is bit j of columns[i]; both w and m are multiples of 8."""
+    w, bytes_each = columns.shape
+    blocks = np.ascontiguousarray(columns.reshape(w // 8, 8, bytes_each).transpose(2, 0, 1)).view(np.uint64)[..., 0]
+    moved = np.empty_like(blocks)
+    for shift, mask in _SWAPS:
+        np.right_shift(blocks, shift, out=moved)
+        np.bitwise_xor(moved, blocks, out=moved)
+        np.bitwise_and(moved, mask, out=moved)
+        np.bitwise_xor(blocks, moved, out=blocks)
+        np.left_shift(moved, shift, out=moved)
+        np.bitwise_xor(blocks, moved, out=blocks)
+    return blocks.view(np.uint8).reshape(bytes_each, w // 8, 8).transpose(0, 2, 1).reshape(8 * bytes_each, w // 8)
+
+
+def pack(bits: np.ndarray) -> np.ndarray:
+    """Bits as bytes in the order `transpose` has them."""
+    return np.packbits(bits.astype(np.uint8), bitorder="little")
