@@ -5,6 +5,10 @@
     [model]             name = "mlp", hidden = [64]
     [algorithm]         name = "FedProx", mu = 0.1                 ([[algorithms]]: several, for a comparison)
     [algorithm.solver]  name = "SGD", momentum = 0.9
+    [pace]              name = "FedBuff", buffer = 10              asynchronous training: whom the server waits for
+    [speed]             name = "Lognormal", sigma = 1.0            how long local work takes, on the virtual clock of a simulation
+    [aggregate]         name = "Median"                            how updates become one     ([[aggregates]]: several, for a comparison)
+    [adversaries]       sign_flip = 0.2                            the share of parties that lie, in a simulation ([[adversaries]]: with a `name` each)
     [[guard]]           name = "Clip", norm = 1.0                  one after the other: the stages around every update, in their order
     [train]             rounds = 20, local_epochs = 2, …           the arguments of `tacit.train` and `tacit.compare`
 
@@ -33,9 +37,9 @@ from .runs import made_in_python
 
 NONE = "none"
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
-TABLES = ("data", "model", "algorithm", "algorithms", "guard", "train")
+TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "aggregate", "aggregates", "adversaries", "guard", "train")
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
-OURS = ("fed", "feds", "model", "algorithm", "algorithms", "guard", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
+OURS = (*TABLES[1:-1], "fed", "feds", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,18 @@ class Job:
     file: Path = field(default=Path("job.toml"), compare=False)
     several: bool = False  # [[…]] was written: a job for `tacit compare`
     guard: tuple[Any, ...] = ()
+    pace: Any = None
+    speed: Any = None
+    aggregates: tuple[Any, ...] = ()
+    adversaries: tuple[Any, ...] = ()
 
     def dataset(self) -> Any:
         make, known = _source(self.data, str(self.file))
         return self._said(partial(make, **{k: v for k, v in self.data.items() if k in known}))
 
-    def federations(self) -> list[Any]:
-        """The data set dealt out, once for each skew."""
-        dataset, by = self.dataset(), self.data.get("by")
+    def federations(self, dataset: Any = None) -> list[Any]:
+        """The data set, read now or before, dealt out once for each skew."""
+        dataset, by = self.dataset() if dataset is None else dataset, self.data.get("by")
         given = {k: v for k, v in self.data.items() if k in _dealing(by)}
         if by is not None:
             return [self._said(partial(dataset.by, by, **given))]
@@ -69,16 +77,21 @@ class Job:
         if self.several:
             raise BadJob(f"{self.file} lists several algorithms or skews. Compare them with `tacit compare {self.file}`.")
         guard = {"guard": list(self.guard)} if self.guard else {}
+        guard |= {k: v for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}
+        guard |= {k: v for k, v in (("aggregate", self.aggregates[0] if self.aggregates else None), ("adversaries", list(self.adversaries))) if v}
         return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **guard, **self._for("train")}
 
     def compare(self) -> dict[str, Any]:
         """The arguments of `jobs.compare`, but for the federations and where it goes."""
         if self.guard:
             raise BadJob(f"{self.file}: [[guard]] is for `tacit run`; runs that are compared are not guarded. Leave it out, or run the job by itself.")
+        if self.pace is not None or self.speed is not None:
+            raise BadJob(f"{self.file}: [pace] and [speed] are for `tacit run`. Leave them out, or run the job by itself; `tacit report` draws several runs.")
         settings = self._for("compare")
         if "seed" in settings:
             settings = {**{k: v for k, v in settings.items() if k != "seed"}, "seeds": (settings["seed"],)}
-        return {"model": self.model, "algorithms": list(self.algorithms), "data_job": self.resolved()["data"], **settings}
+        rules = {k: list(v) for k, v in (("aggregates", self.aggregates), ("adversaries", self.adversaries)) if v}
+        return {"model": self.model, "algorithms": list(self.algorithms), "data_job": self.resolved()["data"], **rules, **settings}
 
     def resolved(self) -> dict[str, Any]:
         """The whole job as tables: `load` of its `dumps` is this job again."""
@@ -87,7 +100,11 @@ class Job:
         data = {**self.data, **({"skews": skews} if self.several else {"skew": skews[0]} if skews else {})}
         settings = {k: NONE if v is None else v for k, v in self.settings.items()}
         return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
-                {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}), "train": settings}
+                {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
+                **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None},
+                **({} if not self.aggregates else {"aggregates": [to_table(r) for r in self.aggregates]} if self.several else
+                   {"aggregate": to_table(self.aggregates[0])}),
+                **({"adversaries": [to_table(a) for a in self.adversaries]} if self.adversaries else {}), "train": settings}
 
     def _for(self, verb: str) -> dict[str, Any]:
         known = [*_settings(verb), *(("seed",) if verb == "compare" else ())]
@@ -157,12 +174,47 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
             raise BadJob(f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list `{one}s` for a comparison.")
     skews = [_made(t, data.SKEWS, f"{where}, {at}") for at, t in _listed(where, "data.skew", raw.get("skew"), raw.get("skews"))]
     listed = _listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", USUAL["algorithm"])]
-    several = "algorithms" in tables or "skews" in raw
+    several = "algorithms" in tables or "aggregates" in tables or "skews" in raw
     values = _data(raw, skews, file)
     model = _made(tables.get("model", USUAL["model"]), models.ALL, f"{where}, model")
     chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
-    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where))
+    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where), paced(tables, where), speeded(tables, where),
+               _aggregates(tables, where), _adversaries(tables.get("adversaries"), where))
+
+
+def _aggregates(tables: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+    """[aggregate] or [[aggregates]], made."""
+    from . import aggregate
+
+    listed = _listed(where, "aggregate", tables.get("aggregate"), tables.get("aggregates"))
+    return tuple(_made(t, aggregate.ALL, f"{where}, {at}") for at, t in listed)
+
+
+def _adversaries(given: Any, where: str) -> tuple[Any, ...]:
+    """[adversaries] with shares by attack, or [[adversaries]] with a name and parameters each."""
+    from .audit import poisoning
+
+    if isinstance(given, list):
+        return tuple(_made(t, {k.__name__: k for k in poisoning.ALL.values()}, f"{where}, adversaries[{i}]") for i, t in enumerate(given))
+    try:
+        return poisoning.attacks(given)
+    except BadParameter as error:
+        raise BadJob(f"{where}, adversaries: {error}") from None
+
+
+def paced(tables: Mapping[str, Any], where: str) -> Any:
+    """[pace], made; None where there is none."""
+    from . import pace
+
+    return _made(tables["pace"], pace.ALL, f"{where}, pace") if "pace" in tables else None
+
+
+def speeded(tables: Mapping[str, Any], where: str) -> Any:
+    """[speed], made; None where there is none."""
+    from . import speeds
+
+    return _made(tables["speed"], speeds.ALL, f"{where}, speed") if "speed" in tables else None
 
 
 def _guard(listed: Any, where: str) -> tuple[Any, ...]:
@@ -191,16 +243,16 @@ def _change(tables: dict[str, Any], change: str) -> None:
     """Lay "train.rounds=5" over the tables; the value is TOML, or else text."""
     path, equals, text = change.partition("=")
     *outer, last = keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm")):
+    if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm", "pace", "speed")):
         raise BadJob(f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or algorithm.solver.momentum=0.9, "
-                     "or as model=NAME or algorithm=NAME.")
+                     "or as model=NAME, algorithm=NAME, pace=NAME or speed=NAME.")
     here: Any = tables
     try:
         for key in outer:
             if isinstance(here, list):
                 here = here[int(key)]
                 continue
-            if key in (*USUAL, "skew", "schedule") and isinstance(here.get(key), str):  # a name alone, which may have parameters now
+            if key in (*USUAL, "skew", "schedule", "pace", "speed", "staleness") and isinstance(here.get(key), str):  # a name alone, which may have parameters now
                 here[key] = {"name": here[key]}
             here = here.setdefault(key, {"name": USUAL[key]} if key in USUAL else {})
         here[int(last) if isinstance(here, list) else last] = value_of(text)

@@ -168,7 +168,7 @@ def test_an_update_that_is_not_finite_is_left_out(name, poison):
 def test_too_few_for_the_liars_feared():
     with pytest.raises(BadParameter, match=r"Krum: 1 of 4 parties in a round may lie .* needs at least 5 parties"):
         apply(aggregate.Krum(byzantine=0.25), np.eye(4))
-    with pytest.raises(BadParameter, match="Bulyan: 2 of 10 .* at least 11 parties"):
+    with pytest.raises(BadParameter, match=r"Bulyan: 2 of 10 .* at least 11 parties"):
         apply(aggregate.Bulyan(byzantine=0.2), np.eye(10))
 
 

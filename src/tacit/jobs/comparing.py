@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..audit.poisoning import attacks, name_of
 from ..data.federation import Federation, Holdings
 from ..errors import BadData, BadParameter, BadRun
 from ..numbers import mean_error
@@ -19,7 +20,7 @@ from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, finite, write_whole
 from ..runtimes.cohort import stackable
-from .plan import Plan, as_algorithm, make_plan
+from .plan import Plan, as_algorithm, as_rule, make_plan
 from .simulated import plain
 from .training import train_side_by_side
 
@@ -27,13 +28,14 @@ from .training import train_side_by_side
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
             per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
             device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
-            out: str | Path | None = None, landscape: bool = False, data_job: dict[str, Any] | None = None,
-            watch: Callable[[Event], None] | None = None) -> Comparison:
+            aggregates: Sequence[Any] | None = None, adversaries: Any = None, out: str | Path | None = None, landscape: bool = False,
+            data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Comparison:
     """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
 
     Whatever shares a model and an algorithm runs as one stack, and each row comes out as if it had run alone. The baselines take as many
     passes over the data as a party does (`rounds` × `local_epochs`), with the learning rate and the local solver of `baseline`: an algorithm,
     by default the first of the list whose clients walk. Tune them as carefully as the rest: distances are measured from them.
+    `aggregates` are rules in the mean's place, a row each; `adversaries`, such as {"sign_flip": 0.2}, are attacks, a column each beside the one without.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
     """
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
@@ -58,13 +60,20 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
         raise BadRun(f"{directory} already holds a comparison, or the beginning of one. Give another directory.")
     common = dict(model=model, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size,
                   device=device, precision=precision, engine=engine, evaluate_every=evaluate_every, landscape=landscape)
-    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, **common)  # type: ignore[arg-type]
-             for (fed, skew) in zip(federations, _names(federations)) for a, label in zip(algorithms, _labels(algorithms)) for s in seed_list]
+    rules = [as_rule(None)] if aggregates is None else [as_rule(r) for r in _listed("aggregates", aggregates, "a list of rules such as [aggregate.Median()]")]
+    lies = (None, *attacks(adversaries))
+    columns = [(fed, lie, _column(skew, lie, len(federations) > 1, len(lies) > 1)) for fed, skew in zip(federations, _names(federations)) for lie in lies]
+    rows = [(a, rule, _row(name, word, len(algorithms) > 1, aggregates is not None)) for a, name in zip(algorithms, _labels(algorithms, "algorithm"))
+            for rule, word in zip(rules, _labels(rules, "rule"))]
+    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, aggregate=rule, adversaries=lie, **common)  # type: ignore[arg-type]
+             for fed, lie, skew in columns for a, rule, label in rows for s in seed_list]
+    honest = {skew: fed for fed, _, skew in columns}
     if match:
         wanted = {p.label: p.effective_update for p in reversed(plans)}  # each algorithm's own, on the first federation
         plans = [_matched(p, wanted[p.label]) for p in plans]
     base: Any = plain(as_algorithm(baseline) if baseline is not None else next((a for a in algorithms if a.walks), algorithms[0]))
-    baselines = [b for p in plans if p.label == plans[0].label for b in (_central(p, base), *_alone(p, base))]
+    clean = [dataclasses.replace(p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None) for p in plans if p.label == plans[0].label]
+    baselines = [b for p in clean for b in (_central(p, base), *_alone(p, base))]
     results = _all([*plans, *baselines], directory, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
     summary = _summarise([*plans, *baselines], results, directory)
@@ -103,7 +112,8 @@ def _all(plans: list[Plan], directory: Path | None, data_job: Any, watch: Any) -
 def _shape(p: Plan) -> Any:
     """What runs must share to be stacked: the model, the length, the batches."""
     rows = p.fed.rows.x
-    return (id(p.model) if not isinstance(p.model, str) else p.model, tuple(rows.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps)
+    return (id(p.model) if not isinstance(p.model, str) else p.model, tuple(rows.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps,
+            repr(p.aggregate))
 
 
 def _folder(i: int, p: Plan) -> str:
@@ -122,8 +132,20 @@ def _names(feds: list[Federation]) -> list[str]:
     return names
 
 
-def _labels(algorithms: Sequence[Any]) -> list[str]:
-    """An algorithm's name; where it stands twice, with what differs: FedProx(mu=0.1)."""
+def _column(skew: str, attack: Any, feds: bool, lies: bool) -> str:
+    """A column's name: the skew, the attack, or both where there are several of both."""
+    if not lies:
+        return skew
+    lie = "no attack" if attack is None else f"{name_of(attack)} {attack.share:.0%}"
+    return f"{skew}, {lie}" if feds else lie
+
+
+def _row(algorithm: str, rule: str, algorithms: bool, rules: bool) -> str:
+    return algorithm if not rules else f"{algorithm}, {rule}" if algorithms else rule
+
+
+def _labels(algorithms: Sequence[Any], what: str) -> list[str]:
+    """An algorithm's (or a rule's) name; where it stands twice, with what differs: FedProx(mu=0.1)."""
     names = [type(a).__name__ for a in algorithms]
     labels = []
     for name, a in zip(names, algorithms):
@@ -131,7 +153,7 @@ def _labels(algorithms: Sequence[Any]) -> list[str]:
         differ = [f"{f.name}={getattr(a, f.name)!r}" for f in dataclasses.fields(a) if any(getattr(a, f.name) != getattr(b, f.name) for b in twins)]
         labels.append(f"{name}({', '.join(differ)})" if differ else name)
     if len(set(labels)) < len(labels):
-        raise BadParameter(f"compare: the same algorithm stands twice: {', '.join(labels)}. Leave one out, or give them different parameters.")
+        raise BadParameter(f"compare: the same {what} stands twice: {', '.join(labels)}. Leave one out, or give them different parameters.")
     return labels
 
 

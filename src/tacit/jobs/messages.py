@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import evaluation
-from ..aggregate.mean import Mean, combine
+from ..aggregate.mean import combine
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State
 from ..data.federation import Federation
@@ -26,8 +26,8 @@ from ..runtimes.inprocess import InProcess
 from ..task import Task
 from .guarding import chosen, fit, reveals
 from .hiding import hidden_sum
-from .plan import Plan
-from .simulated import Simulated, wire_bytes
+from .plan import Plan, seconds_of
+from .simulated import Simulated, fitted, wire_bytes
 
 SERVER = "server"
 
@@ -48,6 +48,9 @@ class Parties:
         self.here: dict[str, Party] = {}
         self.dropped: dict[str, str] = {}  # of the round at hand: {party: why it was left out}
         self.note: Callable[[str], None] = lambda text: None
+        self.seconds = seconds_of(p)
+        self.clock = 0.0  # what the virtual clock shows, where there is a speed
+        self.told: list[dict[str, Any]] = [{}]  # what the round's event says besides
         at = saved[0]
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
         self.guard = fit(p, task, starts[0])
@@ -95,6 +98,9 @@ class Parties:
 
         def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed) -> None:
             took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
+            if self.seconds is not None:
+                self.clock = self.here[SERVER].clock.now()
+                self.told = [{"clock": self.clock}]
             down, counted = self.down(r), float(len(took_part))
             there = {k: v.to(self.task.x.device) for k, v in down.items()}
             if isinstance(ups, protocol.Summed):
@@ -103,7 +109,7 @@ class Parties:
                 mean = self.guard.back(ups.total, counted, there, r)
             else:
                 self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
-                mean = ({k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), Mean()).items()} if self.guard is None
+                mean = ({k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), fitted(p, self.task)).items()} if self.guard is None
                         else self.guard.take(ups, there, r))
             if self.guard is not None and self.guard.noise is not None:
                 counted = self.guard.expected
@@ -127,7 +133,7 @@ class Parties:
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.down, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   hidden=self.hidden, **network)
+                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, **network)
 
         self.perform(start)
 
@@ -143,19 +149,33 @@ class Parties:
 
             return begin
 
-        def client(k: int, name: str) -> Any:
+        def member(k: int, name: str) -> Member:
             fed = p.fed.party(k)
             task = self.task.on(*(t.to(device) for t in fed.at(0)))
-            mine = Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard)
+            return Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard)
 
-            def local(r: int, down: State) -> tuple[float, State]:
-                weight, vectors, self.kept[name] = mine.local(r, down, self.kept[name])
-                return weight, vectors
+        clients = {name: program(name, self.client(k, member(k, name))) for k, name in enumerate(p.fed.parties)}
+        InProcess(seed=p.seed, start=self.clock).run_sync({SERVER: program(SERVER, server), **clients})
 
-            return lambda me: protocol.client(me, local, mine.test, boss=SERVER, hidden=lambda: self.hidden)
+    def client(self, k: int, mine: Member) -> Callable[[Party], Any]:
+        """The program of party k, in this process."""
+        before: dict[int, State] = {}  # a round that is tried again starts from what was kept before it
 
-        clients = {name: program(name, client(k, name)) for k, name in enumerate(p.fed.parties)}
-        InProcess(seed=p.seed).run_sync({SERVER: program(SERVER, server), **clients})
+        def local(r: int, down: State) -> tuple[float, State]:
+            start = before.get(r, self.kept[mine.name])
+            before.clear()
+            before[r] = start
+            weight, vectors, self.kept[mine.name] = mine.local(r, down, start)
+            return weight, vectors
+
+        def start(me: Party) -> Any:
+            async def takes(r: int) -> None:
+                if self.seconds is not None:
+                    await me.clock.sleep(float(self.seconds(np.array([k]), np.array([r]))[0]))
+
+            return protocol.client(me, local, mine.test, boss=SERVER, hidden=lambda: self.hidden, takes=takes)
+
+        return start
 
     def _sent_up(self) -> int:
         """Bytes of all the messages of a hidden sum that reached the server in this round."""
@@ -178,7 +198,11 @@ class Parties:
         return {**{f"server.{k}": v for k, v in self.server.items()}, **{k: v.clone() for k, v in kept.items()}, **guarded}
 
     def beside(self) -> dict[str, Any]:
-        return {"ledger": self.ledger(0, []).to_dict()}
+        return {"ledger": self.ledger(0, []).to_dict(), **({} if self.seconds is None else {"clock": self.clock})}
+
+    def proceed(self, beside: dict[str, Any]) -> None:
+        """Go on from what was saved beside the state."""
+        self.clock = beside.get("clock", 0.0)
 
     def landscape(self, i: int) -> dict[str, Any]:
         start = {k: v for k, v in self.server.items() if k in ("w", "buffers")}
@@ -198,7 +222,7 @@ class Parties:
         place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
         last = len(order) + len(place)
         for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
-            told = reveals(self.guard) if self.guard is not None and s.kind == protocol.Upload.kind else s.reveals
+            told = reveals(self.guard) if self.guard is not None and s.kind in (protocol.Upload.kind, "Answer") else s.reveals
             ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
@@ -212,17 +236,18 @@ class Member:
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
-    def local(self, r: int, down: State, mine: State) -> tuple[float, State, State]:
-        """(weight, what is sent, what is kept) of round r."""
+    def local(self, r: int, down: State, mine: State, work: int | None = None) -> tuple[float, State, State]:
+        """(weight, what is sent, what is kept) of round r. `work` counts instead of the round where training does not go by rounds."""
+        number = r if work is None else work
         (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(device), y.to(device)
         size = np.array([int(self.fed.train.sizes[0])])
-        batches = plan(self.seed, r, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps).of(0)
+        batches = plan(self.seed, number, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps).of(0)
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
         with torch.no_grad():
             upload, kept = self.algorithm.local(self.task, {k: v.to(device) for k, v in down.items()}, mine, batches)
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
-        return (float(upload.weight), vectors, kept) if self.guard is None else self.guard.give(self.name, r, float(upload.weight), vectors, down, mine | kept)
+        return (float(upload.weight), vectors, kept) if self.guard is None else self.guard.give(self.name, number, float(upload.weight), vectors, down, mine | kept)
 
     def test(self, r: int, down: State) -> State:
         rows = self.fed.at(r + 1)

@@ -9,11 +9,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import algorithms, models
+from .. import aggregate as rules
+from .. import algorithms, models, speeds
+from .. import pace as paces
+from ..aggregate import Mean
+from ..algorithms.plan import count_steps, identify
 from ..algorithms.types import Algorithm
+from ..audit.poisoning import Adversaries, attacks
 from ..data.federation import Federation
 from ..errors import BadData, BadParameter
-from ..guard import Noise, Stage, as_stages
+from ..guard import Noise, Stage, as_stages, must_see_each
 from ..parameters import bad, check, nearest, to_table
 from ..runtimes.cohort import Run
 from ..task import Task
@@ -48,12 +53,17 @@ class Plan:
     guard: tuple[Stage, ...] = ()
     sampling: str = "fixed"
     secret_seed: int | None = None  # for tests only
+    pace: Any = None  # None: synchronous rounds
+    speed: Any = None  # None: no virtual clock
+    aggregate: Any = Mean()
+    adversaries: Adversaries | None = None
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
         return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members,
-                   None if not self.guard and self.sampling == "fixed" else lambda number: guarding.chosen(self, number))
+                   None if not self.guard and self.sampling == "fixed" else lambda number: guarding.chosen(self, number),
+                   None if self.adversaries is None else self.adversaries.updates)
 
     @property
     def talks(self) -> bool:
@@ -88,7 +98,10 @@ class Plan:
                  "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None,
                  "sampling": None if self.sampling == "fixed" else self.sampling, "secret_seed": self.secret_seed}
         return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None},
-                **({"guard": [to_table(s) for s in self.guard]} if self.guard else {})}
+                **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
+                **({"aggregate": to_table(self.aggregate)} if self.aggregate != Mean() else {}),
+                **({"adversaries": [to_table(a) for a in self.adversaries.attacks]} if self.adversaries else {}),
+                **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}}
 
 
 def _whole(name: str, value: Any, least: int, most: int | None = None, none: str = "") -> Any:
@@ -119,10 +132,26 @@ def as_algorithm(algorithm: Any) -> Algorithm:
     return check(algorithm)
 
 
+def as_rule(rule: Any) -> Any:
+    """An aggregation rule, or the name of one, with every parameter checked."""
+    if rule is None:
+        return Mean()
+    if isinstance(rule, str):
+        by_lower = {name.lower(): name for name in rules.ALL}
+        if rule.lower() not in by_lower:
+            raise bad("train", "aggregate", rule, "one of " + ", ".join(rules.ALL), nearest(rule, list(rules.ALL)))
+        rule = rules.ALL[by_lower[rule.lower()]]()
+    if not dataclasses.is_dataclass(rule) or isinstance(rule, type) or not rules.RULE.fits(rule):
+        raise bad("train", "aggregate", rule, "an aggregation rule such as aggregate.Median()")
+    return check(rule)
+
+
 def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
               device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
-              landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, label: str = "", skew: str = "") -> Plan:
+              landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None,
+              aggregate: Any = None, adversaries: Any = None, label: str = "",
+              skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
         hint = "A Dataset becomes one by .split(10) or .by(column)." if hasattr(fed, "split") else ""
@@ -150,7 +179,16 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     runtime, through = _runtime(runtime)
     if runtime != "cohort" and "server" in fed.parties:
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
-    stages = as_stages(guard)
+    stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
+    must_see_each(stages, rule)
+    if (stages or pace is not None) and rule != Mean():
+        what = "guard: its stages work" if stages else f"pace: {type(pace).__name__} works"
+        raise BadParameter(f"{what} on a sum of updates, and {type(rule).__name__} makes something else of them. Aggregate with Mean, or leave it out.")
+    if lies and (stages or pace is not None or runtime != "cohort"):
+        raise BadParameter("adversaries: liars are simulated in the synchronous rounds of the cohort runtime, before any guard, whose stages a liar would "
+                           "not apply. Leave out guard and pace, and use runtime='cohort'.")
+    liars = Adversaries.among(fed, lies, _whole("seed", seed, 0, 2**63 - 1)) if lies else None
+    fed = fed if liars is None else liars.rows(fed)
     per_round = _whole("per_round", per_round, 1, k, "everyone") or k
     _one_of("sampling", sampling, ("fixed", "poisson"))
     really = "everyone" if per_round == k else sampling
@@ -163,12 +201,67 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                      "fixed": "a fixed number of clients is drawn without replacement"}
             raise BadParameter(f"guard: Noise assumes that {words[noise.sampling]}, and in this run {words[really]}; its ε would be of another run. Set "
                                "train's sampling and per_round to what you assume, or leave Noise's sampling out.")
+    pace, speed = _pace(pace, algorithm, stages, per_round, k, sampling), _speed(speed, k, runtime)
+    if pace is not None and speed is None and through is None:
+        speed = speeds.Constant()  # a simulation needs a clock
+    name = type(algorithm).__name__ if pace is None else f"{type(algorithm).__name__}, {type(pace).__name__}"
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), per_round, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
                 _whole("seed", seed, 0, 2**63 - 1), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")),
-                runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or type(algorithm).__name__,
+                runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
-                secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), through=through)
+                secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
+                aggregate=rule, adversaries=liars)
+
+
+def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: int, parties: int, sampling: str) -> Any:
+    """An asynchronous pace, checked; and that everything else can go with it."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given in paces.ALL:
+        given = paces.ALL[given]()
+    if type(given) not in paces.ALL.values():
+        raise bad("train", "pace", given, "one of pace.FedBuff(…), pace.FedAsync(…), pace.SAFA(…), or None (synchronous rounds)")
+    name, other = type(given).__name__, type(algorithm).__name__
+    if algorithm.client_state(torch.zeros(1)):
+        raise BadParameter(f"train: the clients of {other} keep state that the server's counts on being as old as its own, and with {name} it is not. Use an "
+                           "algorithm without client state, such as FedAvg or FedProx, or no pace.")
+    if not algorithm.scales:
+        raise BadParameter(f"train: {name} counts old updates for less, and an update of {other} cannot be scaled. Use FedAvg or FedProx, or no pace.")
+    if sampling != "fixed":
+        raise bad("train", "sampling", sampling, f"'fixed' with {name}, which asks whoever is free")
+    if isinstance(given, paces.SAFA) and per_round != parties:
+        raise bad("train", "per_round", per_round, "left out with SAFA, in which every party trains", "Set its fraction instead.")
+    for s in stages:
+        why = ("needs to know how many take part in a round and who may be in it twice, and a fast party is as often in a buffer as it likes"
+               if isinstance(s, Noise) else "agrees on masks or keys among the parties of one round, and here there is none" if s.hides else
+               "takes an update of an earlier round again" if s.skips else
+               "follows how many updates of a round are shortened" if getattr(s, "quantile", None) is not None else
+               "keeps at the client what it left out, for the next round" if getattr(s, "feedback", False) else "")
+        if why:
+            raise BadParameter(f"guard: {type(s).__name__} {why}, so it does not go with {name}. Leave one of the two out; Clip and Quantize go with it.")
+    return check(given)
+
+
+def _speed(given: Any, parties: int, runtime: str) -> Any:
+    if given is None:
+        return None
+    if type(given) not in speeds.ALL.values():
+        raise bad("train", "speed", given, "one of " + ", ".join(f"speeds.{name}(…)" for name in speeds.ALL) + ", or None")
+    if runtime not in ("cohort", "inprocess"):
+        raise bad("train", "speed", given, "None where parties are processes: they take the time they take")
+    check(given)
+    if isinstance(given, speeds.Given) and len(given.seconds) != parties:
+        raise bad("train", "speed", given, f"of {parties} numbers, one for each party")
+    return given
+
+
+def seconds_of(p: Plan) -> speeds.Seconds | None:
+    """How long each party's pieces of work take, by the plan's speed."""
+    if p.speed is None:
+        return None
+    steps = count_steps(p.fed.train.sizes.numpy(), np.array(p.local_epochs), p.batch_size, p.local_steps)
+    return speeds.seconds(p.speed, p.seed, identify(p.fed.parties), steps)
 
 
 def _runtime(given: Any) -> tuple[str, Any]:

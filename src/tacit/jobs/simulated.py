@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from ..runs import Event
 from ..runtimes.cohort import Cohort
 from ..task import Task
 from .guarding import fit, reveals
-from .plan import Plan
+from .plan import Plan, seconds_of
 
 
 class Simulated:
@@ -28,13 +29,16 @@ class Simulated:
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         self.plans = plans
         self.guards = [guard for p, start in zip(plans, starts) if (guard := fit(p, task, start)) is not None]
-        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards)
+        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards, rule=fitted(plans[0], task))
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         if all(s is not None for s in saved):
             self.cohort.load([s for s in saved if s is not None])
         self.task, self.notes = self.cohort.task, self.cohort.notes
         self.name = f"cohort, clients {'stacked' if self.cohort.engine == 'stack' else 'one by one'}"
         self._wire: tuple[State, State] | None = None
+        self.seconds = [seconds_of(p) for p in plans]
+        self.clocks = [0.0] * len(plans)  # what the virtual clock of each shows, where there is a speed
+        self.told: list[dict[str, Any]] = [{} for _ in plans]  # what a round's event says besides
 
     @property
     def w(self) -> Tensor:
@@ -50,21 +54,34 @@ class Simulated:
         for r in rounds:
             self.begin(r)
             chosen = self.cohort.round(r)
+            for i, (takes, who) in enumerate(zip(self.seconds, chosen)):
+                if takes is not None:  # a synchronous round takes as long as its slowest party
+                    self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
+                    self.told[i] = {"clock": self.clocks[i]}
             after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         tests = [p.fed.test_at(r) for p in self.plans]
         parties = {id(p.fed): evaluation.of_parties(p.fed, p.fed.at(r)) for p in self.plans}  # once for the runs that share a federation
         held = [parties[id(p.fed)] for p in self.plans]
-        return evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans],
-                                   stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda")
+        found = evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans],
+                                    stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda")
+        for i, p in enumerate(self.plans):
+            if p.adversaries is not None and (wanted := p.adversaries.wanted(tests[i])) is not None:
+                answers = self.task.predict(self.w[i], wanted.x.to(self.w.device), None if self.buffers is None else self.buffers[i]).argmax(-1).cpu()
+                found[i]["attack_success"] = float((answers == wanted.y).double().mean())
+        return found
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
 
     def beside(self) -> dict[str, Any]:
         """What is saved with the state; the ledger follows from the rounds."""
-        return {}
+        return {} if self.seconds[0] is None else {"clock": self.clocks[0]}  # runs side by side are not resumed
+
+    def proceed(self, beside: dict[str, Any]) -> None:
+        """Go on from what was saved beside the state."""
+        self.clocks = [beside.get("clock", 0.0)]
 
     def bytes(self, r: int) -> tuple[int, int]:
         """Bytes of one Down and of one Upload of round r, as they would be on the wire."""
@@ -111,6 +128,12 @@ class Simulated:
         ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger
+
+
+def fitted(p: Plan, task: Task) -> Any:
+    """The run's aggregation rule; one that goes layer by layer is told the layers."""
+    fit = getattr(p.aggregate, "fitted", None)
+    return p.aggregate if fit is None else fit(tuple(s.stop - s.start for s in task.parameters))
 
 
 def plain(algorithm: Any) -> Algorithm:

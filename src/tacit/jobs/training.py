@@ -23,7 +23,7 @@ from ..parties.ledger import Ledger
 from ..parties.secret import NOT_PRIVATE
 from ..results import Result
 from ..runs import START_ANEW, Event, Journal, free
-from . import guarding
+from . import guarding, paced
 from .plan import Plan, make_plan, make_task
 from .simulated import Simulated
 
@@ -33,7 +33,8 @@ EACH = 1000  # with more parties than this, each one's accuracy is kept after th
 def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
           precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
-          secret_seed: int | None = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
+          secret_seed: int | None = None, pace: Any = None, speed: Any = None, aggregate: Any = None, adversaries: Any = None,
+          out: str | Path | None = None, resume: bool = False, landscape: bool = False,
           data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
@@ -44,10 +45,18 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     `guard` is a list of stages around every update, such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]. `sampling="poisson"` lets each
     client take part with probability per_round/parties instead of drawing per_round of them. `secret_seed` makes secrets replayable, for
     tests only; the result is stamped NOT PRIVATE.
+
+    `pace` is how the server goes on without waiting for the slowest: pace.FedBuff(…), pace.FedAsync(…) or pace.SAFA(…). Then a round is a new version
+    of the model, and `per_round` is how many parties are at work at a time. `speed`, such as speeds.Lognormal(…), says how long local work takes in a
+    simulation; with it, synchronous or not, every round has the time on a virtual clock.
+
+    `aggregate` is how the server makes one update of many: aggregate.Median() and the like, instead of the mean. `adversaries` lets a share of the
+    parties lie in a simulation: {"sign_flip": 0.2}, or a list of attacks from tacit.audit.
     """
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
                      batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
-                     landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed)
+                     landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed, pace=pace, speed=speed, aggregate=aggregate,
+                     adversaries=adversaries)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and out is None:
@@ -77,6 +86,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         if p.seed not in made:
             made[p.seed] = make_task(p).initial()
     starts = [made[p.seed] for p in plans]
+    if first.pace is not None:
+        paced.agree(first, task, starts[0])
     saved: list[dict[str, Any] | None] = [None] * len(plans)
     beside: Any = None
     if resume:
@@ -95,6 +106,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     begun = beside["round"] if beside else 0
     finished = any(e["kind"] == "end" for e in journals[0].events)
     trainer: Any = _trainer(first)(task, starts, plans, saved)
+    if beside:
+        trainer.proceed(beside)
     if beside and "ledger" in beside:
         trainer.earlier = Ledger.from_dict(beside["ledger"])
         trainer.run_id = beside.get("run", "")
@@ -133,9 +146,11 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             heard = len(p.fed) if p.talks and due(r) else 0  # parties that tested the model
             left_out = getattr(trainer, "dropped", None)  # parties a round over a network went on without
             without = {"dropped": dict(left_out)} if left_out else {}
-            journals[i].event("round", round=r, **tests[i], **without, **shown, sampled=n if p.talks else 0, tested=heard,
+            told = dict(trainer.told[i])
+            asked = told.pop("asked", n)  # without rounds, parties may be asked now and answer for a later version
+            journals[i].event("round", round=r, **tests[i], **without, **shown, **told, sampled=n if p.talks else 0, tested=heard,
                               bytes_up=up * (n - shown.get("skipped", 0)) * p.talks,
-                              bytes_down=down * n * p.talks, seconds=seconds)
+                              bytes_down=down * asked * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
             if r:
@@ -203,17 +218,19 @@ def _numbers(p: Plan) -> Iterator[None]:
 
 def _trainer(p: Plan) -> Any:
     if p.runtime == "cohort":
-        return Simulated
+        return Simulated if p.pace is None else paced.PacedSimulation
     if p.runtime == "inprocess":
         from .messages import Parties  # needs msgpack, which a bare GPU machine may lack
+        from .pacing import PacedParties
 
-        return Parties
+        return Parties if p.pace is None else PacedParties
     from ..runtimes.processes import need_net
 
     need_net("training across processes")
     from .networked import Networked
+    from .pacing import PacedNetworked
 
-    return Networked
+    return Networked if p.pace is None else PacedNetworked
 
 
 def _diverged(journal: Journal, p: Plan, r: int) -> None:

@@ -43,13 +43,14 @@ class Run:
     local_steps: int | None = None
     members: np.ndarray | None = None
     choose: Callable[[int], np.ndarray] | None = None  # who takes part, where (seed, round) may not tell
+    corrupt: Callable[[int, np.ndarray, State, State], State] | None = None  # (round, who, their vectors, down) → what liars among them send
 
 
 class Cohort:
     """R runs side by side. `round(r)` takes each of them one round further."""
 
     def __init__(self, task: Task, starts: list[State], runs: list[Run], engine: str = "auto", memory: float | None = None,
-                 guards: list[Guard] | None = None):
+                 guards: list[Guard] | None = None, rule: Any = None):
         self.runs, self.device = runs, task.x.device
         self.guards = guards or []  # one for each run, or none at all
         self.guarded = [Kept(len(r.fed)) for r in runs]  # what clients keep for their guard
@@ -65,7 +66,7 @@ class Cohort:
         self.kept = [Kept(len(r.fed)) for r in runs]
         keep = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(len(r.fed) for r in runs)
         self.ids = [identify(r.fed.parties) for r in runs]
-        self.rule = Mean()
+        self.rule = Mean() if rule is None else rule
         self.notes: list[str] = []
         self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
         if keep > 2e9:
@@ -91,17 +92,35 @@ class Cohort:
         if not len(who) and not any(guard.noise for guard in self.guards):
             return chosen  # Poisson sampling may choose nobody; under noise that must not show, so there the round goes on
         uploads = self._uploads(number, run_of, who, sizes) if len(who) else iter(())
+        if any(run.corrupt is not None for run in self.runs) and len(who):
+            uploads = self._corrupted(number, run_of, who, uploads)
         mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(run_of, uploads)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
         if self.buffers is not None:
             self.buffers = mean.pop("buffers")
         counted = [guard.expected if guard.noise else len(c) for guard, c in zip(self.guards, chosen)] or [len(c) for c in chosen]
-        fraction = self._there(torch.tensor([n / len(r.fed if r.members is None else r.members) for r, n in zip(self.runs, counted)]))
+        self.move(mean, [n / len(r.fed if r.members is None else r.members) for r, n in zip(self.runs, counted)])
+        return chosen
+
+    def move(self, mean: State, fraction: list[float]) -> None:
+        """The server's step from the mean of what came, [R, …] each."""
         before = self.w
-        self.w, self.state = self._merge(mean, fraction)
+        self.w, self.state = self._merge(mean, self._there(torch.tensor(fraction)))
         for i, guard in enumerate(self.guards):
             guard.moved(before[i], self.w[i])
-        return chosen
+
+    def _corrupted(self, number: int, run_of: np.ndarray, who: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> Iterator[Any]:
+        """The same uploads after liars have met over them: all at once, because they look at each other's."""
+        weights, vectors, rows = zip(*uploads)
+        at, sent, down = np.concatenate(rows), {k: torch.cat([v[k] for v in vectors]) for k in vectors[0]}, self.down(float(number))
+        for i, run in enumerate(self.runs):
+            if run.corrupt is not None:
+                here = np.flatnonzero(run_of[at] == i)
+                there = torch.from_numpy(here).to(self.device)
+                lies = run.corrupt(number, who[at[here]], {k: v[there] for k, v in sent.items()}, {k: v[i] for k, v in down.items()})
+                for k, v in lies.items():
+                    sent[k][there] = v
+        yield torch.cat(weights), sent, at
 
     def _mean(self, run_of: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
         """The weighted mean of each run's uploads, [R, …] each."""
@@ -151,7 +170,17 @@ class Cohort:
 
     # clients ---------------------------------------------------------------------------------------------------------------
 
-    def _uploads(self, number: int, run_of: np.ndarray, who: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[Tensor, State, np.ndarray]]:
+    def answers(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> Iterator[tuple[int, float, State]]:
+        """What each of these clients sends from one older model, as (place in `who`, weight, vectors): for training that does not go by rounds. `works`
+        are their own counts of work, which stand for the round in their plans."""
+        self._bind(number + 1)
+        sizes = self.runs[0].fed.train.sizes.numpy()[who]
+        for weights, vectors, rows in self._uploads(number, np.zeros(len(who), dtype=np.int64), who, sizes, works, {k: v[None] for k, v in down.items()}):
+            for s, row in enumerate(rows):
+                yield int(row), float(weights[s]), {k: v[s] for k, v in vectors.items()}
+
+    def _uploads(self, number: int, run_of: np.ndarray, who: np.ndarray, sizes: np.ndarray, works: np.ndarray | None = None,
+                 down: State | None = None) -> Iterator[tuple[Tensor, State, np.ndarray]]:
         """(weights [S], vectors [S, …], which rows of `who`) for one chunk of clients after the other."""
         first = self.runs[0]
         epochs = np.concatenate([r.local_epochs[who[run_of == i]] for i, r in enumerate(self.runs)])
@@ -159,14 +188,15 @@ class Cohort:
         ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
         order = np.argsort(-steps, kind="stable")  # longest first, so that finished clients are at the end of the stack
-        down = self.down(float(number))
+        sent = self.down(float(number)) if down is None else down
+        works = np.full(len(who), number) if works is None else works
 
         def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
-            plans = plan(seeds[rows], number, ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
+            plans = plan(seeds[rows], works[rows], ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
             index = self._global_rows(plans.index, run_of[rows], who[rows])
             plans = Plans(self._there(index), self._there(plans.live), self._there(plans.key), self._there(plans.size), plans.steps)
             with torch.no_grad():
-                return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], down, mine)
+                return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], sent, mine)
 
         for rows, (weights, vectors, after) in self._side_by_side(play, np.array_split(order, -(-len(order) // self._chunk(sizes, steps))), run_of, who):
             for i in np.unique(run_of[rows]) if after else ():
