@@ -37,6 +37,7 @@ def test_of_all_orders_of_five_stages_one_is_right():
     ([Lazy(), Clip(1.0), Noise(multiplier=1.0)], "and its silence would show who changed little, so it does not go with Noise."),
     ([Lazy(), Sparsify(top_k=0.1)], "and both would keep what was not sent, so it does not go with Sparsify."),
     ([Lazy(), Quantize(bits=8)], "Use Quantize(stochastic=False), and Clip without a quantile."),
+    ([Clip(1.0), Noise(multiplier=1.0, distribution="skellam")], "Noise: distribution is 'skellam' and placement is 'central'; it is for noise that many"),
     ([Clip(1.0), Noise()], "Noise: neither multiplier nor epsilon is given."),
     ([Clip(-1.0)], "Clip: norm is -1.0; it must be a number above 0."),
     ([Clip(1.0, per="layer", quantile=0.5)], "Clip: quantile and per='layer' are both given"),

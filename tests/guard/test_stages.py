@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 
 from tacit import guard as room
 from tacit.errors import BadParameter, ProtocolError
@@ -153,6 +154,26 @@ def test_the_mean_carries_the_noise_its_placement_says(placement, width, bits):
     assert abs(float(mean.mean())) < 5 * width * rounded / math.sqrt(20_000)
 
 
+def test_skellam_noise_of_many_clients_is_skellam_noise_of_the_sum():
+    """8 clients of which 5 must suffice, on a coarse grid. χ² of 20,000 numbers fails a right one once in 10⁶ seeds."""
+    guard = fitted([Clip(1.0), Noise(multiplier=0.25, placement="distributed", distribution="skellam"), Quantize(bits=13, stochastic=False),
+                    SecAgg(threshold=0.6)], d=20_000)
+    _, rows = through(guard, torch.zeros(8, 20_000))
+    form = guard.leaves()
+    own = form.own_noise * form.bound / form.step
+    assert own < 40
+    variance = 8 * math.ceil(own**2 * 1024) / 1024
+    total = rows.sum(0).numpy()
+    reach = math.ceil(10 * math.sqrt(variance))
+    expected = special.ive(np.arange(-reach, reach + 1), variance) * len(total)
+    seen = np.bincount(total + reach, minlength=2 * reach + 1)
+    many = expected >= 5
+    a, b = np.append(seen[many], len(total) - seen[many].sum()), np.append(expected[many], len(total) - expected[many].sum())
+    assert stats.chisquare(a, b).pvalue > 1e-6
+    mean, _ = through(guard, torch.zeros(8, 20_000))
+    assert float(mean.std()) == pytest.approx(0.25 * math.sqrt(8 / 5) / 8 * form.bound, rel=0.02)
+
+
 def test_a_run_without_a_seed_never_repeats_its_noise_and_one_with_a_seed_does():
     x = updates(scale=0.01)
     stages = [Clip(1.0), Noise(multiplier=1.0)]
@@ -236,7 +257,8 @@ def test_a_lazy_client_speaks_when_its_update_moves_more_than_the_model_did():
 EVERY = [[Clip(1.0)], [Clip(1.0, per="layer"), Quantize(bits=10)], [Quantize(bits=6)], [Sparsify(top_k=0.2)], [Sparsify(top_k=0.2), Quantize(bits=5)],
          [Sparsify(random_k=0.2), Clip(1.0), Noise(multiplier=0.5, placement="local")], [Clip(1.0), Noise(multiplier=0.5)], [Lazy()],
          [Clip(1.0, quantile=0.5), Noise(multiplier=0.5), Quantize(bits=20)], [Clip(1.0), Quantize(bits=24), SecAgg()],
-         [Clip(1.0), Noise(multiplier=2.0, placement="distributed"), Quantize(bits=24), SecAgg()]]
+         [Clip(1.0), Noise(multiplier=2.0, placement="distributed"), Quantize(bits=24), SecAgg()],
+         [Clip(1.0), Noise(multiplier=2.0, placement="distributed", distribution="skellam"), Quantize(bits=16), SecAgg()]]
 
 
 @pytest.mark.parametrize("stages", EVERY, ids=lambda s: "+".join(type(x).__name__ for x in s))

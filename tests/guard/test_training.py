@@ -81,6 +81,21 @@ def test_epsilon_asks_for_the_noise_that_the_whole_run_may_cost():
     spent, = train([Clip(0.5), Noise(epsilon=5.0, delta=1e-3, placement="distributed"), Quantize(bits=24), SecAgg()]).ledger.spent
     assert 4.9 < spent.epsilon <= 5.0
     assert "honest" in spent.adversary
+    spent, = train([Clip(0.5), Noise(epsilon=5.0, delta=1e-3, placement="distributed", distribution="skellam"), Quantize(bits=20), SecAgg()]).ledger.spent
+    assert 4.9 < spent.epsilon <= 5.0
+    assert spent.mechanism.startswith("Skellam noise of")
+
+
+def test_on_a_grid_too_coarse_for_the_discrete_gaussian_skellam_noise_still_has_its_price():
+    """13 bits for the sum of 6 clients of 650 numbers: a client's own noise is less than two units wide."""
+    stages = [Clip(0.5), Noise(multiplier=0.005, placement="distributed"), Quantize(bits=13), SecAgg()]
+    with pytest.raises(BadParameter, match=r"below 2 its guarantee does not hold\. Give Quantize more bits, or Noise a larger multiplier"):
+        train(stages)
+    coarse = train([Clip(0.5), Noise(multiplier=0.005, placement="distributed", distribution="skellam"), Quantize(bits=13), SecAgg()]).ledger.spent[0]
+    fine = train([Clip(0.5), Noise(multiplier=0.005, placement="distributed", distribution="skellam"), Quantize(bits=30), SecAgg()]).ledger.spent[0]
+    assert coarse.epsilon > fine.epsilon > 0
+    with pytest.raises(BadParameter, match=r"beyond 33554432 it cannot be drawn exactly\. Give Quantize fewer bits\."):
+        train([Clip(0.5), Noise(multiplier=0.005, placement="distributed", distribution="skellam"), Quantize(bits=40), SecAgg()])
 
 
 def test_a_fixed_number_and_local_noise_are_accounted_for_one_client_exchanged_for_another():

@@ -17,9 +17,10 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import BadParameter, MissingExtra
-from ..parameters import bad, check, choice, real
+from ..parameters import bad, check, choice, real, whole
 from . import discrete
 from .gaussian import gaussian_epsilon, gaussian_multiplier
+from .skellam import skellam_epsilon
 
 SAMPLINGS = ("everyone", "poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp")
@@ -33,7 +34,10 @@ class Release:
     multiplier: float = real(above=0, doc="σ over the distance of two neighbours' sums")
     rate: float = real(1.0, above=0, most=1, doc="the probability, or share, with which a client (or row) takes part in a step")
     sampling: str = choice("everyone", SAMPLINGS, doc="who takes part: everyone; each by a coin of its own; a fixed number without replacement")
-    accountant: str = choice("pld", (*ACCOUNTANTS, "zcdp"), doc="how steps are composed; zcdp: for what is only known to be concentrated")
+    accountant: str = choice("pld", (*ACCOUNTANTS, "zcdp", "skellam"), doc="how steps are composed; zcdp: for what is only known to be concentrated; "
+                             "skellam: Skellam noise, by its Rényi divergence")
+    distance: float = real(0.0, least=0, doc="skellam: how many units of the grid two neighbours' sums lie apart")
+    dimension: int = whole(1, least=1, doc="skellam: how many numbers a sum has")
 
     def check(self) -> None:
         if self.sampling == "everyone" and self.rate != 1:
@@ -41,8 +45,8 @@ class Release:
         if self.sampling == "fixed" and self.rate < 1 and self.accountant != "rdp":
             raise BadParameter(f"accounting: accountant is {self.accountant!r}, and a fixed number without replacement is sampled, for which there is no tight "
                                "bound of that kind. Use accountant='rdp', or Poisson sampling.")
-        if self.sampling != "everyone" and self.rate < 1 and self.accountant == "zcdp":
-            raise BadParameter("accounting: sampling does not lower a guarantee that is only known as zCDP. Account without sampling.")
+        if self.sampling != "everyone" and self.rate < 1 and self.accountant in ("zcdp", "skellam"):
+            raise BadParameter("accounting: sampling does not lower a guarantee that is only known as zCDP, or of Skellam noise. Account without sampling.")
 
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
         """ε of so many steps at this δ."""
@@ -64,6 +68,8 @@ def _epsilon(release: Release, steps: int, delta: float, width: float) -> float:
     z, q = release.multiplier, release.rate
     if release.accountant == "zcdp":
         return discrete.epsilon_of(steps / (2 * z * z), delta)
+    if release.accountant == "skellam":
+        return skellam_epsilon(z, release.distance, release.dimension, steps, delta)
     if release.accountant == "rdp":
         return _rdp(release, steps, delta)
     return gaussian_epsilon(z / math.sqrt(steps), delta) if q == 1 else float(_one_step(z, q, width).self_compose(steps).get_epsilon_for_delta(delta))

@@ -40,7 +40,7 @@ class Quantize(Stage):
         limit = (2**self.bits - 1) // (2 * room)
         # ± limit holds the number, one unit of rounding, and TAIL·σ of the client's own noise, where σ = own_noise · (bound after rounding)
         # and that bound is at most bound + √d·step
-        units = limit - 1 - TAIL * form.own_noise * math.sqrt(form.dimension)
+        units = limit - 1 - form.slack - TAIL * form.own_noise * math.sqrt(form.dimension)
         if units < 1:
             noisy = " with their noise" if form.own_noise else ""
             raise refuse(self, f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}, which leaves each number "

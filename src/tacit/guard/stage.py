@@ -43,6 +43,7 @@ class Form:
     hidden: bool = False  # a later stage hides single vectors, so that only their sum, taken in the ring, is seen
     noise: float = 0.0  # standard deviation of the noise that the sum will carry, in multiples of `bound` as it is after rounding
     own_noise: float = 0.0  # the same, of what one client adds to its own vector: room that Quantize leaves
+    slack: int = 0  # units that the tails of a client's own noise reach beyond TAIL·σ: room that Quantize leaves
     step: float = 0.0  # ring: what one unit is worth; 0 where every client has a scale of its own, sent along as the last number
     limit: int = 0  # ring: no client's whole numbers lie outside ± this
     bits: int = 32  # what one number takes on the wire

@@ -12,6 +12,7 @@ import torch
 
 from ..accounting import Account, Release, discrete, distributed_multiplier, noise_for
 from ..accounting.account import FILE
+from ..accounting.skellam import MOST as WIDEST
 from ..algorithms.plan import identify, mix, sample
 from ..algorithms.types import Algorithm, Batches, State
 from ..errors import BadJob, BadParameter
@@ -44,8 +45,8 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
         r = release(p, guard)
         if r.epsilon(p.rounds, noise.delta) <= noise.epsilon * (1 + 1e-9):
             return guard
-        # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs a little more than a Gaussian would
-        z = _needed(p, noise, "rdp") if r.accountant == "rdp" and not again else 1.01 * z
+        # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs more than a Gaussian would, the coarser the more
+        z = _needed(p, noise, "rdp") if r.accountant == "rdp" and not again else z * min(1.5, max(1.002, r.epsilon(p.rounds, noise.delta) / noise.epsilon))
     raise BadParameter(f"guard: no noise makes {p.rounds} rounds cost at most ε = {noise.epsilon:g} on this grid. Give Quantize more bits.")
 
 
@@ -140,6 +141,11 @@ def release(p: Plan, guard: Guard) -> Release:
     assert noise.multiplier is not None
     ring = guard.leaves()
     units = (ring.own_noise or ring.noise) * ring.bound / ring.step
+    if noise.distribution == "skellam":
+        if units * units > WIDEST:
+            raise BadParameter(f"guard: on Quantize's grid each client's Skellam noise is {units:.2g} units wide, and beyond {math.isqrt(WIDEST)} it cannot be "
+                               "drawn exactly. Give Quantize fewer bits.")
+        return check(Release(noise.multiplier, accountant="skellam", distance=ring.bound / ring.step, dimension=ring.dimension))
     if units < LEAST:
         raise BadParameter(f"guard: the noise is {units:.2g} units of Quantize's grid wide, and below {LEAST} its guarantee does not hold. Give Quantize more "
                            "bits, or Noise a larger multiplier.")
@@ -174,7 +180,8 @@ def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
     share = f"{p.per_round} of {len(p.fed)} clients a round"
     sampling = {"everyone": "no", "poisson": f"Poisson ({share} expected, drawn in secret)", "fixed": f"fixed-size ({share}, drawn in secret)"}[r.sampling]
     seen = "" if not len(p.fed.held.index) else " Counts on held-out rows, where parties hold any back, are not covered."
-    return Spend(f"discrete Gaussian noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {r.accountant}",
+    kind = "Skellam" if noise.distribution == "skellam" else "discrete Gaussian"
+    return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {r.accountant}",
                  epsilon, noise.delta, unit, who[noise.placement], sampling, f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}")
 
 
