@@ -36,7 +36,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.landscape": (("tacit.task",), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
-    "tacit.audit": (("tacit.data.federation",), NUMERIC),
+    "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
@@ -65,6 +65,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),
     "tacit.guard": (("tacit.accounting",), NUMERIC),
     "tacit.private": (("tacit.accounting", "tacit.crypto", "tacit.parties.ledger", "tacit.parties.secret"), NUMERIC),
+    "tacit.private.pate_report": (("tacit.accounting", "tacit.report"), ("numpy",)),  # draws with the report room's pen
     "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
     "tacit.synth": (("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files"), NUMERIC),
     # those that compose

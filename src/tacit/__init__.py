@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import accounting, aggregate, algorithms, anonymity, data, guard, models, mpc, synth, testing
+    from . import accounting, aggregate, algorithms, anonymity, audit, data, guard, models, mpc, pace, private, speeds, synth, testing
     from .errors import TacitError
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare
@@ -24,20 +24,24 @@ if TYPE_CHECKING:
     from .jobs.planning import plan
     from .jobs.risking import risk
     from .jobs.running import run
+    from .jobs.splitting import splitnn
+    from .jobs.teaching import pate
     from .jobs.training import train
     from .parties.ledger import Ledger
+    from .protocols.splitnn_parts import cut
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
 
 __all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "align",
-           "anonymity", "anonymize", "compare", "data", "guard", "infer", "models", "mpc", "plan", "psi", "risk", "run", "synth", "testing",
-           "train"]
+           "anonymity", "anonymize", "audit", "compare", "cut", "data", "guard", "infer", "models", "mpc", "pace", "pate", "plan", "private", "psi",
+           "risk", "run", "speeds", "splitnn", "synth", "testing", "train"]
 
 _HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
          "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "infer": "jobs.inferring", "plan": "jobs.planning", "psi": "jobs.intersecting", "risk": "jobs.risking", "run": "jobs.running", "train": "jobs.training"}
-_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "data", "guard", "models", "mpc", "synth", "testing")
+         "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "risk": "jobs.risking", "run": "jobs.running",
+         "cut": "protocols.splitnn_parts", "splitnn": "jobs.splitting", "train": "jobs.training"}
+_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "guard", "models", "mpc", "pace", "private", "speeds", "synth", "testing")
 
 
 def __getattr__(name: str) -> Any:

@@ -179,8 +179,8 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     model = _made(tables.get("model", USUAL["model"]), models.ALL, f"{where}, model")
     chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
-    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where), paced(tables, where), speeded(tables, where),
-               _aggregates(tables, where), _adversaries(tables.get("adversaries"), where))
+    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where),
+               paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where))
 
 
 def _aggregates(tables: Mapping[str, Any], where: str) -> tuple[Any, ...]:
@@ -252,7 +252,8 @@ def _change(tables: dict[str, Any], change: str) -> None:
             if isinstance(here, list):
                 here = here[int(key)]
                 continue
-            if key in (*USUAL, "skew", "schedule", "pace", "speed", "staleness") and isinstance(here.get(key), str):  # a name alone, which may have parameters now
+            named = (*USUAL, "skew", "schedule", "pace", "speed", "staleness")
+            if key in named and isinstance(here.get(key), str):  # a name alone, which may have parameters now
                 here[key] = {"name": here[key]}
             here = here.setdefault(key, {"name": USUAL[key]} if key in USUAL else {})
         here[int(last) if isinstance(here, list) else last] = value_of(text)

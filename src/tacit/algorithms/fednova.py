@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from ..errors import BadParameter
-from ..parameters import part, real
+from ..parameters import choice, part, real
 from .solvers import SGD, SOLVER
 from .types import Algorithm, Batch, Batches, State, Upload, Walk
 
@@ -22,15 +22,23 @@ class FedNova(Algorithm):
     The local change is −η·G_k·a_k, where a_k says how often each of the τ_k gradients counts: all ones for plain SGD, more with
     momentum ρ, less with a proximal pull μ. ‖a_k‖₁ is found by running the solver's own recursion beside it with every gradient
     set to one, so that momentum and μ together are exact too.
+
+    That needs a solver whose steps are sums of gradients. `count="steps"` divides by τ_k whatever the solver, which for plain SGD is the same;
+    `count="epochs"` divides by the passes over a client's rows, as some published code does: there clients with more rows still count for more.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
     solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
+    count: str = choice("gradients", ("gradients", "steps", "epochs"), doc="what a client's way is divided by: ‖a_k‖₁, its steps, its epochs")
+
+    scales: ClassVar[bool] = False  # a direction and a length go up: scaled, both would shrink
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         lr = self.solver.rate(self.lr, down)
         g, walk = task.visit(walk, batch)
+        if self.count != "gradients":
+            return self.solver.step(walk, g + self.mu * (walk.w - down["w"]), lr)
         memory = dict(walk.memory)
         v, a = memory.pop("a_v"), memory.pop("a")
         v = self.solver.momentum * v + 1 - lr * self.mu * a  # the solver's step for a gradient of one: w − w_t is −η·a
@@ -40,9 +48,13 @@ class FedNova(Algorithm):
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         walk = self.solver.start(down)
-        zero = torch.zeros_like(walk.steps)
-        walk = batches.fold(self.step, walk._replace(memory={**walk.memory, "a_v": zero, "a": zero}), task, down)
-        a_k = walk.memory["a"]  # ‖a_k‖₁; equals τ_k for plain SGD
+        if self.count == "gradients":
+            zero = torch.zeros_like(walk.steps)
+            walk = batches.fold(self.step, walk._replace(memory={**walk.memory, "a_v": zero, "a": zero}), task, down)
+            a_k = walk.memory["a"]  # ‖a_k‖₁; equals τ_k for plain SGD
+        else:
+            walk = batches.fold(self.step, walk, task, down)
+            a_k = walk.steps if self.count == "steps" else batches.live.sum() / batches.size
         d_k = (down["w"] - walk.w) / a_k  # η·d_k, the mean direction of this client
         return Upload(batches.size, {"d": d_k, "tau": a_k, **walk.buffers}), mine
 
@@ -52,6 +64,6 @@ class FedNova(Algorithm):
     def check(self) -> None:
         if self.lr * self.mu >= 1:  # beyond, a gradient's share in the way walked turns negative, and ‖a_k‖₁ may pass through zero
             raise BadParameter(f"FedNova: lr·mu is {self.lr * self.mu:g}; it must be below 1, or the proximal pull overshoots. Lower lr or mu.")
-        if not isinstance(self.solver, SGD) or self.solver.weight_decay:
+        if self.count == "gradients" and (not isinstance(self.solver, SGD) or self.solver.weight_decay):
             raise BadParameter(f"FedNova: solver is {self.solver!r}; it must be SGD without weight decay, because ‖a_k‖₁ is known in closed "
-                               "form for it only. Use FedAvg or FedProx with other solvers.")
+                               "form for it only. Use FedAvg or FedProx with other solvers, or count='steps'.")

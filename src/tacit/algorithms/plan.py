@@ -64,7 +64,7 @@ def count_steps(sizes: np.ndarray, epochs: np.ndarray, batch_size: int | None, l
     return np.full_like(sizes, local_steps) if local_steps is not None else epochs * a_pass
 
 
-def plan(seeds: np.ndarray | int, round: int, ids: np.ndarray, sizes: np.ndarray, epochs: np.ndarray | int, batch_size: int | None,
+def plan(seeds: np.ndarray | int, round: np.ndarray | int, ids: np.ndarray, sizes: np.ndarray, epochs: np.ndarray | int, batch_size: int | None,
          local_steps: int | None = None) -> Plans:
     """Each client shuffles its rows anew for every epoch and takes them `batch_size` at a time (None: all at once).
 
@@ -72,6 +72,7 @@ def plan(seeds: np.ndarray | int, round: int, ids: np.ndarray, sizes: np.ndarray
     """
     sizes = np.asarray(sizes, dtype=np.int64)
     seeds = np.broadcast_to(np.asarray(seeds, dtype=np.uint64), sizes.shape)
+    rounds = np.broadcast_to(np.asarray(round, dtype=np.uint64), sizes.shape)
     epochs = np.broadcast_to(np.asarray(epochs, dtype=np.int64), sizes.shape)
     width = int(sizes.max()) if batch_size is None else min(batch_size, int(sizes.max()))
     a_pass = -(-sizes // width)  # steps in one pass over a client's rows
@@ -84,11 +85,12 @@ def plan(seeds: np.ndarray | int, round: int, ids: np.ndarray, sizes: np.ndarray
         who = np.flatnonzero((sizes == size) & (steps == tau))
         per = int(a_pass[who[0]])
         passes = -(-tau // per)
-        rank = mix(seeds[who, None, None], round, _ORDER, ids[who, None, None], np.arange(passes)[None, :, None], np.arange(size)[None, None, :])
+        mine = (seeds[who, None, None], rounds[who, None, None], _ORDER, ids[who, None, None])
+        rank = mix(*mine, np.arange(passes)[None, :, None], np.arange(size)[None, None, :])
         order = np.argsort(rank, axis=-1)  # [who, passes, size]
         place = (step[:tau, None] % per) * width + np.arange(width)[None, :]  # [tau, width] positions within the pass
         index[who, :tau] = order[:, step[:tau, None] // per, place % size]
         live[who, :tau] = place < size
-    key = mix(seeds[:, None], round, _DROPOUT, ids[:, None], step[None, :]).astype(np.int64)
+    key = mix(seeds[:, None], rounds[:, None], _DROPOUT, ids[:, None], step[None, :]).astype(np.int64)
     return Plans(torch.from_numpy(index), torch.from_numpy(live), torch.from_numpy(key), torch.from_numpy(sizes.astype(np.float32)),
                  torch.from_numpy(steps))

@@ -71,6 +71,7 @@ class Algorithm:
     """
 
     sends: ClassVar[tuple[str, ...]] = ()
+    scales: ClassVar[bool] = True  # False: an upload that counts for less cannot be had by scaling its vectors, as asynchronous training does
     walks: ClassVar[bool] = True  # False: clients only look at the model where it stands, as in FedSGD
 
     def server_state(self, w: Tensor) -> State:

@@ -21,7 +21,7 @@ from .networked import Deployed, Elsewhere
 from .plan import make_plan, make_task
 from .training import train
 
-TABLES = ("data", "model", "algorithm", "train")
+TABLES = ("data", "model", "algorithm", "pace", "guard", "train")
 
 
 def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -43,7 +43,8 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
         if key in settings:
             raise BadJob(f"{file}, train: {key!r} is for simulations. Leave it out here.")
     return layout, {"model": config._made(tables.get("model", config.USUAL["model"]), models.ALL, f"{file}, model"),
-                    "algorithm": config._made(tables.get("algorithm", config.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"), **settings}
+                    "algorithm": config._made(tables.get("algorithm", config.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"),
+                    "pace": config.paced(tables, str(file)), "guard": list(config._guard(tables.get("guard"), str(file))) or None, **settings}
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:

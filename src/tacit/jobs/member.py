@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..errors import BadData, BadJob, BadRun, ProtocolError
 from ..files import write_whole
 from ..parameters import from_table, nearest, to_table
 from ..parties.party import Party
-from ..protocols import joining, rounds
+from ..protocols import buffered, joining, rounds
 from ..task import Task
 from . import guarding
 from .hiding import HiddenSum
@@ -39,7 +40,10 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
 
     async def play() -> None:
         await work.prepared.wait()  # a round meant for this party's last process may lie before the job: it is answered after it, and does no harm
-        await rounds.client(me, work.local, work.test, boss, done=free, hidden=lambda: work.hidden)
+        if work.paced:
+            await buffered.client(me, work.local_beside, work.test, boss, done=free)
+        else:
+            await rounds.client(me, work.local, work.test, boss, done=free, hidden=lambda: work.hidden)
 
     await beside(play(), joining.attend(me, boss, __version__, work.prepare))
 
@@ -67,6 +71,8 @@ class Work:
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
+        self.paced = False
+        self.aside = ThreadPoolExecutor(1, "tacit-work")  # one, so that work that is not wanted any more is over before the next begins
 
     def prepare(self, job: str) -> joining.Ready:
         if job != self.job or self.mine is None:
@@ -84,30 +90,41 @@ class Work:
             raise BadData(f"the rows of {self.name!r} have the shape {shape} and {fed.classes or 0} classes; the job is for {job['features']} and "
                           f"{job['classes']}. Agree on the columns and labels with whoever runs the server.")
         algorithm = from_table(job["algorithm"], algorithms.ALL, "the server's job, algorithm")
-        built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"])
-        task = Task(built, *fed.at(0), "mse" if fed.classes is None else "cross_entropy", job["precision"])
+        def made() -> Task:
+            built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"])
+            return Task(built, *fed.at(0), "mse" if fed.classes is None else "cross_entropy", job["precision"])
+
+        task = made()
         guard = guarding.heard(job["guard"], task, algorithm, job["seed"])
         self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
         fresh = algorithm.client_state(task.initial()["w"]) | ({} if guard is None else guard.client_state())
-        return (Member(self.name, fed, task, algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"], guard),
-                Memory(self.state, job["run"], fresh))
+        self.paced = job["paced"]
+        told = (algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"], guard)
+        mine = Member(self.name, fed, task, *told)
+        self.tester = Member(self.name, fed, made(), *told) if self.paced else mine  # it tests while it trains: two threads must not share a module
+        return mine, Memory(self.state, job["run"], fresh)
 
-    def local(self, r: int, down: State) -> tuple[float, State]:
+    async def local_beside(self, number: int, version: int, down: State) -> tuple[float, State]:
+        """On a thread of its own: meanwhile the party can be asked to test a model, or to begin anew."""
+        return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, version, down, number)
+
+    def local(self, r: int, down: State, work: int | None = None) -> tuple[float, State]:
         mine = self._ready()
         self._fits(r, down, mine)
-        before = self.memory.before(r)
-        weight, vectors, after = mine.local(r, down, before)
+        before = {} if self.paced else self.memory.before(r)
+        weight, vectors, after = mine.local(r, down, before, work)
         for key, value in vectors.items():
             if not torch.isfinite(value).all():
                 raise BadData(f"the update of {self.name!r} in round {r + 1} holds NaN or infinity ({key}), so it is not sent. The learning rate is too large "
                               "for these rows, or a number among them is out of all proportion.")
-        self.memory.keep(r, before, after)  # before it is sent: whoever has our update must be able to rely on what we remember
+        if not self.paced:  # which goes with algorithms that remember nothing
+            self.memory.keep(r, before, after)  # before it is sent: whoever has our update must be able to rely on what we remember
         return weight, vectors
 
     def test(self, r: int, down: State) -> State:
         mine = self._ready()
         self._fits(r, down, mine)
-        return mine.test(r, down)
+        return self.tester.test(r, down)
 
     def _ready(self) -> Member:
         if self.mine is None:
@@ -166,7 +183,7 @@ class Memory:
 
 
 JOB: dict[str, Any] = {"run": str, "model": (dict, type(None)), "algorithm": dict, "seed": int, "epochs": int, "batch_size": (int, type(None)),
-                       "local_steps": (int, type(None)), "precision": str, "features": list, "classes": int, "data": (dict, type(None)),
+                       "local_steps": (int, type(None)), "precision": str, "paced": bool, "features": list, "classes": int, "data": (dict, type(None)),
                        "guard": (dict, type(None))}
 
 

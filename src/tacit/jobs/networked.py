@@ -23,7 +23,7 @@ from ..parameters import bad, real, to_table, whole
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
-from ..protocols import joining
+from ..protocols import buffered, joining
 from ..protocols import rounds as protocol
 from ..runtimes.processes import Processes, specification
 from ..task import Task
@@ -102,7 +102,7 @@ class Networked(Parties):
         layout = self.through.layout if isinstance(self.through, Deployed) else None
         return json.dumps({"run": self.run_id, "model": p.job(None)["model"] if known else None, "algorithm": to_table(p.algorithm), "seed": p.seed,
                            "epochs": p.local_epochs[p.fed.parties.index(name)], "batch_size": p.batch_size, "local_steps": p.local_steps,
-                           "precision": p.precision, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0, "data": layout,
+                           "precision": p.precision, "paced": p.pace is not None, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0, "data": layout,
                            "guard": None if self.guard is None else guarding.told(self.guard, p.fed.name)})
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
@@ -117,28 +117,28 @@ class Networked(Parties):
         if isinstance(answer, protocol.Tested):
             got, want = answer.counts, self._counts()
         else:
-            assert isinstance(answer, protocol.Upload)
+            assert isinstance(answer, protocol.Upload | buffered.Answer)
             got, want = answer.vectors, self._uploads()
             if not 0 < answer.weight < float("inf"):
                 return f"its update has the weight {answer.weight}; it must be a number above 0"
             if self.guard is not None:
-                return self._guarded(name, got)
+                return self._guarded(name, got, answer.number if isinstance(answer, buffered.Answer) else self.at)
         for key in (*want, *got):
             if key not in got or key not in want:
                 return f"its answer has {'no' if key in want else 'a strange'} vector {key!r:.40}"
             shape, dtype = want[key]
             if tuple(got[key].shape) != shape or got[key].dtype != dtype:
                 return f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it must be {shape} and {dtype}"
-            if isinstance(answer, protocol.Upload) and not torch.isfinite(got[key]).all():
+            if not isinstance(answer, protocol.Tested) and not torch.isfinite(got[key]).all():
                 return f"its vector {key!r} holds NaN or infinity"
         return None
 
-    def _guarded(self, name: str, sent: State) -> str | None:
+    def _guarded(self, name: str, sent: State, number: int) -> str | None:
         assert self.guard is not None
         if not sent:
             return None if name in self.guard.last else "it sent nothing, and nothing it sent before is there to be taken again"
         try:
-            self.guard.unpack(sent, self.at)
+            self.guard.unpack(sent, number)
         except ProtocolError as error:
             return str(error)
         return None

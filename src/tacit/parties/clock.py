@@ -29,8 +29,11 @@ class Clock:
         raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
+        await self.until(self.now() + seconds)
+
+    async def until(self, when: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.at(self.now() + seconds, lambda: None if woken.done() else woken.set_result(None))
+        timer = self.at(when, lambda: None if woken.done() else woken.set_result(None))
         try:
             await woken
         finally:
@@ -60,10 +63,10 @@ class _Alarm:
 
 
 class VirtualClock(Clock):
-    """Starts at 0. Whoever runs the simulation calls `advance` when nothing else can happen."""
+    """Starts at 0, or where a simulation that is resumed had come to. Whoever runs it calls `advance` when nothing else can happen."""
 
-    def __init__(self) -> None:
-        self._now = 0.0
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
         self._alarms: list[tuple[float, int, _Alarm]] = []
         self._order = itertools.count()
         self._cancelled = 0

@@ -94,7 +94,7 @@ class Door:
         self.refused: dict[str, str] = {}
         self.lives: dict[str, str] = {}  # of whom we know which process of theirs
         self.told: dict[str, str] = {}  # the process that was asked last: what it was sent it has, or will have
-        self.asked: tuple[tuple[str, ...], Message | None] = ((), None)
+        self.asked: dict[str, dict[str, tuple[Message, bool]]] = {}  # {party: {kind: (what it is asked again if it comes back, whether that keeps it busy)}}
         self.changed = asyncio.Event()
 
     async def keep(self) -> None:
@@ -140,9 +140,9 @@ class Door:
         if self.told.get(name) == self.lives[name]:  # it said so twice
             return
         self.busy.discard(name)
-        names, message = self.asked
-        if name in names and message is not None:  # it came back within the round: it is asked again
-            self.busy.add(name)
+        for message, busy in list(self.asked.get(name, {}).values()):  # it came back while an answer is waited for: it is asked again
+            if busy:
+                self.busy.add(name)
             self.told[name] = self.lives[name]
             await self.me.send(name, message)
 
@@ -159,9 +159,27 @@ class Door:
         self.changed.set()
 
     def asks(self, names: Sequence[str], message: Message) -> None:
-        self.asked = (tuple(names), message)
-        self.busy |= set(names)
-        self.told |= {name: self.lives[name] for name in names}
+        """`names` are at work on this, and nobody on anything else."""
+        self.asked = {}
+        self.adds(names, message, busy=True)
+
+    def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
+        """`names` are asked this, too; if `busy`, they can be asked nothing else until they have said that they are free."""
+        for name in names:
+            self.asked.setdefault(name, {})[message.kind] = message, busy
+            if name in self.lives:
+                self.told[name] = self.lives[name]
+        if busy:
+            self.busy |= set(names)
+
+    def settles(self, names: Sequence[str], kind: type[Message]) -> None:
+        """They have answered, or are not waited for any more."""
+        for name in names:
+            self.asked.get(name, {}).pop(kind.kind, None)
+
+    def there(self, busy: bool) -> list[str]:
+        """Who can be reached: of those at work too, if `busy`."""
+        return [n for n in self.clients if n in self.ready and (busy or n not in self.busy)]
 
     async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
         clock = self.me.clock

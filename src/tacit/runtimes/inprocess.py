@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import PartyFailed, ProtocolError
-from ..parameters import bad, check, choice, nearest, whole
+from ..parameters import bad, check, choice, nearest, real, whole
 from ..parties.clock import Clock, RealClock, VirtualClock
 from ..parties.codec import MAX_BYTES
 from ..parties.ledger import Ledger
@@ -35,6 +35,7 @@ class InProcess:
     clock: str = choice("virtual", ("virtual", "real"), doc="virtual: deadlines and sleeps take no time, in an order that never changes")
     secret_seed: int | None = whole(None, none=True, doc="for tests only: replayable secrets; the ledger is stamped NOT PRIVATE")
     max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest frame a party sends or reads")
+    start: float = real(0.0, least=0, doc="what the virtual clock shows first: where a simulation that is resumed had come to")
 
     def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
         """What each party's program returned. What the parties saw is added to `ledger`, also when the run fails."""
@@ -119,7 +120,7 @@ class _Run:
             if not isinstance(name, str) or not name:
                 raise bad("InProcess.run", "the name of a party", name, "a word")
         self.programs, self.ledger = dict(programs), ledger
-        self.clock: Clock = VirtualClock() if runtime.clock == "virtual" else RealClock()
+        self.clock: Clock = VirtualClock(runtime.start) if runtime.clock == "virtual" else RealClock()
         self.boxes = {name: Mailbox(name, Ledger(), runtime.max_bytes) for name in self.programs}
         self.parties = {name: Party(name, _Wire(name, self.boxes), box, self.clock, self._secret(runtime, name), runtime.seed)
                         for name, box in self.boxes.items()}
