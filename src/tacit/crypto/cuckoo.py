@@ -1,9 +1,9 @@
 """Cuckoo hashing: each of n items in one of its three places, no place taken twice. Three tables, one for each hash function.
 
-With 1.27·n places, three functions and no stash an honest insertion fails with probability below 2^-40 (Pinkas, Schneider, Zohner: Scalable Private Set Intersection
-Based on OT Extension, 2018, section 3.2.2, by simulation for 256 items and more). Since an item's three places lie in three tables, they differ; the
-likeliest obstacle is then four items with the same three places, of probability below 820·n⁴/m⁹ for m places: `places_for` takes m large
-enough for that to be below 2^-44 in small sets, too.
+With 1.27·n places, three functions and no stash an honest insertion fails with probability below 2^-40 (Pinkas, Schneider, Zohner: Scalable Private
+Set Intersection Based on OT Extension, 2018, section 3.2.2, by simulation for 256 items and more). Since an item's three places lie in three tables,
+they differ; the likeliest obstacle is then four items with the same three places, of probability below 820·n⁴/m⁹ for m places: `places_for` takes m
+large enough for that to be below 2^-44 in small sets, too.
 """
 
 from __future__ import annotations

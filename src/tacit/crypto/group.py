@@ -45,6 +45,19 @@ def scalar(draw: Draw) -> bytes:
     return _sodium().crypto_core_ristretto255_scalar_reduce(draw(64))
 
 
+def small(value: int) -> bytes:
+    """A small number as a scalar."""
+    return value.to_bytes(SCALAR, "little")
+
+
+def scalar_sum(a: bytes, b: bytes) -> bytes:
+    return _sodium().crypto_core_ristretto255_scalar_add(a, b)
+
+
+def scalar_product(a: bytes, b: bytes) -> bytes:
+    return _sodium().crypto_core_ristretto255_scalar_mul(a, b)
+
+
 def inverse(s: bytes) -> bytes:
     return _sodium().crypto_core_ristretto255_scalar_invert(s)
 

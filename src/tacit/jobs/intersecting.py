@@ -3,86 +3,175 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..data.identifiers import Identified, identify
-from ..errors import BadParameter
+from ..data.identifiers import Identified, identify, normal
+from ..errors import BadData, BadParameter
 from ..parameters import bad
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import psi as protocol
+from ..protocols import psi_agrawal, psi_many
 from ..runtimes.inprocess import InProcess
 
 
 @dataclass
 class Shared:
-    """`value`: the shared ids as the receiver wrote them (with reveal="size" how many). `rows`: for each party that may know, its rows in one common order."""
+    """`value`: the shared ids as the receiver wrote them; with reveal="size" how many, with "sum" the sum over them. `rows`: for each party that may
+    know, its rows in one common order. `size`: how many are shared. `notes`: duplicates, empty ids and mixed kinds that were found."""
 
     value: Any
     ledger: Ledger
     rows: dict[str, np.ndarray] = field(repr=False)
+    size: int
     sizes: dict[str, int]
     method: str
     notes: tuple[str, ...] = ()
 
 
-def psi(receiver: Iterable[Any], sender: Iterable[Any], *, method: str = "auto", reveal: str = "receiver", names: tuple[str, str] = ("receiver", "sender"),
-        runtime: Any = None) -> Shared:
+def psi(receiver: Iterable[Any], sender: Iterable[Any], *, method: str = "auto", reveal: str = "receiver", values: Sequence[int] | None = None,
+        limit: int = protocol.LIMIT, names: tuple[str, str] = ("receiver", "sender"), runtime: Any = None, teaching: bool = False) -> Shared:
     """Which ids two parties share.
 
-    `reveal`: "receiver" learns which, "both" do, or the receiver learns only the "size". `method`: "dh" (Diffie-Hellman, fewest bytes), or what "auto" takes
-    for these sizes. Both programs really run and exchange messages; `runtime` is `tacit.InProcess()` or `tacit.Processes()`.
+    `reveal`: the "receiver" learns which, "both" do, the receiver learns only the "size", or size and "sum" of the sender's `values` (whole numbers from 0 to
+    `limit`, one for each of its rows). `method`: "dh" (Diffie-Hellman), "oprf" (large sets), or what "auto" takes for these sizes; "agrawal" is for teaching.
+    Both programs really run and exchange messages; `runtime` is `tacit.InProcess()` or `tacit.Processes()`.
     """
-    protocol.allow(method, reveal)
-    _names(names)
-    mine, yours = list(receiver), sender
-    sets = {names[0]: identify(mine, f"the ids of {names[0]!r}"), names[1]: identify(yours, f"the ids of {names[1]!r}")}
+    if method == "agrawal":
+        return _agrawal(receiver, sender, reveal, names, runtime, teaching)
+    protocol.allow(method, reveal, limit)
+    _different(names)
+    mine, yours = _held(receiver), _held(sender)
+    sets = {name: identify(ids, f"the ids of {name!r}") for name, ids in zip(names, (mine, yours))}
+    theirs = sets[names[1]]
+    weights = _weights(values, theirs, reveal, names[1])
     ledger = Ledger()
-    made = (runtime or InProcess()).run_sync({
-        names[0]: functools.partial(protocol.receiver, digests=sets[names[0]].digests, other=names[1], method=method, reveal=reveal),
-        names[1]: functools.partial(protocol.sender, digests=sets[names[1]].digests, other=names[0], method=method, reveal=reveal)}, ledger=ledger)
+    made = _runtime(runtime).run_sync({
+        names[0]: functools.partial(protocol.receiver, digests=sets[names[0]].digests, other=names[1], method=method, reveal=reveal, limit=limit),
+        names[1]: functools.partial(protocol.sender, digests=theirs.digests, other=names[0], method=method, reveal=reveal, limit=limit, values=weights)},
+        ledger=ledger)
+    answer, sizes = made[names[0]], {name: len(found) for name, found in sets.items()}
     rows = {name: found.rows[np.asarray(made[name]["rows"])] for name, found in sets.items() if made[name]["rows"] is not None}
-    tell(ledger, names, {name: len(found) for name, found in sets.items()}, made[names[0]]["size"], reveal)
-    value = made[names[0]]["size"] if reveal == "size" else [mine[row] for row in rows[names[0]].tolist()]
-    return Shared(value, ledger, rows, {name: len(found) for name, found in sets.items()}, made[names[0]]["method"],
+    tell(ledger, names[0], names[1], sizes, answer["size"], reveal)
+    value = {"size": answer["size"], "sum": answer["sum"]}[reveal] if reveal in ("size", "sum") else [mine[row] for row in rows[names[0]].tolist()]
+    return Shared(value, ledger, rows, answer["size"], sizes, answer["method"], tuple(note for found in sets.values() for note in found.notes))
+
+
+def align(ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str = "auto", runtime: Any = None) -> Shared:
+    """The rows that all of two or more parties share, in one order: row `shared.rows["a"][k]` of a and `shared.rows["b"][k]` of b are the same person.
+
+    The first party leads and learns every set size. reveal="all": all learn which of their own ids everybody holds; "leader": only the first does.
+    """
+    names = tuple(ids)
+    _different(names)
+    if len(names) < 2:
+        raise BadParameter(f"align: there is {len(names)} party; it takes two or more.")
+    if reveal not in psi_many.REVEALS:
+        raise bad("align", "reveal", reveal, "one of " + ", ".join(map(repr, psi_many.REVEALS)))
+    if len(names) == 2:
+        return psi(ids[names[0]], ids[names[1]], method=method, reveal="both" if reveal == "all" else "receiver", names=(names[0], names[1]), runtime=runtime)
+    if method not in ("auto", "dh"):
+        raise bad("align", "method", method, "'auto' or 'dh' for more than two parties")
+    given = {name: _held(column) for name, column in ids.items()}
+    sets = {name: identify(column, f"the ids of {name!r}") for name, column in given.items()}
+    first, others, ledger = names[0], list(names[1:]), Ledger()
+    programs: dict[str, Any] = {name: functools.partial(psi_many.member, digests=sets[name].digests, leader=first, others=others, reveal=reveal)
+                                for name in others}
+    programs[first] = functools.partial(psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal)
+    made = _runtime(runtime).run_sync(programs, ledger=ledger)
+    sizes = {name: len(found) for name, found in sets.items()}
+    rows = {name: sets[name].rows[np.asarray(made[name]["rows"])] for name in names if made[name]["rows"] is not None}
+    for name in names:
+        tell_one(ledger, name, first, sizes, made[first]["size"], name in rows)
+    return Shared([given[first][row] for row in rows[first].tolist()], ledger, rows, made[first]["size"], sizes, "many",
                   tuple(note for found in sets.values() for note in found.notes))
 
 
-def tell(ledger: Ledger, names: tuple[str, str], sizes: Mapping[str, int], shared: int, reveal: str) -> None:
-    """What each side has learned, in one sentence each: bytes that arrived are in the lines above, conclusions are here."""
-    receiver, sender = names
-    which = {"size": f"how many ids are shared ({shared}), not which", "receiver": f"which of its own ids are shared ({shared} of {sizes[receiver]})",
-             "both": f"which of its own ids are shared ({shared} of {sizes[receiver]})"}[reveal]
-    ledger.record(receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {which}")
-    which = f", and which of its own ids are shared ({shared} of {sizes[sender]})" if reveal == "both" else ", and nothing about which are shared"
-    ledger.record(sender, receiver, "Conclusion", f"that {receiver!r} holds {sizes[receiver]} ids{which}")
-
-
-def align(ids: Mapping[str, Iterable[Any]], *, method: str = "auto", runtime: Any = None) -> Shared:
-    """The rows that all parties share, in one order: row `shared.rows["a"][k]` of a and `shared.rows["b"][k]` of b are the same person.
-
-    All of them learn which of their own ids everybody holds.
-    """
-    names = tuple(ids)
-    if len(names) != 2:
-        raise BadParameter(f"align: there are {len(names)} parties; it takes two.")
-    first, second = names
-    return psi(ids[first], ids[second], method=method, reveal="both", names=(first, second), runtime=runtime)
-
-
-async def aligned(me: Party, ids: Iterable[Any] | Identified, *, parties: list[str], method: str = "auto") -> np.ndarray:
-    """The same as a part of a program that goes on: my rows that all `parties` share, in the common order. The first named is the receiver."""
+async def aligned(me: Party, ids: Iterable[Any] | Identified, *, parties: Sequence[str], method: str = "auto") -> np.ndarray:
+    """`align` as a part of a program that goes on: my rows that all `parties` share, in the common order. The first named leads."""
     found = ids if isinstance(ids, Identified) else identify(ids, f"the ids of {me.name!r}")
-    other, = (name for name in parties if name != me.name)
-    run = protocol.receiver if me.name == parties[0] else protocol.sender
-    got = await run(me.scope("align"), found.digests, other=other, method=method, reveal="both")
+    inside, first = me.scope("align"), parties[0]
+    if len(parties) == 2:
+        run = protocol.receiver if me.name == first else protocol.sender
+        got = await run(inside, found.digests, other=next(name for name in parties if name != me.name), method=method, reveal="both")
+    elif me.name == first:
+        got = await psi_many.leader(inside, found.digests, others=list(parties[1:]))
+    else:
+        got = await psi_many.member(inside, found.digests, leader=first, others=list(parties[1:]))
     return found.rows[got["rows"]]
 
 
-def _names(names: tuple[str, ...]) -> None:
+def tell(ledger: Ledger, receiver: str, sender: str, sizes: Mapping[str, int], shared: int, reveal: str) -> None:
+    """What each side has learned, in one sentence each: bytes that arrived stand in lines of their own, what follows from them here."""
+    which = f"which of its own ids are shared ({shared} of {sizes[receiver]})"
+    learns = {"size": f"how many ids are shared ({shared}), not which", "receiver": which, "both": which,
+              "sum": f"how many ids are shared ({shared}) and the sum of the other's values over them, not which"}[reveal]
+    ledger.record(receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {learns}")
+    learns = f"which of its own ids are shared ({shared} of {sizes[sender]})" if reveal == "both" else "nothing about which are shared"
+    ledger.record(sender, receiver, "Conclusion", f"that {receiver!r} holds {sizes[receiver]} ids, and {learns}")
+
+
+def tell_one(ledger: Ledger, name: str, leader: str, sizes: Mapping[str, int], shared: int, knows: bool) -> None:
+    """The same for one of many."""
+    which = f"which of its own ids all share ({shared} of {sizes[name]})" if knows else "nothing about which are shared"
+    if name == leader:
+        others = ", ".join(f"{other!r} {n}" for other, n in sizes.items() if other != leader)
+        ledger.record(name, "all others", "Conclusion", f"how many ids each holds ({others}), and {which}")
+    else:
+        ledger.record(name, leader, "Conclusion", f"that {leader!r} holds {sizes[leader]} ids, and {which}")
+
+
+def _agrawal(receiver: Iterable[Any], sender: Iterable[Any], reveal: str, names: tuple[str, str], runtime: Any, teaching: bool) -> Shared:
+    if teaching is not True:
+        raise BadParameter(f"psi: {psi_agrawal.REFUSAL}")
+    if reveal != "receiver":
+        raise bad("psi", "reveal", reveal, "'receiver' with method='agrawal'")
+    _different(names)
+    held = {name: _held(ids) for name, ids in zip(names, (receiver, sender))}
+    sets = {name: identify(ids, f"the ids of {name!r}") for name, ids in held.items()}
+    texts = {name: [normal(str(held[name][row])) for row in found.rows.tolist()] for name, found in sets.items()}
+    ledger = Ledger()
+    found = _runtime(runtime).run_sync({names[0]: functools.partial(psi_agrawal.receiver, values=texts[names[0]], other=names[1], teaching=True),
+                                        names[1]: functools.partial(psi_agrawal.sender, values=texts[names[1]], other=names[0], teaching=True)},
+                                       ledger=ledger)[names[0]]
+    at = {text: row for text, row in zip(texts[names[0]], sets[names[0]].rows.tolist())}
+    rows, sizes = np.array([at[text] for text in found], np.int64), {name: len(s) for name, s in sets.items()}
+    return Shared([held[names[0]][row] for row in rows.tolist()], ledger, {names[0]: rows}, len(rows), sizes, "agrawal",
+                  tuple(note for s in sets.values() for note in s.notes))
+
+
+def _weights(values: Sequence[int] | None, found: Identified, reveal: str, name: str) -> list[int]:
+    """A number for each id of the sender."""
+    if (values is None) == (reveal == "sum"):
+        raise bad("psi", "values", "None" if values is None else f"{len(values)} numbers", "given with reveal='sum', and only then")
+    if values is None:
+        return []
+    if len(values) != found.total:
+        raise BadData(f"the values of {name!r}: there are {len(values)} for {found.total} rows; there must be one for each.")
+    if len(found) < found.total:
+        raise BadData(f"the values of {name!r} belong to rows of which some have the same id or none ({' '.join(found.notes)}) "
+                      "Add them up or drop them first, so that each id has one value.")
+    whole = np.asarray(values)
+    if whole.dtype.kind not in "iu":
+        raise BadData(f"the values of {name!r} are {whole.dtype}; a sum is exact, so they must be whole numbers. Multiply and round them first.")
+    return [int(whole[row]) for row in found.rows]
+
+
+def _held(ids: Iterable[Any]) -> Any:
+    """Ids that can be looked up by their row; a list or an array as it is, so that ten million are not copied."""
+    return ids if hasattr(ids, "__getitem__") and hasattr(ids, "__len__") and not hasattr(ids, "iloc") else ids if isinstance(ids, str) else list(ids)
+
+
+def _runtime(runtime: Any) -> Any:
+    if runtime is not None and not hasattr(runtime, "run_sync"):
+        raise bad("psi", "runtime", runtime, "tacit.InProcess(…) or tacit.Processes(…)")
+    return runtime or InProcess()
+
+
+def _different(names: Sequence[str]) -> None:
     if len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
-        raise bad("psi", "names", names, "different words, one for each party")
+        raise bad("psi", "names", tuple(names), "different words, one for each party")

@@ -50,18 +50,8 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
     key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
     to, of = me.scope("receiver's ids"), me.scope("sender's ids")
     with Workshop(len(digests) + theirs) as shop:
-        async def take() -> np.ndarray:
-            return await _answer(of, other, theirs, key, shop, session, size, None)
-
-        async def hear() -> np.ndarray:
-            parts, count = [], 0
-            while count < len(digests):
-                came = await to.recv(other, Tags)
-                count = _in_order(came.first, count, len(came.tags), size, len(digests), "tags")
-                parts.append(np.frombuffer(came.tags, np.uint8).reshape(-1, size))
-            return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
-
-        _, mine, yours = await together(_offer(to, other, digests, key, shop, session), hear(), take())
+        _, mine, yours = await together(offer(to, other, digests, key, shop, session), heard(to, other, len(digests), size),
+                                        answered(of, other, theirs, key, shop, session, size, None))
     rows, places = match(mine, yours)
     if reveal == "both":
         await me.send(other, SharedPlaces(places.astype(np.uint32).tobytes()))
@@ -75,18 +65,18 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
     of, to = me.scope("receiver's ids"), me.scope("sender's ids")
     with Workshop(len(digests) + theirs) as shop:
         async def answer() -> None:
-            tags = await _answer(of, other, theirs, key, shop, session, size, None if reveal == "size" else of)
+            tags = await answered(of, other, theirs, key, shop, session, size, None if reveal == "size" else of)
             if reveal == "size":  # in an order of its own, so that a match cannot be told from its place
-                await _say(of, other, tags[permutation(theirs, me.secret.bytes)])
+                await say(of, other, tags[permutation(theirs, me.secret.bytes)])
 
-        await together(answer(), _offer(to, other, digests[order], key, shop, session))
+        await together(answer(), offer(to, other, digests[order], key, shop, session))
     if reveal != "both":
         return None, None
     rows = order[shared_places((await me.recv(other, SharedPlaces)).places, len(digests))]
     return by_value(digests, rows), len(rows)
 
 
-async def _offer(me: Party, other: str, digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> None:
+async def offer(me: Party, other: str, digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> None:
     """My ids under my key, chunk after chunk; the next is computed while one is on its way."""
     for first in range(0, len(digests), CHUNK):
         part = digests[first:first + CHUNK]
@@ -94,12 +84,12 @@ async def _offer(me: Party, other: str, digests: np.ndarray, key: bytes, shop: W
         await me.send(other, BlindedIds(first, points))
 
 
-async def _answer(me: Party, other: str, theirs: int, key: bytes, shop: Workshop, session: bytes, size: int, back: Party | None) -> np.ndarray:
+async def answered(me: Party, other: str, theirs: int, key: bytes, shop: Workshop, session: bytes, size: int, back: Party | None) -> np.ndarray:
     """The other's ids under both keys, as tags; said `back` chunk by chunk if asked to."""
     parts, count = [], 0
     while count < theirs:
         came = await me.recv(other, BlindedIds)
-        first, count = count, _in_order(came.first, count, len(came.points), group.POINT, theirs, "ids")
+        first, count = count, in_order(came.first, count, len(came.points), group.POINT, theirs, "ids")
         points = await asyncio.to_thread(shop.multiply, key, came.points)
         parts.append(tagged(points, group.POINT, session, size))
         if back is not None:
@@ -107,12 +97,22 @@ async def _answer(me: Party, other: str, theirs: int, key: bytes, shop: Workshop
     return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
 
 
-async def _say(me: Party, other: str, tags: np.ndarray) -> None:
+async def heard(me: Party, other: str, count: int, size: int) -> np.ndarray:
+    """Tags of all my ids."""
+    parts, have = [], 0
+    while have < count:
+        came = await me.recv(other, Tags)
+        have = in_order(came.first, have, len(came.tags), size, count, "tags")
+        parts.append(np.frombuffer(came.tags, np.uint8).reshape(-1, size))
+    return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
+
+
+async def say(me: Party, other: str, tags: np.ndarray) -> None:
     for first in range(0, len(tags), CHUNK):
         await me.send(other, Tags(first, tags[first:first + CHUNK].tobytes()))
 
 
-def _in_order(first: int, expected: int, length: int, each: int, total: int, what: str) -> int:
+def in_order(first: int, expected: int, length: int, each: int, total: int, what: str) -> int:
     """How many there are now. A relay that swaps or repeats chunks would give answers to other ids than were asked about."""
     if first != expected:
         raise ProtocolError(f"{what} from {first} on came where those from {expected} on were due: something on the way reorders or repeats messages.")

@@ -9,14 +9,14 @@ Applications to Private Set Intersection, CCS 2016, figures 2 and 6, with the ha
       |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   for each x in each of its three bins, and it is h(bin, T0) exactly if x = y
       |--- SharedOutputs(which) ---------------------------------->|   with reveal="both" only
 
-C is a pseudorandom code (AES under keys of the session, after the sets are fixed): two codewords differ in at least 128 of their w places, but with probability 2^-40,
-so that h of anything else is random to the receiver. h is SHA-256 cut to 40 bits more than the sets can collide in. The receiver learns the sender's set
-size and which of its own ids are shared; the sender the receiver's set size, and with "both" which are shared. It rests on Diffie-Hellman for the
-base transfers, AES, SHA-256 as a correlation-robust hash, and on both following the program. Things that go wrong by chance (an id
-that finds no bin, two codewords too near, two outputs equal) each do so in less than one of 2^40 runs.
+C is a pseudorandom code (AES under keys of the session, after the sets are fixed): two codewords differ in at least 128 of their w places, but with
+probability 2^-40, so that h of anything else is random to the receiver. h is SHA-256 cut to 40 bits more than the sets can collide in. The receiver
+learns the sender's set size and which of its own ids are shared; the sender the receiver's set size, and with "both" which are shared. It rests on
+Diffie-Hellman for the base transfers, AES, SHA-256 as a correlation-robust hash, and on both following the program. Things that go wrong by chance
+(an id that finds no bin, two codewords too near, two outputs equal) each do so in less than one of 2^40 runs.
 
-Sets above a million ids are dealt into buckets by a public hash, each padded to a size that follows from the total alone, and go through one after the
-other: memory is that of two buckets, whatever the sets hold.
+Sets above a million ids are dealt into buckets by a public hash, each padded to a size that follows from the total alone, and go through one after
+the other: memory is that of two buckets, whatever the sets hold.
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ class Layout:
         made = ot.scrambled(digests, self.key("places"))
         return np.stack([self._word(made, i, self.size) for i in range(FUNCTIONS)], 1)
 
+    def placed(self, digests: np.ndarray) -> np.ndarray:
+        """(3, places): which id lies where, −1 for none."""
+        return place(self.positions(digests), self.size)
+
     @staticmethod
     def _word(made: np.ndarray, which: int, below: int) -> np.ndarray:
         """The which-th 32 bits of a row as a number below `below`."""
@@ -180,7 +184,7 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
         for b, rows in enumerate(lay.dealt(digests)):
             mine = digests[rows]
             _fits(len(rows), capacity(len(digests), lay.buckets))
-            tables = await asyncio.to_thread(lambda mine=mine: place(lay.positions(mine), lay.size))
+            tables = await asyncio.to_thread(lay.placed, mine)
             for i in range(FUNCTIONS):
                 await room.acquire()
                 outputs = []
