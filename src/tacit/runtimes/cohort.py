@@ -179,9 +179,20 @@ class Cohort:
             for s, row in enumerate(rows):
                 yield int(row), float(weights[s]), {k: v[s] for k, v in vectors.items()}
 
+    def walks(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
+        """What each of these clients arrives at, [S, …], from a model of its own, [S, …]: for training without a server."""
+        self._bind(number + 1)
+        sizes, out = self.runs[0].fed.train.sizes.numpy()[who], {}
+        for _, vectors, rows in self._uploads(number, np.zeros(len(who), dtype=np.int64), who, sizes, works, down, np.arange(len(who))):
+            there = torch.from_numpy(rows).to(self.device)
+            for k, v in vectors.items():
+                out.setdefault(k, v.new_empty(len(who), *v.shape[1:]))[there] = v
+        return out
+
     def _uploads(self, number: int, run_of: np.ndarray, who: np.ndarray, sizes: np.ndarray, works: np.ndarray | None = None,
-                 down: State | None = None) -> Iterator[tuple[Tensor, State, np.ndarray]]:
-        """(weights [S], vectors [S, …], which rows of `who`) for one chunk of clients after the other."""
+                 down: State | None = None, whose: np.ndarray | None = None) -> Iterator[tuple[Tensor, State, np.ndarray]]:
+        """(weights [S], vectors [S, …], which rows of `who`) for one chunk of clients after the other. `whose` is which row of `down` each starts from:
+        its run's, if not given."""
         first = self.runs[0]
         epochs = np.concatenate([r.local_epochs[who[run_of == i]] for i, r in enumerate(self.runs)])
         seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
@@ -190,13 +201,14 @@ class Cohort:
         order = np.argsort(-steps, kind="stable")  # longest first, so that finished clients are at the end of the stack
         sent = self.down(float(number)) if down is None else down
         works = np.full(len(who), number) if works is None else works
+        whose = run_of if whose is None else whose
 
         def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
             plans = plan(seeds[rows], works[rows], ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
             index = self._global_rows(plans.index, run_of[rows], who[rows])
             plans = Plans(self._there(index), self._there(plans.live), self._there(plans.key), self._there(plans.size), plans.steps)
             with torch.no_grad():
-                return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], sent, mine)
+                return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], whose[rows], sent, mine)
 
         for rows, (weights, vectors, after) in self._side_by_side(play, np.array_split(order, -(-len(order) // self._chunk(sizes, steps))), run_of, who):
             for i in np.unique(run_of[rows]) if after else ():
@@ -240,10 +252,10 @@ class Cohort:
         sent = {"w": self.w, "round": torch.full((len(self.runs),), number, device=self.device), **{k: self.state[k] for k in self.algorithm.sends}}
         return sent if self.buffers is None else sent | {"buffers": self.buffers}
 
-    def _stacked(self, plans: Plans, run_of: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
-        shared = len(self.runs) == 1
-        at = self._there(torch.from_numpy(run_of))
-        down = {k: v[0] if shared else v[at] for k, v in down.items()}
+    def _stacked(self, plans: Plans, run_of: np.ndarray, whose: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
+        shared = len(down["w"]) == 1
+        at, start = self._there(torch.from_numpy(run_of)), self._there(torch.from_numpy(whose))
+        down = {k: v[0] if shared else v[start] for k, v in down.items()}
         if not hasattr(self.threads, "task"):  # `functional_call` swaps values inside its module, so every thread has its own
             self.threads.task, self.threads.folds = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
         task, folds = self.threads.task, self.threads.folds
@@ -262,9 +274,9 @@ class Cohort:
         dims = (0, 0, 0, 0, {k: 0 for k in hyper} or None, {k: None if shared else 0 for k in down}, {k: 0 for k in mine} or None)
         return torch.vmap(one, in_dims=dims)(*plans[:4], hyper, down, mine)
 
-    def _one_by_one(self, plans: Plans, run_of: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
-        done = [self.runs[i].algorithm.local(self.task, {k: v[i] for k, v in down.items()}, {k: v[s] for k, v in mine.items()}, plans.of(s))
-                for s, i in enumerate(run_of)]
+    def _one_by_one(self, plans: Plans, run_of: np.ndarray, whose: np.ndarray, down: State, mine: State) -> tuple[Tensor, State, State]:
+        done = [self.runs[i].algorithm.local(self.task, {k: v[j] for k, v in down.items()}, {k: v[s] for k, v in mine.items()}, plans.of(s))
+                for s, (i, j) in enumerate(zip(run_of, whose))]
         vectors = {k: torch.stack([upload.vectors[k] for upload, _ in done]) for k in done[0][0].vectors}
         after = {k: torch.stack([state[k] for _, state in done]) for k in mine}
         return torch.stack([upload.weight for upload, _ in done]), vectors, after
