@@ -39,7 +39,7 @@ NONE = "none"
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
 TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "aggregate", "aggregates", "adversaries", "guard", "train")
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
-OURS = (*TABLES[1:-1], "fed", "feds", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
+OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Job:
 
     def compare(self) -> dict[str, Any]:
         """The arguments of `jobs.compare`, but for the federations and where it goes."""
-        if self.guard:
-            raise BadJob(f"{self.file}: [[guard]] is for `tacit run`; runs that are compared are not guarded. Leave it out, or run the job by itself.")
         if self.pace is not None or self.speed is not None:
             raise BadJob(f"{self.file}: [pace] and [speed] are for `tacit run`. Leave them out, or run the job by itself; `tacit report` draws several runs.")
         settings = self._for("compare")
         if "seed" in settings:
             settings = {**{k: v for k, v in settings.items() if k != "seed"}, "seeds": (settings["seed"],)}
-        rules = {k: list(v) for k, v in (("aggregates", self.aggregates), ("adversaries", self.adversaries)) if v}
+        rules: dict[str, Any] = {k: list(v) for k, v in (("aggregates", self.aggregates), ("adversaries", self.adversaries)) if v}
+        if self.guard:  # each algorithm with it and without
+            rules["guards"] = {"no guard": None, "guarded": list(self.guard)}
         return {"model": self.model, "algorithms": list(self.algorithms), "data_job": self.resolved()["data"], **rules, **settings}
 
     def resolved(self) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def test_a_job_file_with_a_wrong_guard_names_the_file_and_the_stage(tmp_path, ca
     assert words in capsys.readouterr().err
 
 
-def test_a_wrong_order_in_a_job_file_and_a_guarded_comparison_are_refused(tmp_path):
+def test_a_wrong_order_in_a_job_file_is_refused_and_a_guarded_comparison_has_each_algorithm_with_and_without(tmp_path):
     from tacit import config
 
     job = tmp_path / "job.toml"
@@ -282,8 +282,9 @@ def test_a_wrong_order_in_a_job_file_and_a_guarded_comparison_are_refused(tmp_pa
     with pytest.raises(BadJob, match=r"job\.toml: guard: Clip stands behind Noise\. The order is"):
         config.load(job)
     job.write_text(JOB)
-    with pytest.raises(BadJob, match=re.escape("[[guard]] is for `tacit run`; runs that are compared are not guarded.")):
-        config.load(job).compare()
+    told = config.load(job).compare()
+    assert list(told["guards"]) == ["no guard", "guarded"]
+    assert [type(s).__name__ for s in told["guards"]["guarded"]] == ["Clip", "Noise"]
 
 
 @pytest.mark.parametrize(("guard", "words"), [

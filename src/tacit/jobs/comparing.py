@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from ..audit.poisoning import attacks, name_of
 from ..data.federation import Federation, Holdings
 from ..errors import BadData, BadParameter, BadRun
+from ..guard import Noise, Stage, as_stages
 from ..numbers import mean_error
 from ..parameters import bad
 from ..report import verdict
@@ -28,14 +29,17 @@ from .training import train_side_by_side
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
             per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
             device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
-            aggregates: Sequence[Any] | None = None, adversaries: Any = None, out: str | Path | None = None, landscape: bool = False,
-            data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Comparison:
+            aggregates: Sequence[Any] | None = None, adversaries: Any = None, guards: Any = None, sampling: str = "fixed",
+            out: str | Path | None = None, landscape: bool = False, data_job: dict[str, Any] | None = None,
+            watch: Callable[[Event], None] | None = None) -> Comparison:
     """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
 
     Whatever shares a model and an algorithm runs as one stack, and each row comes out as if it had run alone. The baselines take as many
     passes over the data as a party does (`rounds` × `local_epochs`), with the learning rate and the local solver of `baseline`: an algorithm,
     by default the first of the list whose clients walk. Tune them as carefully as the rest: distances are measured from them.
     `aggregates` are rules in the mean's place, a row each; `adversaries`, such as {"sign_flip": 0.2}, are attacks, a column each beside the one without.
+    `guards` are what stands around every update, a row each: a list of guards (None is none), or a dict of them by the names their rows shall have. Each row
+    has an account of its own, and a budget ends its own row only. The baselines are not guarded.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
     """
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
@@ -63,16 +67,18 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     rules = [as_rule(None)] if aggregates is None else [as_rule(r) for r in _listed("aggregates", aggregates, "a list of rules such as [aggregate.Median()]")]
     lies = (None, *attacks(adversaries))
     columns = [(fed, lie, _column(skew, lie, len(federations) > 1, len(lies) > 1)) for fed, skew in zip(federations, _names(federations)) for lie in lies]
-    rows = [(a, rule, _row(name, word, len(algorithms) > 1, aggregates is not None)) for a, name in zip(algorithms, _labels(algorithms, "algorithm"))
-            for rule, word in zip(rules, _labels(rules, "rule"))]
-    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, aggregate=rule, adversaries=lie, **common)  # type: ignore[arg-type]
-             for fed, lie, skew in columns for a, rule, label in rows for s in seed_list]
+    rows = [(a, rule, stages, _row([name] * (len(algorithms) > 1) + [word] * (aggregates is not None) + [words] * (guards is not None)) or name)
+            for a, name in zip(algorithms, _labels(algorithms, "algorithm")) for rule, word in zip(rules, _labels(rules, "rule"))
+            for words, stages in _guards(guards).items()]
+    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, aggregate=rule, adversaries=lie, guard=stages, sampling=sampling,
+                       **common) for fed, lie, skew in columns for a, rule, stages, label in rows for s in seed_list]  # type: ignore[arg-type]
     honest = {skew: fed for fed, _, skew in columns}
     if match:
         wanted = {p.label: p.effective_update for p in reversed(plans)}  # each algorithm's own, on the first federation
         plans = [_matched(p, wanted[p.label]) for p in plans]
     base: Any = plain(as_algorithm(baseline) if baseline is not None else next((a for a in algorithms if a.walks), algorithms[0]))
-    clean = [dataclasses.replace(p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None) for p in plans if p.label == plans[0].label]
+    clean = [dataclasses.replace(p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None, guard=(), sampling="fixed")
+             for p in plans if p.label == plans[0].label]
     baselines = [b for p in clean for b in (_central(p, base), *_alone(p, base))]
     results = _all([*plans, *baselines], directory, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
@@ -113,7 +119,7 @@ def _shape(p: Plan) -> Any:
     """What runs must share to be stacked: the model, the length, the batches."""
     rows = p.fed.rows.x
     return (id(p.model) if not isinstance(p.model, str) else p.model, tuple(rows.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps,
-            repr(p.aggregate))
+            repr(p.aggregate), p.guard, p.sampling, p.skew if any(isinstance(s, Noise) and s.epsilon is not None for s in p.guard) else "")  # a budget is one
 
 
 def _folder(i: int, p: Plan) -> str:
@@ -140,11 +146,30 @@ def _column(skew: str, attack: Any, feds: bool, lies: bool) -> str:
     return f"{skew}, {lie}" if feds else lie
 
 
-def _row(algorithm: str, rule: str, algorithms: bool, rules: bool) -> str:
-    return algorithm if not rules else f"{algorithm}, {rule}" if algorithms else rule
+def _row(words: list[str]) -> str:
+    return ", ".join(words)
 
 
-def _labels(algorithms: Sequence[Any], what: str) -> list[str]:
+def _guards(given: Any) -> dict[str, tuple[Stage, ...]]:
+    """{the name of a row: its stages}; a guard without a name is called by its stages."""
+    if given is None:
+        return {"": ()}
+    if isinstance(given, Mapping) and given and all(isinstance(k, str) and k for k in given):
+        return {name: as_stages(stages) for name, stages in given.items()}
+    listed = [as_stages(g) for g in _listed("guards", given, "a list of guards such as [None, [guard.Clip(1.0), guard.Noise(epsilon=3.0)]], or a dict by name")]
+    named = {" → ".join(map(_short, stages)) or "no guard": stages for stages in listed}
+    if len(named) < len(listed):
+        raise BadParameter(f"compare: the same guard stands twice among {'; '.join(named)}. Leave one out.")
+    return named
+
+
+def _short(stage: Any) -> str:
+    """Noise(epsilon=3.0): what was said about it, and not what follows by itself."""
+    said = [f"{f.name}={getattr(stage, f.name)!r}" for f in dataclasses.fields(stage) if getattr(stage, f.name) != f.default]
+    return f"{type(stage).__name__}({', '.join(said)})"
+
+
+def _labels(algorithms: Sequence[Any], what: str = "algorithm") -> list[str]:
     """An algorithm's (or a rule's) name; where it stands twice, with what differs: FedProx(mu=0.1)."""
     names = [type(a).__name__ for a in algorithms]
     labels = []
@@ -201,6 +226,8 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
     rows: list[dict[str, Any]] = []
     for (label, skew, seed), group in by.items():
         metrics = {k: float(np.mean([results[i].metrics[k] for i in group if k in results[i].metrics])) for k in results[group[0]].metrics}
+        if any(results[i].ledger.spent for i in group):
+            metrics["epsilon"] = max(s.epsilon for i in group for s in results[i].ledger.spent)
         run = None if directory is None or label == ALONE else f"runs/{_folder(group[0], plans[group[0]])}"
         rows.append({"label": label, "skew": skew, "seed": seed, "run": run, "metrics": metrics})
     cells = [[mean_error([r["metrics"][score] for r in rows if (r["label"], r["skew"]) == (label, skew)]) for skew in skews] for label in labels]
