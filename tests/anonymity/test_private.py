@@ -184,7 +184,7 @@ def test_levels_fixed_beforehand_suppress_what_fails_and_no_more():
     assert made.suppressed == ["w"]
     assert made.loss == pytest.approx(1 / 6)
     assert tacit.anonymize(frame, quasi=["a", "b"], k=2, hierarchies={"a": BITS, "b": THREE}, method=Fixed({"b": 1})).suppressed == []
-    with pytest.raises(BadData, match="At these levels 1 row of 6 fail the privacy models, and at most 0 may be suppressed. Take higher levels"):
+    with pytest.raises(BadData, match=r"At these levels 1 row of 6 fail the privacy models, and at most 0 may be suppressed\. Take higher"):
         tacit.anonymize(frame, quasi=["a", "b"], k=2, hierarchies={"a": BITS, "b": THREE}, method="fixed", max_suppressed=0.0)
 
 

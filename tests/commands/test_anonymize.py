@@ -269,14 +269,16 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
 
 
 def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
-    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-average-risk", "0.1", "--max-suppressed", "0.1", "--out", "a.csv", "--json")
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-average-risk", "0.1", "--max-suppressed", "0.1", "--out", "a.csv",
+                         "--json")
     assert code == 0, err
     assert json.loads(out)["risk"]["prosecutor risk, average"]["after"] <= 0.1
     code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-uniques", "0.001", "--population-size", "3000", "--out", "b.csv",
                          "--max-suppressed", "0.1", "--json")
     assert code == 0, err
     assert json.loads(out)["risk"]["unique share"]["after"] < json.loads(out)["risk"]["unique share"]["before"]
-    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--method", "fixed", "--levels", "age=2,sex=1", "--hierarchies", "ways/", "--out", "c.csv", "--json")
+    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--method", "fixed", "--levels", "age=2,sex=1", "--hierarchies", "ways/", "--out", "c.csv",
+                         "--json")
     assert code == 0, err
     assert json.loads(out)["levels"] == {"age": 2, "zip": 0, "sex": 1}
 

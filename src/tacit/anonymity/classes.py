@@ -60,7 +60,7 @@ def numbered(column: Series) -> tuple[np.ndarray, list[str]]:
     """A column as numbers, and the text each number stands for (39, 39.0 and "39" are one value; null is one); only values that occur have one."""
     codes, words = column_codes(column)
     there = np.flatnonzero(np.bincount(codes, minlength=len(words)))
-    rank = np.zeros(len(words), dtype=np.int64)
+    rank = np.zeros(len(words), dtype=np.int32)  # half the memory of int64, which is a gigabyte for ten million rows
     rank[there] = np.arange(len(there))
     return rank[codes], [words[i] for i in there]
 

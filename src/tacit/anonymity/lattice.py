@@ -92,7 +92,7 @@ class Evaluator:
         lost = np.flatnonzero(~kept[label])
         suppressed = int(table.counts[lost].sum())
         feasible = suppressed <= self.limit and (self.firm or not len(lost))
-        doomed = not feasible and (self.superset or not self.limit and self.merges)
+        doomed = not feasible and (self.superset or (not self.limit and self.merges))
         if not feasible and not doomed and self.enough:  # what fails these alone fails them below
             doomed = int(table.counts[~held(self.enough, classes)[label]].sum()) > self.limit
         if isinstance(self.metric, CellMetric):

@@ -97,7 +97,7 @@ def columns(before: DataFrame, after: DataFrame, quasi: Sequence[str], at: np.nd
                         leaves[w] = (len(groups[word]) - 1) / max(1, len(given) - 1)
                         below[w] = np.array([known[v] for v in groups[word] if v in known], dtype=np.int64)
         if at is not None:
-            pairs = np.unique(published * len(words) + codes[at])
+            pairs = np.unique(published.astype(np.int64) * len(words) + codes[at])
             for w in range(len(said)):
                 if w not in below:
                     below[w] = pairs[pairs // len(words) == w] % len(words)

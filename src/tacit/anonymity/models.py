@@ -5,7 +5,7 @@ A model answers class by class (`holds`). What a search may conclude from one ta
             table less general, and tables can be tagged without looking at them, whatever the limit of suppression.
 `merges`    two classes that satisfy it, merged, satisfy it still, so that without suppression the tagging holds. True of every model that looks at a class
             (each is an upper bound on a convex function of the class's distribution, or a lower bound on a concave one).
-`by_class`  False for thresholds on a figure of the whole table (`Threshold`). Where the figure is too high, the smallest classes are suppressed until it is not.
+`by_class`  False for thresholds on a figure of the whole table (`Threshold`). Where it is too high, the smallest classes are suppressed until it is not.
 """
 
 from __future__ import annotations

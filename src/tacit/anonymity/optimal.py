@@ -58,7 +58,7 @@ class Search:
                       "Take hierarchies with fewer levels or fewer quasi-identifiers, or method='datafly', 'mondrian' or 'cluster'.")
         self.table, self.metric = table, request.price(table)
         self.evaluate = Evaluator(table, request.models, self.metric, request.limit(table))
-        self.tagging = self.evaluate.superset or self.evaluate.limit == 0 and self.evaluate.merges
+        self.tagging = self.evaluate.superset or (self.evaluate.limit == 0 and self.evaluate.merges)
         self.bound = np.zeros(self.shape)  # no node costs less than this; inf: settled
         if isinstance(self.metric, CellMetric):
             self.bound += self._over([t / self.metric.scale for t in self.evaluate.totals])

@@ -64,7 +64,8 @@ class Private:
         scores = [score(node) for node in nodes]
         levels = nodes[exponential(scores, rational_below(self.epsilon), score.sensitivity)]
         words = ", ".join(f"{c.name} {level}" for c, level in zip(table.columns, levels))
-        step = told(f"Of {count(len(nodes), 'node')} {words} was drawn by the exponential mechanism, ε = {self.epsilon:g}.", nodes=len(nodes), levels=list(levels))
+        step = told(f"Of {count(len(nodes), 'node')} {words} was drawn by the exponential mechanism, ε = {self.epsilon:g}.", nodes=len(nodes),
+                    levels=list(levels))
         return apply(table, request, list(levels), [step])
 
 

@@ -96,7 +96,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what it warns of is measured again, and said, below
             made = tacit.anonymize(frame, quasi=quasi, k=args.k, sensitive=sensitive, hierarchies=_hierarchies(args.hierarchies, quasi), method=method,
-                                   models=models, max_suppressed=args.max_suppressed, metric=args.metric, l=args.l, t=args.t, suppressed=args.suppressed, seed=args.seed)
+                                   models=models, max_suppressed=args.max_suppressed, metric=args.metric, l=args.l, t=args.t,
+                                   suppressed=args.suppressed, seed=args.seed)
         tell("measuring what risk is left")
         left = tacit.risk(frame, made, quasi, sensitive=sensitive, target=args.target)
         text = report.render(left) if page is not None else None  # whatever can fail has failed before the first file is written
@@ -118,7 +119,8 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                  f"loss        {made.loss:.4f} ({args.metric}), {len(made.suppressed):,} rows suppressed",
                  f"risk        highest {now.prosecutor.highest:.1%}, average {now.prosecutor.average:.2%} (before: {was.prosecutor.highest:.1%}, "
                  f"{was.prosecutor.average:.2%})", *([f"unchanged   {', '.join(as_is)}: published as they are"] if as_is else []),
-                 *([] if made.ledger is None else [f"privacy     {made.ledger}"]), *_said(left), f"table       {out}", *([f"report      {page}"] if page else [])]
+                 *([] if made.ledger is None else [f"privacy     {made.ledger}"]), *_said(left),
+                 f"table       {out}", *([f"report      {page}"] if page else [])]
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     return value, show

@@ -113,7 +113,7 @@ def _private(frame: pandas.DataFrame, names: list[str], models: Sequence[Any], m
         raise BadData(f"Under differential privacy every published column is generalised: name {', '.join(map(repr, rest))} among quasi=, or leave it out.")
     for name in names:
         given = hierarchies.get(name)
-        if given is None or isinstance(given, Builder) and not isinstance(given, Tree):
+        if given is None or (isinstance(given, Builder) and not isinstance(given, Tree)):
             raise BadData(f"The hierarchy of column {name!r} would be built from the values in the table, which says which there are. Declare them: "
                           "Intervals(width=5).build([str(age) for age in range(120)]), a tree, rows, or a file.")
 
