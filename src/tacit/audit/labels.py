@@ -1,8 +1,8 @@
 """Labels from the gradients that come back over the cut. O. Li and others: Label Leakage and Protection in Two-Party Split Learning, ICLR 2022.
 
-The attacker holds columns and gets ∂L/∂z for every row. `norm_attack`: with unbalanced classes, rows of the rarer class have longer gradients. `direction_attack`:
-gradients of one class point to one side; with one row whose label is known, the cosine to it tells the others'. `spectral_attack` needs no known row: it takes
-the first principal direction. All give the AUC of their score: 0.5 is nothing, 1 is every label.
+The attacker holds columns and gets ∂L/∂z for every row. `norm_attack`: with unbalanced classes, rows of the rarer class have longer gradients.
+`direction_attack`: gradients of one class point to one side; with one row whose label is known, the cosine to it tells the others'. `spectral_attack` needs no
+known row: it takes the first principal direction. All give the AUC of their score: 0.5 is nothing, 1 is every label.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 | measure | of | 0 | 1 |
 |---|---|---|---|
-| `distance_correlation` | Székely, Rizzo, Bakirov, Annals of Statistics 35(6), 2007 | independent (of the population) | one is a rotation and scaling of the other |
+| `distance_correlation` | Székely, Rizzo, Bakirov, Annals of Statistics 35(6), 2007 | independent (in the limit) | one is a rotation and scaling of the other |
 | `hsic` | Gretton, Bousquet, Smola, Schölkopf, ALT 2005; normalised as centred alignment | independent | equal kernels |
 | `constrained_covariance` | Gretton, Smola, Bousquet, Herbrich and others, AISTATS 2005 (COCO) | independent | at most the kernels' largest eigenvalue |
 | `mmd` | Gretton, Borgwardt, Rasch, Schölkopf, Smola, JMLR 13, 2012 | the same distribution | at most √2 |
 | `kernel_target_alignment` | Cristianini, Shawe-Taylor, Elisseeff, Kandola, NIPS 2001 | classes look alike | activations show the class and nothing else |
 | `maximal_information` | Reshef and others, Science 334, 2011 (MIC) | independent | one is a function of the other, without noise |
 
-All but the last work on rows of any width. `distance_correlation` can be differentiated: as an extra loss it is NoPeek (Vepakomma, Singh, Gupta, Raskar, ICDMW 2020).
+All but the last work on rows of any width. `distance_correlation` can be differentiated: as an extra loss it is NoPeek (Vepakomma, Singh, Gupta, Raskar,
+ICDMW 2020).
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def report(x: Any, z: Any, y: Any = None, sample: int = 500, seed: int = 0) -> d
     a, b = a[rows].detach(), b[rows].detach()
     widest = [v[:, v.var(0).argsort(descending=True)[:4]] for v in (a, b)]  # MIC is of pairs of columns: those that vary most
     made = {"distance_correlation": float(distance_correlation(a, b)), "hsic": hsic(a, b), "constrained_covariance": constrained_covariance(a, b),
-            "maximal_information": maximal_information(*widest)}
+            "maximal_information": maximal_information(widest[0], widest[1])}
     if y is not None:
         label = torch.as_tensor(y)[rows]
         kinds = torch.unique(label)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ..parameters import bad, check, nearest
 if TYPE_CHECKING:
     from .skews import Skew
     from .tables import Table
+    from .vertical import Vertical
 
 
 class Rows(NamedTuple):
@@ -228,6 +230,15 @@ class Dataset:
         if isinstance(held_fraction, bool) or not isinstance(held_fraction, int | float) or not 0 <= held_fraction < 1:
             raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
         return _dealt(data, parties, skew, int(seed), float(held_fraction), int(min_size))
+
+    def vertical(self, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
+        """The columns dealt to parties that share the people: `into={"bank": ["age"], "shop": ["basket"]}`. The label is at `label_at`.
+
+        Columns are named as the table has them, or, in data without names, by their place. One that nobody is given is left out.
+        """
+        from .vertical import divide
+
+        return divide(self, into, label_at)
 
     def by(self, column: str, seed: int = 0, held_fraction: float = 0.1, min_size: int = 1) -> Federation:
         """The natural federation: one party for each value of `column`, named after it."""

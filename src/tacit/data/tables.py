@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from ..errors import BadData, MissingExtra, MissingFiles
 from ..parameters import bad, nearest
 from .arrays import from_arrays, with_test
 from .federation import Dataset, Federation, Rows
+from .vertical import Columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -138,6 +139,7 @@ class Table:
     test: Any
     recipe: Recipe
     declared: bool = False
+    id: str = ""  # the column that says whose a row is
 
     def values(self, column: str, test: bool = False) -> np.ndarray | None:
         frame = self.test if test else self.frame
@@ -184,14 +186,28 @@ class Table:
         return replace(fed, rows=Rows(x, fed.rows.y), test=Rows(xt, fed.test.y), notes=(*fed.notes, *notes))
 
 
-def from_frame(frame: DataFrame, label: str, *, test: DataFrame | None = None, name: str = "table", groups: Sequence[str] = (),
+@overload
+def from_frame(frame: DataFrame, label: str, *, id: str | None = None, test: DataFrame | None = None, name: str = "table", groups: Sequence[str] = (),
                drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party", regression: bool = False,
-               test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+               test_fraction: float = 0.2, seed: int = 0) -> Dataset: ...
+
+
+@overload
+def from_frame(frame: DataFrame, label: None = None, *, id: str, test: None = None, name: str = "table", groups: Sequence[str] = (),
+               drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party", regression: bool = False,
+               test_fraction: float = 0.2, seed: int = 0) -> Columns: ...
+
+
+def from_frame(frame: DataFrame, label: str | None = None, *, id: str | None = None, test: DataFrame | None = None, name: str = "table",
+               groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party", regression: bool = False,
+               test_fraction: float = 0.2, seed: int = 0) -> Dataset | Columns:
     """A data set from a pandas table.
 
     `label` is the column to predict; `groups` say where a row came from and are no features; `drop` are left out; `categories` are
     categories though they look like numbers. `fit` is "party" (each standardises by its own statistics), "pooled", "none", or a
     `Recipe`. Any column can be given to `.by(…)`. Without a `test` table, a stratified `test_fraction` of the rows becomes the test set.
+    `id` is the column that says whose a row is, and no feature: for `.vertical(…)` and `tacit.splitnn`. With an id and no label it gives `Columns`, what
+    a party that does not hold the label brings.
     """
     known = [str(c) for c in frame.columns]
     if len(set(known)) < len(known):
@@ -200,7 +216,10 @@ def from_frame(frame: DataFrame, label: str, *, test: DataFrame | None = None, n
         raise BadData(f"{name}: the table has no rows. Give at least two.")
     if isinstance(fit, str) and fit not in FITS:
         raise bad(name, "fit", fit, f"one of {', '.join(map(repr, FITS))}, or a Recipe")
-    for what, columns in (("label", [label]), ("groups", groups), ("drop", drop), ("categories", categories)):
+    if label is None and (id is None or test is not None):
+        raise bad(name, "label", None, "the column to predict", "Only a table with an id (id=…), for tacit.splitnn, may be without one, and then without test.")
+    for what, columns in (("label", [label] if label is not None else []), ("id", [id] if id is not None else []), ("groups", groups), ("drop", drop),
+                          ("categories", categories)):
         if isinstance(columns, str):
             raise bad(name, what, columns, f"a list of column names, like [{columns!r}]")
         for column in columns:
@@ -212,15 +231,18 @@ def from_frame(frame: DataFrame, label: str, *, test: DataFrame | None = None, n
 
     frame = frame.rename(columns=str).reset_index(drop=True)
     extra = frame.iloc[:0] if test is None else test.rename(columns=str).reset_index(drop=True)
-    features = [c for c in known if c != label and c not in groups and c not in drop]
-    if not features:
-        raise BadData(f"{name}: no column is left to learn from beside the label {label!r}.")
+    features = [c for c in known if c not in (label, id) and c not in groups and c not in drop]
+    if not features and (id is None or label is None):  # a party may bring ids and labels alone
+        raise BadData(f"{name}: no column is left to learn from beside the {'id' if label is None else f'label {label!r}'}.")
     both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
     try:
         recipe = fit if isinstance(fit, Recipe) else Recipe.read_off(both, categories, fit)
         x = recipe.lay_out(both)
     except BadData as error:
         raise BadData(f"{name}: {error}") from None
+    if label is None:
+        assert id is not None
+        return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
     y = np.concatenate([_target(name, label, table[label], regression) for table in (frame, extra) if len(table)])
     n = len(frame)
     # The numbers may be NaN until the rows have owners, so from_arrays sees stand-ins of the same length.
@@ -228,16 +250,29 @@ def from_frame(frame: DataFrame, label: str, *, test: DataFrame | None = None, n
     data = replace(shell, rows=Rows(x[:n], shell.rows.y), test=Rows(x[n:], shell.test.y), columns=recipe.columns,
                    groups={g: _text(frame[g]).astype(str) for g in groups},
                    test_groups={g: _text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},
-                   table=Table(frame, extra, recipe, isinstance(fit, Recipe)))
+                   table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or ""))
     return data if test is not None else with_test(data, test_fraction, seed)
 
 
-def from_csv(path: str | os.PathLike[str], label: str, *, test: str | os.PathLike[str] | None = None, name: str | None = None,
+@overload
+def from_csv(path: str | os.PathLike[str], label: str, *, id: str | None = None, test: str | os.PathLike[str] | None = None, name: str | None = None,
              groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Dataset:
+             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Dataset: ...
+
+
+@overload
+def from_csv(path: str | os.PathLike[str], label: None = None, *, id: str, test: None = None, name: str | None = None,
+             groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
+             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Columns: ...
+
+
+def from_csv(path: str | os.PathLike[str], label: str | None = None, *, id: str | None = None, test: str | os.PathLike[str] | None = None,
+             name: str | None = None, groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
+             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Dataset | Columns:
     """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are missing values."""
-    frames = [None if p is None else _read_csv(p, separator) for p in (path, test)]
-    return from_frame(frames[0], label, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
+    frames: list[Any] = [None if p is None else _read_csv(p, separator, id) for p in (path, test)]
+    make: Any = from_frame  # of the two forms, the one that the label asks for
+    return make(frames[0], label, id=id, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
                       categories=categories, fit=fit, regression=regression, test_fraction=test_fraction, seed=seed)
 
 
@@ -258,12 +293,13 @@ def _there(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _read_csv(path: str | os.PathLike[str], separator: str) -> DataFrame:
+def _read_csv(path: str | os.PathLike[str], separator: str, id: str | None = None) -> DataFrame:
     import pandas as pd
 
     file = _there(path)
     try:
-        return pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False)
+        kinds = {} if id is None else {"dtype": {id: str}}  # an id is text: 007 is not 7
+        return pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError, EOFError, OSError) as error:
         raise BadData(f"{file} cannot be read as a table: {error}. It must be text in columns, their names in the first line.") from None
 

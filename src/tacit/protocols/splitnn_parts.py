@@ -158,8 +158,8 @@ def describe(part: nn.Module) -> list[dict[str, Any]]:
 
 def _written(layer: nn.Module) -> dict[str, Any]:
     table: dict[str, Any] = {"layer": type(layer).__name__}
-    for name in inspect.signature(type(layer).__init__).parameters:
-        if name in ("self", *NOT_KEPT):
+    for name, parameter in inspect.signature(type(layer).__init__).parameters.items():
+        if name in ("self", *NOT_KEPT) or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         value = getattr(layer, name)
         table[name] = value is not None if name == "bias" and not isinstance(value, bool) else list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,71 @@
+"""A network split over two real processes against the same network in one: seconds an epoch, and whether the numbers stay the same.
+
+    python benchmarks/splitnn.py [--epochs 3] [--batch 256] [--rows 60000] [--slices 1 2 4]
+
+MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each of the two has a process, a certificate and a sealed channel over a
+hub, and one thread; the network in one place has one thread, and, for comparison, all of them. Evaluation is not timed. `slices` cuts a batch in pieces that are
+sent and computed at the same time; 1 sums in the very order of one network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import torch
+from torch import nn
+
+import tacit
+from tacit.protocols.splitnn_terms import Terms
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 640), nn.ReLU(), nn.Linear(640, 10))
+
+
+def central(x: torch.Tensor, y: torch.Tensor, batch: int, epochs: int, threads: int) -> tuple[float, nn.Module]:
+    torch.set_num_threads(threads)
+    net, terms = network(), Terms((), (len(x),), (0,), batch_size=batch)
+    step = torch.optim.SGD(net.parameters(), lr=0.1)
+    took = []
+    for epoch in range(epochs):
+        began = time.perf_counter()
+        for rows in terms.batches(epoch, 0):
+            step.zero_grad()
+            nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            step.step()
+        took.append(time.perf_counter() - began)
+    return min(took), net
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=60000)
+    parser.add_argument("--slices", type=int, nargs="+", default=[1, 2, 4])
+    told = parser.parse_args()
+    mnist = tacit.data.mnist()
+    x, y = mnist.rows.x.reshape(len(mnist.rows.y), -1)[:told.rows].contiguous(), mnist.rows.y[:told.rows]
+    cores = os.cpu_count() or 1
+    print(f"{len(x)} images, batch {told.batch}, best of {told.epochs} epochs, {cores} cores, load {os.getloadavg()[0]:.1f}")
+    one, net = central(x, y, told.batch, told.epochs, 1)
+    many, _ = central(x, y, told.batch, told.epochs, cores)
+    torch.set_num_threads(1)
+    print(f"in one place, 1 thread        {one:6.2f} s an epoch")
+    print(f"in one place, {cores} threads       {many:6.2f} s an epoch   {many / one:.2f} ×")
+    bottom, top = tacit.cut(network(), 4)
+    for slices in told.slices:
+        run = tacit.splitnn({"images": x}, {"labels": y}, bottoms=bottom, top=top, configuration="vanilla", epochs=told.epochs, batch_size=told.batch, lr=0.1,
+                            test_fraction=0.0, slices=slices, runtime=tacit.Processes())
+        best = min(row["seconds"] for row in run.history)
+        off = max(float((run.shares["images"].state[f"bottom.{k}"] - v).abs().max()) for k, v in tacit.cut(net, 4)[0].state_dict().items())
+        sent = sum(line.bytes for line in run.ledger.seen) / told.epochs / 1e6
+        print(f"two processes, {slices} slice{'s' if slices > 1 else ' '}       {best:6.2f} s an epoch   {best / one:.2f} ×   {sent:.0f} MB an epoch   "
+              f"weights differ by {off:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Different columns of the same people: what each party holds of every row, and who holds the label.
+
+    parties = data.from_csv("people.csv", label="default", id="id").vertical(into={"bank": ["age", "limit"], "shop": ["basket"]}, label_at="bank")
+
+`Columns` are one party's table with its ids, as it reads it from its own file. `Vertical` are several parties' columns of the same people in the same
+order. Each party standardises its own columns, by the rows that are learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import BadData
+from ..parameters import bad, nearest
+
+if TYPE_CHECKING:
+    from .federation import Dataset
+    from .tables import Recipe
+
+HOLDING = 6  # the stream of random numbers that decides which shared rows are held out; 0 to 5 are used where rows are dealt
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One party's columns, a row a person. `x` is laid out and not yet standardised (a missing number is NaN); `y` is there where the label is."""
+
+    name: str
+    ids: np.ndarray = field(repr=False)  # as the file has them: text or whole numbers
+    x: Tensor = field(repr=False)
+    columns: tuple[str, ...]
+    recipe: Recipe | None = field(default=None, repr=False)  # None: numbers, ready to use
+    y: Tensor | None = field(default=None, repr=False)
+    classes: int | None = None
+    labels: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, rows: Any) -> Columns:
+        """These rows, in this order."""
+        at = torch.as_tensor(np.asarray(rows), dtype=torch.int64)
+        return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
+
+    def fitted(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
+        """(all rows standardised by the statistics of these, the recipe with them)."""
+        if self.recipe is None:
+            return self.x, None
+        if self.recipe.mean is not None and self.recipe.std is not None:
+            recipe = self.recipe
+        elif self.recipe.fit == "none":
+            n = len(self.recipe.numbers)
+            recipe = replace(self.recipe, mean=(0.0,) * n, std=(1.0,) * n)
+        else:
+            recipe = self.recipe.fitted(self.x[rows])
+        return recipe.standardised(self.x), recipe
+
+    @classmethod
+    def of(cls, data: Dataset) -> Columns:
+        """All rows of a data set that was read with an id, the held-out ones, too: which are held out is settled when it is known who is shared."""
+        ids = ids_of(data)
+        return cls(data.name, ids, torch.cat([data.rows.x, data.test.x]), data.columns, None if data.table is None else data.table.recipe,
+                   torch.cat([data.rows.y, data.test.y]), data.classes, data.labels)
+
+
+def ids_of(data: Dataset) -> np.ndarray:
+    """An id for each training row, then for each test row: those of the table, or their numbers."""
+    if data.table is None or not data.table.id:
+        return np.arange(len(data.rows.y) + len(data.test.y))
+    return np.concatenate([frame[data.table.id].to_numpy(dtype=object) for frame in (data.table.frame, data.table.test)])
+
+
+@dataclass(frozen=True)
+class Vertical:
+    """Several parties' columns of the same people, in one order. `train` and `test` say which rows are learned from and which are held out."""
+
+    name: str
+    parties: dict[str, Columns]
+    label_at: str
+    train: Tensor = field(repr=False)
+    test: Tensor = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.parties[self.label_at])
+
+    @property
+    def y(self) -> Tensor:
+        made = self.parties[self.label_at].y
+        assert made is not None
+        return made
+
+    @property
+    def classes(self) -> int | None:
+        return self.parties[self.label_at].classes
+
+    @classmethod
+    def of(cls, parties: Mapping[str, Columns], label_at: str, test_fraction: float = 0.2, seed: int = 0, name: str = "") -> Vertical:
+        """Columns that are aligned already. Held-out rows are drawn from the seed alone, so that every party draws the same."""
+        holders = _holder(parties, label_at)
+        first = holders[label_at]
+        for who, columns in holders.items():
+            if len(columns) != len(first) or (columns.ids != first.ids).any():
+                raise BadData(f"the rows of {who!r} and {label_at!r} are not of the same people in the same order "
+                              f"({len(columns)} and {len(first)} rows). Align them first: tacit.align, or let tacit.splitnn do it.")
+        train, test = held_out(len(first), test_fraction, seed)
+        return cls(name or first.name, holders, label_at, train, test)
+
+
+def held_out(rows: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """(rows to learn from, rows held out), the same for everybody who has the same number of rows and the seed."""
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
+        raise bad("vertical", "test_fraction", fraction, "a number at least 0 and below 1")
+    order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
+    held = min(round(fraction * rows), max(rows - 1, 0))
+    return order[held:].sort().values, order[:held].sort().values
+
+
+def _holder(parties: Mapping[str, Columns], label_at: str) -> dict[str, Columns]:
+    if label_at not in parties:
+        raise bad("vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(parties)))
+    if parties[label_at].y is None:
+        raise BadData(f"{label_at!r} is said to hold the label, and its table was read without one. Read it with label=….")
+    return {who: c if who == label_at or c.y is None else replace(c, y=None, classes=None, labels=()) for who, c in parties.items()}
+
+
+def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
+    """A data set's columns dealt to parties: `Dataset.vertical`."""
+    if not isinstance(into, Mapping) or not into or not all(isinstance(k, str) and k for k in into):
+        raise bad("vertical", "into", into, 'columns by party, like {"bank": ["age"], "shop": ["basket"]}')
+    if label_at not in into:
+        raise bad("vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(into)))
+    whole = Columns.of(data)
+    known = list(data.columns) if data.table is None else [*data.table.recipe.numbers, *data.table.recipe.categories]
+    if len(set(map(str, whole.ids))) < len(whole.ids):
+        raise BadData(f"{data.name}: an id stands in more than one row, so nobody could tell whose columns belong together. Keep one row a person.")
+    parties = {}
+    for who, wanted in into.items():
+        names = [wanted] if isinstance(wanted, str) else list(wanted)
+        if not names:
+            raise bad("vertical", f"the columns of {who!r}", names, "at least one column")
+        for name in names:
+            if isinstance(name, str) and name not in known:
+                raise BadData(f"{data.name}: there is no column {name!r} for {who!r}. {nearest(name, known)}")
+        parties[who] = _held(data, whole, who, names)
+    first = parties[label_at]
+    parties[label_at] = replace(first, y=whole.y, classes=whole.classes, labels=whole.labels)
+    n = len(data.rows.y)
+    return Vertical(data.name, parties, label_at, torch.arange(n), torch.arange(n, len(whole)))
+
+
+def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Columns:
+    if data.table is None:
+        width = int(whole.x[0].numel())
+        at = [data.columns.index(n) if isinstance(n, str) else n for n in names]
+        if not all(isinstance(k, int | np.integer) and not isinstance(k, bool) and 0 <= k < width for k in at):
+            raise bad("vertical", f"the columns of {who!r}", list(names)[:8], f"names of columns, or places from 0 to {width - 1}")
+        x = whole.x.reshape(len(whole), -1)[:, torch.tensor([int(k) for k in at])]
+        return Columns(who, whole.ids, x, tuple(data.columns[int(k)] if data.columns else str(int(k)) for k in at))
+    import pandas as pd
+
+    kept = [str(n) for n in names]
+    recipe = data.table.recipe
+    for column in (*recipe.numbers, *recipe.categories):
+        if column not in kept:
+            recipe = recipe.without(column)
+    frame = pd.concat([data.table.frame, data.table.test], ignore_index=True)
+    return Columns(who, whole.ids, recipe.lay_out(frame), recipe.columns, recipe)
