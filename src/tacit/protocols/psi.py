@@ -43,10 +43,11 @@ class Opening(Message, reveals="how many ids the other holds (without duplicates
 
 
 async def receiver(me: Party, digests: Any, *, other: str = "sender", method: str = "auto", reveal: str = "receiver",
-                   limit: int = LIMIT) -> dict[str, Any]:
-    """{"rows": those of my digests that are shared, in the order of their values (None with "size" and "sum"), "size", "sum", "theirs", "method"}."""
+                   limit: int = LIMIT, within: float | None = None) -> dict[str, Any]:
+    """{"rows": those of my digests that are shared, in the order of their values (None with "size" and "sum"), "size", "sum", "theirs", "method"}.
+    `within`: seconds to wait for the other to begin."""
     held = ready(digests)
-    chosen, count, session = await _agree(me, held, other, method, reveal, limit, receives=True)
+    chosen, count, session = await _agree(me, held, other, method, reveal, limit, within, receives=True)
     if chosen == "sum":
         size, total = await psi_sum.receiver(me, held, other, count, session, limit)
         return {"rows": None, "size": size, "sum": total, "theirs": count, "method": chosen}
@@ -55,11 +56,11 @@ async def receiver(me: Party, digests: Any, *, other: str = "sender", method: st
 
 
 async def sender(me: Party, digests: Any, *, other: str = "receiver", method: str = "auto", reveal: str = "receiver", limit: int = LIMIT,
-                 values: Sequence[int] = ()) -> dict[str, Any]:
+                 values: Sequence[int] = (), within: float | None = None) -> dict[str, Any]:
     """The same; "rows" and "size" are None unless reveal="both". Then row k here and row k at the receiver are the same person.
     `values`: with reveal="sum" a number for each digest."""
     held = ready(digests)
-    chosen, count, session = await _agree(me, held, other, method, reveal, limit, receives=False)
+    chosen, count, session = await _agree(me, held, other, method, reveal, limit, within, receives=False)
     rows = size = None
     if chosen == "sum":
         await psi_sum.sender(me, held, other, count, session, limit, values)
@@ -74,13 +75,14 @@ def ideal(mine: Sequence[bytes], theirs: Sequence[bytes]) -> list[int]:
     return [row for _, row in sorted((bytes(d), row) for row, d in enumerate(mine) if bytes(d) in there)]
 
 
-async def _agree(me: Party, held: np.ndarray, other: str, method: str, reveal: str, limit: int, receives: bool) -> tuple[str, int, bytes]:
+async def _agree(me: Party, held: np.ndarray, other: str, method: str, reveal: str, limit: int, within: float | None,
+                 receives: bool) -> tuple[str, int, bytes]:
     """(the method both come to, how many ids the other holds, the session)."""
     allow(method, reveal, limit)
     me.ledger.stamp(ASSUMES)
     nonce, top = me.secret.bytes(NONCE), limit if reveal == "sum" else 0
     await me.send(other, Opening(len(held), method, reveal, top, nonce))
-    told = await me.recv(other, Opening)
+    told = await me.recv(other, Opening, within=within)
     if (told.method, told.reveal, told.limit) != (method, reveal, top):
         raise ProtocolError(f"party {other!r} wants method={told.method!r}, reveal={told.reveal!r} and limit={told.limit}, party {me.name!r} "
                             f"method={method!r}, reveal={reveal!r} and limit={top}. Agree before you start; nothing was compared.")

@@ -63,11 +63,11 @@ class SharedTags(Message, reveals="which of your own ids all parties hold"):
     tags: bytes
 
 
-async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str = "all") -> dict[str, Any]:
-    """{"rows": my rows that all share, in the order of their digests; "size"; "theirs": set sizes}."""
+async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str = "all", within: float | None = None) -> dict[str, Any]:
+    """{"rows": my rows that all share, in the order of their digests; "size"; "theirs": set sizes}. `within`: seconds to wait for the others to begin."""
     held = ready(digests)
     me.ledger.stamp(ASSUMES)
-    told = await me.gather(others, Opening)
+    told = await me.gather(others, Opening, within=within)
     wrong = {name: m.reveal for name, m in told.items() if (m.method, m.reveal) != ("many", reveal) or len(m.nonce) != NONCE or m.count < 0}
     if wrong:
         raise ProtocolError(f"party {me.name!r} wants reveal={reveal!r}, but {wrong}. Agree before you start; nothing was compared.")
@@ -108,12 +108,12 @@ async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str 
     return {"rows": rows, "size": len(rows), "theirs": {name: told[name].count for name in others}}
 
 
-async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str], reveal: str = "all") -> dict[str, Any]:
+async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str], reveal: str = "all", within: float | None = None) -> dict[str, Any]:
     """The same for those who do not lead; "rows" and "size" are None unless reveal="all". `others`: all who do not lead, in any order, me among them."""
     held = ready(digests)
     me.ledger.stamp(ASSUMES)
     await me.send(leader, Opening(len(held), "many", reveal, 0, me.secret.bytes(NONCE)))
-    told = await me.recv(leader, Session)
+    told = await me.recv(leader, Session, within=within)
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(held), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
