@@ -11,7 +11,7 @@ _SWAPS = tuple((np.uint64(shift), np.uint64(mask)) for shift, mask in ((7, 0x00A
 def transpose(columns: np.ndarray) -> np.ndarray:
     """(w, m/8) bytes, a row a column of bits, to (m, w/8) bytes: bit i of row j is bit j of columns[i]; both w and m are multiples of 8."""
     w, bytes_each = columns.shape
-    blocks = np.ascontiguousarray(columns.reshape(w // 8, 8, bytes_each).transpose(2, 0, 1)).view(np.uint64)[..., 0]
+    blocks = columns.reshape(w // 8, 8, bytes_each).transpose(2, 0, 1).copy().view(np.uint64)[..., 0]
     moved = np.empty_like(blocks)
     for shift, mask in _SWAPS:
         np.right_shift(blocks, shift, out=moved)
