@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,65 @@ async def waits(me: Party) -> None:
 def test_a_killed_process_is_a_failed_party():
     with pytest.raises(PartyFailed, match="party 'a' failed: ProtocolError: its process was killed by signal 9 before it had a result"):
         Processes().run_sync({"a": kills_itself, "b": waits})
+
+
+async def dies_once(me: Party, marker: str) -> str:
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), 9)
+    await me.send("b", ProcessNumber(5))
+    return "alive"
+
+
+async def hears_one(me: Party) -> int:
+    return (await me.recv("a", ProcessNumber)).value
+
+
+def test_a_killed_process_is_started_again_where_that_was_asked_for(tmp_path):
+    results = Processes(restart=True).run_sync({"a": functools.partial(dies_once, marker=str(tmp_path / "died")), "b": hears_one})
+    assert results == {"a": "alive", "b": 5}
+    assert (tmp_path / "died").exists()
+
+
+async def kills_the_hub(me: Party, between: int, count: int) -> int:
+    """Sends numbers; before one of them it kills the oldest process its own parent has, which is the hub."""
+    for k in range(count):
+        if k == between:
+            siblings = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(int(p.name)) == os.getppid()]
+            os.kill(min(siblings), 9)
+        await me.send("b", ProcessNumber(k))
+        await me.recv("b", ProcessNumber)
+    return min(siblings)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return -1
+
+
+async def echoes(me: Party, count: int) -> list[int]:
+    got = []
+    for _ in range(count):
+        got.append((await me.recv("a", ProcessNumber)).value)
+        await me.send("a", ProcessNumber(got[-1]))
+    return got
+
+
+def test_a_killed_hub_is_started_again_and_nothing_is_lost_or_doubled():
+    results = Processes(restart=True).run_sync({"a": functools.partial(kills_the_hub, between=3, count=6), "b": functools.partial(echoes, count=6)})
+    assert results["b"] == list(range(6))
+    assert results["a"] != os.getpid()
+
+
+async def fails(me: Party) -> None:
+    raise ValueError("a bug of its own")
+
+
+def test_a_program_that_failed_by_itself_is_not_started_again():
+    with pytest.raises(PartyFailed, match="party 'a' failed: ValueError: a bug of its own"):
+        Processes(restart=True).run_sync({"a": fails, "b": hears_one})
 
 
 async def returns_an_object(me: Party) -> object:

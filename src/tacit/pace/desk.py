@@ -43,6 +43,7 @@ class Desk:
         self.works = dict.fromkeys(self.names, 0)  # pieces of work each party was given
         self.at_work: dict[str, Order] = {}
         self.waiting: list[Arrival] = []  # came, and is in no version yet
+        self.closes: float | None = None  # when whatever has come must do
         self.dropped: dict[str, str] = {}  # {party: why its work was given up}, since the last version
 
     def asks(self, now: float, there: Collection[str] | None = None) -> list[Order]:
@@ -71,6 +72,9 @@ class Desk:
     def lost(self, name: str) -> None:
         """Its work is not waited for any longer."""
         self.at_work.pop(name, None)
+
+    def ring(self, now: float) -> None:
+        """It is this late."""
 
     def add(self, arrival: Arrival) -> None:
         self.waiting.append(arrival)

@@ -100,8 +100,11 @@ class Watch:
         return self._woken is not None and not self._woken.done()
 
     def deadline(self, clock: Clock, within: float | None) -> Watch:
-        if within is not None:
-            self._timer = clock.at(clock.now() + within, self._ring)
+        return self.until(clock, None if within is None else clock.now() + within)
+
+    def until(self, clock: Clock, when: float | None) -> Watch:
+        if when is not None:
+            self._timer = clock.at(when, self._ring)
         return self
 
     def __enter__(self) -> Watch:

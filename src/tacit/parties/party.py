@@ -169,8 +169,8 @@ class Party:
         result.refused = refused
         return result
 
-    async def soonest(self, senders: Iterable[str], *kinds: type[M], within: float | None = None) -> Gathered[M]:
-        """Whoever speaks first, and whoever else speaks in the same instant; nobody, once `within` seconds have passed.
+    async def soonest(self, senders: Iterable[str], *kinds: type[M], until: float | None = None) -> Gathered[M]:
+        """Whoever speaks first, and whoever else speaks in the same instant; nobody, once the clock shows `until`.
 
         On a virtual clock an instant is over when nothing else is left to happen in it, so what comes out does not hang on the order in which
         the parties were woken. A sender whose message cannot be read stands in `refused`.
@@ -178,8 +178,9 @@ class Party:
         left = dict.fromkeys(senders)
         result = Gathered[M]()
         refused: dict[str, ProtocolError] = {}
-        for opening, wait in ((True, within), (False, 0.0)):
-            with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))).deadline(self.clock, wait) as watch:
+        for opening in (True, False):
+            end = until if opening else self.clock.now()
+            with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))).until(self.clock, end) as watch:
                 while left and (letter := await watch.next()) is not None:
                     del left[letter.sender]
                     try:

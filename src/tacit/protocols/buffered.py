@@ -56,10 +56,12 @@ class Desk(Protocol):
 
     version: int
     at_work: dict[str, Any]
+    closes: float | None  # when it must do with what has come
 
     def asks(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
     def done(self, name: str, number: int) -> Any: ...
     def lost(self, name: str) -> None: ...
+    def ring(self, now: float) -> None: ...
 
 
 class Door(Protocol):
@@ -68,7 +70,7 @@ class Door(Protocol):
     async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]: ...
     def there(self, busy: bool) -> list[str]: ...
     def adds(self, names: Sequence[str], message: Message, busy: bool) -> None: ...
-    def settles(self, names: Sequence[str], kind: type[Message]) -> None: ...
+    def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None: ...
     async def refuse(self, name: str, reason: str) -> None: ...
 
 
@@ -127,10 +129,12 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
 
     async def take() -> None:
         """What comes next: answers, or that some of them did not come in time."""
-        limits = [since[n] + within - me.clock.now() for n in desk.at_work] if within is not None else []
+        ends = [since[n] + within for n in desk.at_work] if within is not None else []
         if door is not None:
-            limits.append(LOOK)
-        answers = await here.soonest(desk.at_work, Answer, within=max(0.0, min(limits)) if limits else None)
+            ends.append(me.clock.now() + LOOK)
+        if desk.closes is not None:
+            ends.append(desk.closes)
+        answers = await here.soonest(desk.at_work, Answer, until=min(ends, default=None))
         for name in sorted({*answers, *answers.refused}, key=lambda n: desk.at_work[n].serial):
             if name in answers.refused:
                 await out(name, str(answers.refused[name]))
@@ -150,7 +154,8 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
                 desk.lost(name)
                 dropped(desk.version, {name: f"no answer within {within:g} s"})
                 if door is not None:
-                    door.settles((name,), Order)
+                    door.settles((name,), Order, answered=False)
+        desk.ring(me.clock.now())
 
     if door is not None:
         await door.free(clients, len(clients) if within is None or at_least is None else min(at_least, len(clients)), within)
@@ -222,8 +227,9 @@ def ideal(desk: Desk, last: int, seconds: Callable[[Sequence[Any]], Sequence[flo
             tell(now)
             continue
         begin(desk.asks(now))
-        now = due[0][0]
+        now = due[0][0] if desk.closes is None else min(due[0][0], desk.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
             if desk.at_work.get(order.name) == order and desk.done(order.name, order.number) is not None:
                 came(order, *answer(order))
+        desk.ring(now)

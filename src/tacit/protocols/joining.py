@@ -172,10 +172,12 @@ class Door:
         if busy:
             self.busy |= set(names)
 
-    def settles(self, names: Sequence[str], kind: type[Message]) -> None:
-        """They have answered, or are not waited for any more."""
+    def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
+        """They have answered, and are free before they have said so; or, if not `answered`, they are not waited for any more."""
         for name in names:
-            self.asked.get(name, {}).pop(kind.kind, None)
+            _, busy = self.asked.get(name, {}).pop(kind.kind, (None, False))
+            if busy and answered:
+                self.busy.discard(name)
 
     def there(self, busy: bool) -> list[str]:
         """Who can be reached: of those at work too, if `busy`."""
