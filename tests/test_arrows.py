@@ -36,6 +36,8 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.landscape": (("tacit.task",), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
+    "tacit.graphs": ((), ("numpy",)),
+    "tacit.topologies": (("tacit.graphs",), ()),
     "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),

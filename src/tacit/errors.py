@@ -11,6 +11,7 @@ TacitError
 │   ├── BadFrame     bytes that are no message                        (also a ValueError)
 │   ├── SumAborted   too few parties stayed for a secure sum; nothing was opened
 │   └── SealBroken   what came was changed on its way, or is not from whom it should be
+├── BudgetSpent      a step that the privacy budget does not cover
 ├── BadKit           a start kit or a certificate cannot be used
 ├── NoHub            the hub cannot be reached, or does not let this party in
 └── PartyFailed      a party's program stopped with an error; it names the party
@@ -63,6 +64,10 @@ class SumAborted(ProtocolError):
 
 
 class SealBroken(ProtocolError):
+    pass
+
+
+class BudgetSpent(TacitError):
     pass
 
 

@@ -1,0 +1,361 @@
+"""A model under DP-SGD: it draws the rows, clips what they say, adds the noise, and keeps the account. `DPSGD.attach` makes one.
+
+Where a user could break the guarantee without noticing, the way is closed: rows come from `Session` alone, by the sampling that the accountant assumes; sums
+are divided by the expected batch size, never by the rows that happen to be there; a second look at a batch in the same step is refused; a step that
+the budget does not cover is refused before its rows are drawn, and what was begun counts as spent.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..accounting import Account, discrete
+from ..accounting.training import Training, training
+from ..errors import BadData, BadParameter, BudgetSpent
+from ..parameters import bad
+from ..parties.ledger import Ledger, Spend
+from ..parties.secret import NOT_PRIVATE, Secret, SeededSecret
+from . import noise
+from .dpsgd import DPSGD
+from .ghost import Ghost
+from .tree import Tree
+
+ANYONE = "whoever sees the model, at every step of its training"
+
+
+class Session:
+    """What `DPSGD.attach` gives: iterate it in place of your loader, one epoch each time; or `draw` rows yourself, as a GAN does."""
+
+    def __init__(self, settings: DPSGD, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, epochs: float | None = None,
+                 steps: int | None = None, batch_size: int | None = None, secret_seed: int | None = None, file: str | Path | None = None):
+        self.settings, self.model, self.optimizer = settings, model, optimizer
+        self.rows, self._fetch, of_loader = _rows(data, settings)
+        size = of_loader if batch_size is None else batch_size
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= self.rows:
+            raise bad("DPSGD", "batch_size", size, f"a whole number between 1 and the number of rows, {self.rows:,}")
+        self.batch_size = int(size)
+        self.per_epoch = -(-self.rows // self.batch_size)
+        self.planned = _planned(settings, epochs, steps, self.per_epoch)
+        if settings.private and settings.delta >= 1 / self.rows:
+            warnings.warn(f"DPSGD: delta is {settings.delta:g}, and there are {self.rows:,} rows: δ ≥ 1/rows allows a method that publishes a random "
+                          f"row in the clear. "
+                          f"Use δ well below {1 / self.rows:.2g}.", stacklevel=4)
+        self.release = self._release()
+        self.secret = Secret() if secret_seed is None else SeededSecret(secret_seed)
+        self._source = noise.keystream(self.secret)
+        self.account = None if self.release is None else self._account(Path(file) if file is not None else None)
+        self.steps = 0
+        if self._fetch is not None:
+            _probe(model, self._fetch, settings)
+        self.ghost = Ghost(model, settings.factors(), "per-layer" if settings.clipping == "per-layer" else "flat", settings.method)
+        self.ghost.mean = settings.reduction == "mean"
+        self.ghost.after = self._pass
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not all(id(p) in held for p in self.ghost.parameters) or not held <= {id(p) for p in model.parameters()}:
+            self.ghost.close()
+            raise BadParameter("DPSGD: the optimiser does not hold the parameters of this model, all of them and no others. Make it with "
+                               "torch.optim.SGD(model.parameters(), …) before attach.")
+        size = sum(p.numel() for p in self.ghost.parameters)
+        self.sigma = 0.0 if self.release is None else noise.deviation(self.release.multiplier, float(settings.clip or 0), size)
+        self.tree = Tree(lambda: noise.draw(size, self._source)) if settings.tree else None
+        self._order: np.ndarray = np.empty(0, np.int64)
+        self._left = 0  # rows of the step's batch that have not been handed out yet
+        self._expected: int | None = None  # rows of the chunk handed out, whose backward pass is awaited
+        self._open = False
+        self._looks = 0
+        self._step = optimizer.step
+        optimizer.step = types.MethodType(lambda _, closure=None: self._stepped(closure), optimizer)  # type: ignore[method-assign]
+
+    # what it costs -----------------------------------------------------------------------------------------------------------------
+
+    def _release(self) -> Training | None:
+        s = self.settings
+        if not s.private:
+            return None
+        sampling = "tree" if s.tree else s.sampling
+        rate = self.batch_size / self.rows if sampling in ("poisson", "fixed") else 1.0
+        return training(multiplier=s.noise_multiplier, epsilon=s.epsilon, delta=s.delta, sampling=sampling, rate=rate, per_epoch=self.per_epoch,
+                        steps=self.planned or 1, accountant=s.accountant)
+
+    def _account(self, file: Path | None) -> Account:
+        s = self.settings
+        assert self.release is not None
+        account = Account(self.release, s.delta, s.epsilon, self.planned or 10**9, file)
+        if not account.spent and s.epsilon is not None and s.noise_multiplier is None:
+            account._allowed = self.planned  # for which the noise was found
+        if s.epsilon is not None and not account.may_spend():
+            raise BudgetSpent(f"DPSGD: the budget of ε = {s.epsilon:g} at δ = {s.delta:g} is already spent: {account.spent} steps cost ε = "
+                              f"{account.epsilon():.4g}"
+                              + (f", says {file}" if file else "") + ". Privacy once given away stays given away; give a larger budget, or more noise.")
+        return account
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the steps begun so far, at the settings' δ; infinite where nothing is guaranteed."""
+        return math.inf if self.account is None else self.account.epsilon()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent so far, and under which assumptions."""
+        ledger, s = Ledger(), self.settings
+        if self.account is None:
+            ledger.stamp(f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; nothing is guaranteed.")
+        elif self.account.spent:
+            ledger.spend(spend(s, self.account, self.batch_size, self.rows))
+        if self.secret.replayable:
+            ledger.stamp(NOT_PRIVATE)
+        return ledger
+
+    # rows --------------------------------------------------------------------------------------------------------------------------
+
+    def draw(self) -> Tensor:
+        """The rows of the next step, drawn in secret; possibly none. Call `backward` on them once, and then the optimiser's step."""
+        self._begin()
+        index = torch.from_numpy(self._draw())
+        self._left, self._expected = 0, None
+        return index
+
+    def __len__(self) -> int:
+        return self.per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """One epoch of batches; a batch larger than `micro_batch` in chunks, of which the last one's step counts. One without rows still costs a step of noise,
+        and is taken here."""
+        if self._fetch is None:
+            raise BadParameter("DPSGD: attach was told how many rows there are, not which; draw their numbers with .draw(), or attach a loader.")
+        for _ in range(self.per_epoch):
+            self._begin()
+            index = self._draw()
+            chunk = self.settings.micro_batch or max(1, len(index))
+            self._left = len(index)
+            for i in range(0, len(index), chunk):
+                part = index[i:i + chunk]
+                self._left -= len(part)
+                self._expected, self._looks = len(part), 0
+                yield self._fetch(part)
+                self.ghost.flush()
+            if not len(index):
+                self._stepped(None)
+
+    def _begin(self) -> None:
+        if self.account is not None:
+            if self.settings.epsilon is not None and not self.account.may_spend():
+                raise BudgetSpent(f"DPSGD: the budget of ε = {self.settings.epsilon:g} at δ = {self.settings.delta:g} is already spent after "
+                                  f"{self.account.spent} steps: "
+                                  "the next one would exceed it. Stop here, or begin a new run with more noise.")
+            self.account.spend(self.steps + 1)
+        self.ghost.drop()  # a batch that was looked at and then left is gone
+        self.steps += 1
+        self._open, self._looks = True, 0
+
+    def _draw(self) -> np.ndarray:
+        n, b = self.rows, self.batch_size
+        kind = self.settings.sampling
+        if kind == "poisson":
+            return np.flatnonzero(discrete.uniform(n, n, self._source) < b)
+        if kind == "fixed":
+            return np.argsort(discrete.uniform(2**62, n, self._source), kind="stable")[:b]
+        at = (self.steps - 1) % self.per_epoch
+        if at == 0:
+            self._order = np.arange(n) if kind == "order" else np.argsort(discrete.uniform(2**62, n, self._source), kind="stable")
+            if self.tree is not None:
+                self.tree.restart()
+        return self._order[at * b:(at + 1) * b]
+
+    # a step ------------------------------------------------------------------------------------------------------------------------
+
+    def backward(self, losses: Tensor, public: bool = False) -> None:
+        """The backward pass of one loss for each example, [B]. `public` is for examples that are nobody's (a generator's): they are not clipped, and may be
+        looked at any number of times."""
+        self.ghost.flush()
+        before, self.ghost.mean, self.ghost.public = self.ghost.mean, False, public
+        expected = self._expected
+        if public:
+            self._expected = None
+        try:
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+            self.ghost.flush()
+        finally:
+            self.ghost.mean, self.ghost.public, self._expected = before, False, expected
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Passes in here leave no trace in the model's gradients: those of a generator through its critic."""
+        return self.ghost.paused()
+
+    def _pass(self, rows: int) -> None:
+        """Told at the end of every backward pass, before its gradients are used."""
+        if self.ghost.public and self._open:
+            return
+        if not self._open:
+            raise BadParameter("DPSGD: a backward pass on rows that were not drawn for this step; ε would be of another run. Take the batches from the session "
+                               "(`for x, y in private`), or call draw() before each step.")
+        self._looks += 1
+        if self._looks > 1:
+            raise BadParameter("DPSGD: a second backward pass in one step; an example that is looked at twice may move the sum by twice the clipping "
+                               "norm. Add the "
+                               "losses and call backward once; for examples that are nobody's use backward(…, public=True).")
+        if self._expected is not None and rows != self._expected:
+            raise BadParameter(f"DPSGD: {self._expected} rows were drawn and {rows} came through the model. Give it the batch as it was drawn, one row "
+                               f"an example.")
+
+    def _stepped(self, closure: Any) -> Any:
+        if closure is not None:
+            raise BadParameter("DPSGD: the optimiser's step was given a closure, which looks at the batch several times. Call step() without one.")
+        if not self._open:
+            raise BadParameter("DPSGD: a step for which no rows were drawn; ε would be of another run. Take the batches from the session (`for x, y in "
+                               "private`), or "
+                               "call draw() before each step.")
+        self.ghost.flush()
+        if self._left:
+            return None  # a chunk of the batch; the step is taken after its last
+        self._open = False
+        sums = self.ghost.take()
+        if self.release is not None:
+            sums = (noise.noisy(sums, self.sigma, self._source) if self.tree is None else noise.released(sums, self.sigma, self.tree.next()))
+        for p, total in zip(self.ghost.parameters, sums):
+            p.grad = total.div_(self.batch_size)  # the expected size: the actual one is as secret as who is in it
+        return self._step()
+
+    def close(self) -> None:
+        """Give model and optimiser back as they were."""
+        self.ghost.close()
+        self.optimizer.step = self._step  # type: ignore[method-assign]
+
+
+def spend(settings: DPSGD, account: Account, batch_size: int, rows: int, who: str = "row", adversary: str = ANYONE) -> Spend:
+    """The line of the ledger."""
+    r = account.release
+    unit = {"poisson": f"{who}, present or not", "tree": f"{who}, left out of its place or not"}.get(r.sampling, f"{who}, exchanged for another")
+    sampling = {"poisson": f"Poisson ({batch_size} of {rows:,} rows expected, drawn in secret)", "fixed": f"fixed-size ({batch_size} of {rows:,} rows, "
+                                                                                                          f"drawn in secret)",
+                "shuffle": "shuffled, which is accounted as no", "tree": "no"}[r.sampling]
+    kind = "binary-tree discrete Gaussian noise" if settings.tree else "discrete Gaussian noise"
+    return Spend(f"{kind} of {r.multiplier:.4g} times the clipping norm {settings.clip:g} ({settings.clipping}), {account.spent} steps composed by "
+                 f"{r.accountant}",
+                 account.epsilon(), account.delta, unit, adversary, sampling)
+
+
+def _planned(s: DPSGD, epochs: float | None, steps: int | None, per_epoch: int) -> int | None:
+    if epochs is not None and steps is not None:
+        raise BadParameter("DPSGD: both epochs and steps are given. Give one: how long the run is.")
+    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int | float) or not 0 < epochs < math.inf):
+        raise bad("DPSGD", "epochs", epochs, "a number above 0")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1):
+        raise bad("DPSGD", "steps", steps, "a whole number of at least 1")
+    planned = math.ceil(epochs * per_epoch - 1e-9) if epochs is not None else steps
+    if planned is None and s.epsilon is not None and s.noise_multiplier is None:
+        raise BadParameter(f"DPSGD: epsilon is {s.epsilon:g}, and how long the run is was not said, so the noise cannot be found. Give attach epochs=10 "
+                           f"or steps=1000.")
+    return planned
+
+
+# what may be attached --------------------------------------------------------------------------------------------------------------------
+
+
+def _rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | None, int | None]:
+    """(how many rows, how to fetch some, the loader's batch size)."""
+    from torch.utils import data as torch_data
+
+    if isinstance(data, bool) or data is None:
+        raise bad("DPSGD", "data", data, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows")
+    if isinstance(data, int | np.integer):
+        if data < 1:
+            raise bad("DPSGD", "data", data, "at least one row")
+        return int(data), None, None
+    if isinstance(data, torch_data.DataLoader):
+        plain = (torch_data.RandomSampler, torch_data.SequentialSampler)
+        if isinstance(data.dataset, torch_data.IterableDataset):
+            raise BadParameter("DPSGD: the loader's data set is a stream, from which rows cannot be drawn. Give a data set with a length, or use DPFTRL "
+                               "on its rows.")
+        if type(data.batch_sampler) is not torch_data.BatchSampler or type(data.sampler) not in plain or getattr(data.sampler, "replacement", False):
+            sampler = type(data.sampler if type(data.batch_sampler) is torch_data.BatchSampler else data.batch_sampler).__name__
+            raise BadParameter(f"DPSGD: the loader draws its rows by a {sampler}, and ε would be that of {s.sampling!r} sampling: some rows would be "
+                               f"looked at more often "
+                               "than is accounted for. Make the loader without it (weigh the loss instead, or balance the rows beforehand).")
+        n, fetch, _ = _rows(data.dataset, s)
+        if data.collate_fn is not torch_data.default_collate:
+            held, collate = data.dataset, data.collate_fn
+            return n, lambda index: collate([held[int(i)] for i in index]), data.batch_size
+        return n, fetch, data.batch_size
+    if isinstance(data, torch_data.TensorDataset):
+        data = data.tensors
+    if hasattr(data, "rows") and hasattr(data, "test"):  # tacit's own Dataset
+        data = (data.rows.x, data.rows.y)
+    if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):
+        sizes = {len(t) for t in data}
+        if len(sizes) != 1 or 0 in sizes:
+            raise BadData(f"DPSGD: the tensors have {[len(t) for t in data]} rows. Give each the same number, at least one.")
+        tensors = tuple(data)
+
+        def some(index: np.ndarray) -> Any:
+            at = torch.from_numpy(np.ascontiguousarray(index))
+            return tuple(t[at.to(t.device)] for t in tensors)
+
+        return sizes.pop(), some, None
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return len(data), lambda index: torch_data.default_collate([data[int(i)] for i in index]), None
+    raise bad("DPSGD", "data", type(data).__name__, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows")
+
+
+@contextmanager
+def _at_rest(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode, so that nothing is dropped out or counted; every module's own mode comes back."""
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for m, mode in modes:
+            m.training = mode
+
+
+def _probe(model: nn.Module, fetch: Callable[[np.ndarray], Any], s: DPSGD) -> None:
+    """Two rows, looked at in two ways: a model whose examples mix, or whose layers are not all seen, is refused now and not trained wrongly."""
+    batch = fetch(np.array([0, 0]))
+    x = batch[0] if isinstance(batch, tuple | list) else batch
+    if not isinstance(x, Tensor):
+        return  # a model of somebody's own calling; its passes are checked as they come
+    twin = copy.deepcopy(model)
+    device = next(model.parameters()).device
+    x = x.to(device)
+    x = torch.cat([x[:1], x[1:] * 0.5 + 0.25 if x.is_floating_point() else x[1:].flip(-1)])  # the second row is nobody's
+    with _at_rest(twin), torch.enable_grad():
+        ghost = Ghost(twin, s.factors(), method=s.method)  # refuses batch norm, which at rest would pass for harmless
+        ghost.close()
+        try:
+            both, alone = twin(x), twin(x[:1])
+        except Exception as error:
+            raise BadParameter(f"DPSGD: the model cannot take rows of shape {tuple(x.shape[1:])}: {(str(error) or repr(error)).splitlines()[0]}. Give a "
+                               f"model made for "
+                               "this data.") from error
+        if not isinstance(both, Tensor) or both.shape[0] != 2:
+            return
+        if not torch.allclose(both[:1], alone, rtol=1e-3, atol=1e-5):
+            raise BadParameter("DPSGD: what the model gives for a row depends on the rows beside it, so no gradient belongs to one example. Take out "
+                               "what mixes them "
+                               "(batch statistics, attention over the batch).")
+        weights = torch.cos(torch.arange(both.numel(), dtype=both.dtype, device=device)).view(both.shape)
+        learn = [p for p in twin.parameters() if p.requires_grad]
+        names = [k for k, p in twin.named_parameters() if p.requires_grad]
+        want = torch.autograd.grad((both * weights).sum(), learn, allow_unused=True)
+        ghost = Ghost(twin, lambda norms: torch.ones_like(norms), method=s.method)
+        ghost.mean = False
+        (twin(x) * weights).sum().backward()
+        got = dict(zip(map(id, ghost.parameters), ghost.take()))
+        for name, p, g in zip(names, learn, want):
+            mine = got.get(id(p))
+            g = torch.zeros_like(p) if g is None else g
+            if mine is None or not torch.allclose(mine, g, rtol=1e-2, atol=1e-4 * (1 + float(g.abs().max()))):
+                raise BadParameter(f"DPSGD: the parameter {name!r} is used outside its own layer's forward pass, where its per-example gradients are not seen. "
+                                   "Use method='functional', which differentiates the whole model for each example.")
