@@ -5,7 +5,7 @@ Applications to Private Set Intersection, CCS 2016, figures 2 and 6, with the ha
       |--- BaseOffer(A) ------------------------------------------>|   w base transfers, roles reversed: the sender chooses with its secret bits s and
       |<-- BaseChoices(B_1 … B_w) ---------------------------------|   gets one seed of each pair; both stretch theirs to columns T0, T1 and Q
       |  each y into one of its three bins                         |
-      |--- Corrections(T0 ⊕ T1 ⊕ C(y)), a row a bin -------------->|   Q ⊕ s·row = T0 ⊕ s·C(y) in y's bin: so the sender can compute
+      |--- OprfRows(T0 ⊕ T1 ⊕ C(y)), a row a bin ----------------->|   Q ⊕ s·row = T0 ⊕ s·C(y) in y's bin: so the sender can compute
       |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   for each x in each of its three bins, and it is h(bin, T0) exactly if x = y
       |--- SharedOutputs(which) ---------------------------------->|   with reveal="both" only
 
@@ -55,7 +55,7 @@ class BaseChoices(Message, reveals="random group elements, whatever the other ch
     points: bytes
 
 
-class Corrections(Message, reveals="how many ids the other holds, rounded up; rows that are random without the seeds the receiver keeps"):
+class OprfRows(Message, reveals="how many ids the other holds, rounded up; rows that are random without the seeds the receiver keeps"):
     bucket: int
     table: int
     first: int
@@ -191,7 +191,7 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
                 for first in range(0, lay.size, CHUNK):
                     held = tables[i, first:first + CHUNK]
                     corrections, some = await asyncio.to_thread(_corrected, lay, zeros, ones, mine, held, (b, i, first))
-                    await me.send(other, Corrections(b, i, first, corrections))
+                    await me.send(other, OprfRows(b, i, first, corrections))
                     outputs.append(some)
                 asked.put_nowait((rows[tables[i][tables[i] >= 0]], np.concatenate(outputs)))
 
@@ -234,7 +234,7 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
                 ordered, parts = places[by_bin, i], []
                 for first in range(0, lay.size, CHUNK):
                     last = min(first + CHUNK, lay.size)
-                    came = await me.recv(other, Corrections)
+                    came = await me.recv(other, OprfRows)
                     _due((came.bucket, came.table, came.first, len(came.rows)), (b, i, first, (last - first) * lay.code))
                     low, high = np.searchsorted(ordered, (first, last))
                     some, where = mine[by_bin[low:high]], ordered[low:high]
