@@ -242,7 +242,7 @@ def twice(held: list[Any], message: Any) -> list[Any]:
 @pytest.mark.parametrize("change", [swap, twice])
 @pytest.mark.parametrize(("who", "kind", "method"), [
     ("receiver", psi_dh.BlindedIds, "dh"), ("sender", psi_dh.BlindedIds, "dh"), ("sender", psi_dh.Tags, "dh"),
-    ("receiver", psi_oprf.Corrections, "oprf"), ("sender", psi_oprf.Outputs, "oprf")])
+    ("receiver", psi_oprf.OprfRows, "oprf"), ("sender", psi_oprf.Outputs, "oprf")])
 def test_a_relay_that_reorders_or_repeats_is_noticed(change: Any, who: str, kind: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sealed channel between real parties keeps the order by itself; the protocol does not depend on it."""
     monkeypatch.setattr(psi_dh, "CHUNK", 5)
