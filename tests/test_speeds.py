@@ -59,5 +59,5 @@ def test_times_that_are_none_are_refused(given, said):
 
 
 def test_an_unknown_speed_in_a_job_is_named_with_those_there_are():
-    with pytest.raises(BadJob, match="'Lognorml' is not known here. Did you mean 'Lognormal'?"):
+    with pytest.raises(BadJob, match=r"'Lognorml' is not known here\. Did you mean 'Lognormal'\?"):
         from_table({"name": "Lognorml"}, speeds.ALL, "speed")

@@ -140,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--plot", metavar="FILE.svg", help="draw it into a file too")
 
     report = verb(verbs, "report", _report, "Write the HTML report of a run or a comparison, finished or still going.")
-    report.add_argument("run", help="the directory of a run or a comparison")
-    report.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: report.html in that directory)")
+    report.add_argument("run", nargs="+", help="the directory of a run or a comparison; several runs share one report")
+    report.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: report.html in that directory, or here for several)")
     algorithms = verb(verbs, "algorithms", _algorithms, "The algorithms and their parameters.")
     algorithms.add_argument("name", nargs="?", help="only this one")
     commands.add_all(partial(verb, verbs))
@@ -338,8 +338,11 @@ def _groups(table: dict[str, Any]) -> Any:
 def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from . import report
 
-    runs, comparison = report.read(args.run)
-    path = report.write(args.output or Path(args.run) / "report.html", runs, comparison)
+    if len(args.run) == 1:
+        runs, comparison = report.read(args.run[0])
+    else:
+        runs, comparison = [report.read_run(run) for run in args.run], None
+    path = report.write(args.output or (Path(args.run[0]) if len(args.run) == 1 else Path()) / "report.html", runs, comparison)
     value = {"report": str(path), "runs": len(runs), "finished": all(r.finished for r in runs)}
     return value, lambda console: console.print(str(path), highlight=False, markup=False, soft_wrap=True)
 

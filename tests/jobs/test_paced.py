@@ -53,8 +53,8 @@ PACES = [pace.FedBuff(buffer=3), pace.FedAsync(), pace.SAFA(fraction=0.5, lag=1,
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
-@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(), algorithms.FedAvg(option="I"), algorithms.FedProx(mu=0.1), algorithms.FedAvgM(), algorithms.FedAdam(),
-                                       algorithms.FedSGD(), algorithms.FedNAG()], ids=lambda a: type(a).__name__ + getattr(a, "option", ""))
+@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(), algorithms.FedAvg(option="I"), algorithms.FedProx(mu=0.1), algorithms.FedAvgM(),
+                                       algorithms.FedAdam(), algorithms.FedSGD(), algorithms.FedNAG()], ids=lambda a: type(a).__name__ + getattr(a, "option", ""))
 def test_a_buffer_of_everyone_at_equal_speed_is_synchronous_training(algorithm: Any, runtime: str) -> None:
     speed = speeds.Constant(2.5)
     rounds, buffered = (train(algorithm=algorithm, runtime=runtime, speed=speed, pace=p, rounds=4) for p in (None, pace.FedBuff(buffer=4)))
@@ -179,7 +179,8 @@ def test_asynchronous_training_is_sooner_where_parties_are_of_different_speed() 
 # guards -----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stages", [[guard.Clip(0.05)], [guard.Sparsify(top_k=0.3, feedback=False), guard.Clip(1.0), guard.Quantize(8, stochastic=False)]], ids=["clip", "three"])
+@pytest.mark.parametrize("stages", [[guard.Clip(0.05)], [guard.Sparsify(top_k=0.3, feedback=False), guard.Clip(1.0),
+                                                         guard.Quantize(8, stochastic=False)]], ids=["clip", "three"])
 def test_stages_that_look_at_one_update_go_with_a_pace(stages: list[Any]) -> None:
     one = pace.FedBuff(2)
     bare, here, there = train(pace=one, speed=SLOW), *(train(pace=one, speed=SLOW, guard=stages, runtime=runtime) for runtime in ("cohort", "inprocess"))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tacit import pace
-from tacit.parameters import check, from_table, to_table
 from tacit.pace import Arrival, staleness
+from tacit.parameters import check, from_table, to_table
 
 NAMES = ("a", "b", "c", "d")
 NOW = {"delta": torch.tensor([0.0])}

@@ -134,7 +134,7 @@ def test_bytes_that_are_no_answer_are_told_from_answers() -> None:
         await asyncio.Event().wait()
 
     study = Study(pace.FedBuff(3), dict.fromkeys(NAMES, 1.0))
-    with pytest.raises(PartyFailed, match="party 'server' has no answer of 'b' it can use: .* expected Answer from 'b' in scope 'work', got 'Order'"):
+    with pytest.raises(PartyFailed, match=r"party 'server' has no answer of 'b' it can use: .* expected Answer from 'b' in scope 'work', got 'Order'"):
         study.by_messages(clients={"b": liar}, at_least=None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import aggregate as rules
-from .. import algorithms, models, speeds
+from .. import algorithms, models, speeds, topologies
 from .. import pace as paces
 from ..aggregate import Mean
 from ..algorithms.plan import count_steps, identify
@@ -57,6 +57,7 @@ class Plan:
     speed: Any = None  # None: no virtual clock
     aggregate: Any = Mean()
     adversaries: Adversaries | None = None
+    topology: Any = None  # None: one server with everybody around it
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
 
     def run(self) -> Run:
@@ -100,6 +101,7 @@ class Plan:
         return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None},
                 **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
                 **({"aggregate": to_table(self.aggregate)} if self.aggregate != Mean() else {}),
+                **({"topology": topologies.to_table(self.topology)} if self.topology is not None else {}),
                 **({"adversaries": [to_table(a) for a in self.adversaries.attacks]} if self.adversaries else {}),
                 **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}}
 
@@ -150,7 +152,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
               device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
               landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None,
-              aggregate: Any = None, adversaries: Any = None, label: str = "",
+              aggregate: Any = None, adversaries: Any = None, topology: Any = None, label: str = "",
               skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
@@ -187,6 +189,11 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if lies and (stages or pace is not None or runtime != "cohort"):
         raise BadParameter("adversaries: liars are simulated in the synchronous rounds of the cohort runtime, before any guard, whose stages a liar would "
                            "not apply. Leave out guard and pace, and use runtime='cohort'.")
+    topology = topologies.made(topology, k)
+    clash = [word for word, there in (("guard", stages), ("pace", pace), ("speed", speed), ("adversaries", lies), ("per_round", per_round),
+                                      ("aggregate", rule != Mean())) if there]
+    if isinstance(topology, topologies.Gossip) and clash:
+        raise BadParameter(f"gossip: {clash[0]} is for training with a server, and here there is none. Leave it out.")
     liars = Adversaries.among(fed, lies, _whole("seed", seed, 0, 2**63 - 1)) if lies else None
     fed = fed if liars is None else liars.rows(fed)
     per_round = _whole("per_round", per_round, 1, k, "everyone") or k
@@ -204,14 +211,16 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     pace, speed = _pace(pace, algorithm, stages, per_round, k, sampling), _speed(speed, k, runtime)
     if pace is not None and speed is None and through is None:
         speed = speeds.Constant()  # a simulation needs a clock
-    name = type(algorithm).__name__ if pace is None else f"{type(algorithm).__name__}, {type(pace).__name__}"
+    if isinstance(topology, topologies.Gossip):
+        label = label or f"{type(algorithm).__name__} on {topology.graph.name}"
+    name = type(algorithm).__name__ + ("" if pace is None else f", {_named(pace)}")
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), per_round, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
                 _whole("seed", seed, 0, 2**63 - 1), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")),
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
                 secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
-                aggregate=rule, adversaries=liars)
+                aggregate=rule, adversaries=liars, topology=topology)
 
 
 def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: int, parties: int, sampling: str) -> Any:
@@ -241,6 +250,12 @@ def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: 
         if why:
             raise BadParameter(f"guard: {type(s).__name__} {why}, so it does not go with {name}. Leave one of the two out; Clip and Quantize go with it.")
     return check(given)
+
+
+def _named(pace: Any) -> str:
+    """Its name with its numbers, which tell two runs apart: FedBuff(buffer=3)."""
+    numbers = {f.name: getattr(pace, f.name) for f in dataclasses.fields(pace) if isinstance(getattr(pace, f.name), int | float)}
+    return f"{type(pace).__name__}({', '.join(f'{k}={v:g}' for k, v in numbers.items())})"
 
 
 def _speed(given: Any, parties: int, runtime: str) -> Any:

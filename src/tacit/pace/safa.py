@@ -98,7 +98,8 @@ class Laps(Desk):
 
     def save(self) -> tuple[dict[str, Any], State]:
         said, tensors = super().save()
-        said |= {"late": self.late, "closes": self.closes, "picked": self.picked, "open": self.open, "deprecated": self.deprecated, "cache": [[list(a.order), a.weight] for a in self.cache.values()]}
+        said |= {"late": self.late, "closes": self.closes, "picked": self.picked, "open": self.open, "deprecated": self.deprecated,
+                 "cache": [[list(a.order), a.weight] for a in self.cache.values()]}
         return said, tensors | {f"cache.{i}.{k}": v for i, a in enumerate(self.cache.values()) for k, v in a.vectors.items()}
 
     def load(self, said: Mapping[str, Any], tensors: State) -> None:

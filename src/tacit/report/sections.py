@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import figures, verdict
+from . import figures, timing, verdict
 from .markup import Safe, join, plain, tag
 from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, names, percent, plus_minus, significant, size, span
 from .records import ALONE, CENTRAL, RunRecord
@@ -193,6 +193,11 @@ def wire(page: Page) -> Section | None:
     return Section("bytes", "Accuracy against bytes", body) if body else None
 
 
+def time(page: Page) -> Section | None:
+    body = join([_per_skew(page, timing.against_time), _per_skew(page, timing.ages)])
+    return Section("time", "Accuracy against time", body) if body else None
+
+
 def privacy(page: Page) -> Section | None:
     body = _per_skew(page, figures.accuracy_against_epsilon)
     return Section("epsilon", "Accuracy against ε", body) if body else None
@@ -343,4 +348,4 @@ def notes(page: Page) -> Section | None:
     return Section("notes", "Notes", tag("ul", items)) if items else None
 
 
-ALL = (summary, results, training, wire, privacy, skews, parties, landscape, ledger, reproduce, notes)
+ALL = (summary, results, training, time, wire, privacy, skews, parties, landscape, ledger, reproduce, notes)
