@@ -3,6 +3,7 @@
     from tacit import testing
     testing.check_algorithm(MyAlgorithm(lr=0.1))        # algorithms/: local and merge
     testing.check_aggregate(MyRule())                   # aggregate/: many updates become one
+    testing.check_stage(MyStage(), beside=[Clip(1.0)])  # guard/: what leaves a party
     testing.check_model(MyModel(), rows)                # models.py: a spec that builds a module
     testing.check_skew(MySkew())                        # data/: who holds which rows
     testing.check_dataset(my_dataset)                   #        a constructor, or a Dataset
@@ -22,7 +23,7 @@ import io
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,15 @@ from .algorithms.plan import identify, plan
 from .algorithms.types import Algorithm, Batch, Batches, State, Upload, Walk
 from .data.conformance import check_dataset, check_federation, check_skew
 from .data.federation import Federation, Holdings, Rows
+from .guard.conformance import check_form
 from .parameters import check, from_table, to_table
 from .parties.conformance import check_protocol, demand
 from .runtimes.cohort import Cohort, Run
 from .runtimes.conformance import check_runtime
 from .task import Task
 
-__all__ = ["check_aggregate", "check_algorithm", "check_dataset", "check_federation", "check_model", "check_protocol", "check_runtime", "check_skew"]
+__all__ = ["check_aggregate", "check_algorithm", "check_dataset", "check_federation", "check_model", "check_protocol", "check_runtime", "check_skew",
+           "check_stage"]
 
 CLOSE = 1e-5  # two ways to the same float32 numbers: a few roundings a step, on weights of about one
 SIZES, EPOCHS, BATCH, PER_ROUND, ROUNDS = (7, 12, 3, 9), (2, 1, 3, 1), 4, 3, 3  # ragged in rows and in epochs; one party sits out each round
@@ -274,6 +277,35 @@ def _same_state(what: str, a: State, b: State) -> None:
     for key in a:
         apart = float((a[key] - b[key]).abs().max() / b[key].abs().max().clamp(min=1))
         demand(apart <= CLOSE, f"{what}: {key!r} is {apart:.1e} apart, more than {CLOSE:g}.")
+
+
+# guards ------------------------------------------------------------------------------------------------------------------------
+
+
+def check_stage(stage: Any, beside: Sequence[Any] = ()) -> None:
+    """Raise AssertionError, saying what is wrong, unless the stage can stand around an update, with those it needs `beside` it.
+
+    1. It is a frozen dataclass of declared parameters and comes back from its own TOML table.
+    2. What it leaves is what its form says: how many numbers, how long, in which range; the ring holds the sum of all clients.
+    3. It changes no input; what a client keeps has the same names before and after.
+    4. A stack of clients and each client alone send the same, and the wire keeps it.
+    5. What it draws is the operating system's, or follows from a seed that is for tests; never numpy's or torch's generators.
+    6. A stage that hides says how many must stay, and refuses what it cannot hide.
+    7. A simulation and one program per party over messages come to the same model, and count the same bytes.
+    """
+    from .jobs.plan import make_plan
+    from .jobs.training import train_side_by_side
+
+    stages = check_form(stage, beside)
+    fed, module, found = _federation(), _task("tanh").module, []
+    for runtime in ("cohort", "inprocess"):
+        p = make_plan(fed, model=module, algorithm=algorithms.Scaffold(lr=0.1), rounds=2, local_epochs=EPOCHS, batch_size=BATCH, runtime=runtime, guard=stages,
+                      evaluate_every=0, secret_seed=1)
+        found.append(train_side_by_side([p], [None])[0])
+    name = type(stage).__name__
+    _same_state(f"{name}: the simulation, and one program per party over messages", *({k: v.detach() for k, v in f.model.named_parameters()} for f in found))
+    up = [[e["bytes_up"] for e in f.history] for f in found]
+    demand(all(abs(a - b) <= b // 100 for a, b in zip(*up, strict=True)), f"{name}: the simulation counts {up[0]} bytes up, the parties sent {up[1]}.")
 
 
 # models ------------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from tacit.parties.codec import decode, encode
 from tacit.parties.conformance import Tap
 from tacit.parties.ledger import Ledger
 from tacit.protocols import encrypted
-from tacit.protocols.encrypted import CipherSum, CipherVector, OpenedSum, Outcome, RoundSecret, SumMade, Terms, ideal
+from tacit.protocols.encrypted import CipherSum, CipherVector, DecryptedSum, Outcome, RoundSecret, SumMade, Terms, ideal
 
 from .masked import aggregate, inputs, names_of, programs
 
@@ -51,7 +53,7 @@ def test_the_server_is_sent_ciphertexts_and_the_sum_and_no_key() -> None:
     """What it was sent does not open any vector: neither as a key nor sealed in a box is the key in its view in the clear."""
     terms, tap, ledger = Terms("fed", 3, 100, 1000), Tap(), Ledger()
     aggregate(terms, inputs(terms), protocol=encrypted, tap=tap, ledger=ledger)
-    assert {line.kind for line in ledger.seen if line.party == "server"} == {"AdvertisedKeys", "SealedShares", "CipherVector", "OpenedSum"}
+    assert {line.kind for line in ledger.seen if line.party == "server"} == {"AdvertisedKeys", "SealedShares", "CipherVector", "DecryptedSum"}
     boxes = [m for frame in tap.view("server") if isinstance(m := decode(frame), CipherVector)]
     sealed = [box for frame in tap.view("server") if (m := decode(frame)).kind == "SealedShares" for box in m.sealed.values()]
     assert len(boxes) == 3
@@ -59,6 +61,19 @@ def test_the_server_is_sent_ciphertexts_and_the_sum_and_no_key() -> None:
     for box in sealed:
         with pytest.raises(ProtocolError, match="the round's key cannot be read"):
             ckks.decrypt(box, boxes[0].blocks, 100, terms.bits)
+
+
+def test_whoever_opens_the_sum_notes_how_far_off_it_was_and_the_ciphertexts_bytes_are_counted() -> None:
+    """In its own ledger, as a power of two: the server is not told."""
+    terms, ledger = Terms("fed", 3, 5000, 2**29 - 1), Ledger()
+    aggregate(terms, inputs(terms), protocol=encrypted, ledger=ledger)
+    opened = [line for line in ledger.seen if line.kind == "DecryptedSum" and line.party == line.sender]
+    assert len(opened) == encrypted.OPENERS
+    for line in opened:
+        bits = int(re.search(r"CKKS was off by less than 2\^(-\d+) of a unit", line.reveals).group(1))  # type: ignore[union-attr]
+        assert -20 < bits < math.log2(ckks.SURE)
+    vectors = [line for line in ledger.seen if line.kind == "CipherVector"]
+    assert all(abs(line.bytes - ckks.blocks(5000, terms.bits) * ckks.BLOCK_BYTES) < 500 for line in vectors)
 
 
 def test_two_that_open_the_sum_must_agree() -> None:
@@ -73,7 +88,7 @@ def test_two_that_open_the_sum_must_agree() -> None:
         class Wire:
             async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
                 message = decode(frame)
-                frame = encode(OpenedSum(message.total + 1)) if isinstance(message, OpenedSum) else frame
+                frame = encode(DecryptedSum(message.total + 1)) if isinstance(message, DecryptedSum) else frame
                 await me.transport.deliver(sender, to, scope, frame)
 
         return await honest(replace(me, transport=Wire()))
@@ -96,7 +111,8 @@ def test_numbers_outside_the_agreed_range_are_an_error() -> None:
         aggregate(terms, inputs(terms) | {"c1": torch.tensor([11, 0])}, protocol=encrypted)
 
 
-@pytest.mark.parametrize("message", [RoundSecret("a", b"c", b"g", b"s"), CipherVector([b"x", b""]), CipherSum([]), OpenedSum(torch.zeros(2, dtype=torch.int32)),
+@pytest.mark.parametrize("message", [RoundSecret("a", b"c", b"g", b"s"), CipherVector([b"x", b""]), CipherSum([]),
+                                     DecryptedSum(torch.zeros(2, dtype=torch.int32)),
                                      SumMade()], ids=lambda m: m.kind)
 def test_every_message_survives_the_wire(message: Any) -> None:
     assert decode(encode(message)) == message

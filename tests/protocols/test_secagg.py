@@ -40,7 +40,7 @@ def test_the_sum_is_exact_in_the_ring_whoever_drops_at_whatever_step(adversary: 
     stay = [sum(leave.get(name, 99) > step for name in values) for step in range(len(steps))]
     if min(stay) < terms.enough:
         # on a sparse graph a client whose neighbourhood lost too many may leave before the server notices
-        words = r"party 'server' failed: ProtocolError: secure aggregation was aborted, and no update was opened\."
+        words = r"party 'server' failed: SumAborted: secure aggregation was aborted, and no update was opened\."
         words = words if neighbours is None else "party '(server|c.)' failed"
         with pytest.raises(PartyFailed, match=words):
             aggregate(terms, values, leave)

@@ -15,6 +15,7 @@ from ..errors import MissingExtra, ProtocolError
 PUBLIC = 32  # bytes of a public key, of both kinds
 SIGNATURE = 64
 _NONCE = 12
+SEALED = _NONCE + 16  # bytes that sealing adds: the nonce, and Poly1305's tag
 
 Draw = Callable[[int], bytes]
 

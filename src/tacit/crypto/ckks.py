@@ -26,6 +26,7 @@ SLOTS = DIMENSION // 2
 BITS = 32  # of whole numbers in a slot: 54 = 1 sign + 32 + 21, with a bit to spare for the error
 SCALE = 2.0**21
 SECURITY = 128  # bits
+BLOCK_BYTES, SECRET_BYTES = 61_740, 61_855  # of a ciphertext and of a key as SEAL writes them, compressed: give or take 25
 SURE = 0.25  # of a unit: an error above it is no rounding any more
 
 

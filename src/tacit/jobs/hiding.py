@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..algorithms.types import State
-from ..crypto.agree import Identity
+from ..crypto.agree import SIGNATURE, Identity
 from ..errors import BadParameter
 from ..guard import Guard
 from ..guard.encrypt import Encrypt
@@ -18,7 +20,9 @@ from ..guard.secagg import SecAgg
 from ..parameters import check
 from ..parties.party import Party
 from ..protocols import encrypted, lightsecagg, secagg
+from ..protocols.rounds import SESSION
 from .plan import Plan
+from .simulated import wire_bytes
 
 
 class HiddenSum:
@@ -43,6 +47,13 @@ class HiddenSum:
                 return encrypted, check(encrypted.Terms(*common, stage.threshold))
         raise BadParameter(f"guard: {type(stage).__name__} says that it hides updates, and no protocol is known for it.")
 
+    def traffic(self, names: Sequence[str]) -> tuple[int, int]:
+        """Bytes that a client of these sends for a round's sum on average, and hears, when nobody leaves; as in one process, where no certificates go along."""
+        protocol, terms = self.terms(0)
+        signature = SIGNATURE if getattr(self.guard.hiding, "adversary", "") == "active" else 0
+        up, down = _traffic(protocol, tuple(names), terms, signature)
+        return up // len(names), down // len(names)
+
     async def server(self, me: Party, r: int, names: Sequence[str], within: float | None) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
         protocol, terms = self.terms(r)
         return await protocol.server(me, names, terms, within=self.guard.hiding.within, first=within)  # type: ignore[union-attr]
@@ -50,6 +61,18 @@ class HiddenSum:
     async def client(self, me: Party, r: int, vectors: State, boss: str) -> None:
         protocol, terms = self.terms(r)
         await protocol.client(me, self.guard.unpack(vectors, r), terms, self.identities.get(me.name), boss)
+
+
+@lru_cache(maxsize=64)
+def _traffic(protocol: Any, names: tuple[str, ...], terms: Any, signature: int) -> tuple[int, int]:
+    """Once for all rounds: messages of the real size are made to be weighed."""
+    return protocol.traffic(list(names), terms, signature)
+
+
+def bytes_of(p: Plan, guard: Guard, r: int, down: State) -> tuple[int, int]:
+    """What a client hears and sends on average in round r (counted from 1), where updates are hidden: the model, the keys, the shares, the masked vector."""
+    up, heard = HiddenSum(guard, p.fed.name).traffic(p.fed.parties[: p.per_round])
+    return wire_bytes(r, down | {SESSION: torch.zeros(8, dtype=torch.uint8)}, {})[0] + heard, up
 
 
 def hidden_sum(p: Plan, guard: Guard | None, federation: str | None = None) -> HiddenSum | None:

@@ -25,7 +25,7 @@ from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..task import Task
 from .guarding import chosen, fit, reveals
-from .hiding import hidden_sum
+from .hiding import bytes_of, hidden_sum
 from .plan import Plan, seconds_of
 from .simulated import Simulated, fitted, wire_bytes
 
@@ -105,7 +105,7 @@ class Parties:
             there = {k: v.to(self.task.x.device) for k, v in down.items()}
             if isinstance(ups, protocol.Summed):
                 assert self.guard is not None
-                self.sizes = wire_bytes(r + 1, down, {})[0], self._sent_up() // len(took_part)
+                self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // len(took_part)
                 mean = self.guard.back(ups.total, counted, there, r)
             else:
                 self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
@@ -179,7 +179,8 @@ class Parties:
 
     def _sent_up(self) -> int:
         """Bytes of all the messages of a hidden sum that reached the server in this round."""
-        before, self.heard = self.heard, sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind != protocol.Tested.kind)
+        others = {m.kind for m in self.kinds}
+        before, self.heard = self.heard, sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind not in others)
         return self.heard - before
 
     def _metrics(self, r: int, answers: dict[str, State]) -> dict[str, Any]:

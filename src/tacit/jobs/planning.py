@@ -16,7 +16,7 @@ from ..numbers import size
 from ..parameters import to_table
 from . import guarding
 from .plan import Plan, make_plan, make_task
-from .simulated import test_bytes, wire_bytes
+from .simulated import sizes, test_bytes
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     up = _blank(layout) if guard is None else guard.blank()
     state = p.algorithm.server_state(start["w"])
     sent = {**start, "round": torch.zeros(()), **{k: state[k] for k in p.algorithm.sends}, **({} if guard is None else guard.sent())}
-    down_bytes, up_bytes = wire_bytes(1, {k: v.cpu() for k, v in sent.items()}, up)
+    down_bytes, up_bytes = sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
     notes = list(p.fed.notes)
     spends, rounds = None, p.rounds
     account = guarding.account(p, guard, None, p.rounds)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .. import algorithms, evaluation
 from ..algorithms.types import Algorithm, State
+from ..guard import Guard
 from ..metrics import count
 from ..parties.ledger import Ledger
 from ..runs import Event
@@ -93,7 +94,7 @@ class Simulated:
             if self.guards:  # what its guard lets out, in as many bits as that takes
                 up = self.guards[0].blank()
             self._wire = {k: torch.zeros(s) for k, s in shapes.items()}, up
-        return wire_bytes(r, *self._wire)
+        return sizes(self.plans[0], self.guards[0] if self.guards else None, r, *self._wire)
 
     def landscape(self, i: int) -> dict[str, Any]:
         """Where each party would walk from here, alone, in one more round."""
@@ -150,6 +151,17 @@ def test_bytes(model: State, classes: int | None) -> tuple[int, int]:
         return 0, 0
     counts = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)._asdict()
     return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Tested(counts))))
+
+
+def sizes(p: Plan, guard: Guard | None, r: int, down: State, up: State) -> tuple[int, int]:
+    """What a client hears and sends in round r (counted from 1). Where its updates are hidden, that is more than Down and Upload: keys and shares, too."""
+    if guard is not None and guard.hiding is not None:
+        try:
+            from .hiding import bytes_of
+        except ImportError:  # no msgpack, as on a bare GPU machine
+            return wire_bytes(r, down, up)
+        return bytes_of(p, guard, r, down)
+    return wire_bytes(r, down, up)
 
 
 def wire_bytes(r: int, down: State, up: State) -> tuple[int, int]:

@@ -7,7 +7,7 @@
       |<-- RoundSecret(maker, its channel, sealed) ---------|     to everybody
       |--- CipherVector(E(x_k)) --------------------------->|  2  whose vectors make the sum, at least `enough`
       |<-- CipherSum(Σ E(x_k)) -----------------------------|     to two of them; to the next, if one leaves
-      |--- OpenedSum(Σ x_k) ------------------------------->|  3  both must say the same
+      |--- DecryptedSum(Σ x_k) ---------------------------->|  3  both must say the same
       |<-- SumMade() ---------------------------------------|     or RoundOver(why), as in secagg.py
 
 The server learns the sum and who dropped out; it never has the key. Clients learn nobody's vector, but every one of them holds the key: the
@@ -27,14 +27,14 @@ import torch
 from torch import Tensor
 
 from ..crypto import ckks
-from ..crypto.agree import PUBLIC, agree, bind, public_of, seal, unseal
+from ..crypto.agree import PUBLIC, SEALED, agree, bind, public_of, seal, unseal
 from ..errors import BadData, ProtocolError
 from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
-from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, check_owner, hear, ideal, signed_keys, some_of
+from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, check_owner, hear, ideal, signed_keys, some_of, weigh
 
-__all__ = ["Terms", "client", "ideal", "server"]
+__all__ = ["Terms", "client", "ideal", "server", "traffic"]
 
 OPENERS = 2  # parties that open the sum: one alone could say anything
 
@@ -54,7 +54,7 @@ class CipherSum(Message, reveals="the sum of all updates, encrypted under the ke
     blocks: list[bytes]
 
 
-class OpenedSum(Message, reveals="the sum of all updates, whole numbers; the encryption's error, below a quarter of a unit, is rounded away"):
+class DecryptedSum(Message, reveals="the sum of all updates, whole numbers; the encryption's error, below a quarter of a unit, is rounded away"):
     total: Tensor
 
 
@@ -118,8 +118,11 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     await me.send(boss, CipherVector(ckks.encrypt(key, values.numpy(), terms.bits)))
     asked = await hear(me, boss, CipherSum, SumMade)
     if isinstance(asked, CipherSum):
-        total, _ = ckks.decrypt(key, asked.blocks, terms.length, terms.bits)
-        await me.send(boss, OpenedSum(torch.from_numpy(total).to(torch.int32)))
+        total, error = ckks.decrypt(key, asked.blocks, terms.length, terms.bits)
+        # in its own ledger and nowhere else: what is told of the error helps to find the key (Li, Micciancio 2021), so it is told as a power of two
+        me.ledger.record(me.name, me.name, "DecryptedSum", f"the sum of all updates, which it decrypted; CKKS was off by less than "
+                         f"2^{math.ceil(math.log2(max(error, 2.0**-40)))} of a unit, and the rest was rounded away", bytes=total.nbytes)
+        await me.send(boss, DecryptedSum(torch.from_numpy(total).to(torch.int32)))
         asked = await hear(me, boss, SumMade)
     return asked is not None
 
@@ -159,7 +162,7 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     while left and len(opened) < OPENERS:
         some = [left.pop(0) for _ in range(min(OPENERS - len(opened), len(left)))]
         await me.send(some, CipherSum(total))
-        came = await steps.ask(some, OpenedSum, "opening", lambda _, m: m.total.dtype == torch.int32 and tuple(m.total.shape) == (terms.length,), enough=0)
+        came = await steps.ask(some, DecryptedSum, "opening", lambda _, m: m.total.dtype == torch.int32 and tuple(m.total.shape) == (terms.length,), enough=0)
         opened |= {name: m.total for name, m in came.items()}
     if not opened:
         raise await steps.abort(names, "opening: nobody that holds the key is left")
@@ -168,3 +171,13 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
         raise await steps.abort(names, f"opening: {' and '.join(map(repr, opened))} do not say the same sum; one of them is wrong")
     await me.send([name for name in ups if steps.dropped.get(name) != "opening"], SumMade())
     return Outcome(one.to(torch.int64), tuple(ups), steps.dropped)
+
+
+def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
+    """As in secagg.py; one of them makes the key, two open the sum."""
+    key, signed, n = bytes(PUBLIC), bytes(signature), len(names)
+    sealed, blocks = bytes(SEALED + ckks.SECRET_BYTES), [bytes(ckks.BLOCK_BYTES)] * ckks.blocks(terms.length, terms.bits)
+    up = n * weigh([AdvertisedKeys(key, b"", signed), CipherVector(blocks)]) + weigh([SealedShares(dict.fromkeys(sorted(names)[1:], sealed))])
+    down = n * weigh([SumMade()]) + (n - 1) * weigh([RoundSecret(names[0], key, signed, sealed)]) + weigh([RoundSecret(names[0], key, signed, b"")])
+    opening = weigh([DecryptedSum(torch.zeros(terms.length, dtype=torch.int32))]), weigh([CipherSum(blocks)])
+    return up + min(OPENERS, n) * opening[0], down + weigh([RoundKeys(dict.fromkeys(names, (key, b"", signed)))]) + min(OPENERS, n) * opening[1]

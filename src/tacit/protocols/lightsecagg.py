@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ..crypto import field
-from ..crypto.agree import PUBLIC, bind, public_of, seal
+from ..crypto.agree import PUBLIC, SEALED, bind, public_of, seal
 from ..errors import BadData
 from ..parameters import bad, real, whole
 from ..parties.message import Message
@@ -53,9 +53,10 @@ from .secagg import (
     opened,
     signed_keys,
     some_of,
+    weigh,
 )
 
-__all__ = ["Terms", "client", "ideal", "server"]
+__all__ = ["Terms", "client", "ideal", "server", "traffic"]
 
 
 class SummedShares(Message, reveals="a piece of the sum of the survivors' masks: enough of them give that sum, and no single mask"):
@@ -170,6 +171,16 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     masks = [field.combine(field.lagrange([at[name] for name in some], k + 1), rows) for k in range(terms.enough - terms.private)]
     mask = np.concatenate(masks)[: terms.length]
     return Outcome(torch.from_numpy(field.lift(field.subtract(total % np.uint64(field.Q), mask))), tuple(n3), steps.dropped)
+
+
+def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
+    """As in secagg.py."""
+    key, signed = bytes(PUBLIC), bytes(signature)
+    sealed = dict.fromkeys(sorted(names)[1:], bytes(SEALED + 4 * terms.piece))
+    up = [AdvertisedKeys(key, b"", signed), SealedShares(sealed), MaskedVector(torch.zeros(4 * terms.length, dtype=torch.uint8)),
+          SummedShares(torch.zeros(terms.piece, dtype=torch.uint32))]
+    down = [RoundKeys(dict.fromkeys(names, (key, b"", signed))), ForwardedShares(sealed), Survivors(list(names), [])]
+    return len(names) * weigh(up), len(names) * weigh(down)
 
 
 def _code(terms: Terms, parties: int) -> list[list[int]]:

@@ -39,9 +39,10 @@ import torch
 from torch import Tensor
 
 from ..crypto import prg, ring, shamir
-from ..crypto.agree import PUBLIC, agree, bind, public_of, seal, unseal
+from ..crypto.agree import PUBLIC, SEALED, agree, bind, public_of, seal, unseal
 from ..errors import BadData, ProtocolError, SumAborted
 from ..parameters import bad, choice, real, whole
+from ..parties.codec import encode_parts
 from ..parties.message import Message
 from ..parties.party import Gathered, Identity, Party
 from .secagg_graph import neighbourhoods
@@ -382,6 +383,25 @@ class Steps:
             if name not in self.dropped:
                 await self.me.send(name, RoundOver(True, why))
         return SumAborted(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.")
+
+
+def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
+    """Bytes that these clients send to the server in a round that nobody leaves, and hear from it: messages of the same shape, weighed.
+    `signature`: how long one is, where keys are signed."""
+    around = sorted(names)[: len(names) if terms.neighbours is None else terms.neighbours + 1]
+    key, signed, share, box = bytes(PUBLIC), bytes(signature), bytes(shamir.SHARE), bytes(SEALED + 2 * shamir.SHARE)
+    sealed = dict.fromkeys(around[1:], box)
+    up: list[Message] = [AdvertisedKeys(key, key, signed), SealedShares(sealed), RevealedShares(dict.fromkeys(around, share), {}),
+                         MaskedVector(torch.zeros(ring.packed_bytes(terms.length, terms.width), dtype=torch.uint8))]
+    down: list[Message] = [RoundKeys(dict.fromkeys(around, (key, key, signed))), ForwardedShares(sealed), Survivors(around, [])]
+    if terms.adversary == "active":
+        up.append(AgreedSurvivors(signed))
+        down.append(SurvivorSignatures(dict.fromkeys(names, signed)))
+    return len(names) * weigh(up), len(names) * weigh(down)
+
+
+def weigh(messages: Iterable[Message]) -> int:
+    return sum(len(part) for m in messages for part in encode_parts(m))
 
 
 def ideal(values: Mapping[str, Tensor], included: Iterable[str] | None = None) -> Tensor:
