@@ -23,7 +23,6 @@ from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
 from ..private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, Spent
 from ..private.pate_student import Lessons, Student
-from . import voting
 from .teachers import Ensemble, train
 
 PRIVATE = "computed from the votes, so it tells of them: do not publish it"
@@ -89,7 +88,7 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
         text = f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a mechanism that publishes one row whole would pass."
         warnings.warn(text, SmallDelta, stacklevel=2)
         notes.append(text)
-    priced = voting.worth(ask, voting.agreed(fed, ask, threshold, True), fed.classes or 1) if split else ask
+    priced = _worth(ask, fed, threshold) if split else ask
     earlier = sum(run.price for run in before)
     many = _afford(priced, queries, epsilon, delta, earlier, split)
     if many < queries:
@@ -106,6 +105,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
         labels = ask.decide(counts)  # type: ignore[arg-type]
         _simulated(ledger, fed, isinstance(dataset, Federation))
     else:
+        from . import voting  # needs what real parties need; a simulation does not
+
         heard = voting.count(fed, rows, ask, model, lessons, seed, runtime, ledger, split, threshold, within)
         labels, counts = heard.labels, heard.counts
         if len(heard.included) < len(fed):
@@ -155,8 +156,8 @@ def _rows(dataset: Any, teachers: Any, public: Any, seed: int) -> tuple[Federati
             raise bad("pate", "teachers", None, "a whole number: among how many teachers the rows are dealt out", "The papers take 250 for MNIST.")
         need = max(2, dataset.classes or 2)
         if len(dataset) < many * need:
-            raise BadData(f"pate: {many} teachers for {len(dataset):,} rows of {dataset.name} leave {len(dataset) // many} rows each; with {need} classes a teacher "
-                          f"needs at least {need}. Take at most {len(dataset) // need} teachers.")
+            raise BadData(f"pate: {many} teachers for {len(dataset):,} rows of {dataset.name} leave {len(dataset) // many} rows each; with {need} classes a "
+                          f"teacher needs at least {need}. Take at most {len(dataset) // need} teachers.")
         fed = dataset.split(int(many), seed=seed, held_fraction=0.0)
     else:
         raise bad("pate", "dataset", type(dataset).__name__, "a Dataset (tacit.data.mnist()) or a Federation")
@@ -226,6 +227,13 @@ def _free(path: Path) -> Path:
 # the budget ------------------------------------------------------------------------------------------------------------------------
 
 
+def _worth(ask: Aggregator, fed: Federation, threshold: float) -> Aggregator:
+    """The aggregator whose price is that of noise which the teachers add together."""
+    from . import voting
+
+    return voting.worth(ask, voting.agreed(fed, ask, threshold, True), fed.classes or 1)
+
+
 def _together(ask: Aggregator, asked: int, answered: int, delta: float, earlier: float, split: bool) -> float:
     """The data-independent ε with what was spent before: costs that are linear in the order add up."""
     from ..accounting.votes import gaussian_votes_epsilon
@@ -244,8 +252,9 @@ def _afford(ask: Aggregator, queries: int, epsilon: float | None, delta: float, 
     if low:
         return low
     if earlier:
-        raise BadParameter(f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {_together(ask, 0, 0, delta, earlier, split):.4g} at δ = {delta:g}, and "
-                           f"one more answer makes it {_together(ask, 1, 1, delta, earlier, split):.4g}. Nothing more may be asked of these rows.")
+        was, more = (_together(ask, n, n, delta, earlier, split) for n in (0, 1))
+        raise BadParameter(f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {was:.4g} at δ = {delta:g}, and one more answer makes it "
+                           f"{more:.4g}. Nothing more may be asked of these rows.")
     raise BadParameter(f"pate: the budget ε = {epsilon:g} does not pay for one answer of {ask}, which costs ε = {ask.epsilon(1, 1, delta, split):.4g} at "
                        f"δ = {delta:g}. Give a larger budget, or more noise and more teachers.")
 
@@ -309,7 +318,8 @@ def _job(fed: Federation, data_job: dict[str, Any] | None, teachers: int, querie
 
     settings = {"teachers": teachers, "queries": queries, "epsilon": epsilon, "delta": delta, "noise": noise, "seed": seed, "device": device,
                 "public": public if isinstance(public, float) else None, "runtime": None if runtime is None else type(runtime).__name__.lower()}
-    return {"data": data_job or {"made_in": "python", "name": fed.name}, "model": named(model), **({} if student_model is None else {"student_model": named(student_model)}),
+    of_student = {} if student_model is None else {"student_model": named(student_model)}
+    return {"data": data_job or {"made_in": "python", "name": fed.name}, "model": named(model), **of_student,
             "aggregator": to_table(ask), "lessons": _bare(lessons), "student": _bare(student), "pate": {k: v for k, v in settings.items() if v is not None}}
 
 

@@ -52,7 +52,8 @@ async def teacher(me: Party, vote: Callable[[Tensor], Tensor], terms: secagg.Ter
         if noise is not None:
             # beyond the bound lies less than one draw in 10⁴⁰; a larger number would wrap around in the ring
             mine = (mine + noise(counted, len(mine))).clamp(-terms.bound, terms.bound)
-        await secagg.client(me.scope(f"count {counted}"), mine, replace(terms, length=len(mine)), boss=boss)
+        if not await secagg.client(me.scope(f"count {counted}"), mine, replace(terms, length=len(mine)), boss=boss):
+            break  # the count went on without it, and so will those that follow
         counted += 1
     return counted
 
