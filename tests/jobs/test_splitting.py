@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ def net(*widths):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         layers = []
-        for a, b in zip(widths, widths[1:]):
+        for a, b in itertools.pairwise(widths):
             layers += [nn.Linear(a, b), nn.Tanh()]
         return nn.Sequential(*layers[:-1])
 
@@ -184,7 +185,7 @@ def test_a_table_dealt_by_columns(people):
 
 
 def test_own_files_with_shuffled_and_partly_other_people_are_aligned(people, tmp_path):
-    path, frame = people
+    _, frame = people
     rng = np.random.default_rng(1)
     bank = frame[["id", "age", "income", "default"]].iloc[:250].sample(frac=1, random_state=1)
     shop = frame[["id", "town", "basket"]].iloc[40:].sample(frac=1, random_state=2)
@@ -285,7 +286,8 @@ def bad_requests():
         "unequal rows": (lambda: tacit.splitnn({"a": x[:30]}, {"l": y}, configuration="vanilla"), r"'a' has 30 rows and 'l' 40 labels"),
         "merge": (lambda: tacit.splitnn(two, {"a": y}, bottoms={"a": net(3, 4), "b": net(3, 5)}, merge="sum"), r"needs equally wide cuts"),
         "merge name": (lambda: tacit.splitnn(two, {"a": y}, merge="stack"), r"merge is 'stack'; it must be one of 'concat', 'sum', 'gated'"),
-        "bottom": (lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(4, 3), configuration="vanilla"), r"the bottom of 'a' cannot take rows of shape \(6,\)"),
+        "bottom": (lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(4, 3), configuration="vanilla"),
+                   r"the bottom of 'a' cannot take rows of shape \(6,\)"),
         "top": (lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(6, 3), top=net(4, 2), configuration="vanilla"), r"top cannot take rows of shape \(3,\)"),
         "outputs": (lambda: tacit.splitnn({"a": x}, {"l": y % 2 + y}, bottoms=net(6, 3), top=net(3, 2), configuration="vanilla"), r"at least 3 outputs"),
         "guard": (lambda: tacit.splitnn({"a": x}, {"l": y}, guard=tacit.guard.Clip(1.0), configuration="vanilla"), r"of ClipRows\(…\), NoiseRows\(…\)"),
