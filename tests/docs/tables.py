@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tacit
-from tacit import algorithms, data, errors, guard, models
+from tacit import algorithms, data, errors, guard, models, pace, speeds
 from tacit.parameters import describe
 
 from .pages import PAGES
@@ -89,6 +89,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "train": lambda: arguments(tacit.train), "compare": lambda: arguments(tacit.compare),
     "result": lambda: members(tacit.Result), "comparison": lambda: members(tacit.Comparison),
     "algorithms": lambda: several(algorithms.ALL), "parts": lambda: several(algorithms.PARTS),
+    "paces": lambda: several(pace.ALL), "staleness": lambda: several(pace.staleness.ALL), "speeds": lambda: several(speeds.ALL),
     "skews": lambda: several(data.SKEWS), "models": lambda: several(models.ALL),
     "datasets": data_sets, "split": lambda: arguments(data.Dataset.split), "by": lambda: arguments(data.Dataset.by),
     "from_arrays": lambda: arguments(data.from_arrays), "from_csv": lambda: arguments(data.from_csv), "recipe": lambda: parameters(data.Recipe),

@@ -54,7 +54,8 @@ PACES = [pace.FedBuff(buffer=3), pace.FedAsync(), pace.SAFA(fraction=0.5, lag=1,
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 @pytest.mark.parametrize("algorithm", [algorithms.FedAvg(), algorithms.FedAvg(option="I"), algorithms.FedProx(mu=0.1), algorithms.FedAvgM(),
-                                       algorithms.FedAdam(), algorithms.FedSGD(), algorithms.FedNAG()], ids=lambda a: type(a).__name__ + getattr(a, "option", ""))
+                                       algorithms.FedAdam(), algorithms.FedSGD(), algorithms.FedNAG()],
+                         ids=lambda a: type(a).__name__ + getattr(a, "option", ""))
 def test_a_buffer_of_everyone_at_equal_speed_is_synchronous_training(algorithm: Any, runtime: str) -> None:
     speed = speeds.Constant(2.5)
     rounds, buffered = (train(algorithm=algorithm, runtime=runtime, speed=speed, pace=p, rounds=4) for p in (None, pace.FedBuff(buffer=4)))
