@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tacit.errors import PartyFailed, SumAborted
 from tacit.parties.codec import decode, encode
 from tacit.parties.ledger import Ledger
-from tacit.protocols import rounds, secagg
+from tacit.protocols import rounds, summing
 from tacit.protocols.rounds import Down, Stop, Upload, client, ideal, server
 from tacit.runtimes.inprocess import InProcess
 
@@ -122,14 +122,14 @@ class Hidden:
         came = await me.gather(names, Upload)
         self.asked += 1
         if self.asked <= len(self.fails) and self.fails[self.asked - 1]:
-            await me.send(names, secagg.RoundOver(True, "too few"))
+            await me.send(names, summing.RoundOver(True, "too few"))
             raise SumAborted("too few stayed.")
-        await me.send(names, secagg.RoundOver(False, ""))
+        await me.send(names, summing.RoundOver(False, ""))
         return torch.stack([m.vectors["w"] for m in came.values()]).sum(0), list(came), {}
 
     async def client(self, me: Any, r: int, vectors: Any, boss: str) -> None:
         await me.send(boss, Upload(1.0, vectors))
-        await secagg.hear(me, boss)
+        await summing.hear(me, boss)
 
 
 def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:

@@ -16,7 +16,8 @@ from tacit.parameters import check
 from tacit.parties.codec import decode, encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import secagg
-from tacit.protocols.secagg import Outcome, RoundOver, Terms, ideal
+from tacit.protocols.secagg import Outcome, Terms, ideal
+from tacit.protocols.summing import RoundOver
 from tacit.protocols.secagg_graph import degree
 from tacit.runtimes.inprocess import InProcess
 

@@ -32,7 +32,8 @@ from ..errors import BadData, ProtocolError
 from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
-from .secagg import AdvertisedKeys, Outcome, RoundKeys, SealedShares, Steps, check_keys, check_owner, hear, ideal, signed_keys, some_of, weigh
+from .secagg import AdvertisedKeys, RoundKeys, SealedShares, ideal
+from .summing import Outcome, Steps, check_keys, check_owner, hear, signed_keys, some_of, weigh
 
 __all__ = ["Terms", "client", "ideal", "server", "traffic"]
 

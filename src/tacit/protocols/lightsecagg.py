@@ -36,25 +36,8 @@ from ..errors import BadData
 from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
-from .secagg import (
-    AdvertisedKeys,
-    ForwardedShares,
-    MaskedVector,
-    Outcome,
-    RoundKeys,
-    SealedShares,
-    Steps,
-    Survivors,
-    channels,
-    check_keys,
-    check_lists,
-    hear,
-    ideal,
-    opened,
-    signed_keys,
-    some_of,
-    weigh,
-)
+from .secagg import AdvertisedKeys, ForwardedShares, MaskedVector, RoundKeys, SealedShares, Survivors, check_lists, ideal
+from .summing import Outcome, Steps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
 
 __all__ = ["Terms", "client", "ideal", "server", "traffic"]
 
