@@ -1,0 +1,123 @@
+"""tacit psi as users type it: between real parties through a hub, and with two files at hand."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tacit import cli
+
+from .test_real_parties import Role, said
+
+A = "patient_id,age\n007,31\nA-1,42\n b-2 ,53\nZ,64\n,75\nz,86\n"
+B = "patient_id,cost\nB-2,50\nq,1\n007,60\n7,1\nNA,2\nZ,100\n"
+C = "patient_id,town\nZ,x\nb-2,y\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a", A), ("b", B), ("c", C)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def kits(place: Path) -> Path:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    (place / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b", "c"]\n')
+    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    return place
+
+
+def rows(file: Path) -> pd.DataFrame:
+    return pd.read_csv(file, dtype=str, keep_default_na=False)
+
+
+def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: Path) -> None:
+    hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
+    try:
+        def start(name: str, other: str, *more: str) -> Role:
+            return Role(kits, name, "psi", "--kit", f"kits/{name}", "--file", f"{name}.csv", "--id", "patient_id", "--with", other, "--json",
+                        "--out", f"shared-{name}.csv", *more)
+
+        both = [start("a", "b"), start("b", "a")]
+        assert [role.wait() for role in both] == [0, 0], [role.log.read_text() for role in both]
+        a, b = rows(kits / "shared-a.csv"), rows(kits / "shared-b.csv")
+        assert a["patient_id"].str.strip().str.lower().tolist() == b["patient_id"].str.lower().tolist()
+        assert sorted(a["age"]) == ["31", "53", "64"]
+        assert sorted(b["cost"]) == ["100", "50", "60"]
+        ledger = json.loads((kits / "shared-a.csv.ledger.json").read_text())
+        assert {line["party"] for line in ledger["seen"]} == {"a"}
+        said = [line["reveals"] for line in ledger["seen"] if line["kind"] == "Conclusion"]
+        assert said == ["that 'b' holds 6 ids, and which of its own ids are shared (3 of 4)"]
+
+        sums = [start("a", "b", "--reveal", "sum", "--limit", "1000"), start("b", "a", "--reveal", "sum", "--limit", "1000", "--values", "cost")]
+        assert [role.wait() for role in sums] == [0, 0], [role.log.read_text() for role in sums]
+        told = [json.loads(text[text.index("{\n"):]) for text in (role.log.read_text() for role in sums)]
+        assert (told[0]["sum"], told[0]["shared"]) == (210, 3)
+        assert (told[1]["sum"], told[1]["shared"]) == (None, None)
+        assert told[0]["notes"] == [
+            "a.csv, column 'patient_id': 1 of 6 ids are empty (row 4); these rows take no part.",
+            "a.csv, column 'patient_id': 1 of 6 rows have an id that stands in an earlier row (row 5); the first row stands for the id."]
+
+        three = [Role(kits, n, "psi", "--kit", f"kits/{n}", "--file", f"{n}.csv", "--id", "patient_id", "--out", f"all-{n}.csv") for n in "abc"]
+        assert [role.wait() for role in three] == [0, 0, 0], [role.log.read_text() for role in three]
+        found = [[p.strip().lower() for p in rows(kits / f"all-{n}.csv")["patient_id"]] for n in "abc"]
+        assert found[0] == found[1] == found[2]
+        assert sorted(found[0]) == ["b-2", "z"]
+        assert "learned a: how many ids each holds ('b' 6, 'c' 2), and which of its own ids all share (2 of 4)" in three[0].log.read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+
+
+def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv")
+    assert code == 0
+    assert "ids     4 here; sender 6" in printed
+    assert "shared  3" in printed
+    assert "learned sender: that 'receiver' holds 4 ids, and which of its own ids are shared (3 of 6)" in printed
+    assert sorted(rows(place / "shared.csv")["age"]) == ["31", "53", "64"]
+    code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--reveal", "sum", "--values", "cost", "--json")
+    assert json.loads(printed)["sum"] == 210
+    code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--reveal", "size", "--out", "none.csv", "--json")
+    assert json.loads(printed)["shared"] == 3
+    assert not (place / "none.csv").exists()
+    assert (place / "none.csv.ledger.json").exists()
+
+
+@pytest.mark.parametrize(("words", "text"), [
+    ([], "give --kit to match with other parties, or --try with the other's file"),
+    (["--try", "none.csv"], "there is no file none.csv"),
+    (["--try", "b.csv", "--id", "patient"], "a.csv has no column 'patient'. Did you mean 'patient_id'?"),
+    (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
+    (["--try", "b.csv", "--reveal", "sum", "--values", "patient_id"], "row 0 has 'B-2'; a sum is exact, so it must be a whole number"),
+    (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
+    (["--try", "bad.csv"], "bad.csv cannot be read as a .csv file")])
+def test_what_cannot_be_matched_is_said_in_a_sentence(words: list[str], text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "bad.csv").write_bytes(b"patient_id,x\n1,2\n\xff\xfe,3,4,5\n")
+    code, printed = said(capsys, "psi", "--file", "a.csv", *([] if "--id" in words else ["--id", "patient_id"]), *words)
+    assert code == 2
+    assert text in printed
+
+
+@pytest.mark.parametrize(("words", "text"), [
+    (["--kit", "kits/none"], "there is no kit at kits/none"),
+    (["--kit", "kits/hub"], "this is the hub's kit; ids are matched by"),
+    (["--kit", "kits/a", "--with", "bb"], "with is 'bb'; it must be another party of the federation"),
+    (["--kit", "kits/a", "--with", "a"], "with is 'a'; it must be another party of the federation"),
+    (["--kit", "kits/a", "--with", "b", "--receiver", "c"], "receiver is 'c'; it must be one of those who take part: 'a', 'b'"),
+    (["--kit", "kits/a", "--reveal", "size"], "reveal is 'size'; it must be 'both' or 'receiver' with more than two parties"),
+    (["--kit", "kits/b", "--with", "a", "--reveal", "sum"], "values is None; it must be a column of whole numbers at the sender"),
+    (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at")])
+def test_what_a_party_cannot_do_is_said_in_a_sentence(words: list[str], text: str, kits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, printed = said(capsys, "psi", "--file", "a.csv", "--id", "patient_id", *words)
+    assert code == 2
+    assert text in printed
