@@ -158,9 +158,10 @@ class Guard:
         for s, form in early:
             rows = s.out(rows, me, form)
         if self.weighs:
-            share = weights / self.heaviest
+            heaviest = float(self.state.get("heaviest", self.heaviest))
+            share = weights / heaviest
             if float(share.max()) > 1 + 1e-9:
-                raise BadData(f"guard: a client weighs {float(weights.max()):g}, and at most {self.heaviest:g} was agreed.")
+                raise BadData(f"guard: a client weighs {float(weights.max()):g}, and at most {heaviest:g} was agreed.")
             rows = torch.cat([rows, torch.full((len(rows), 1), before.bound, dtype=torch.float64)], 1) * share[:, None]
         if self.grid is not None:
             rows = self.grid.out(rows, me, before)

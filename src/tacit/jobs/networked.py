@@ -17,7 +17,7 @@ from .. import __version__, models
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
 from ..data.federation import Federation, Holdings, Rows
-from ..errors import BadParameter, ProtocolError
+from ..errors import ProtocolError
 from ..metrics import count
 from ..parameters import bad, real, to_table, whole
 from ..parties.ledger import Ledger
@@ -72,15 +72,19 @@ class Networked(Parties):
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         super().__init__(task, starts, plans, saved)
         self.through: Processes | Deployed = self.plan.through
-        if self.guard is not None and self.guard.weighs and isinstance(self.through, Deployed) and getattr(self.plan.algorithm, "weighted", True):
-            raise BadParameter("guard: how many rows a party has is not known before it joins, so a hidden weight has no agreed range. Use an algorithm with "
-                               "weighted=False, or add Noise, under which every party counts the same.")
         self.name = "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
         self.within, self.at_least = self.through.deadline, self.through.at_least
         self.run_id = secrets.token_hex(8)
         self.place: Path | None = None
         self.theirs = Ledger()
+        self.rows: dict[str, int] = {}  # how many each party said it trains on
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
+
+    def down(self, r: int) -> State:
+        if self.guard is not None and self.guard.weighs and isinstance(self.through, Deployed) and getattr(self.plan.algorithm, "weighted", True):
+            # how many rows a party has it says at the door; a hidden weight is a share of the largest, which all must know alike
+            self.guard.state["heaviest"] = torch.tensor(float(max(self.rows.values())), dtype=torch.float64)
+        return super().down(r)
 
     def go_on(self, at: State) -> None:
         """What clients keep, they keep themselves."""
@@ -110,6 +114,7 @@ class Networked(Parties):
         if (ready.features, ready.classes, ready.parameters) != want:
             return (f"its rows have the shape {ready.features}, {ready.classes} classes, and its model {ready.parameters} parameters; the job has {want[0]}, "
                     f"{want[1]} and {want[2]}")
+        self.rows[name] = ready.rows
         return None if ready.rows >= 1 else "it has no rows to train on"
 
     def wrong(self, name: str, answer: Message) -> str | None:
@@ -195,7 +200,7 @@ class Networked(Parties):
         from ..runtimes.link import Link
 
         async def connected() -> None:
-            async with Link(at.kit, seed=self.plan.seed, patience=at.patience) as link:
+            async with Link(at.kit, seed=self.plan.seed, patience=at.patience, version=__version__) as link:
                 await link.run(program)
 
         asyncio.run(connected())
