@@ -174,6 +174,19 @@ def test_skellam_noise_of_many_clients_is_skellam_noise_of_the_sum():
     assert float(mean.std()) == pytest.approx(0.25 * math.sqrt(8 / 5) / 8 * form.bound, rel=0.02)
 
 
+def test_numbers_that_noise_takes_out_of_range_are_cut_off_and_counted():
+    """Zeros, a range of one unit: nearly all go beyond it. With the range that Quantize leaves, none does."""
+    guard = fitted([Clip(1.0), Noise(multiplier=1.0, placement="local"), Quantize(bits=12)])
+    form = replace(guard.leaves(), limit=1)
+    me = crowd(guard)
+    rows = guard.noise.out(torch.zeros(8, 40, dtype=torch.int64), me, form)
+    assert int(rows.abs().max()) == 1
+    assert me.events["out of range"] > 250
+    me = crowd(guard)
+    assert int(guard.noise.out(torch.zeros(8, 40, dtype=torch.int64), me, guard.leaves()).abs().max()) > 1
+    assert "out of range" not in me.events
+
+
 def test_a_run_without_a_seed_never_repeats_its_noise_and_one_with_a_seed_does():
     x = updates(scale=0.01)
     stages = [Clip(1.0), Noise(multiplier=1.0)]

@@ -177,6 +177,14 @@ def test_under_noise_the_journal_tells_neither_how_many_came_nor_how_many_were_c
     assert train([Clip(1e-3)]).history[0]["clipped"] == 6
 
 
+def test_numbers_that_do_not_fit_are_told_also_under_noise():
+    guard = guarding.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
+    guard.events = {"clipped": 3, "out of range": 2}
+    assert guarding.shown(guard, None) == {"out_of_range": 2}
+    guard.events = {"clipped": 3, "out of range": 0}
+    assert guarding.shown(guard, None) == {}
+
+
 def test_who_takes_part_under_noise_is_drawn_in_secret_and_each_with_its_probability():
     """2,000 rounds: how often each of 6 takes part has a deviation of 22; 5 of those are passed by chance once in 10⁶. The seed plays no part."""
     for sampling in ("poisson", "fixed"):

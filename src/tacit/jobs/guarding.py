@@ -202,9 +202,10 @@ def reveals(guard: Guard) -> str:
 
 
 def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
-    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the clients would tell past it, and are dropped."""
+    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the clients would tell past it, and are dropped;
+    but for numbers that did not fit their range: that happens once in 10²² draws, and if it does, something is wrong and must be seen."""
     counts, guard.events = guard.events, {}
-    said: dict[str, Any] = {} if guard.noise is not None else {k.replace(" ", "_"): n for k, n in counts.items()}
+    said: dict[str, Any] = {k.replace(" ", "_"): n for k, n in counts.items() if guard.noise is None or (k == "out of range" and n)}
     if "clip" in guard.state:
         said["clip"] = float(guard.state["clip"])
     return said if account is None else {**said, "epsilon": account.epsilon()}

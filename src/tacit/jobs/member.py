@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from . import guarding
 from .hiding import HiddenSum
 from .messages import Member
 
+log = logging.getLogger("tacit.party")
 HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
 
 
@@ -113,6 +115,8 @@ class Work:
         self._fits(r, down, mine)
         before = {} if self.paced else self.memory.before(r)
         weight, vectors, after = mine.local(r, down, before, work)
+        if mine.guard is not None and (lost := mine.guard.events.pop("out of range", 0)):  # once in 10²² draws; never silently
+            log.warning("party %r: %d numbers of round %d did not fit the range agreed with their noise, and were cut off at its ends", self.name, lost, r + 1)
         for key, value in vectors.items():
             if not torch.isfinite(value).all():
                 raise BadData(f"the update of {self.name!r} in round {r + 1} holds NaN or infinity ({key}), so it is not sent. The learning rate is too large "
