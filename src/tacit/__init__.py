@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import accounting, aggregate, algorithms, anonymity, audit, data, guard, models, mpc, pace, private, speeds, synth, testing
+    from . import accounting, aggregate, algorithms, anonymity, audit, data, graphs, guard, models, mpc, pace, private, speeds, synth, testing
     from .errors import TacitError
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare
+    from .jobs.gossiping import gossip
     from .jobs.inferring import infer
     from .jobs.intersecting import align, psi
     from .jobs.planning import plan
+    from .jobs.privately import train_private
+    from .jobs.regressing import regress
     from .jobs.risking import risk
     from .jobs.running import run
     from .jobs.splitting import splitnn
+    from .jobs.synthesizing import synthesize
     from .jobs.teaching import pate
     from .jobs.training import train
     from .parties.ledger import Ledger
@@ -34,14 +38,16 @@ if TYPE_CHECKING:
     from .runtimes.processes import Processes
 
 __all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "align",
-           "anonymity", "anonymize", "audit", "compare", "cut", "data", "guard", "infer", "models", "mpc", "pace", "pate", "plan", "private", "psi",
-           "risk", "run", "speeds", "splitnn", "synth", "testing", "train"]
+           "anonymity", "anonymize", "audit", "compare", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc", "pace", "pate", "plan",
+           "private", "psi", "regress", "risk", "run", "speeds", "splitnn", "synth", "synthesize", "testing", "train", "train_private"]
 
-_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
-         "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "risk": "jobs.risking", "run": "jobs.running",
-         "cut": "protocols.splitnn_parts", "splitnn": "jobs.splitting", "train": "jobs.training"}
-_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "guard", "models", "mpc", "pace", "private", "speeds", "synth", "testing")
+_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes", "Result": "results",
+         "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
+         "cut": "protocols.splitnn_parts", "gossip": "jobs.gossiping", "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning",
+         "psi": "jobs.intersecting", "regress": "jobs.regressing", "risk": "jobs.risking", "run": "jobs.running", "splitnn": "jobs.splitting",
+         "synthesize": "jobs.synthesizing",         "train": "jobs.training", "train_private": "jobs.privately"}
+_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "speeds", "synth",
+          "testing")
 
 
 def __getattr__(name: str) -> Any:

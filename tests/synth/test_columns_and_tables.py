@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadData, BadParameter
-from tacit.synth import Combinations, Ordered, Range, Table, Unique, categorical, continuous, identifier, integer, moment
+from tacit.synth import MST, Combinations, Ordered, Range, Table, Unique, boolean, categorical, continuous, identifier, integer, moment
 from tacit.synth.conformance import example
 from tacit.synth.encode import Layout
 
@@ -172,3 +172,12 @@ def test_declared_moments_bound_what_comes_back():
     assert (days.dt.normalize() == days).all()
     assert days.min() == pd.Timestamp("2024-01-01")
     assert days.max() == pd.Timestamp("2024-12-31")
+
+
+def test_that_no_boolean_is_missing_is_read_off_the_data_and_so_not_declared():
+    """Whether anybody's answer is missing may be a fact about one person: a private generator asks for it to be said."""
+    frame = pd.DataFrame({"smoker": [True, False, True], "age": [30, 40, 50]})
+    assert Table.infer(frame, age=integer(0, 120)).undeclared == ["smoker"]
+    assert Table.infer(frame, age=integer(0, 120), smoker=boolean()).undeclared == []
+    with pytest.raises(BadData, match="the column 'smoker' has no declared domain"):
+        MST().fit(frame, Table.infer(frame, age=integer(0, 120)))

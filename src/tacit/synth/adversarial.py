@@ -108,30 +108,29 @@ class Plan:
     slope_weight: float = 10.0
 
 
-def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The makers of the checkpoints, as tensors, and a history row an epoch."""
-    device, width = rows.encoded.device, rows.encoding.width
-    size = max(plan.pac, min(plan.batch, len(rows.encoded)) // plan.pac * plan.pac)
-    if size < 2:
-        size = 2 * plan.pac  # batch norm needs two rows
-    maker = Maker(plan.noise + rows.condition_width, plan.hidden, width).to(device)
-    critic = Critic(width + rows.condition_width, plan.hidden, plan.pac, plan.dropout).to(device)
-    optimise = [torch.optim.Adam(net.parameters(), lr=plan.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True)
-                for net, decay in ((maker, plan.decay), (critic, 0.0))]
+class Duel:
+    """A maker and a critic, their optimisers, and a pass over the rows: the caller says how many passes, and what happens between them."""
 
-    def made() -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        condition, real, real_condition, chosen = rows.batch(size)
-        raw = maker(torch.cat([torch.randn(size, plan.noise, device=device), condition], dim=1))
-        return raw, activated(raw, rows.encoding), condition, real, real_condition, chosen
+    def __init__(self, rows: Rows, plan: Plan):
+        self.rows, self.plan, device = rows, plan, rows.encoded.device
+        size = max(plan.pac, min(plan.batch, len(rows.encoded)) // plan.pac * plan.pac)
+        self.size = size if size >= 2 else 2 * plan.pac  # batch norm needs two rows
+        self.maker, self.critic = networks(rows.encoding, plan, rows.condition_width, device)
+        self.optimise = [torch.optim.Adam(net.parameters(), lr=plan.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True)
+                         for net, decay in ((self.maker, plan.decay), (self.critic, 0.0))]
 
-    kept, history = {}, []
-    keep_at = {plan.epochs - round(k * plan.epochs / (2 * plan.checkpoints)) for k in range(plan.checkpoints)}  # over the second half
-    for epoch in range(1, plan.epochs + 1):
-        began = time.monotonic()
-        for _ in range(max(1, len(rows.encoded) // size)):
+    def _made(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        condition, real, real_condition, chosen = self.rows.batch(self.size)
+        raw = self.maker(torch.cat([torch.randn(self.size, self.plan.noise, device=real.device), condition], dim=1))
+        return raw, activated(raw, self.rows.encoding), condition, real, real_condition, chosen
+
+    def epoch(self) -> tuple[float, float]:
+        """One pass; the last losses of maker and critic."""
+        plan, critic = self.plan, self.critic
+        for _ in range(max(1, len(self.rows.encoded) // self.size)):
             for _ in range(plan.critic_steps):
                 with torch.no_grad():
-                    _, fake, condition, real, real_condition, _ = made()
+                    _, fake, condition, real, real_condition, _ = self._made()
                 fake, real = torch.cat([fake, condition], dim=1), torch.cat([real, real_condition], dim=1)
                 on_fake, on_real = critic(fake), critic(real)
                 if plan.wasserstein:
@@ -139,20 +138,41 @@ def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list
                     total = loss + penalty(critic, real, fake, plan.slope_weight)
                 else:
                     total = loss = functional.softplus(on_fake).mean() + functional.softplus(-on_real).mean()
-                optimise[1].zero_grad(set_to_none=True)
+                self.optimise[1].zero_grad(set_to_none=True)
                 total.backward()
-                optimise[1].step()
-            raw, fake, condition, _, _, chosen = made()
+                self.optimise[1].step()
+            raw, fake, condition, _, _, chosen = self._made()
             verdict = critic(torch.cat([fake, condition], dim=1))
             maker_loss = -verdict.mean() if plan.wasserstein else functional.softplus(-verdict).mean()
-            asked = rows.condition_loss(raw, condition, chosen)
-            optimise[0].zero_grad(set_to_none=True)
+            asked = self.rows.condition_loss(raw, condition, chosen)
+            self.optimise[0].zero_grad(set_to_none=True)
             (maker_loss if asked is None else maker_loss + asked).backward()
-            optimise[0].step()
-        history.append({"epoch": epoch, "maker_loss": float(maker_loss.detach()), "critic_loss": float(loss.detach()), "seconds": time.monotonic() - began})
+            self.optimise[0].step()
+        return float(maker_loss.detach()), float(loss.detach())
+
+
+def networks(encoding: Encoding, plan: Plan, condition_width: int, device: torch.device | str = "cpu") -> tuple[Maker, Critic]:
+    return (Maker(plan.noise + condition_width, plan.hidden, encoding.width).to(device),
+            Critic(encoding.width + condition_width, plan.hidden, plan.pac, plan.dropout).to(device))
+
+
+def state_of(net: nn.Module) -> dict[str, Tensor]:
+    """Weights and running means; how many batches were seen is of no use to anyone."""
+    return {name: t.detach() for name, t in net.state_dict().items() if not name.endswith("num_batches_tracked")}
+
+
+def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The makers of the checkpoints, as tensors, and a history row an epoch."""
+    duel = Duel(rows, plan)
+    kept, history = {}, []
+    keep_at = {plan.epochs - round(k * plan.epochs / (2 * plan.checkpoints)) for k in range(plan.checkpoints)}  # over the second half
+    for epoch in range(1, plan.epochs + 1):
+        began = time.monotonic()
+        maker_loss, critic_loss = duel.epoch()
+        history.append({"epoch": epoch, "maker_loss": maker_loss, "critic_loss": critic_loss, "seconds": time.monotonic() - began})
         watch({"kind": "epoch", "epochs": plan.epochs, **history[-1]})
         if epoch in keep_at:
-            kept[epoch] = {name: t.detach().cpu().clone() for name, t in maker.state_dict().items() if not name.endswith("num_batches_tracked")}
+            kept[epoch] = {name: t.cpu().clone() for name, t in state_of(duel.maker).items()}
     return {f"maker.{k}.{name}": t for k, state in enumerate(kept.values()) for name, t in state.items()}, history
 
 

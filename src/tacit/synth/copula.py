@@ -37,17 +37,42 @@ class GaussianCopula(Generator):
         scores, spread, orders = np.empty(v.shape), np.empty(v.shape[1]), []
         for i, (var, share) in enumerate(zip(layout.variables, shares)):
             order = np.arange(len(share)) if var.ordered else np.argsort(loading[i], kind="stable")
-            z = _normal_scores(share[order])
+            z = normal_scores(share[order])
             scores[:, i] = z[np.argsort(order)][codes[:, i]]
             spread[i] = max(float(np.sqrt(share[order] @ z**2)), 1e-12)  # of the scores: below 1 where cells are coarse
             orders.append(order)
         # E[z | cell] is a projection: covariances of the scores, divided by both spreads, are those of the latent vector (exact for two-way normal cells)
         latent = np.cov(scores.T).reshape(len(shares), -1) / np.outer(spread, spread)
+        return Learned(self.kept(latent, cells, shares, orders))
+
+    def kept(self, latent: np.ndarray, cells: Cells, shares: list[np.ndarray], orders: list[np.ndarray]) -> dict[str, Tensor]:
+        """What is kept: the correlations of the latent vector, and for each column its cells, their order and their shares."""
         latent = _correlation((1 - self.shrinkage) * np.clip(latent, -0.999, 0.999))
         tensors: dict[str, Tensor] = {"factor": torch.from_numpy(np.linalg.cholesky(latent)), **cells.tensors()}
         for i, (share, order) in enumerate(zip(shares, orders)):
             tensors |= {f"share.{i}": torch.from_numpy(share[order]), f"order.{i}": torch.from_numpy(order)}
-        return Learned(tensors)
+        return tensors
+
+    def learn_counts(self, counts: np.ndarray, cells: Cells, layout: Layout) -> Learned:
+        """From two-way counts alone, [all cells, all cells] with each column's own counts on the diagonal: `learn` looks at no more of a table than
+        these, so several holders can add theirs up."""
+        sizes = cells.sizes
+        ends = np.cumsum([0, *sizes])
+        own = np.diag(counts)
+        rows = own[: sizes[0]].sum()
+        loading = _first_factor_of_counts(counts, len(sizes), rows)
+        z, spread, shares, orders = np.empty(ends[-1]), np.empty(len(sizes)), [], []
+        for i, (var, a, b) in enumerate(zip(layout.variables, ends[:-1], ends[1:])):
+            share = own[a:b] / rows
+            order = np.arange(b - a) if var.ordered else np.argsort(loading[a:b], kind="stable")
+            score = normal_scores(share[order])
+            z[a:b] = score[np.argsort(order)]
+            spread[i] = max(float(np.sqrt(share[order] @ score**2)), 1e-12)
+            shares.append(share)
+            orders.append(order)
+        pick = np.repeat(np.eye(len(sizes)), sizes, axis=0) * z[:, None]
+        latent = pick.T @ counts @ pick / rows / np.outer(spread, spread)
+        return Learned(self.kept(latent, cells, shares, orders))
 
     def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
         cells = Cells.from_tensors(layout.variables, learned.tensors)
@@ -61,7 +86,7 @@ class GaussianCopula(Generator):
         return cells.decode(codes, rng)
 
 
-def _normal_scores(share: np.ndarray) -> np.ndarray:
+def normal_scores(share: np.ndarray) -> np.ndarray:
     """E[z | z lies in the cell], for cells of these shares side by side: (φ(a) − φ(b)) / share."""
     ends = np.clip(np.concatenate([[0.0], np.cumsum(share)]), 0, 1)
     a = torch.special.ndtri(torch.from_numpy(ends)).clamp(-12, 12).numpy()
@@ -93,3 +118,14 @@ def first_factor(codes: np.ndarray, sizes: list[int], steps: int = 30) -> list[n
         row -= row.mean()  # the trivial axis, on which all are alike
         row /= max(float(row.std()), 1e-12)
     return scores
+
+
+def _first_factor_of_counts(counts: np.ndarray, columns: int, rows: float, steps: int = 30) -> np.ndarray:
+    """`first_factor` from two-way counts: a cell's score is the mean, over the rows that have it, of the sum of their cells' scores."""
+    own = np.diag(counts)
+    score = np.linspace(-1, 1, len(own))
+    for _ in range(steps):
+        score = np.divide(counts @ score, own, out=np.zeros(len(own)), where=own > 0)
+        score -= own @ score / rows / columns  # the trivial axis, on which all are alike
+        score /= max(float(np.sqrt(score @ counts @ score / rows)), 1e-12)
+    return score

@@ -8,84 +8,20 @@ rare levels are seen. The lists of rows by level live while it trains; what is k
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..parameters import choice, real, whole
-from .adversarial import Plan, Rows, device_of, make, seeded, train
+from ..parameters import real, whole
+from .adversarial import Rows, device_of, make, seeded
 from .conditions import Conditions
 from .encode import Layout
-from .generator import Generator, Learned, Watch
+from .gan import GAN
+from .generator import Learned
 from .modes import Encoding
-
-
-@dataclass(frozen=True)
-class CTGAN(Generator):
-    """A conditional GAN for tables."""
-
-    epochs: int = whole(300, least=1, doc="passes over the table")
-    batch: int = whole(500, least=2, doc="rows a step")
-    pac: int = whole(10, least=1, doc="rows the critic sees at once (PacGAN)")
-    lr: float = real(2e-4, above=0, doc="learning rate of both networks (Adam)")
-    decay: float = real(1e-6, least=0, doc="weight decay of the maker")
-    critic_steps: int = whole(1, least=1, doc="steps of the critic for one of the maker")
-    noise: int = whole(128, least=1, doc="width of the noise")
-    width: int = whole(256, least=1, doc="of both hidden layers of both networks")
-    modes: int = whole(10, least=1, doc="Gaussian modes a number has at most")
-    checkpoints: int = whole(1, least=1, doc="rows come in equal parts from so many makers, kept over the second half of training; 1: the last")
-    device: str = choice("auto", ("auto", "cpu", "cuda"), doc="where it trains and draws")
-    seed: int = whole(0, least=0, doc="of all that is random in fitting")
-
-    def check(self) -> None:
-        from ..parameters import bad
-
-        if self.batch < self.pac:
-            raise bad("CTGAN", "batch", self.batch, f"at least pac = {self.pac}")
-        if self.checkpoints > self.epochs:
-            raise bad("CTGAN", "checkpoints", self.checkpoints, f"at most epochs = {self.epochs}")
-
-    @property
-    def plan(self) -> Plan:
-        return Plan(self.epochs, self.batch, self.noise, (self.width, self.width), self.pac, self.lr, self.decay, self.critic_steps,
-                    wasserstein=True, dropout=0.5, checkpoints=self.checkpoints)
-
-    def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
-        device = device_of(self.device)
-        encoding = Encoding.fit(layout, v, self.modes)
-        encoded = encoding.forward(v, rng).to(device)
-        frequency = {f"frequency.{b.variable}": encoded[:, b.indicators].double().mean(dim=0).cpu() for b in encoding.discrete}
-        with seeded(self.seed, device):
-            makers, history = train(Conditioned(encoded, encoding), self.plan, watch)
-        return Learned({**encoding.tensors(), **frequency, **makers}, history=history)
-
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
-        encoding, device = Encoding.from_tensors(layout, learned.tensors), device_of(self.device)
-        shares = _asked(learned, layout, encoding, given)
-        offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
-
-        def condition(rows: int) -> Tensor:
-            out = torch.zeros(rows, int(offsets[-1]))
-            if encoding.discrete:
-                column = torch.randint(len(shares), (rows,))
-                for k, (at, share) in enumerate(shares):
-                    mine = torch.nonzero(column == k).ravel()
-                    if len(mine):
-                        out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
-            return out
-
-        with seeded(int(rng.integers(2**62)), device):
-            return make(learned.tensors, encoding, self.plan, n, condition, device)
-
-
-def _asked(learned: Learned, layout: Layout, encoding: Encoding, given: Conditions) -> list[tuple[int, Tensor]]:
-    """(place among the discrete columns, frequencies of its levels) for the columns the maker is told: those given, or any."""
-    shares = [learned.tensors[f"frequency.{b.variable}"] for b in encoding.discrete]
-    fitting = layout.fitting(given)
-    told = [(k, s * torch.from_numpy(fitting[b.variable])) for k, (b, s) in enumerate(zip(encoding.discrete, shares)) if b.variable in fitting]
-    return [(k, s) for k, s in told if float(s.sum()) > 0] or list(enumerate(shares))
 
 
 class Conditioned(Rows):
@@ -128,3 +64,44 @@ class Conditioned(Rows):
         losses = [functional.cross_entropy(raw[mine][:, b.indicators], level[mine], reduction="sum")
                   for k, b in enumerate(self.encoding.discrete) if (mine := column == k).any()]
         return torch.stack(losses).sum() / len(raw)
+
+
+@dataclass(frozen=True)
+class CTGAN(GAN):
+    """A conditional GAN for tables."""
+
+    pac: int = whole(10, least=1, doc="rows the critic sees at once (PacGAN)")
+    decay: float = real(1e-6, least=0, doc="weight decay of the maker")
+
+    wasserstein: ClassVar[bool] = True
+    table_of_rows: ClassVar[type[Rows]] = Conditioned
+
+    def frequencies(self, v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
+        return {f"frequency.{b.variable}": torch.from_numpy(np.bincount(v[:, b.variable].astype(np.int64), minlength=b.width) / len(v))
+                for b in encoding.discrete}
+
+    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+        encoding, device = Encoding.from_tensors(layout, learned.tensors), device_of(self.device)
+        shares = _asked(learned, layout, encoding, given)
+        offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
+
+        def condition(rows: int) -> Tensor:
+            out = torch.zeros(rows, int(offsets[-1]))
+            if encoding.discrete:
+                column = torch.randint(len(shares), (rows,))
+                for k, (at, share) in enumerate(shares):
+                    mine = torch.nonzero(column == k).ravel()
+                    if len(mine):
+                        out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
+            return out
+
+        with seeded(int(rng.integers(2**62)), device):
+            return make(learned.tensors, encoding, self.plan, n, condition, device)
+
+
+def _asked(learned: Learned, layout: Layout, encoding: Encoding, given: Conditions) -> list[tuple[int, Tensor]]:
+    """(place among the discrete columns, frequencies of its levels) for the columns the maker is told: those given, or any."""
+    shares = [learned.tensors[f"frequency.{b.variable}"] for b in encoding.discrete]
+    fitting = layout.fitting(given)
+    told = [(k, s * torch.from_numpy(fitting[b.variable])) for k, (b, s) in enumerate(zip(encoding.discrete, shares)) if b.variable in fitting]
+    return [(k, s) for k, s in told if float(s.sum()) > 0] or list(enumerate(shares))

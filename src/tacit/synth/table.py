@@ -249,7 +249,8 @@ def _read(series: Series, name: str, kind: str) -> Column:
     if kind == "id":
         return Column("id", name, dtype="" if dtype.startswith(("float", "object")) else dtype, declared=True)
     if kind == "boolean":
-        return Column("boolean", name, (False, True), missing=missing, dtype="object" if dtype == "object" else dtype, declared=True)
+        # both values are known beforehand; whether one may be missing was read off the data, so it is not declared
+        return Column("boolean", name, (False, True), missing=missing, dtype="object" if dtype == "object" else dtype)
     if kind in LISTED:
         if isinstance(series.dtype, pd.CategoricalDtype):
             return Column(kind, name, tuple(map(scalar, series.cat.categories)), missing=missing, dtype="category")

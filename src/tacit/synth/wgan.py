@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..parameters import whole
-from .adversarial import Plan
 from .gan import GAN
 
 
@@ -15,8 +15,5 @@ class WGAN(GAN):
 
     critic_steps: int = whole(2, least=1, doc="n_critic: steps of the critic for one of the maker (the paper's images took 5)")
 
-    @property
-    def plan(self) -> Plan:
-        # no dropout: the penalty holds the critic's slope at single points, which noise in the critic would blur
-        return Plan(self.epochs, self.batch, self.noise, (self.width, self.width), self.pac, self.lr, 0.0, self.critic_steps,
-                    wasserstein=True, dropout=0.0, checkpoints=self.checkpoints)
+    wasserstein: ClassVar[bool] = True
+    dropout: ClassVar[float] = 0.0  # the penalty holds the critic's slope at single points, which noise in the critic would blur
