@@ -1,6 +1,6 @@
 """What a hub costs: messages and megabytes a second through it, sealed, against a bare grpc.aio echo in the same run.
 
-    python benchmarks/hub.py            # all of it, about two minutes
+    python benchmarks/hub.py            # all of it, about three minutes
     python benchmarks/hub.py --quick    # a tenth of the work
 
 Each side (echo server or hub, each party) is a process of its own. Both use mutual TLS with the same certificates. The echo sends a payload and
@@ -16,6 +16,7 @@ import os
 import resource
 import signal
 import socket
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from tacit.runtimes.kits import Kit, temporary
 from tacit.runtimes.link import CLIENT_OPTIONS, Link
 
 torch.set_num_threads(1)
+REPEATS = 7
 ECHO = "/bench.Echo/Stream"
 BIG = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -216,6 +218,7 @@ async def many(kits: list[Kit]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; medians of {REPEATS} turns")
     less = 10 if parser.parse_args().quick else 1
     names = ("a", "b", "server", *(f"c{k}" for k in range(100)))
     hub_kit, kits = temporary("bench", names)
@@ -223,7 +226,7 @@ def main() -> None:
     kits = {name: kit.at(f"127.0.0.1:{at}") for name, kit in kits.items()}
     pids = [process(lambda: hubs.serve(replace(hub_kit, listen=f"127.0.0.1:{at}"))), process(lambda: echo_server(hub_kit, echo_at))]
     time.sleep(1.0)
-    sizes = {1024: 2000 // less, 1 << 20: 100 // less, 16 << 20: 20 // min(less, 5), 64 << 20: 5 // min(less, 5)}
+    sizes = {1024: 1000 // less, 1 << 20: 50 // less, 16 << 20: 10 // min(less, 5), 64 << 20: 3 // min(less, 3)}
 
     def measured(work: Callable[[], Any], *beside: Callable[[], Any]) -> Any:
         """In a child, so that this process never opens a connection and can go on forking."""
@@ -246,8 +249,10 @@ def main() -> None:
 
     try:
         rounds = sum(sizes.values()) + len(sizes) + 1
-        echo = measured(lambda: bare(kits["a"], echo_at, sizes))
-        ours = measured(lambda: through(kits["a"], sizes), lambda: far_end(kits["b"], rounds))
+        turns: list[tuple[dict[int, float], dict[int, float]]] = []
+        for _ in range(REPEATS):  # in turns, and the median of each: what else this machine does strikes both
+            turns.append((measured(lambda: bare(kits["a"], echo_at, sizes)), measured(lambda: through(kits["a"], sizes), lambda: far_end(kits["b"], rounds))))
+        echo, ours = ({size: statistics.median(turn[side][size] for turn in turns) for size in sizes} for side in (0, 1))
         print(f"{'payload':>10} {'bare echo':>14} {'hub, sealed':>14} {'ratio':>7}")
         print(f"{'1 kB':>10} {1e3 * echo[1024]:>11.2f} ms {1e3 * ours[1024]:>11.2f} ms {ours[1024] / echo[1024]:>6.2f}×   round trip (aim ≤ 3×)")
         for size in list(sizes)[1:]:

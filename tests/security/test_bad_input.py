@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import tacit
-from tacit import __version__, algorithms, data
+from tacit import __version__, algorithms, data, pace
 from tacit.errors import BadData, BadJob, ProtocolError
 from tacit.jobs import member as members
 from tacit.jobs import networked
 from tacit.jobs.member import Work, beside, member, own, read_job, read_layout
-from tacit.protocols import joining, rounds
+from tacit.protocols import buffered, joining, rounds
 from tests.runtimes.net import Net
 
 ROUNDS = 4
@@ -31,7 +31,7 @@ def federation() -> data.Federation:
     return data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(3, seed=0)
 
 
-def run_with(evil: Callable[..., Any], tmp_path: Path) -> tuple[tacit.Result, BaseException]:
+def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tacit.Result, BaseException]:
     """p0 and p1 are honest, p2 runs `evil(me, folder)`: what the run gave, and how p2 ended."""
     torch.set_num_threads(1)
     fed = federation()
@@ -41,7 +41,7 @@ def run_with(evil: Callable[..., Any], tmp_path: Path) -> tuple[tacit.Result, Ba
     async def play() -> tuple[tacit.Result, Any]:
         async with Net.of("server", *fed.parties) as net, asyncio.timeout(100):
             through = networked.Deployed(net.kits["server"], {}, deadline=3.0, at_least=2)
-            told = {"model": "logistic", "algorithm": algorithms.FedAvg(lr=0.1), "rounds": ROUNDS, "runtime": through}
+            told = {"model": "logistic", "algorithm": algorithms.FedAvg(lr=0.1), "rounds": ROUNDS, "runtime": through, **more}
             job = asyncio.create_task(asyncio.to_thread(tacit.train, fed, **told))
             honest = [asyncio.create_task(net.party(f"p{k}", lambda me, k=k: member(me, {"dealt": str(tmp_path / str(k))}, str(tmp_path)))) for k in (0, 1)]
             bad = asyncio.create_task(net.party("p2", lambda me: evil(me, str(tmp_path / "2"))))
@@ -95,6 +95,36 @@ def test_a_bad_update_is_refused_and_the_run_goes_on_without_its_sender(change: 
     assert words in result.history[1]["dropped"]["p2"]
     assert result.history[1]["sampled"] == 2
     assert any("'p2' was refused" in e["text"] for e in result.events if e["kind"] == "note")
+
+
+def answers(change: Callable[[float, dict[str, torch.Tensor]], tuple[float, dict[str, torch.Tensor]]]) -> Callable[..., Any]:
+    """The same where training does not go by rounds: honest but for its second answer."""
+    async def evil(me: Any, folder: str) -> None:
+        work = Work(me.name, {"dealt": folder}, Path(folder), "")
+
+        async def local(number: int, version: int, down: Any) -> Any:
+            weight, vectors = await work.local_beside(number, version, down)
+            return change(weight, vectors) if number == 1 else (weight, vectors)
+
+        async def play() -> None:
+            await work.prepared.wait()
+            await buffered.client(me, local, work.test)
+
+        await beside(play(), joining.attend(me, "server", __version__, work.prepare))
+
+    return evil
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda w, v: (w, {k: x[:-1] for k, x in v.items()}), "its vector 'delta' has the shape (14,) and torch.float32; it must be (15,) and torch.float32"),
+    (lambda w, v: (w, {k: spoiled(x, float("nan")) for k, x in v.items()}), "its vector 'delta' holds NaN or infinity"),
+    (lambda w, v: (0.0, v), "its update has the weight 0.0; it must be a number above 0")], ids=["shape", "nan", "weight"])
+def test_a_bad_answer_is_refused_and_asynchronous_training_goes_on_without_its_sender(change: Any, words: str, tmp_path: Path) -> None:
+    result, ended = run_with(answers(change), tmp_path, pace=pace.SAFA(fraction=1.0))
+    assert isinstance(ended, ProtocolError)
+    assert f"the server 'server' refuses party 'p2': {words}" in str(ended)
+    assert words in result.history[1]["dropped"]["p2"]
+    assert [row["sampled"] for row in result.history] == [3, 2, 2, 2]
 
 
 def test_another_version_of_tacit_is_refused_at_the_door(tmp_path: Path) -> None:

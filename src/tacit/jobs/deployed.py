@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import algorithms, config, models
+from .. import __version__, algorithms, config, models
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
 from ..results import Result
 from ..runs import Event
 from ..runtimes.kits import Kit
 from ..runtimes.link import Link
-from ..runtimes.preflight import reach
+from ..runtimes.preflight import admitted, reach
 from .member import member, own, read_layout
 from .networked import Deployed, Elsewhere
 from .plan import make_plan, make_task
@@ -70,7 +70,7 @@ def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patie
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
 
     async def connected() -> Link:
-        async with Link(kit, patience=patience) as link:
+        async with Link(kit, patience=patience, version=__version__) as link:
             await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server))
             return link
 
@@ -85,6 +85,13 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
     found = [("kit", "")]
     fatal, why = reach(kit) if kit.role != "hub" else (False, "")
     found.append((f"hub at {kit.address}", why))
+    if not why and kit.role != "hub":
+        why, present = admitted(kit)
+        found.append((f"certificate of {kit.name}", why))
+        other = present.get(kit.server, "")
+        if kit.server in present and kit.name != kit.server:
+            found.append((f"server {kit.server}, which is connected", "" if other == __version__ else
+                          f"it runs tacit {other or 'of an unknown version'}, and this machine {__version__}. Install the same version at all parties."))
     if job is not None:
         def look() -> None:
             layout, told = read(job)

@@ -182,7 +182,7 @@ class Cohort:
     def walks(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
         """What each of these clients arrives at, [S, …], from a model of its own, [S, …]: for training without a server."""
         self._bind(number + 1)
-        sizes, out = self.runs[0].fed.train.sizes.numpy()[who], {}
+        sizes, out = self.runs[0].fed.train.sizes.numpy()[who], State()
         for _, vectors, rows in self._uploads(number, np.zeros(len(who), dtype=np.int64), who, sizes, works, down, np.arange(len(who))):
             there = torch.from_numpy(rows).to(self.device)
             for k, v in vectors.items():

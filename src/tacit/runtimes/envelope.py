@@ -15,6 +15,8 @@ MAIL, ABSENT, PRESENT, WELCOME = range(4)  # ABSENT and PRESENT: the hub says wh
 CHUNK = 1 << 18  # plaintext bytes a record carries at most: large enough to be fast, small enough that parties and hub work on a message at once
 MAX_ENVELOPE = CHUNK + 4096  # names, record header, certificate and tag included
 METHOD = "/tacit.Hub/Relay"
+CHECK = "/tacit.Hub/Check"
+VERSION = "tacit-version"  # in a connection's metadata: what its party runs
 LONGEST_NAME = 255
 
 

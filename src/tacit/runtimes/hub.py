@@ -21,7 +21,7 @@ from cryptography import x509
 
 from ..errors import BadFrame, BadKit, NoHub, SealBroken
 from .certificates import Trust, party_of, pem
-from .envelope import ABSENT, MAIL, MAX_ENVELOPE, METHOD, PRESENT, WELCOME, pack, unpack
+from .envelope import ABSENT, CHECK, MAIL, MAX_ENVELOPE, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .kits import Kit
 
 log = logging.getLogger("tacit.hub")
@@ -36,8 +36,8 @@ OPTIONS = [("grpc.max_receive_message_length", MAX_ENVELOPE), ("grpc.max_send_me
 class Desk:
     """A connected party: what waits to be written to it."""
 
-    def __init__(self, name: str, certificate: x509.Certificate):
-        self.name, self.certificate = name, certificate
+    def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
+        self.name, self.certificate, self.version = name, certificate, version  # the version is what it says, for preflight; the server asks by itself
         self.waiting: deque[tuple[str, bytes]] = deque()
         self.news = asyncio.Event()
         self.closed = ""
@@ -72,7 +72,8 @@ class Hub:
         self._server = grpc.aio.server(options=[*OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 1000), ("grpc.so_reuseport", 0)])
         handler = grpc.stream_stream_rpc_method_handler(self._relay)  # no serialisers: bytes in, bytes out
         _, service, method = METHOD.split("/")
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        look = grpc.unary_unary_rpc_method_handler(self._check)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler, CHECK.split("/")[2]: look}),))
         credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
         try:
             self.port = self._server.add_secure_port(self.kit.listen, credentials)
@@ -97,7 +98,7 @@ class Hub:
 
     # --- one connection ----------------------------------------------------------------------------------------------------------------
 
-    async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def _admit(self, context: Any) -> tuple[str, x509.Certificate]:
         certificate = self._certificate(context)
         name = party_of(certificate)
         try:
@@ -105,7 +106,17 @@ class Hub:
         except SealBroken as error:
             log.warning("refused %r from %s: %s", name, context.peer(), error)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
-        desk = Desk(name, certificate)
+        return name, certificate
+
+    async def _check(self, _: bytes, context: Any) -> bytes:
+        """For a party that looks before it takes part: whether its certificate counts, and who is here, with which version. It disturbs nobody."""
+        await self._admit(context)
+        return json.dumps({"federation": self.kit.federation, "present": {desk.name: desk.version for desk in self.desks.values()}}).encode()
+
+    async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        name, certificate = await self._admit(context)
+        said = dict(context.invocation_metadata() or ()).get(VERSION, "")
+        desk = Desk(name, certificate, said[:64] if isinstance(said, str) else "")
         old = self.desks.get(name)
         if old is not None:  # a party that lost its connection comes back before we noticed, or its kit is used twice
             log.info("%r connects again; its older connection is closed", name)

@@ -26,7 +26,7 @@ from ..parties.party import Party, Program
 from ..parties.secret import Secret
 from .certificates import HUB_NAME
 from .channel import Channel, new_life
-from .envelope import ABSENT, MAIL, METHOD, PRESENT, WELCOME, pack, unpack
+from .envelope import ABSENT, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
 from .kits import Certified, Kit
 
@@ -43,8 +43,8 @@ class Link:
     """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
 
     def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
-                 linger: float = LINGER):
-        self.kit, self.patience, self.linger = kit, patience, linger
+                 linger: float = LINGER, version: str = ""):
+        self.kit, self.patience, self.linger, self.version = kit, patience, linger, version
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
         self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed, identity=Certified(lambda: self.kit))
@@ -156,7 +156,7 @@ class Link:
             before = self.connections
             async with grpc.aio.secure_channel(self.kit.address, credentials, options=CLIENT_OPTIONS) as connection:
                 try:
-                    await self._talk(connection.stream_stream(METHOD)())
+                    await self._talk(connection.stream_stream(METHOD)(metadata=((VERSION, self.version),)))
                     why = "the hub ended the connection"
                 except grpc.aio.AioRpcError as error:
                     why = error.details() or str(error.code())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
@@ -38,6 +39,28 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
         return False, f"{kit.address} does not answer. A firewall between here and there may drop the connection; outgoing TCP to this port must be allowed."
     except OSError as error:
         return False, f"{kit.address} cannot be reached: {error.strerror or error}."
+
+
+def admitted(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]]:
+    """(why the hub does not take this party's certificate or "", {party that is connected: its version}). Nobody's connection is touched by this."""
+    import grpc
+
+    from .envelope import CHECK
+    from .link import CLIENT_OPTIONS
+
+    authority, key, certificate = kit.pems()
+    with grpc.secure_channel(kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=CLIENT_OPTIONS) as channel:
+        try:
+            said = json.loads(channel.unary_unary(CHECK)(b"", timeout=timeout))
+            return "", {str(name): str(version) for name, version in said["present"].items()}
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return f"the hub at {kit.address} is of another version of tacit. Install the same version at all parties.", {}
+            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+                return f"the hub at {kit.address} turns party {kit.name!r} away: {error.details()}", {}
+            return f"the hub at {kit.address} does not answer: {error.code().name.lower().replace('_', ' ')}.", {}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"what answers at {kit.address} is no tacit hub of this version.", {}
 
 
 def _unwelcome(kit: Kit, how: str) -> str:
