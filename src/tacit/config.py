@@ -7,6 +7,7 @@
     [algorithm.solver]  name = "SGD", momentum = 0.9
     [pace]              name = "FedBuff", buffer = 10              asynchronous training: whom the server waits for
     [speed]             name = "Lognormal", sigma = 1.0            how long local work takes, on the virtual clock of a simulation
+    [topology]          name = "Gossip", graph = "ring"            without a server; or name = "Hierarchy", edges = 4, period = 2
     [aggregate]         name = "Median"                            how updates become one     ([[aggregates]]: several, for a comparison)
     [adversaries]       sign_flip = 0.2                            the share of parties that lie, in a simulation ([[adversaries]]: with a `name` each)
     [[guard]]           name = "Clip", norm = 1.0                  one after the other: the stages around every update, in their order
@@ -37,7 +38,7 @@ from .runs import made_in_python
 
 NONE = "none"
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
-TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "aggregate", "aggregates", "adversaries", "guard", "train")
+TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "topology", "aggregate", "aggregates", "adversaries", "guard", "train")
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
 OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
@@ -58,6 +59,7 @@ class Job:
     speed: Any = None
     aggregates: tuple[Any, ...] = ()
     adversaries: tuple[Any, ...] = ()
+    topology: dict[str, Any] | None = None  # as written: it needs the number of parties to be made
 
     def dataset(self) -> Any:
         make, known = _source(self.data, str(self.file))
@@ -78,7 +80,9 @@ class Job:
             raise BadJob(f"{self.file} lists several algorithms or skews. Compare them with `tacit compare {self.file}`.")
         guard = {"guard": list(self.guard)} if self.guard else {}
         guard |= {k: v for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}
-        guard |= {k: v for k, v in (("aggregate", self.aggregates[0] if self.aggregates else None), ("adversaries", list(self.adversaries))) if v}
+        more: tuple[tuple[str, Any], ...] = (("aggregate", self.aggregates[0] if self.aggregates else None), ("adversaries", list(self.adversaries)),
+                                             ("topology", self.topology))
+        guard |= {k: v for k, v in more if v}
         return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **guard, **self._for("train")}
 
     def compare(self) -> dict[str, Any]:
@@ -104,6 +108,7 @@ class Job:
                 **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None},
                 **({} if not self.aggregates else {"aggregates": [to_table(r) for r in self.aggregates]} if self.several else
                    {"aggregate": to_table(self.aggregates[0])}),
+                **({"topology": self.topology} if self.topology else {}),
                 **({"adversaries": [to_table(a) for a in self.adversaries]} if self.adversaries else {}), "train": settings}
 
     def _for(self, verb: str) -> dict[str, Any]:
@@ -180,7 +185,8 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
     return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where),
-               paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where))
+               paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where),
+               _table(where, "topology", tables["topology"]) if "topology" in tables else None)
 
 
 def _aggregates(tables: Mapping[str, Any], where: str) -> tuple[Any, ...]:

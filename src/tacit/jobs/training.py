@@ -23,6 +23,7 @@ from ..parties.ledger import Ledger
 from ..parties.secret import NOT_PRIVATE
 from ..results import Result
 from ..runs import START_ANEW, Event, Journal, free
+from ..topologies import Gossip
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
 from .simulated import Simulated
@@ -34,7 +35,7 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
           precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
           secret_seed: int | None = None, pace: Any = None, speed: Any = None, aggregate: Any = None, adversaries: Any = None,
-          out: str | Path | None = None, resume: bool = False, landscape: bool = False,
+          topology: Any = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
           data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
@@ -56,7 +57,7 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
                      batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
                      landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed, pace=pace, speed=speed, aggregate=aggregate,
-                     adversaries=adversaries)
+                     adversaries=adversaries, topology=topology)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and out is None:
@@ -217,6 +218,14 @@ def _numbers(p: Plan) -> Iterator[None]:
 
 
 def _trainer(p: Plan) -> Any:
+    if isinstance(p.topology, Gossip):
+        if p.runtime not in ("cohort", "inprocess"):
+            from ..runtimes.processes import need_net
+
+            need_net("gossip across processes")
+        from .gossiping import Gossiping
+
+        return Gossiping
     if p.runtime == "cohort":
         return Simulated if p.pace is None else paced.PacedSimulation
     if p.runtime == "inprocess":
