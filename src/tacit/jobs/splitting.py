@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from ..runtimes.inprocess import InProcess
 from . import splitting_parts as parts
 from .splitting_layout import Rows, lay_out, network, together
 from .splitting_parts import Share
+
+if TYPE_CHECKING:
+    from .splitting_audit import Audit
 
 
 @dataclass
@@ -60,11 +63,18 @@ class Split:
         shares = {s.party: s for s in (parts.read(p, makers) for p in places)}
         return cls({}, [], Ledger(), {}, shares)
 
-    def report(self, path: str | Path) -> Path:
-        """The run as one self-contained page: how it went, who saw what."""
-        from .splitting_report import write
+    def audit(self, rows: Mapping[str, Any], y: Any = None, own: Mapping[str, Any] | None = None, sample: int = 500, seed: int = 0) -> Audit:
+        """What crosses the cuts, by attacking it: leakage measures of `rows` in activations; with `y`, labels from gradients; with rows an attacker has
+        of its `own`, rows rebuilt. All in one place: a study of one's own network."""
+        from .splitting_audit import audit
 
-        return write(Path(path), self)
+        return audit(self, rows, y, own, sample, seed)
+
+    def report(self, path: str | Path, audited: Audit | None = None) -> Path:
+        """The run as one self-contained page: how it went, who saw what and, where it was audited, what that gives away."""
+        from .splitting_audit import write
+
+        return write(Path(path), self, audited)
 
 
 def folder_of(party: str, k: int) -> str:

@@ -1,0 +1,46 @@
+"""Rows as pictures in a report: grey PNGs that stand in the page itself."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+
+import torch
+from torch import Tensor
+
+from ..report.markup import Safe, tag, text
+from .reconstruction import Reconstruction, picture_shape
+
+
+def png(grey: Tensor) -> bytes:
+    """An 8-bit grey PNG of a matrix of values between 0 and 1."""
+    pixels = (grey.clamp(0, 1) * 255).round().to(torch.uint8)
+    high, wide = pixels.shape
+    lines = b"".join(b"\x00" + bytes(row.tolist()) for row in pixels)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", wide, high, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
+
+
+def image(grey: Tensor, alt: str, size: int = 84) -> Safe:
+    data = base64.b64encode(png(grey)).decode()
+    return Safe(f'<img src="data:image/png;base64,{data}" alt="{text(alt)}" width="{size}" height="{size}"/>')
+
+
+def beside(found: Reconstruction, most: int = 8) -> Safe | None:
+    """Originals above, what was rebuilt from their activations below; None where rows are no pictures."""
+    shape = picture_shape(found.original[0])
+    if shape is None:
+        return None
+    low, high = float(found.original.min()), float(found.original.max())
+
+    def row(name: str, values: Tensor) -> Safe:
+        scaled = (values[:most].reshape(-1, *shape) - low) / ((high - low) or 1.0)
+        return tag("tr", tag("th", name, scope="row"), [tag("td", image(one, f"{name}, row {k}")) for k, one in enumerate(scaled)])
+
+    return tag("div", tag("table", tag("tbody", row("original", found.original), row("rebuilt", found.rebuilt))), class_="scroll", tabindex=0, role="region",
+               aria_label="originals and what was rebuilt")
