@@ -59,7 +59,7 @@ def test_a_picture_is_a_png_others_read():
     grey = torch.linspace(0, 1, 35).reshape(5, 7)
     read = Image.open(io.BytesIO(pictures.png(grey)))
     assert read.size == (7, 5)
-    assert np.asarray(read).flatten().tolist() == [round(v * 255) for v in grey.flatten().tolist()]
+    assert np.abs(np.asarray(read).astype(int) - grey.numpy() * 255).max() <= 0.51
 
 
 def test_a_run_is_audited_and_its_page_shows_what_was_rebuilt(tmp_path):
