@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, holds, signed, transcript
 from ..errors import SealBroken
-from .envelope import CHUNK
+from .envelope import CHUNK, FEW, SMALL_CHUNK
 from .kits import Kit
 
 HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
@@ -48,6 +48,7 @@ class Channel:
     def __init__(self, kit: Kit, life: bytes, peer: str, deliver: Callable[[str, bytearray], None], note: Callable[[str], None], max_bytes: int):
         self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = kit, life, peer, deliver, note, max_bytes
         self.present = True
+        self.front = b""  # what the link has before every payload: the envelope's head, joined here so that a record is copied once less
         self.control: deque[bytes] = deque()
         self.records: deque[Record] = deque()
         self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
@@ -88,31 +89,32 @@ class Channel:
         name = scope.encode()
         head = len(name).to_bytes(2, "big") + name + len(view).to_bytes(8, "big")
         self.held += len(view)
-        starts = range(min(INLINE, len(view)), len(view), CHUNK)
+        size = CHUNK if len(view) > FEW * CHUNK else SMALL_CHUNK
+        starts = range(min(INLINE, len(view)), len(view), size)
         self.records.append(Record(HEAD, head, view[:INLINE], not len(starts), True))
         for start in starts:
-            self.records.append(Record(BODY, b"", view[start : start + CHUNK], start + CHUNK >= len(view), False))
+            self.records.append(Record(BODY, b"", view[start : start + size], start + size >= len(view), False))
         if self.seal is None and self.hello is None and self.pending is None:
             self._greet()
 
     def pull(self) -> bytes | None:
-        """The next payload to send, if there is one to send now."""
+        """The next payload to send, behind `front`, if there is one to send now."""
         if self.control:
-            return self.control.popleft()
+            return self.front + self.control.popleft()
         if self.seal is None or self.doubt or not self.present or self.cursor - self.acked >= len(self.records) or self.flying >= WINDOW:
             return None
         record, counter = self.records[self.cursor - self.acked], self.cursor
         self.cursor += 1
         self.flying += len(record.body)
-        return self._record(DATA, counter, record)
+        return self._record(DATA, counter, record, self.front)
 
-    def _record(self, space: int, counter: int, record: Record) -> bytes:
+    def _record(self, space: int, counter: int, record: Record, front: bytes = b"") -> bytes:
         assert self.seal is not None
         plain: bytes | memoryview = record.body if record.kind == BODY else record.head + bytes(record.body)
         kind = (record.kind << 1 | record.ends) if space == DATA else 0
         # the nonce holds kind and counter: a head cannot be taken for a body
         sealed = self.seal.close(space << 8 | kind, counter, plain)
-        return b"".join((RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed))
+        return b"".join((front, RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed))
 
     def _say(self, op: int, value: int, number: int = 0) -> None:
         if self.seal is not None:

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from ..errors import BadFrame
 
 MAIL, ABSENT, PRESENT, WELCOME = range(4)  # ABSENT and PRESENT: the hub says whether the party named as sender is connected
-CHUNK = 1 << 18  # plaintext bytes a record carries at most: large enough to be fast, small enough that parties and hub work on a message at once
+CHUNK = 1 << 19  # plaintext bytes a record carries at most: each costs all three processes some Python, whatever its size
+SMALL_CHUNK = 1 << 18  # of a message of few records: so that parties and hub work on it at once
+FEW = 8  # records of CHUNK; up to this a message is cut into small ones
 MAX_ENVELOPE = CHUNK + 4096  # names, record header, certificate and tag included
 METHOD = "/tacit.Hub/Relay"
 CHECK = "/tacit.Hub/Check"

@@ -98,9 +98,11 @@ class Link:
             await asyncio.wait([task])
             if task.cancelled():
                 self._failed.result()
-        result = await task
-        await self.drain()
-        return result
+        try:
+            return await task
+        finally:
+            if not self._failed.done():
+                await self.drain()  # also of a program that failed: what it said before, such as why it cannot take part, must arrive
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
@@ -144,6 +146,7 @@ class Link:
                                     f"{nearest(name, list(self.kit.parties))}")
             self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: self.mailbox.put(name, scope, frame), self.note,
                                           self.mailbox.max_bytes)
+            self.channels[name].front = pack(MAIL, self.kit.name, name)
         return self.channels[name]
 
     # --- the connection ------------------------------------------------------------------------------------------------------------------
@@ -209,11 +212,11 @@ class Link:
                 busy = True
                 while busy:  # a record of each channel in turn, so that a large message to one does not keep others waiting
                     busy = False
-                    for name, channel in list(self.channels.items()):
+                    for channel in list(self.channels.values()):
                         payload = channel.pull()
                         if payload is not None:
                             busy = True
-                            await call.write(pack(MAIL, self.kit.name, name, payload))
+                            await call.write(payload)
                 self._news.clear()
                 if not any(c.control for c in self.channels.values()):
                     await self._news.wait()
