@@ -30,3 +30,5 @@ plain() { # the same without torch, for peers that do not compute with it
 }
 
 plain anjana "anjana==1.2.3"
+plain openmined "openmined-psi==2.0.6"
+plain spu "spu==0.9.5" # about 1 GB with the jax it asks for
