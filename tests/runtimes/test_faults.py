@@ -32,6 +32,10 @@ def test_twenty_kills_of_random_roles_at_random_moments_change_nothing(tmp_path:
     check(killing("kill", str(tmp_path), "20", "1", timeout=300), 20)
 
 
+def test_ten_kills_change_nothing_in_asynchronous_training_that_waits_for_all(tmp_path: Path) -> None:
+    check(killing("kill-paced", str(tmp_path), "10", "3", timeout=300), 10)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_kills_change_nothing(tmp_path: Path) -> None:
