@@ -29,10 +29,13 @@ def rows() -> list[tuple[str, str, list[Any] | None, str]]:
         return [guard.Clip(NORM), guard.Noise(epsilon=epsilon, delta=DELTA)]
 
     hidden = [guard.Clip(NORM), guard.Noise(epsilon=8.0, delta=DELTA, placement="distributed"), guard.Quantize(bits=24), guard.SecAgg(threshold=0.6)]
+    skellam = [guard.Clip(NORM), guard.Noise(epsilon=8.0, delta=DELTA, placement="distributed", distribution="skellam"), guard.Quantize(bits=20),
+               guard.SecAgg(threshold=0.6)]
     local = [guard.Clip(NORM), guard.Noise(epsilon=8.0, delta=DELTA, placement="local")]
     return [("everyone: no guard", "∞", None, "poisson"), ("everyone: clipped only", "∞", [guard.Clip(NORM)], "poisson"),
             *(("the server (central noise)", f"{e:g}", central(e), "poisson") for e in (3.0, 1.0, 0.25)),
-            ("240 of 400 clients (distributed noise, secure sum)", "8", hidden, "fixed"), ("nobody (local noise)", "8", local, "fixed")]
+            ("240 of 400 clients (distributed noise, secure sum)", "8", hidden, "fixed"),
+            ("240 of 400 clients (the same, Skellam, 20 bits)", "8", skellam, "fixed"), ("nobody (local noise)", "8", local, "fixed")]
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(("words", "code", "text"), [
     (["party", "--kit", "kits/none", "--data", "a.csv"], 2, "there is no kit at kits/none"),
     (["party", "--kit", "kits/hub"], 2, "is the hub's kit. Run it with `tacit hub --kit kits/hub`"),
-    (["party", "--kit", "kits/a"], 2, "'a' is a client, so it takes --data and no job"),
+    (["party", "--kit", "kits/a"], 2, "'a' is a client, so it takes --data. Give --data with your own file"),
     (["party", "--kit", "kits/a", "--data", "a.csv", "--deadline", "3"], 2, "--deadline is the server's, and 'a' is a client"),
     (["party", "--kit", "kits/server"], 2, "the server needs a job"),
     (["party", "--kit", "kits/server", "job.toml", "--data", "a.csv"], 2, "'server' is the server, which has no rows of its own"),

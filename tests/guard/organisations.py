@@ -68,11 +68,12 @@ def files(folder: Path) -> None:
 class Run:
     """One job, one process a role."""
 
-    def __init__(self, folder: Path, job: str):
+    def __init__(self, folder: Path, job: str, agreed: str):
         self.folder, self.pids = folder, dict[str, int]()
         folder.mkdir()
         files(folder)
         (folder / "job.toml").write_text(job)
+        (folder / "agreed.toml").write_text(agreed)
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{s.getsockname()[1]}"
@@ -99,7 +100,7 @@ class Run:
         if role == "hub":
             asyncio.run(hubs.serve(self.kits["hub"]))
         elif role != "server":
-            deployed.take_part(self.kits[role], self.folder / f"{role}.csv")
+            deployed.take_part(self.kits[role], self.folder / f"{role}.csv", agreed=self.folder / "agreed.toml")
         else:
             if dies:
                 die_before_the_shares()
@@ -139,7 +140,7 @@ def die_before_the_shares() -> None:
 
 
 def play(folder: Path, job: str, killed: bool) -> dict[str, Any]:
-    run = Run(folder, job)
+    run = Run(folder, job, job)
     try:
         for role in ("hub", *SIZES):
             run.start(role)
@@ -160,7 +161,20 @@ def play(folder: Path, job: str, killed: bool) -> dict[str, Any]:
         run.close()
 
 
+def deceived(folder: Path) -> dict[str, Any]:
+    """The parties agreed to a guard, and the server runs the job without one."""
+    run = Run(folder, JOB, JOB + GUARD)
+    try:
+        for role in ("hub", *SIZES, "server"):
+            run.start(role)
+        codes = [run.wait(role) for role in (*SIZES, "server")]
+        return {"codes": codes, "client": (folder / "a.log").read_text()[-2000:], "server": (folder / "server.log").read_text()[-2000:]}
+    finally:
+        run.close()
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    print(json.dumps({"plain": play(place / "plain", JOB, killed=False), "guarded": play(place / "guarded", JOB + GUARD, killed=True)}))
+    print(json.dumps({"plain": play(place / "plain", JOB, killed=False), "guarded": play(place / "guarded", JOB + GUARD, killed=True),
+                      "deceived": deceived(place / "deceived")}))

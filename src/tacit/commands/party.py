@@ -12,7 +12,7 @@ from ..errors import BadParameter, BadRun
 
 def add(verb: Callable[..., Any]) -> None:
     made = verb("party", _party, "Take part in a federation: coordinate a job (server), or train on your own file (client).")
-    made.add_argument("job", nargs="?", help="a job file (TOML): what the server runs; for a client only with --check")
+    made.add_argument("job", nargs="?", help="a job file (TOML): what the server runs; for a client, what it agreed to: another job is refused")
     made.add_argument("--kit", required=True, metavar="DIR", help="your start kit")
     made.add_argument("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
     made.add_argument("--state", metavar="DIR", help="client: where it remembers what it needs from round to round (default: state in the kit)")
@@ -55,12 +55,13 @@ def _party(args: Any) -> tuple[Any, Callable[[Any], None]]:
         raise BadParameter(f"party: {args.kit} is the hub's kit. Run it with `tacit hub --kit {args.kit}`.")
     logs()
     if kit.role == "client":
-        if args.data is None or args.job is not None:
-            raise BadParameter(f"party: {kit.name!r} is a client, so it takes --data and no job: the server says what to do. Give --data with your own file.")
+        if args.data is None:
+            raise BadParameter(f"party: {kit.name!r} is a client, so it takes --data. Give --data with your own file; with a job as well, the server's must be "
+                               "that job.")
         for name in ("deadline", "at_least", "out", "resume"):
             if getattr(args, name) is not None:
                 raise BadParameter(f"party: --{name.replace('_', '-')} is the server's, and {kit.name!r} is a client. Leave it out.")
-        value = deployed.take_part(kit, args.data, args.state, args.patience)
+        value = deployed.take_part(kit, args.data, args.state, args.patience, args.job)
         text = f"the run is over; what {kit.name} saw and remembers is in {value['state']}"
         return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
     if args.data is not None or args.state is not None:

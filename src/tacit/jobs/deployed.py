@@ -11,12 +11,14 @@ from typing import Any
 from .. import __version__, algorithms, config, models
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
+from ..parameters import to_table
 from ..results import Result
 from ..runs import Event
 from ..runtimes.kits import Kit
 from ..runtimes.link import Link
 from ..runtimes.preflight import admitted, reach
-from .member import member, own, read_layout
+from . import guarding
+from .member import Agreed, member, own, read_layout
 from .networked import Deployed, Elsewhere
 from .plan import make_plan, make_task
 from .training import train
@@ -63,15 +65,32 @@ def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, d
                  watch=watch)
 
 
-def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0) -> dict[str, Any]:
-    """A client's part: until the server says that the run is over. Gives what it saw."""
+def agreement(kit: Kit, path: str | Path) -> Agreed:
+    """What a party checks a server's job against: model, algorithm, columns and guard must be those of this job file."""
+    layout, told = read(path)
+    p = make_plan(federation(kit, layout), **told)
+    wanted = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout}
+
+    def look(job: dict[str, Any], guard: Any) -> None:
+        differ = [k for k, v in wanted.items() if json.dumps(job[k], sort_keys=True) != json.dumps(v, sort_keys=True)]
+        if differ:
+            raise BadJob(f"the server's job differs from {path}, to which this party agreed, in {', '.join(differ)}. Nothing was sent; ask whoever runs the "
+                         "server.")
+        guarding.holds(p, guard)
+
+    return look
+
+
+def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0, agreed: str | Path | None = None) -> dict[str, Any]:
+    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file: a server that names another is refused."""
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
+    look = None if agreed is None else agreement(kit, agreed)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
 
     async def connected() -> Link:
         async with Link(kit, patience=patience, version=__version__) as link:
-            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server))
+            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreed=look))
             return link
 
     link = asyncio.run(connected())

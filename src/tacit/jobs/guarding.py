@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,8 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
 
 
 def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
-    most = p.per_round if p.sampling == "fixed" else len(p.fed)
     heaviest = float(p.fed.train.sizes.max()) if getattr(p.algorithm, "weighted", True) else 1.0
-    return Guard(stages, layout, most, float(p.per_round), heaviest, p.seed, p.secret_seed)
+    return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
 
 
 def _checked(p: Plan, guard: Guard) -> Guard:
@@ -92,6 +92,26 @@ def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | Non
     except (KeyError, TypeError, ValueError) as error:
         raise BadJob(f"the server's job has a guard that cannot be used: {error}. Do both run the same version of tacit?") from None
     return Guard(as_stages(stages), layout_of(task, algorithm, task.initial()), clients, expected, heaviest, seed)
+
+
+def holds(p: Plan, guard: Guard | None) -> None:
+    """BadJob unless the guard a server names is the one of this plan, which its party agreed to: the same stages, as many clients to hide among, and no less
+    noise than ε asks for. A server that could choose them would not have to break them."""
+    said: tuple[Any, ...] = () if guard is None else guard.stages
+    wanted = tuple(dataclasses.replace(mine, multiplier=theirs.multiplier) if isinstance(mine, Noise) and isinstance(theirs, Noise) and mine.multiplier is None
+                   and theirs.multiplier is not None and theirs.multiplier >= _needed(p, mine, "pld") * (1 - 1e-9) else mine
+                   for mine, theirs in zip_longest(p.guard, said) if mine is not None)
+    if wanted != said:
+        named = [" → ".join(map(repr, stages)) or "no guard" for stages in (said, p.guard)]
+        raise BadJob(f"the server's job has the guard {named[0]}, and this party agreed to {named[1]}. Nothing was sent; ask whoever runs the server.")
+    if guard is not None and (guard.clients, guard.expected) != _crowd(p):
+        raise BadJob(f"the server's job has {guard.clients} clients in a round ({guard.expected:g} expected), and this party agreed to {_crowd(p)[0]}: the "
+                     "fewer there are, the less hides each of them. Nothing was sent; ask whoever runs the server.")
+
+
+def _crowd(p: Plan) -> tuple[int, float]:
+    """(how many take part in a round at most, how many are expected to)."""
+    return p.per_round if p.sampling == "fixed" else len(p.fed), float(p.per_round)
 
 
 def layout_of(task: Task, algorithm: Algorithm, start: State) -> Layout:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..data import tables
 from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadJob, BadRun, ProtocolError
 from ..files import write_whole
+from ..guard import Guard
 from ..parameters import from_table, nearest, to_table
 from ..parties.party import Party
 from ..protocols import buffered, joining, rounds
@@ -30,12 +31,14 @@ from .hiding import HiddenSum
 from .messages import Member
 
 log = logging.getLogger("tacit.party")
+Agreed = Callable[[dict[str, Any], Guard | None], None]  # raises BadJob where a server's job is not what this party agreed to
 HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
 
 
-async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server") -> None:
-    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote}; `state` a folder for what it remembers."""
-    work = Work(me.name, data, Path(state), model)
+async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server", agreed: Agreed | None = None) -> None:
+    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote}; `state` a folder for what it remembers; `agreed`
+    looks at the server's job and guard before anything is sent."""
+    work = Work(me.name, data, Path(state), model, agreed)
 
     async def free() -> None:
         await me.scope(joining.SCOPE).send(boss, joining.Free())
@@ -67,8 +70,8 @@ async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]
 class Work:
     """What a client does for whatever job the server names."""
 
-    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str):
-        self.name, self.data, self.state, self.model = name, data, state, model
+    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str, agreed: Agreed | None = None):
+        self.name, self.data, self.state, self.model, self.agreed = name, data, state, model, agreed
         self.job = ""
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
@@ -98,6 +101,8 @@ class Work:
 
         task = made()
         guard = guarding.heard(job["guard"], task, algorithm, job["seed"])
+        if self.agreed is not None:
+            self.agreed(job, guard)
         self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
         fresh = algorithm.client_state(task.initial()["w"]) | ({} if guard is None else guard.client_state())
         self.paced = job["paced"]
