@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["tacit.parties", "tacit.runtimes", "tac
     from tacit.jobs.member import read_job
     from tacit.parties.codec import decode, encode, kind_of
     from tacit.parties.message import Message
-    from tacit.protocols import joining, rounds
+    from tacit.protocols import buffered, joining, rounds
     from tacit.runtimes.channel import Channel, new_life
     from tacit.runtimes.envelope import unpack
     from tacit.runtimes.kits import temporary
@@ -114,8 +114,9 @@ def job(data: bytes) -> None:
 
 
 READERS = {"message": message, "envelope": envelope, "record": record, "job": job}
-SEEDS = {"message": [encode(rounds.Down(1, {"w": torch.zeros(3)})), encode(rounds.Stop()), encode(joining.Ready(1, 2, [3], 4, 5)),
-                     encode(joining.Join("1", "2"))],
+SEEDS = {"message": [encode(rounds.Down(1, {"w": torch.zeros(3)})), encode(rounds.Stop()),
+                     encode(buffered.Order(0, 1, {"w": torch.zeros(3)})), encode(buffered.Answer(0, 2.0, {"delta": torch.zeros(3)})),
+                     encode(joining.Ready(1, 2, [3], 4, 5)), encode(joining.Join("1", "2"))],
          "envelope": [b"\x00\x01\x01abpayload"], "record": [b"H" + bytes(60), b"W" + bytes(120), b"\x00\x00" + bytes(30)], "job": [b'{"run": "x"}']}
 
 

@@ -14,7 +14,7 @@ from ..guard import Guard, Noise
 from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
-from . import guarding
+from . import guarding, paced
 from .plan import Plan, make_plan, make_task
 from .simulated import sizes, test_bytes
 
@@ -58,6 +58,8 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     p = make_plan(fed, **ignored)
     task = make_task(p)
     start = task.initial()
+    if p.pace is not None:
+        paced.agree(p, task, start)
     guard = guarding.fit(p, task, start)
     layout = guarding.layout_of(task, p.algorithm, start) if guard is None else guard.layout
     up = _blank(layout) if guard is None else guard.blank()
@@ -75,6 +77,9 @@ def plan(fed: Federation, **told: Any) -> Outlook:
             notes.append(f"the budget ends the run after round {rounds} of {p.rounds}.")
         if guard.noise is not None and guard.noise.delta > 1 / len(p.fed):
             notes.append(f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may give one of them away whole.")
+    if p.pace is not None:
+        notes.append(f"{type(p.pace).__name__}: a round is a new version of the model, up to {p.per_round} parties are at work at a time, and the "
+                     "server also learns how fast each of them is.")
     if p.secret_seed is not None:
         notes.append("NOT PRIVATE: secret_seed makes every secret replayable.")
     return Outlook(_sees(p, guard, start), spends, up_bytes, down_bytes, rounds, len(p.fed), p.per_round, _tolerated(p, guard),
