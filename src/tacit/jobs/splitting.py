@@ -115,7 +115,7 @@ def splitnn(parties: Any, labels: Any = None, *, bottoms: Any = None, top: Any =
             shares[who] = Share(who, terms, net.bottoms.get(who), mine, {}, optimizer, settings, guards if who in rows.sources else (),
                                 protect if any(r.stops[-1] == who for r in terms.routes) else None, nopeek if who in rows.sources else 0.0,
                                 rows.classes, rows.labels if who in rows.label_at else (), rows.columns.get(who, ()), rows.recipes.get(who),
-                                rows.fingerprint if who in (*rows.sources, *rows.label_at) else b"", net.makers.get(who, {}))
+                                rows.fingerprint if who in (*rows.sources, *rows.label_at) else b"", "", net.makers.get(who, {}))
     made = _run(shares, _rows_of(rows, terms), runtime, ledger, "seat")
     for who, share in shares.items():
         share.state = made[who]["state"]

@@ -64,6 +64,7 @@ class Share:
     columns: tuple[str, ...] = ()
     recipe: Recipe | None = None
     fingerprint: bytes = b""
+    id: str = ""  # the column of its file that says whose a row is
     makers: dict[str, Callable[[], nn.Module]] = field(default_factory=dict)  # functions that make a part no table can describe, by "bottom" or "stop0"
 
     def mine(self) -> Mine:
@@ -86,7 +87,7 @@ class Share:
                 "optimizer": self.optimizer, "settings": self.settings, "guards": [to_table(g) for g in self.guards],
                 "protect": None if self.protect is None else to_table(self.protect), "nopeek": self.nopeek, "classes": self.classes,
                 "labels": list(self.labels), "columns": list(self.columns), "recipe": None if self.recipe is None else asdict(self.recipe),
-                "fingerprint": self.fingerprint.hex()}
+                "fingerprint": self.fingerprint.hex(), "id": self.id}
 
     def _layers(self, name: str, body: nn.Module) -> list[dict[str, Any]] | str:
         return name if name in self.makers else describe(body)
@@ -134,7 +135,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
         return Share(told["party"], terms, None if told["bottom"] is None else made("bottom", told["bottom"]), stops, weights, told["optimizer"],
                      dict(told["settings"]), tuple(from_table(g, ACTIVATIONS, "guards") for g in told["guards"]),
                      None if told["protect"] is None else from_table(told["protect"], GRADIENTS, "protect"), float(told["nopeek"]), told["classes"],
-                     tuple(told["labels"]), tuple(told["columns"]), recipe, bytes.fromhex(told["fingerprint"]), dict(makers or {}))
+                     tuple(told["labels"]), tuple(told["columns"]), recipe, bytes.fromhex(told["fingerprint"]), str(told["id"]), dict(makers or {}))
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError, OSError) as error:
         if isinstance(error, BadData):
             raise

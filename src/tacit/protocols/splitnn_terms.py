@@ -25,6 +25,11 @@ class Agreed(Message, reveals="the settings of the run as the sender has them, a
     ids: bytes
 
 
+class Asked(Message, reveals="how many rows are shared (−1: not yet known), and a fingerprint of the job"):
+    rows: int
+    job: str
+
+
 class Activations(Message, reveals="what the sender's part of the network lets through of each row: its columns can be rebuilt from it in part"):
     step: int
     values: Tensor

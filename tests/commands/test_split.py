@@ -1,0 +1,170 @@
+"""tacit split and tacit predict, as a user types them: all parties here, in processes, and each with its own kit over a hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tacit import cli
+
+JOB = """
+[split]
+epochs = 8
+lr = 0.3
+top = [8]
+[parties.bank]
+file = "bank.csv"
+id = "id"
+label = "default"
+bottom = [8]
+[parties.shop]
+file = "shop.csv"
+id = "customer"
+bottom = [6]
+"""
+TACIT = [sys.executable, "-c", "import sys, torch; torch.set_num_threads(1); from tacit.cli import main; sys.exit(main())"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    n = 240
+    whole = pd.DataFrame({"id": [f"{k:03d}" for k in range(n)], "age": rng.normal(50, 9, n), "town": rng.choice(["a", "b"], n), "basket": rng.normal(0, 1, n)})
+    whole["default"] = np.where((whole.age - 50) / 9 + 2 * whole.basket > 0, "yes", "no")
+    whole[["id", "age", "default"]].iloc[:200].sample(frac=1, random_state=1).to_csv("bank.csv", index=False)
+    whole[["id", "town", "basket"]].iloc[30:].sample(frac=1, random_state=2).rename(columns={"id": "customer"}).to_csv("shop.csv", index=False)
+    whole[["id", "age"]].iloc[200:].to_csv("bank_new.csv", index=False)
+    whole[["id", "town", "basket"]].iloc[195:].rename(columns={"id": "customer"}).to_csv("shop_new.csv", index=False)
+    whole.to_csv("whole.csv", index=False)
+    Path("job.toml").write_text(JOB)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    capsys.readouterr()
+    code = cli.main(list(words))
+    out = capsys.readouterr()
+    return code, out.err + out.out
+
+
+def right(file: str) -> float:
+    made = pd.read_csv(file, dtype={"id": str})
+    whole = pd.read_csv("whole.csv", dtype={"id": str}).set_index("id")
+    assert len(made) == 40  # ids 200 to 239: those both new files have
+    assert list(made.columns) == ["id", "prediction", "chance of no", "chance of yes"]
+    return float((made["prediction"] == whole.loc[made["id"], "default"].to_numpy()).mean())
+
+
+def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = said(capsys, "split", "job.toml", "--out", "parts")
+    assert code == 0, out
+    assert "rows    170 shared" in out
+    assert sorted(p.name for p in (place / "parts" / "shop").iterdir()) == ["ledger.json", "part.json", "part.safetensors"]
+    code, out = said(capsys, "predict", "parts", "--file", "bank=bank_new.csv", "--file", "shop=shop_new.csv", "--out", "answer.csv")
+    assert code == 0, out
+    assert "40 rows, the answer is in answer.csv" in out
+    assert right("answer.csv") > 0.85
+
+
+def test_processes_give_the_same_parts_as_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load_file
+
+    assert said(capsys, "split", "job.toml", "--out", "one")[0] == 0
+    code, out = said(capsys, "split", "job.toml", "--out", "many", "--processes", "--json")
+    assert code == 0, out
+    for party in ("bank", "shop"):
+        one, many = (load_file(place / run / party / "part.safetensors") for run in ("one", "many"))
+        assert all(float((one[k] - many[k]).abs().max()) < 1e-6 for k in one)
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*TACIT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def finish(process: subprocess.Popen[str]) -> Any:
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err[-2000:]
+    return json.loads(out)
+
+
+def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    (place / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["bank", "shop"]\n')
+    assert said(capsys, "provision", "federation.toml", "-o", "kits")[0] == 0
+    hub = start("hub", "--kit", "kits/hub")
+    try:
+        (place / "shops.toml").write_text(JOB.replace('file = "bank.csv"', "").replace('file = "shop.csv"', ""))  # nobody need know where others' files lie
+        both = [start("split", "job.toml", "--kit", "kits/bank", "--out", "bank-part", "--json"),
+                start("split", "shops.toml", "--kit", "kits/shop", "--file", "shop.csv", "--out", "shop-part", "--json")]
+        bank, shop = map(finish, both)
+        assert bank["history"][-1]["auc"] > 0.9
+        assert shop["history"] == []
+        assert {line["kind"] for line in shop["ledger"]["seen"]} >= {"CutGradients", "Agreed"}
+        both = [start("predict", "bank-part", "--kit", "kits/bank", "--file", "bank_new.csv", "--out", "answer.csv", "--json"),
+                start("predict", "shop-part", "--kit", "kits/shop", "--file", "shop_new.csv", "--json")]
+        bank, shop = map(finish, both)
+        assert "out" not in shop
+        assert right("answer.csv") > 0.85
+    finally:
+        hub.send_signal(signal.SIGINT)
+        hub.communicate(timeout=30)
+
+
+def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bank alone has columns and labels; a server without a table holds the middle."""
+    (place / "u.toml").write_text('[split]\nepochs = 40\nlr = 0.3\n[parties.bank]\nfile = "whole.csv"\nid = "id"\nlabel = "default"\nbottom = [8]\n'
+                                  "[parties.server]\nmiddle = [8]\n")
+    code, out = said(capsys, "split", "u.toml", "--out", "parts", "--json")
+    assert code == 0, out
+    value = json.loads(out)
+    assert value["history"][-1]["auc"] > 0.9
+    seen = {(line["party"], line["kind"]) for line in value["ledger"]["seen"]}
+    assert ("server", "Activations") in seen
+    assert ("server", "BlindedIds") not in seen
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (("epochs = 8", "epoch = 8"), "split: there is no 'epoch'. Did you mean 'epochs'?"),
+    (("bottom = [6]", "bottom = 6"), "parties.shop: bottom is 6; it must be a list of widths, like [16]."),
+    (('label = "default"', ""), "the label is at nobody; exactly one party has one"),
+    (('id = "customer"', 'id = "client"'), "there is no column 'client' (id)."),
+    (('file = "shop.csv"', ""), "parties.shop: file is missing; to run everybody here"),
+    (("lr = 0.3", "lr = -1"), "lr is -1; it must be a number above 0")])
+def test_a_job_with_a_mistake_is_told_where_it_is(place: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], words: str) -> None:
+    (place / "job.toml").write_text(JOB.replace(*change))
+    code, out = said(capsys, "split", "job.toml", "--out", "parts")
+    assert code == 2
+    assert words in out
+
+
+def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tacit.errors import PartyFailed
+    from tacit.jobs import splitting_deployed as deployed
+    from tacit.runtimes import InProcess
+
+    job, other = deployed.read("job.toml"), deployed.read("job.toml")
+    other["split"]["lr"] = 0.2
+    with pytest.raises(PartyFailed, match="have different job files"):
+        InProcess().run_sync({"bank": lambda me: deployed.attend(me, job, "bank.csv", "x"), "shop": lambda me: deployed.attend(me, other, "shop.csv", "y")})
+    said(capsys, "split", "job.toml", "--out", "parts")
+    for words, told in ((("predict", "parts", "--file", "bank_new.csv"), "does not say whose it is"),
+                        (("predict", "parts", "--file", "bnk=bank_new.csv"), "there is no party 'bnk'"),
+                        (("predict", "parts", "--file", "bank=bank_new.csv"), "'shop' has columns in this network; give the file"),
+                        (("predict", "nowhere"), "there is no saved split network in nowhere"),
+                        (("split", "job.toml"), "Give --out for their parts")):
+        code, out = said(capsys, *words)
+        assert code == 2, words
+        assert told in out
