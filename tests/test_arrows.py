@@ -37,7 +37,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
     "tacit.graphs": ((), ("numpy",)),
-    "tacit.topologies": (("tacit.graphs",), ()),
+    "tacit.topologies": (("tacit.graphs",), ("numpy",)),
     "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files"), NUMERIC),
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
@@ -69,7 +69,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.private": (("tacit.accounting", "tacit.crypto", "tacit.parties.ledger", "tacit.parties.secret"), NUMERIC),
     "tacit.private.pate_report": (("tacit.accounting", "tacit.report"), ("numpy",)),  # draws with the report room's pen
     "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
-    "tacit.synth": (("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files"), NUMERIC),
+    "tacit.synth": (("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files", "tacit.private"), NUMERIC),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),
     "tacit.testing": (ANYTHING, NUMERIC),

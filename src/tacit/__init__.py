@@ -36,16 +36,17 @@ if TYPE_CHECKING:
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
+    from .topologies import Hierarchy
 
-__all__ = ["Comparison", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms", "align",
-           "anonymity", "anonymize", "audit", "compare", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc", "pace", "pate", "plan",
-           "private", "psi", "regress", "risk", "run", "speeds", "splitnn", "synth", "synthesize", "testing", "train", "train_private"]
+__all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
+           "align", "anonymity", "anonymize", "audit", "compare", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc", "pace", "pate",
+           "plan", "private", "psi", "regress", "risk", "run", "speeds", "splitnn", "synth", "synthesize", "testing", "train", "train_private"]
 
-_HOME = {"Comparison": "results", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes", "Result": "results",
-         "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
+_HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
+         "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
          "cut": "protocols.splitnn_parts", "gossip": "jobs.gossiping", "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning",
          "psi": "jobs.intersecting", "regress": "jobs.regressing", "risk": "jobs.risking", "run": "jobs.running", "splitnn": "jobs.splitting",
-         "synthesize": "jobs.synthesizing",         "train": "jobs.training", "train_private": "jobs.privately"}
+         "synthesize": "jobs.synthesizing", "train": "jobs.training", "train_private": "jobs.privately"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "speeds", "synth",
           "testing")
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from . import graphs
 from .errors import BadParameter
@@ -47,6 +50,48 @@ class Gossip:
                                        "node two neighbours or more.")
 
 
+@dataclass(frozen=True)
+class Hierarchy:
+    """Clients → edges → … → server. `edges` is how many there are, or for several levels how many on each, from the clients up; parties are dealt to
+    edges, and edges to the level above, in their order. `period` is after how many rounds (above: exchanges of the level below) a level is asked, one
+    number for all or one each."""
+
+    edges: Any = 2
+    period: Any = 1
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        return (self.edges,) if isinstance(self.edges, int) else tuple(self.edges)
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """In rounds: after how many of them each level exchanges."""
+        each = (self.period,) * len(self.levels) if isinstance(self.period, int) else tuple(self.period)
+        return tuple(int(np.prod(each[: i + 1])) for i in range(len(each)))
+
+    def groups(self, parties: int) -> list[list[list[int]]]:
+        """For each level from the bottom, which places of the level below belong to each of its nodes; the last is the server."""
+        below, out = parties, []
+        for n in (*self.levels, 1):
+            out.append([part.tolist() for part in np.array_split(np.arange(below), n)])
+            below = n
+        return out
+
+    def fits(self, parties: int) -> None:
+        if self.levels[0] > parties:
+            raise bad("Hierarchy", "edges", self.edges, f"at most {parties} for {parties} parties: an edge needs a client")
+
+    def check(self) -> None:
+        def whole_numbers(value: Any) -> bool:
+            listed = [value] if not isinstance(value, list | tuple) else value
+            return bool(listed) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 1 for v in listed)
+
+        if not whole_numbers(self.edges) or any(a < b for a, b in pairwise(self.levels)):
+            raise bad("Hierarchy", "edges", self.edges, "a whole number of at least 1, or a list of them that does not grow: [8, 2] is 8 edges below 2 regions")
+        if not whole_numbers(self.period) or (not isinstance(self.period, int) and len(self.period) != len(self.levels)):
+            raise bad("Hierarchy", "period", self.period, f"a whole number of at least 1, or a list of {len(self.levels)}, one for each level")
+
+
 def made(given: Any, parties: int) -> Any:
     """A topology, or the table of one, checked against the number of parties."""
     if given is None:
@@ -82,4 +127,4 @@ def heard(graph: Graph, k: int) -> list[int]:
     return [int(j) for j in row.nonzero()[0] if j != k]
 
 
-ALL = {"Gossip": Gossip}
+ALL = {"Gossip": Gossip, "Hierarchy": Hierarchy}

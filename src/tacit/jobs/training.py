@@ -23,7 +23,7 @@ from ..parties.ledger import Ledger
 from ..parties.secret import NOT_PRIVATE
 from ..results import Result
 from ..runs import START_ANEW, Event, Journal, free
-from ..topologies import Gossip
+from ..topologies import Gossip, Hierarchy
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
 from .simulated import Simulated
@@ -218,6 +218,14 @@ def _numbers(p: Plan) -> Iterator[None]:
 
 
 def _trainer(p: Plan) -> Any:
+    if isinstance(p.topology, Hierarchy):
+        if p.runtime not in ("cohort", "inprocess"):
+            from ..runtimes.processes import need_net
+
+            need_net("a hierarchy across processes")
+        from .layered import Layered
+
+        return Layered
     if isinstance(p.topology, Gossip):
         if p.runtime not in ("cohort", "inprocess"):
             from ..runtimes.processes import need_net

@@ -111,7 +111,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                  merge: Callable[[int, Any], None], test: Callable[[int], Vectors | None],
                  tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
-                 dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None) -> None:
+                 dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
+                 stop: bool = True) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
@@ -199,7 +200,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
             ups = await ask(r, chosen, f"round {r}", Down(r, down(r)), Upload) if chosen else {}
             merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await examine(r)
-    await me.send(clients, Stop())
+    if stop:
+        await me.send(clients, Stop())
 
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
