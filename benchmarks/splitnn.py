@@ -2,9 +2,9 @@
 
     python benchmarks/splitnn.py [--epochs 3] [--batch 256] [--rows 60000] [--slices 1 2 4]
 
-MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each of the two has a process, a certificate and a sealed channel over a
-hub, and one thread; the network in one place has one thread, and, for comparison, all of them. Evaluation is not timed. `slices` cuts a batch in pieces that are
-sent and computed at the same time; 1 sums in the very order of one network.
+MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each of the two has a process, a certificate and a sealed
+channel over a hub, and one thread; the network in one place has one thread, and, for comparison, all of them. Evaluation is not timed. `slices` cuts a batch
+in pieces that are sent and computed at the same time; 1 sums in the very order of one network.
 """
 
 from __future__ import annotations
