@@ -52,7 +52,8 @@ def told(stages: list[Any], **more: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("stages", [[*RING, SecAgg(threshold=0.7, adversary="active")], [Clip(1.0), Noise(epsilon=3.0, placement="local")],
-                                    [Clip(1.0), Noise(epsilon=3.0, placement="distributed"), Quantize(bits=24), SecAgg()]], ids=["signed", "local", "distributed"])
+                                    [Clip(1.0), Noise(epsilon=3.0, placement="distributed"), Quantize(bits=24), SecAgg()]],
+                         ids=["signed", "local", "distributed"])
 def test_a_party_takes_the_guard_it_agreed_to_also_with_the_noise_that_was_found_for_it(stages: list[Any]) -> None:
     guarding.holds(*told(stages))
 
