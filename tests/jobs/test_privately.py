@@ -1,0 +1,127 @@
+"""tacit.train_private, in Python, as a job file and on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import tacit
+from tacit import cli
+from tacit.errors import BadJob, BadParameter
+from tacit.jobs.private_file import load
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return tacit.data.digits()
+
+
+def test_it_learns_within_its_budget(digits, tmp_path):
+    """90% on most runs with these settings; below 75% would be more than ten standard deviations of the runs we saw."""
+    run = tacit.train_private(digits, model="mlp", epsilon=3.0, delta=1e-5, epochs=12, lr=1.0, clip=1.0, batch_size=256, out=tmp_path / "run")
+    assert run.metrics["accuracy"] > 0.75
+    line, = run.ledger.spent
+    assert line.epsilon == run.metrics["epsilon"] <= 3.0
+    assert line.delta == 1e-5
+    assert [e["round"] for e in run.history] == list(range(1, 13))
+    spent = [e["epsilon"] for e in run.history]
+    assert spent == sorted(spent)
+    assert len((tmp_path / "run" / "spent.jsonl").read_text().splitlines()) == 12 * 6
+    page = run.report().read_text()
+    assert "Accuracy against ε" in page
+    assert "discrete Gaussian noise" in page
+    assert json.loads((tmp_path / "run" / "ledger.json").read_text())["spent"][0]["sampling"].startswith("Poisson")
+
+
+@pytest.mark.parametrize("more", [{"clipping": "automatic"}, {"clipping": "per-layer"}, {"sampling": "shuffle"}, {"sampling": "fixed"}, {"sampling": "order"},
+                                  {"optimizer": "adam"}, {"micro_batch": 50}, {"method": "functional"}, {"momentum": 0.5}], ids=lambda m: next(iter(m.values())))
+def test_every_way_to_train(digits, more):
+    run = tacit.train_private(digits, model="logistic", epsilon=5.0, epochs=2, evaluate_every=0, **more)
+    assert run.ledger.spent[0].epsilon <= 5.0
+    assert all(torch.isfinite(p).all() for p in run.model.parameters())
+    assert all(p.requires_grad for p in run.model.parameters())
+
+
+@pytest.mark.parametrize("model", ["cnn", "resnet8"])
+def test_models_of_ours_on_images(model):
+    images = tacit.data.digits(images=True)
+    run = tacit.train_private(images, model=model, noise_multiplier=1.0, epochs=1, batch_size=64)
+    assert run.metrics["epsilon"] > 0
+
+
+def test_a_regression():
+    x = torch.randn(300, 4)
+    data = tacit.data.from_arrays(x, x @ torch.tensor([1.0, -1.0, 0.5, 0.0]) + 0.01, regression=True)
+    run = tacit.train_private(data, model="logistic", epsilon=8.0, delta=1e-4, epochs=20, lr=0.2, clip=2.0)
+    assert run.metrics["loss"] < 1.0  # a model that says nothing has 2.25
+
+
+def test_noise_zero_is_stamped(digits):
+    run = tacit.train_private(digits, model="logistic", noise_multiplier=0.0, epochs=1, evaluate_every=0)
+    assert run.ledger.spent == []
+    assert run.ledger.stamps == ["NOT PRIVATE: no noise was added; nothing is guaranteed."]
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"clip": 0}, "DPSGD: clip is 0; it must be a number above 0"), ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1"),
+    ({"batch_size": 10**6}, "batch_size is 1000000; it must be a whole number between 1 and the number of rows"),
+    ({"optimizer": "lbfgs"}, "optimizer is 'lbfgs'; it must be one of 'sgd', 'adam'"), ({"sampling": "weighted"}, "sampling is 'weighted'"),
+    ({"lr": 0}, "lr is 0; it must be a number above 0"), ({"model": "transformer"}, "model is 'transformer'")])
+def test_bad_values_are_one_sentence(digits, given, words):
+    with pytest.raises(BadParameter, match=words):
+        tacit.train_private(digits, **{"model": "logistic", **given})
+
+
+def test_a_federation_is_not_one_holder(digits):
+    with pytest.raises(BadParameter, match=r"dataset is 'Federation'; it must be a Dataset"):
+        tacit.train_private(digits.split(3))
+
+
+def test_a_delta_too_large_warns(digits):
+    with pytest.warns(UserWarning, match="δ ≥ 1/rows"):
+        tacit.train_private(digits, model="logistic", epsilon=3.0, delta=0.01, epochs=1, evaluate_every=0)
+
+
+JOB = """
+[data]
+name = "digits"
+[model]
+name = "mlp"
+hidden = [16]
+[private]
+epsilon = 3.0
+delta = 1e-5
+epochs = 2
+batch_size = 128
+"""
+
+
+def test_a_job_file_on_the_command_line(tmp_path, capsys):
+    (tmp_path / "job.toml").write_text(JOB)
+    assert cli.main(["train-private", str(tmp_path / "job.toml"), "--out", str(tmp_path / "run"), "--epochs", "1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ledger"]["spent"][0]["epsilon"] <= 3.0
+    assert len(said["history"]) == 1
+    assert said["job"]["private"]["batch_size"] == 128
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (JOB.replace("epsilon", "epsilom"), "'epsilom' is not known here. Did you mean 'epsilon'?"), (JOB.replace("[private]", "[train]"), "'train' is not known here"),
+    (JOB.replace("[data]\nname = \"digits\"", ""), r"there is no \[data\] table"), (JOB.replace("digits", "digitz"), "'digitz' is not a data set"),
+    (JOB.replace("epochs = 2", "epochs = \"two\""), "epochs is 'two'; it must be a whole number")])
+def test_a_wrong_job_file_names_the_place(tmp_path, text, words):
+    (tmp_path / "job.toml").write_text(text)
+    with pytest.raises(BadJob, match=words.replace("?", r"\?")):
+        load(tmp_path / "job.toml")
+
+
+def test_the_shipped_job_loads():
+    from pathlib import Path
+
+    job = load(Path(__file__).parents[2] / "examples" / "private" / "digits.toml")
+    assert job.settings["epsilon"] == 3.0
