@@ -14,12 +14,12 @@ import pytest
 import torch
 from scipy import stats
 
-from tacit.crypto import prg, ring
+from tacit.crypto import field, prg, ring
 from tacit.crypto.agree import Identity
 from tacit.errors import PartyFailed, ProtocolError
 from tacit.parties.codec import decode
 from tacit.parties.conformance import Tap
-from tacit.protocols import secagg
+from tacit.protocols import lightsecagg, secagg
 from tacit.protocols.secagg import MaskedVector, RevealedShares, RoundKeys, Survivors, SurvivorSignatures, Terms
 from tacit.runtimes.inprocess import InProcess
 from tests.protocols.masked import aggregate, inputs, names_of, programs
@@ -46,6 +46,25 @@ def test_a_masked_vector_looks_uniform(bound: int, width: int) -> None:
     for vector in uploads(terms, {name: torch.full((30_000,), bound) for name in names_of(3)}).values():
         for part in (vector & vector.dtype.type(255), vector >> vector.dtype.type(width - 8)):
             assert stats.chisquare(np.bincount(part.astype(np.int64), minlength=256)).pvalue > ALARM / 6  # three clients × two parts
+
+
+def field_uploads(value: int) -> dict[str, np.ndarray]:
+    """The masked vectors of LightSecAgg, elements of its field, of clients whose numbers are all `value`."""
+    terms, tap = lightsecagg.Terms("fed", 4, 30_000, 10_000), Tap()
+    aggregate(terms, {name: torch.full((30_000,), value) for name in names_of(4)}, protocol=lightsecagg, tap=tap)  # type: ignore[arg-type]
+    came = [(sender, decode(frame)) for sender, to, _, frame in tap.frames if to == "server"]
+    return {name: m.packed.numpy().view(np.uint32).astype(np.int64) for name, m in came if isinstance(m, MaskedVector)}
+
+
+def test_a_masked_vector_of_lightsecagg_looks_uniform_in_its_field_and_tells_no_two_inputs_apart() -> None:
+    """χ² on 256 cells of equal width and on the lowest 8 bits, four clients; then homogeneity of two inputs. Nine tests, alarm ALARM together."""
+    low, high = field_uploads(-10_000), field_uploads(10_000)
+    for vector in low.values():
+        assert vector.max() < field.Q
+        for part in (vector * 256 // field.Q, vector & 255):
+            assert stats.chisquare(np.bincount(part, minlength=256)).pvalue > ALARM / 9
+    tables = [np.bincount(seen["c1"] * 256 // field.Q, minlength=256) for seen in (low, high)]
+    assert stats.chi2_contingency(np.array(tables)).pvalue > ALARM / 9
 
 
 def test_two_inputs_give_the_same_distribution() -> None:

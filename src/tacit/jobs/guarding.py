@@ -201,7 +201,8 @@ def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
     sampling = {"everyone": "no", "poisson": f"Poisson ({share} expected, drawn in secret)", "fixed": f"fixed-size ({share}, drawn in secret)"}[r.sampling]
     seen = "" if not len(p.fed.held.index) else " Counts on held-out rows, where parties hold any back, are not covered."
     kind = "Skellam" if noise.distribution == "skellam" else "discrete Gaussian"
-    return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {r.accountant}",
+    how = "rdp" if r.accountant == "skellam" else r.accountant
+    return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {how}",
                  epsilon, noise.delta, unit, who[noise.placement], sampling, f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}")
 
 
