@@ -64,7 +64,7 @@ def main() -> None:
     for name, ask, queries, method in rows:
         began = time.perf_counter()
         run = tacit.pate(digits, teachers=teachers, queries=queries, aggregator=ask, model=model, public=CUT / len(digits.test.y), delta=DELTA,
-                         lessons=Lessons(epochs=args.epochs), student=Student(method=method, steps=args.steps), device=args.device)
+                         lessons=Lessons(epochs=args.epochs), student=Student(method=method, steps=args.steps, radius=0.3, ramp=0.0), device=args.device)
         if not isinstance(teachers, Ensemble):
             teachers = run.teachers
             votes = teachers.choices(digits.test.x[:CUT])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..parameters import choice, real, whole
 
 XI = 1e-2  # ξ, in radii: how far the direction is probed; the page's 10⁻⁶ drowns in float32
+ABOUND = 4  # unlabelled rows for each label, above which `auto` uses them
 NEIGHBOURS = 1000  # public rows whose nearest neighbour says how far apart rows lie
 
 
@@ -34,16 +35,17 @@ class Lessons:
 class Student:
     """How the student learns. `vat` asks that the prediction at a public row stays the same in the worst direction around it."""
 
-    method: str = choice("auto", ("auto", "vat", "supervised"), doc="auto: vat where unlabelled rows outnumber the labels, else supervised")
+    method: str = choice("auto", ("auto", "vat", "supervised"), doc="auto: vat where there are four unlabelled rows or more for each label, else supervised")
     steps: int = whole(2000, least=1, doc="steps of Adam")
     lr: float = real(1e-3, above=0, doc="learning rate; over the second half it falls to nothing along a line")
     batch_size: int = whole(64, least=1, doc="labelled rows a step")
     unlabelled: int = whole(256, least=1, doc="unlabelled rows a step")
-    radius: float = real(0.3, above=0, doc="ε of VAT, in distances from a public row to its nearest neighbour (the median)")
+    radius: float = real(0.5, above=0, doc="ε of VAT, in distances from a public row to its nearest neighbour (the median)")
+    ramp: float = real(0.4, least=0, most=1, doc="the share of the steps over which the unlabelled rows gain their full weight")
     shift: int | None = whole(None, least=0, none=True, doc="pixels by which images are moved at random; None: a fourteenth of their side, 0: not at all")
 
     def semi(self, labelled: int, public: int) -> bool:
-        return self.method == "vat" or (self.method == "auto" and public >= 2 * labelled)
+        return self.method == "vat" or (self.method == "auto" and public >= ABOUND * labelled)
 
     def teach(self, module: nn.Module, x: Tensor, y: Tensor, public: Tensor, seed: int) -> nn.Module:
         """The module trained on (x, y) and the rows `public`, on the device they are on. The caller's random state is left as it was."""
@@ -62,7 +64,8 @@ class Student:
             loss = nn.functional.cross_entropy(module(moved(x[rows], shift, draw)), y[rows])
             if semi:
                 seen = public[torch.randint(len(public), (min(self.unlabelled, len(public)),), device=device, generator=draw)]
-                loss = loss + smoothness(module, moved(seen, shift, draw), radius, draw)
+                weight = min(1.0, step / max(self.ramp * self.steps, 1.0)) if self.ramp else 1.0  # a network that knows nothing yet would only be told to stay sure of it
+                loss = loss + weight * smoothness(module, moved(seen, shift, draw), radius, draw)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
