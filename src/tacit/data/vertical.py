@@ -44,7 +44,7 @@ class Columns:
 
     def take(self, rows: Any) -> Columns:
         """These rows, in this order."""
-        at = torch.as_tensor(np.asarray(rows), dtype=torch.int64)
+        at = torch.as_tensor(np.ascontiguousarray(rows), dtype=torch.int64)
         return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
 
     def fitted(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
