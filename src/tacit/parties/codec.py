@@ -11,6 +11,7 @@ Sending copies a contiguous CPU tensor once, into the frame; `encode_parts` does
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -23,6 +24,7 @@ MAGIC = b"TCT\x01"
 MAX_BYTES = 1 << 30  # 268 million float32 parameters; a transport may ask for less
 _START = len(MAGIC) + 4
 _PAD = [bytes(n) for n in range(ALIGN)]
+_PAIR, _SHORT = 0x92, 0xA0  # msgpack's: a list of two; a text of less than 32 bytes, its length in the lower five bits
 _KIND_BYTES = 512  # more than any class name: enough of the head to tell the kind
 
 
@@ -70,6 +72,9 @@ def _unpacker(data: memoryview) -> Any:
 def kind_of(frame: Frame, max_bytes: int = MAX_BYTES) -> str:
     """What kind of message the frame claims to be; nothing else is read."""
     view, head = _head(frame, max_bytes)
+    if head > 2 and view[_START] == _PAIR and view[_START + 1] & 0xE0 == _SHORT and (n := view[_START + 1] & 0x1F) <= head - 2:
+        with suppress(UnicodeDecodeError):  # as most frames begin, read by hand: every message that arrives is asked for its kind
+            return str(view[_START + 2:_START + 2 + n], "utf-8")
     reader = Reader(_unpacker(view[_START:_START + min(head, _KIND_BYTES)]), head, view, 0, False)
     return _kind(reader)
 

@@ -117,8 +117,7 @@ class Party:
         """The next message of `sender`, which must be of one of these kinds."""
         letter = self.mailbox.pop(self.tag, sender)
         if letter is None:
-            wants = self._wants(kinds, repr(sender))
-            with Watch(self.mailbox, self.tag, (sender,), lambda: wants).deadline(self.clock, within) as watch:
+            with Watch(self.mailbox, self.tag, (sender,), lambda: self._wants(kinds, repr(sender))).deadline(self.clock, within) as watch:
                 letter = await watch.next()
         if letter is None:
             raise ProtocolError(f"party {self.name!r} waited {within:g} s for {self._wants(kinds, repr(sender))}, which did not come.")

@@ -168,9 +168,9 @@ class Hub:
             return
 
     def _pass_on(self, sender: str, to: str, data: bytes) -> None:
-        asked = self.asked.setdefault(to, set()) if to in self.kit.parties or to in self.desks else set()  # no list of names nobody has
-        asked.add(sender)
         there = self.desks.get(to)
+        if there is not None or to in self.kit.parties:  # no list of names nobody has
+            self.asked.setdefault(to, set()).add(sender)
         if there is None or there.closed:
             self.desks[sender].put("", pack(ABSENT, to, sender))
             return

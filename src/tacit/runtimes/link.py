@@ -209,17 +209,20 @@ class Link:
     async def _write(self, call: Any) -> None:
         try:
             while True:
-                busy = True
+                self._news.clear()  # first: whatever comes while we write sets it again
+                busy = list(self.channels.values())
                 while busy:  # a record of each channel in turn, so that a large message to one does not keep others waiting
-                    busy = False
-                    for channel in list(self.channels.values()):
+                    left = []
+                    for channel in busy:
                         payload = channel.pull()
                         if payload is not None:
-                            busy = True
                             await call.write(payload)
-                self._news.clear()
-                if not any(c.control for c in self.channels.values()):
-                    await self._news.wait()
+                            left.append(channel)
+                    if self._news.is_set():
+                        self._news.clear()
+                        left = list(self.channels.values())
+                    busy = left
+                await self._news.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             return  # the reading side says why
 
