@@ -231,6 +231,26 @@ def test_signatures_of_too_few_or_of_strangers_open_nothing() -> None:
     assert not handed_out(tap)
 
 
+def test_signatures_of_an_earlier_try_of_the_same_round_count_for_nothing() -> None:
+    """The server begins a round twice under one name, which it chooses, and shows c0 in the second what all signed in the first."""
+    names, values = names_of(5), inputs(ACTIVE)
+    ids = Identity.provision(names, os.urandom)
+
+    def tried(change: Callable[[str, Any], Any], tap: Tap) -> None:
+        run: dict[str, Any] = {n: (lambda me, n=n: secagg.client(me.scope("r"), values[n], ACTIVE, ids[n])) for n in names}
+        run["server"] = lying(change)(lambda me: secagg.server(me.scope("r"), names, ACTIVE, within=5.0))
+        InProcess().run_sync(tap.on(run))
+
+    first = Tap()
+    tried(lambda to, m: m, first)
+    earlier = next(m for _, to, _, f in first.frames if to == "c0" and isinstance(m := decode(f), SurvivorSignatures))
+    assert len(earlier.signatures) == 5
+    again = Tap()
+    with pytest.raises(PartyFailed, match=r"party 'c0' has 0 valid signatures of the list of survivors, and needs 4"):
+        tried(lambda to, m: earlier if isinstance(m, SurvivorSignatures) and to == "c0" else m, again)
+    assert not [f for s, _, _, f in again.frames if s == "c0" and isinstance(decode(f), RevealedShares)]
+
+
 def test_a_server_that_puts_its_own_key_in_anothers_place_is_found_out() -> None:
     from tacit.crypto.agree import public_of
 

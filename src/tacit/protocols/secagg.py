@@ -178,7 +178,8 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     # round 3 and 4: one kind of share of each, after everyone has signed the same list
     alive, dropped = check_lists(me, asked, held, terms.shares)
     if active and identity:
-        listed = bind(about, "survivors", *sorted(alive))
+        # with everybody's keys of this round, one's own among them: a signature of another round, or of another try, is none here
+        listed = bind(about, "survivors", *(part for name in sorted(keys) for part in (name, *keys[name][:2])), "alive", *sorted(alive))
         await me.send(boss, AgreedSurvivors(identity.sign(listed)))
         signed = await hear(me, boss, SurvivorSignatures)
         if signed is None:
