@@ -32,7 +32,7 @@ def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], h
     on_test = outputs(task, w, buffers, [t.x for t in tests], stacked)
     results = []
     for i in range(len(w)):
-        each = _accuracies(on_held[i], held[i], classes[i])
+        each = accuracies(on_held[i], held[i], classes[i])
         # nobody may have a global test set: then the parties' own rows together are one
         counts = count(on_test[i], tests[i].y, classes[i]) if len(tests[i].y) else count(on_held[i], held[i].rows.y, classes[i])
         results.append({**measure(counts), **({"parties": {"accuracy": each}} if each is not None else {})})
@@ -56,7 +56,7 @@ def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], sta
     return out
 
 
-def _accuracies(out: Tensor, held: Held, classes: int | None) -> list[float | None] | None:
+def accuracies(out: Tensor, held: Held, classes: int | None) -> list[float | None] | None:
     if classes is None:
         return None
     hit = (out.argmax(-1) == held.rows.y).double()

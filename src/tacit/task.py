@@ -115,7 +115,8 @@ class Task:
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         """The mean loss over the batch's live rows, differentiable in w."""
-        return self._mean_loss(w, buffers or {}, batch)[0]
+        module = self.module if self.stacked else self._of_this_thread().module  # in training mode, and nobody else's
+        return self._mean_loss(w, buffers or {}, batch, module)[0]
 
     def grad(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         return self._functional(w, buffers or {}, batch)[0]
@@ -123,14 +124,14 @@ class Task:
     def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
         return torch.func.grad(self._mean_loss, has_aux=True)(w, buffers, batch)
 
-    def _mean_loss(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
+    def _mean_loss(self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None) -> tuple[Tensor, State]:
         values = _cut(self.parameters, w)
         for name in self.frozen:
             values[name] = values[name].detach()
         if buffers:
             values |= {name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()}  # forward writes into them
         with self._forward(batch):
-            out = functional_call(self.module, values, (self.x[batch.index],))
+            out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
         losses = self._loss(out.float(), self.y[batch.index])
         after = {"buffers": _join(self.riders, values, w.dtype).detach()} if buffers else {}
         return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
@@ -208,6 +209,25 @@ class Task:
     @torch.no_grad()
     def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int = 256, room: float = 4e9) -> Tensor:
         """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about `room` bytes at a time."""
+        many, models = self._many(x, buffers), self._at_once(rows, room)
+        return torch.cat([torch.cat([many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]).cpu()
+                                     for i in range(0, len(x), rows)], dim=1) for k in range(0, len(w), models)])
+
+    @torch.no_grad()
+    def right_stack(self, w: Tensor, x: Tensor, y: Tensor, buffers: Tensor | None = None, rows: int = 256, room: float = 4e9) -> Tensor:
+        """How many rows each of R models gets right, [R]. It stays where it is: nobody has to wait for a GPU to go on."""
+        many, models = self._many(x, buffers), self._at_once(rows, room)
+        right = torch.zeros(len(w), dtype=torch.int64, device=w.device)
+        for k in range(0, len(w), models):
+            for i in range(0, len(x), rows):
+                out = many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows])
+                right[k : k + models] += (out.argmax(-1) == y[i : i + rows]).sum(-1)
+        return right
+
+    def _at_once(self, rows: int, room: float) -> int:
+        return max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
+
+    def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
         module = copy.deepcopy(self.module).to(x.device).eval()
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 
@@ -216,10 +236,7 @@ class Task:
             with LocalStep(nothing, nothing, patches=True):  # dropout and batch norm are at rest; convolutions go as one product
                 return functional_call(module, values, (x,)).float()
 
-        many = torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
-        models = max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
-        return torch.cat([torch.cat([many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]).cpu()
-                                     for i in range(0, len(x), rows)], dim=1) for k in range(0, len(w), models)])
+        return torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
 
     def bytes_kept(self) -> int:
         """Bytes that a row keeps for the backward pass, counted on a batch of two."""

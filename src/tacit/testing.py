@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from . import algorithms, models
 from .algorithms.plan import identify, plan
 from .algorithms.types import Algorithm, Batch, Batches, State, Upload, Walk
+from .algorithms.types import fresh as fresh_state
 from .data.conformance import check_dataset, check_federation, check_skew
 from .data.federation import Federation, Holdings, Rows
 from .guard.conformance import check_form
@@ -95,7 +96,7 @@ def _is_pure(algorithm: Algorithm, name: str, kind: str) -> None:
     task = _task(kind)
     start = task.initial()
     server = algorithm.server_state(start["w"])
-    fresh = algorithm.client_state(start["w"])
+    fresh = fresh_state(algorithm, start)
     for key in algorithm.sends:
         demand(key in server, f"{name}: sends names {key!r}, which server_state does not have ({', '.join(server) or 'nothing'}).")
     taken = {"w", "round", "buffers"} & server.keys()

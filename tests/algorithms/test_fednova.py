@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.algorithms import SGD, Adam, FedNova
+from tacit.algorithms import SGD, Adam, FedAvg, FedNova
 from tacit.errors import BadParameter
 
 from .world import Line, World, hold
@@ -88,3 +88,35 @@ def test_by_hand_with_momentum():
 def test_a_solver_without_a_known_norm_is_refused(solver):
     with pytest.raises(BadParameter, match="it must be SGD without weight decay"):
         World().ours(FedNova(solver=solver))
+
+
+@pytest.mark.parametrize("count", ["steps", "epochs"])
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_a_way_may_be_divided_by_steps_or_by_epochs(count, mu):
+    """The published variant: the way walked over τ_k steps, or over E_k epochs however many steps these are; τ_eff is the mean of what was divided by."""
+    lr = 0.3
+
+    def reference(world):
+        w = world.start
+        for r in range(world.rounds):
+            chosen = world.sampled(r)
+            p = world.n[chosen] / world.n[chosen].sum()
+            ways, by = [], []
+            for k in chosen:
+                gradients = []
+                for rows in world.batches(r, k):
+                    here = w + (steps(gradients, lr, mu=mu) if gradients else 0.0)
+                    gradients.append(world.grad(here, rows))
+                ways.append(steps(gradients, lr, mu=mu))
+                by.append(len(gradients) if count == "steps" else world.epochs[k])
+            w = w + (p @ by) * sum(p_k * way / b for p_k, way, b in zip(p, ways, by))
+            yield w
+
+    hold(FedNova(lr=lr, mu=mu, count=count), reference, World(rounds=4))
+
+
+def test_counted_in_steps_any_solver_is_allowed():
+    """With equal sizes and epochs every client divides by the same number, so that with Adam too it is FedAvg."""
+    world = World(sizes=(8, 8, 8), epochs=(2, 2, 2), per_round=3, rounds=3)
+    for count in ("steps", "epochs"):
+        np.testing.assert_allclose(world.ours(FedNova(lr=0.01, count=count, solver=Adam())), world.ours(FedAvg(lr=0.01, solver=Adam())), atol=1e-5)

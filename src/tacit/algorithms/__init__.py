@@ -1,14 +1,22 @@
 """One paper, one file. An algorithm is two pure functions over one flat vector: what a client computes, what the server does with the mean."""
 
 from . import schedules, solvers
+from .apfl import APFL
+from .ditto import Ditto
 from .fedavg import FedAvg, LocalSGD, ParallelSGD
 from .fedavgm import FedAvgM
+from .fedbn import FedBN
 from .feddyn import FedDyn
 from .fednag import FedNAG
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedYogi
+from .fedper import FedPer
 from .fedprox import FedProx
+from .fedrep import FedRep
 from .fedsgd import FedSGD
+from .finetune import FineTune
+from .ifca import IFCA
+from .pfedme import PFedMe
 from .scaffold import Scaffold
 from .schedules import Cosine, Exponential, Inverse
 from .solvers import SGD, Adam
@@ -17,12 +25,11 @@ from .types import Algorithm, Batch, Batches, Upload, Walk
 ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD, "FedAvg": FedAvg, "LocalSGD": LocalSGD, "ParallelSGD": ParallelSGD, "FedProx": FedProx, "FedNova": FedNova,
     "Scaffold": Scaffold, "FedNAG": FedNAG, "FedAvgM": FedAvgM, "FedAdagrad": FedAdagrad, "FedAdam": FedAdam, "FedYogi": FedYogi,
-    "FedDyn": FedDyn,
+    "FedDyn": FedDyn, "FineTune": FineTune, "FedPer": FedPer, "FedRep": FedRep, "FedBN": FedBN, "Ditto": Ditto, "APFL": APFL, "PFedMe": PFedMe, "IFCA": IFCA,
 }
 PARTS = {**solvers.ALL, **schedules.ALL}  # what may stand inside an algorithm: for job files
 SCAFFOLD = Scaffold
 
-__all__ = [
-    "ALL", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Exponential", "FedAdagrad", "FedAdam", "FedAvg",
-    "FedAvgM", "FedDyn", "FedNAG", "FedNova", "FedProx", "FedSGD", "FedYogi", "Inverse", "LocalSGD", "ParallelSGD", "Scaffold", "Upload", "Walk",
-]
+__all__ = ["ALL", "APFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential", "FedAdagrad",
+           "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPer", "FedProx", "FedRep", "FedSGD", "FedYogi", "FineTune", "Inverse",
+           "LocalSGD", "PFedMe", "ParallelSGD", "Scaffold", "Upload", "Walk"]

@@ -74,6 +74,9 @@ class Algorithm:
     scales: ClassVar[bool] = True  # False: an upload that counts for less cannot be had by scaling its vectors, as asynchronous training does
     walks: ClassVar[bool] = True  # False: clients only look at the model where it stands, as in FedSGD
 
+    personalises: ClassVar[bool] = False  # True: `personal` gives each party a model of its own
+    own_buffers: ClassVar[bool] = False  # True: a client keeps the model's buffers, as `buffers` in what it keeps
+
     def server_state(self, w: Tensor) -> State:
         return {}
 
@@ -83,8 +86,18 @@ class Algorithm:
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         raise NotImplementedError(f"{type(self).__name__} does not say what a client computes")
 
+    def personal(self, task: Any, down: State, mine: State) -> State:
+        """The model a party uses for itself: `w`, and `buffers` if it has its own. The server's, unless the algorithm personalises."""
+        return {"w": down["w"]}
+
     def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
         raise NotImplementedError(f"{type(self).__name__} does not say what the server does with the mean")
+
+
+def fresh(algorithm: Algorithm, start: State) -> State:
+    """What a client that has not taken part yet keeps, where `start` is the first model."""
+    own = {"buffers": start["buffers"]} if algorithm.own_buffers and "buffers" in start else {}
+    return algorithm.client_state(start["w"]) | own
 
 
 def share(batches: Batches, weighted: bool) -> Tensor:

@@ -15,7 +15,7 @@ from ..accounting import Account, Release, discrete, distributed_multiplier, noi
 from ..accounting.account import FILE
 from ..accounting.skellam import MOST as WIDEST
 from ..algorithms.plan import identify, mix, sample
-from ..algorithms.types import Algorithm, Batches, State
+from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..errors import BadJob, BadParameter
 from ..guard import ALL, Clip, Guard, Layout, Noise, Quantize, as_stages
 from ..guard.stage import source
@@ -122,7 +122,7 @@ def layout_of(task: Task, algorithm: Algorithm, start: State) -> Layout:
     down = {**start, "round": torch.zeros((), device=x.device), **{k: state[k] for k in algorithm.sends}}
     batches = Batches(*(t.to(x.device) for t in (torch.tensor([[0, 1]]), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.tensor(2.0))))
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        upload, _ = algorithm.local(blank, down, algorithm.client_state(start["w"]), batches)
+        upload, _ = algorithm.local(blank, down, fresh(algorithm, start), batches)
     shapes = {k: tuple(v.shape) for k, v in upload.vectors.items()}
     of_model = tuple(s.stop - s.start for s in task.parameters)
     layers = tuple(n for shape in shapes.values() for n in (of_model if math.prod(shape) == task.dim else (math.prod(shape),)))

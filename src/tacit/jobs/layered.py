@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import aggregate, algorithms, models
 from ..aggregate.mean import combine
-from ..algorithms.types import State
+from ..algorithms.types import State, fresh
 from ..data.federation import Federation
 from ..errors import BadData, BadParameter
 from ..guard import Noise
@@ -291,7 +291,7 @@ async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     mine = Member(me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"], guard)
-    kept = algorithm.client_state(task.initial()["w"]) | ({} if guard is None else guard.client_state())
+    kept = fresh(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
 
     def local(r: int, down: State) -> tuple[float, State]:
         nonlocal kept

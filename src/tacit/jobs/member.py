@@ -17,6 +17,7 @@ import torch
 from .. import __version__, algorithms, models
 from .. import data as datasets
 from ..algorithms.types import State
+from ..algorithms.types import fresh as fresh_state
 from ..data import tables
 from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadJob, BadRun, ProtocolError
@@ -104,7 +105,7 @@ class Work:
         if self.agreed is not None:
             self.agreed(job, guard)
         self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
-        fresh = algorithm.client_state(task.initial()["w"]) | ({} if guard is None else guard.client_state())
+        fresh = fresh_state(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
         self.paced = job["paced"]
         told = (algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"], guard)
         mine = Member(self.name, fed, task, *told)
@@ -133,7 +134,7 @@ class Work:
     def test(self, r: int, down: State) -> State:
         mine = self._ready()
         self._fits(r, down, mine)
-        return self.tester.test(r, down)
+        return self.tester.test(r, down, None if self.paced else self.memory.now)
 
     def _ready(self) -> Member:
         if self.mine is None:
@@ -180,6 +181,10 @@ class Memory:
             raise BadRun(f"the server asks for round {r + 1} and had an answer to round {self.round + 1} already: it was set back further than one round. "
                          "Start the run anew.")
         return self._before if r == self.round else self._after
+
+    @property
+    def now(self) -> State:
+        return self._after
 
     def keep(self, r: int, before: State, after: State) -> None:
         self.round, self._before, self._after = r, before, after

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import evaluation
 from ..aggregate.mean import combine
 from ..algorithms.plan import identify, plan
-from ..algorithms.types import Algorithm, Batches, State
+from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..data.federation import Federation
 from ..guard import Guard
 from ..metrics import Counts, count
@@ -59,7 +59,7 @@ class Parties:
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         self.at = 0  # the round at hand
-        self.fresh = p.algorithm.client_state(starts[0]["w"]) | ({} if self.guard is None else self.guard.client_state())
+        self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
         self.kept = {name: self.fresh for name in p.fed.parties}
         if at is not None:
             self.server = {k[7:]: v for k, v in at.items() if k.startswith("server.")}
@@ -123,7 +123,8 @@ class Parties:
                 after(r + 1, [list(took_part)], [{}])
 
         def model(r: int) -> State | None:
-            return {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")} if due(r + 1) else None
+            keys = ("w", "buffers", *(p.algorithm.sends if p.algorithm.personalises else ()))
+            return {k: v.cpu() for k, v in self.server.items() if k in keys} if due(r + 1) else None
 
         def tested(r: int, answers: dict[str, State]) -> None:
             after(r + 1, [list(took_part)], [self._metrics(r + 1, answers)])
@@ -173,7 +174,10 @@ class Parties:
                 if self.seconds is not None:
                     await me.clock.sleep(float(self.seconds(np.array([k]), np.array([r]))[0]))
 
-            return protocol.client(me, local, mine.test, boss=SERVER, hidden=lambda: self.hidden, takes=takes)
+            def test(r: int, down: State) -> State:
+                return mine.test(r, down, self.kept[mine.name])
+
+            return protocol.client(me, local, test, boss=SERVER, hidden=lambda: self.hidden, takes=takes)
 
         return start
 
@@ -191,6 +195,9 @@ class Parties:
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
             found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
+            known = [a for a in each.values() if a is not None]
+            if p.algorithm.personalises and known:
+                found |= {"personal_accuracy": sum(known) / len(known), "worst_party": min(known)}
         return found
 
     def save(self, i: int) -> State:
@@ -243,14 +250,20 @@ class Member:
         (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(device), y.to(device)
         size = np.array([int(self.fed.train.sizes[0])])
-        batches = plan(self.seed, number, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps).of(0)
+        plans = plan(self.seed, number, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps)
+        if hasattr(self.task, "redraw"):
+            plans = self.task.redraw(plans, int(size[0]), int(np.max(self.epochs)))
+        batches = plans.of(0)
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
         with torch.no_grad():
             upload, kept = self.algorithm.local(self.task, {k: v.to(device) for k, v in down.items()}, mine, batches)
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
         return (float(upload.weight), vectors, kept) if self.guard is None else self.guard.give(self.name, number, float(upload.weight), vectors, down, mine | kept)
 
-    def test(self, r: int, down: State) -> State:
+    def test(self, r: int, down: State, mine: State | None = None) -> State:
+        """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one."""
+        if mine and self.algorithm.personalises:
+            down = {**down, **self.algorithm.personal(self.task, down, mine)}
         rows = self.fed.at(r + 1)
         x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
         return count(self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes)._asdict()

@@ -68,10 +68,25 @@ class Simulated:
         found = evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans],
                                     stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda")
         for i, p in enumerate(self.plans):
+            if p.algorithm.personalises and len(held[i].rows.y):
+                found[i] |= self._personal(i, held[i])
             if p.adversaries is not None and (wanted := p.adversaries.wanted(tests[i])) is not None:
                 answers = self.task.predict(self.w[i], wanted.x.to(self.w.device), None if self.buffers is None else self.buffers[i]).argmax(-1).cpu()
                 found[i]["attack_success"] = float((answers == wanted.y).double().mean())
         return found
+
+    def _personal(self, i: int, held: evaluation.Held) -> dict[str, Any]:
+        """Each party's own model on its own held-out rows, which takes the place of the server's there."""
+        mine, shared = self.cohort.personal(i), None if self.buffers is None else self.buffers[i]
+        outs = []
+        for k, model in enumerate(mine):
+            x = held.rows.x[held.owner == k].to(self.w.device)
+            outs.append(self.task.predict(model["w"], x, model.get("buffers", shared)).cpu())
+        each = evaluation.accuracies(torch.cat(outs), held, self.plans[i].fed.classes)  # rows stand owner by owner
+        if each is None:
+            return {}
+        known = [a for a in each if a is not None]
+        return {"parties": {"accuracy": each}, "personal_accuracy": sum(known) / len(known), "worst_party": min(known)}
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..aggregate import Mean
 from ..algorithms import Algorithm
 from ..algorithms.plan import Plans, count_steps, identify, plan, sample
-from ..algorithms.types import State
+from ..algorithms.types import State, fresh
 from ..data.federation import Federation, Rows
 from ..guard import Clients, Guard
 from ..task import Task
@@ -62,7 +62,7 @@ class Cohort:
         self.buffers = torch.stack([s["buffers"] for s in starts]).to(self.device) if "buffers" in starts[0] else None
         states = [r.algorithm.server_state(w) for r, w in zip(runs, self.w)]
         self.state: State = {k: torch.stack([s[k] for s in states]) for k in states[0]}
-        self.fresh = runs[0].algorithm.client_state(self.w[0])
+        self.fresh = {k: v.to(self.device) for k, v in fresh(runs[0].algorithm, starts[0]).items()}
         self.kept = [Kept(len(r.fed)) for r in runs]
         keep = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(len(r.fed) for r in runs)
         self.ids = [identify(r.fed.parties) for r in runs]
@@ -189,6 +189,13 @@ class Cohort:
                 out.setdefault(k, v.new_empty(len(who), *v.shape[1:]))[there] = v
         return out
 
+    def personal(self, i: int) -> list[State]:
+        """The model each party of run i uses for itself, those that have not taken part yet included."""
+        down, n = {k: v[i] for k, v in self.down(0.0).items()}, len(self.runs[i].fed)
+        kept = self.kept[i]
+        mine = [{k: kept.values[k][int(s)] for k in self.fresh} if s >= 0 else self.fresh for s in kept.slot[:n]]
+        return [self.runs[i].algorithm.personal(self.task, down, m) for m in mine]
+
     def _uploads(self, number: int, run_of: np.ndarray, who: np.ndarray, sizes: np.ndarray, works: np.ndarray | None = None,
                  down: State | None = None, whose: np.ndarray | None = None) -> Iterator[tuple[Tensor, State, np.ndarray]]:
         """(weights [S], vectors [S, …], which rows of `who`) for one chunk of clients after the other. `whose` is which row of `down` each starts from:
@@ -205,6 +212,8 @@ class Cohort:
 
         def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
             plans = plan(seeds[rows], works[rows], ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
+            if hasattr(self.task, "redraw"):  # rows that nobody may foresee; clients go one by one then
+                plans = self.task.redraw(plans, int(sizes[rows[0]]), int(epochs[rows[0]]))
             index = self._global_rows(plans.index, run_of[rows], who[rows])
             plans = Plans(self._there(index), self._there(plans.live), self._there(plans.key), self._there(plans.size), plans.steps)
             with torch.no_grad():

@@ -1,0 +1,37 @@
+"""Ditto. T. Li, S. Hu, A. Beirami, V. Smith: "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..parameters import real
+from .personal import Personal
+from .solvers import SGD
+from .types import Batch, Batches, State, Upload, Walk
+
+
+@dataclass(frozen=True)
+class Ditto(Personal):
+    """A global model by FedAvg; beside it each party trains a model of its own that is held near the global one."""
+
+    lam: float = real(0.1, least=0, doc="λ: how near; 0 is each party alone, ∞ is the global model")
+    own_lr: float | None = real(None, above=0, none=True, doc="η of a party's own model; None: as lr")
+
+    def client_state(self, w: torch.Tensor) -> State:
+        return {"v": w}
+
+    def own(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
+        g, walk = task.visit(walk, batch)
+        rate = SGD().rate(self.lr if self.own_lr is None else self.own_lr, down)
+        return SGD().step(walk, g + self.lam * (walk.w - down["w"]), rate)  # v ← v − η(∇F(v) + λ(v − w))
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        v = batches.fold(self.own, SGD().start({**down, "w": mine["v"]}), task, down)
+        return self.upload(batches, walk.w - down["w"], walk.buffers), {"v": v.w}
+
+    def personal(self, task: Any, down: State, mine: State) -> State:
+        return {"w": mine["v"]}

@@ -1,0 +1,57 @@
+"""IFCA. A. Ghosh, J. Chung, D. Yin, K. Ramchandran: "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020, Algorithm 1 (model averaging).
+
+Which cluster a party is in goes up as a row of zeros with a one in it, and its update in that cluster's place: sums of these are all the server needs, so it
+works under secure aggregation, and then the server does not learn who is in which cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.nn.functional import one_hot
+
+from ..parameters import real, whole
+from .personal import Personal
+from .types import Batch, Batches, State, Upload, Walk, share
+
+
+@dataclass(frozen=True)
+class IFCA(Personal):
+    """Several models; each party trains the one that fits its rows best, and uses that one."""
+
+    clusters: int = whole(2, least=2, doc="k, how many models")
+    spread: float = real(0.1, above=0, doc="how far apart the models begin, in deviations of the first one's weights")
+    sends: ClassVar[tuple[str, ...]] = ("centers",)
+
+    def server_state(self, w: torch.Tensor) -> State:
+        noise = torch.randn(self.clusters, len(w), generator=torch.Generator().manual_seed(0)).to(w)
+        return {"centers": w + self.spread * w.std() * noise}
+
+    def client_state(self, w: torch.Tensor) -> State:
+        return {"choice": torch.zeros_like(w[0])}
+
+    def losses(self, walk: Walk, batch: Batch, task: Any, centers: torch.Tensor) -> Walk:
+        here = torch.stack([task.loss(c, batch, walk.buffers) for c in centers]) * batch.live.sum()
+        return walk._replace(memory={"loss": walk.memory["loss"] + here}, steps=walk.steps + 1)
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        centers = down["centers"]
+        buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
+        zero = torch.zeros_like(down["w"][0])
+        looked = batches.fold(self.losses, Walk(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero), task, centers)
+        choice = looked.memory["loss"].argmin()  # line 6
+        mark = one_hot(choice, self.clusters).to(centers.dtype)
+        begin = mark @ centers
+        walk = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)  # line 13
+        sent = {"delta": mark[:, None] * (walk.w - begin), "member": mark, **walk.buffers}
+        return Upload(share(batches, self.weighted), sent), {"choice": choice.to(centers.dtype)}
+
+    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+        of = mean["member"][:, None]
+        centers = state["centers"] + mean["delta"] / of.clamp(min=1e-12)  # line 10: over those who chose it; nobody's delta is zero
+        return (mean["member"] / mean["member"].sum()) @ centers, {"centers": centers}  # the server's own model: the mean over who uses which
+
+    def personal(self, task: Any, down: State, mine: State) -> State:
+        return {"w": one_hot(mine["choice"].long(), self.clusters).to(down["centers"].dtype) @ down["centers"]}

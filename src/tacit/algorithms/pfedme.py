@@ -1,0 +1,45 @@
+"""pFedMe. C. T. Dinh, N. H. Tran, T. D. Nguyen: "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..parameters import real, whole
+from .personal import Personal
+from .types import Batch, Batches, State, Upload, Walk
+
+
+@dataclass(frozen=True)
+class PFedMe(Personal):
+    """Each step finds a personal model near the local one by a few inner steps, and moves the local one towards it."""
+
+    lr: float = real(0.02, above=0, doc="η, the step of the local model")
+    lam: float = real(15.0, above=0, doc="λ: how near the personal model stays")
+    inner_lr: float = real(0.05, above=0, doc="the step of the personal model")
+    inner_steps: int = whole(5, least=1, doc="K, inner steps a batch")
+    beta: float = real(1.0, above=0, doc="β, how far the server follows the mean")
+
+    def client_state(self, w: torch.Tensor) -> State:
+        return {"v": w}
+
+    def near(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
+        theta, moved = walk.w, walk
+        for _ in range(self.inner_steps):  # line 7: θ̃ ≈ argmin f(θ; batch) + λ/2 ‖θ − w‖²
+            g, moved = task.visit(walk._replace(w=theta), batch)
+            theta = theta - self.inner_lr * (g + self.lam * (theta - walk.w))
+        w = walk.w - self.lr * self.lam * (walk.w - theta)  # line 8
+        return walk._replace(w=w, buffers=moved.buffers, memory={"theta": theta}, steps=walk.steps + 1)
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
+        walk = batches.fold(self.near, Walk(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])), task, down)
+        return self.upload(batches, walk.w - down["w"], walk.buffers), {"v": walk.memory["theta"]}
+
+    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+        return w + self.beta * mean["delta"], state  # line 13: (1 − β)w + β · mean of the w_k
+
+    def personal(self, task: Any, down: State, mine: State) -> State:
+        return {"w": mine["v"]}
