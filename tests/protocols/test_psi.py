@@ -272,9 +272,9 @@ def test_malformed_and_small_order_points_are_refused_by_name(point: bytes, who:
     ("receiver", psi_dh.BlindedIds, lambda m: replace(m, points=m.points[:-1]), "bytes of ids came; they must be 1 to 20 times 32"),
     ("receiver", psi_dh.BlindedIds, lambda m: replace(m, points=m.points * 2), "they must be 1 to 20 times 32"),
     ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags came"),
-    ("receiver", psi_dh.SharedPlaces, lambda m: replace(m, places=m.places + m.places), "places that are not there or stand twice"),
-    ("receiver", psi_dh.SharedPlaces, lambda m: replace(m, places=b"\xff" * 4), "places that are not there or stand twice"),
-    ("receiver", psi_dh.SharedPlaces, lambda m: replace(m, places=b"\xff"), "1 bytes are no list of places"),
+    ("receiver", psi.SharedIds, lambda m: replace(m, tags=m.tags + m.tags), "the other says that 20 ids are shared, of which we hold 10, or names one twice"),
+    ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff" * 8), "the other says that 1 ids are shared, of which we hold 0"),
+    ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes name no list of ids"),
     ("receiver", psi.Opening, lambda m: replace(m, nonce=b""), "a nonce of 0 bytes"),
     ("receiver", psi.Opening, lambda m: replace(m, count=-3), "opens with -3 ids")])
 def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any, text: str) -> None:

@@ -3,7 +3,8 @@
     receiver                                            sender
       |--- Opening(count, method, reveal, nonce) ---------->|   refused unless both want the same
       |<-- Opening(count, method, reveal, nonce) -----------|
-      |   … `psi_dh`, `psi_oprf`, `psi_sum` …                       |   bound to a session made of both nonces, sizes and names
+      |   … `psi_dh`, `psi_oprf` or `psi_sum` …             |   bound to a session made of both nonces, sizes and names
+      |--- SharedIds(h'(id) of the shared) ---------------->|   with reveal="both" only
 
 Each learns the other's set size; what else, the method's own page says. method="auto" takes Diffie-Hellman (`psi_dh`) up to 10,000 ids, where it sends
 the fewest bytes, and always for reveal="size"; above, the OT-based OPRF (`psi_oprf`), which computes thirty times less (`benchmarks/psi.py`).
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..crypto.agree import bind
+from ..crypto.tags import by_value, match, tag_bytes, tagged
 from ..errors import ProtocolError
 from ..parameters import bad
 from ..parties.message import Message
@@ -42,6 +44,10 @@ class Opening(Message, reveals="how many ids the other holds (without duplicates
     nonce: bytes
 
 
+class SharedIds(Message, reveals="which of your own ids the other holds, too"):
+    tags: bytes
+
+
 async def receiver(me: Party, digests: Any, *, other: str = "sender", method: str = "auto", reveal: str = "receiver",
                    limit: int = LIMIT, within: float | None = None) -> dict[str, Any]:
     """{"rows": those of my digests that are shared, in the order of their values (None with "size" and "sum"), "size", "sum", "theirs", "method"}.
@@ -52,6 +58,8 @@ async def receiver(me: Party, digests: Any, *, other: str = "sender", method: st
         size, total = await psi_sum.receiver(me, held, other, count, session, limit)
         return {"rows": None, "size": size, "sum": total, "theirs": count, "method": chosen}
     rows, size = await PROGRAMS[chosen].receiver(me, held, other, count, session, reveal)
+    if reveal == "both":
+        await me.send(other, SharedIds(_named(held[rows], session, tag_bytes(len(held), count)).tobytes()))
     return {"rows": rows, "size": size, "sum": None, "theirs": count, "method": chosen}
 
 
@@ -65,7 +73,10 @@ async def sender(me: Party, digests: Any, *, other: str = "receiver", method: st
     if chosen == "sum":
         await psi_sum.sender(me, held, other, count, session, limit, values)
     else:
-        rows, size = await PROGRAMS[chosen].sender(me, held, other, count, session, reveal)
+        await PROGRAMS[chosen].sender(me, held, other, count, session, reveal)
+    if reveal == "both":
+        rows = _found((await me.recv(other, SharedIds)).tags, held, session, tag_bytes(count, len(held)))
+        size = len(rows)
     return {"rows": rows, "size": size, "sum": None, "theirs": count, "method": chosen}
 
 
@@ -92,6 +103,23 @@ async def _agree(me: Party, held: np.ndarray, other: str, method: str, reveal: s
     sides = [(me.name, len(held), nonce), (other, told.count, told.nonce)]
     session = hashlib.sha256(bind("tacit psi 1", me.tag, chosen, reveal, *(x for side in (sides if receives else sides[::-1]) for x in side))).digest()
     return chosen, told.count, session
+
+
+def _named(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:
+    """Ids for one who holds them, too. A place in what was compared would do as well, but it can depend on ids that are not shared."""
+    return tagged(digests.tobytes(), digests.shape[1], b"shared" + session, size)
+
+
+def _found(tags: bytes, held: np.ndarray, session: bytes, size: int) -> np.ndarray:
+    """My rows of these, in the order of their digests."""
+    if len(tags) % size:
+        raise ProtocolError(f"{len(tags)} bytes name no list of ids; they must be a multiple of {size}.")
+    said = np.frombuffer(tags, np.uint8).reshape(-1, size)
+    rows, places = match(_named(held, session, size), said)
+    if len(rows) != len(said) or len(np.unique(places)) < len(said):
+        raise ProtocolError(f"the other says that {len(said)} ids are shared, of which we hold {len(rows)}, or names one twice: it does not follow the "
+                            "protocol.")
+    return by_value(held, rows)
 
 
 PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}

@@ -5,11 +5,10 @@
       |<-- BlindedIds(a·H(x)) for each x, shuffled --------|
       |<-- Tags(h(a·b·H(y))), in order --------------------|   in no order with reveal="size": all together and shuffled
       |  b·a·H(x) = a·b·H(y) exactly when x = y            |
-      |--- SharedPlaces(of which x) ---------------------->|   with reveal="both" only
 
 H maps an id to ristretto255 (libsodium's own map, `crypto.group`), bound to this session; h is SHA-256 cut to 40 bits more than the sets can collide in. The
 receiver learns the sender's set size and which of its own ids are shared ("size": how many are); the sender learns the receiver's set
-size, and with "both" which are shared. Neither learns anything of an id it does not hold itself. It rests on the decisional Diffie-Hellman assumption in
+size. Neither learns anything of an id it does not hold itself. It rests on the decisional Diffie-Hellman assumption in
 ristretto255, H as a random oracle, and on both following the program: one who deviates can claim ids it does not have, or answer wrongly.
 Against guessing there is no cure in any such protocol: a receiver that puts every possible id into its set learns all of the sender's.
 """
@@ -41,10 +40,6 @@ class Tags(Message, reveals="a tag for each of your own ids under both keys: com
     tags: bytes
 
 
-class SharedPlaces(Message, reveals="which of your own ids the other holds, too"):
-    places: bytes
-
-
 async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int]:
     """(my rows that are shared, in the order of their digests; how many). Rows are None with reveal="size"."""
     key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
@@ -52,14 +47,11 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
     with Workshop(len(digests) + theirs) as shop:
         _, mine, yours = await together(offer(to, other, digests, key, shop, session), heard(to, other, len(digests), size),
                                         answered(of, other, theirs, key, shop, session, size, None))
-    rows, places = match(mine, yours)
-    if reveal == "both":
-        await me.send(other, SharedPlaces(places.astype(np.uint32).tobytes()))
+    rows, _ = match(mine, yours)
     return (None if reveal == "size" else by_value(digests, rows)), len(rows)
 
 
-async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int | None]:
-    """(my rows that are shared, how many) with reveal="both"; nothing otherwise."""
+async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> None:
     key, size = group.scalar(me.secret.bytes), tag_bytes(theirs, len(digests))
     order = permutation(len(digests), me.secret.bytes)
     of, to = me.scope("receiver's ids"), me.scope("sender's ids")
@@ -70,10 +62,6 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
                 await say(of, other, tags[permutation(theirs, me.secret.bytes)])
 
         await together(answer(), offer(to, other, digests[order], key, shop, session))
-    if reveal != "both":
-        return None, None
-    rows = order[shared_places((await me.recv(other, SharedPlaces)).places, len(digests))]
-    return by_value(digests, rows), len(rows)
 
 
 async def offer(me: Party, other: str, digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> None:
@@ -119,13 +107,3 @@ def in_order(first: int, expected: int, length: int, each: int, total: int, what
     if length == 0 or length % each or expected + length // each > total:
         raise ProtocolError(f"{length} bytes of {what} came; they must be 1 to {total - expected} times {each} bytes.")
     return expected + length // each
-
-
-def shared_places(places: bytes, count: int) -> np.ndarray:
-    """Places in a list of `count`, as the other claims them, checked."""
-    if len(places) % 4:
-        raise ProtocolError(f"{len(places)} bytes are no list of places.")
-    found = np.frombuffer(places, np.uint32).astype(np.int64)
-    if len(found) and (found.max() >= count or len(np.unique(found)) < len(found)):
-        raise ProtocolError(f"the other claims shared ids at places that are not there or stand twice; we sent {count} ids.")
-    return found

@@ -7,11 +7,10 @@ Applications to Private Set Intersection, CCS 2016, figures 2 and 6, with the ha
       |  each y into one of its three bins                         |
       |--- OprfRows(T0 ⊕ T1 ⊕ C(y)), a row a bin ----------------->|   Q ⊕ s·row = T0 ⊕ s·C(y) in y's bin: so the sender can compute
       |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   for each x in each of its three bins, and it is h(bin, T0) exactly if x = y
-      |--- SharedOutputs(which) ---------------------------------->|   with reveal="both" only
 
 C is a pseudorandom code (AES under keys of the session, after the sets are fixed): two codewords differ in at least 128 of their w places, but with
 probability 2^-40, so that h of anything else is random to the receiver. h is SHA-256 cut to 40 bits more than the sets can collide in. The receiver
-learns the sender's set size and which of its own ids are shared; the sender the receiver's set size, and with "both" which are shared. It rests on
+learns the sender's set size and which of its own ids are shared; the sender the receiver's set size. It rests on
 Diffie-Hellman for the base transfers, AES, SHA-256 as a correlation-robust hash, and on both following the program. Things that go wrong by chance
 (an id that finds no bin, two codewords too near, two outputs equal) each do so in less than one of 2^40 runs.
 
@@ -37,7 +36,6 @@ from ..crypto.tags import STATISTICAL, by_value, match, tag_bytes, tagged, words
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .psi_dh import shared_places
 from .together import together
 
 BUCKET = 1 << 20  # ids in a bucket, about
@@ -66,10 +64,6 @@ class Outputs(Message, reveals="a random-looking output for each of the other's 
     bucket: int
     table: int
     outputs: bytes
-
-
-class SharedOutputs(Message, reveals="which of your own ids the other holds, too"):
-    places: bytes
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,7 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
     chosen = await me.recv(other, BaseChoices)
     seeds = await asyncio.to_thread(ot.pairs, a, said, chosen.points, 8 * lay.code, session)
     zeros, ones = map(ot.Columns, seeds)
-    room, shared = asyncio.Semaphore(AHEAD), me.scope("shared")
+    room = asyncio.Semaphore(AHEAD)
     asked: asyncio.Queue[tuple[np.ndarray, np.ndarray]] = asyncio.Queue()
     found: list[np.ndarray] = []
 
@@ -202,10 +196,8 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
                 came = await me.recv(other, Outputs)
                 _due((came.bucket, came.table, len(came.outputs)), (b, i, lay.outputs * lay.output))
                 yours = np.frombuffer(came.outputs, np.uint8).reshape(-1, lay.output)
-                at, where = await asyncio.to_thread(match, mine, yours)
+                at, _ = await asyncio.to_thread(match, mine, yours)
                 found.append(rows[at])
-                if reveal == "both":
-                    await shared.send(other, SharedOutputs(where.astype(np.uint32).tobytes()))
                 room.release()
 
     await together(ask(), hear())
@@ -213,54 +205,31 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
     return by_value(digests, rows), len(rows)
 
 
-async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int | None]:
-    """(my rows that are shared, how many) with reveal="both"; nothing otherwise."""
+async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> None:
     lay = Layout(theirs, len(digests), session)
     bits = np.unpackbits(np.frombuffer(me.secret.bytes(lay.code), np.uint8), bitorder="little")
     said = (await me.recv(other, BaseOffer)).point
     points, keys = await asyncio.to_thread(ot.choose, said, bits, session, me.secret.bytes)
     await me.send(other, BaseChoices(points))
     columns, s = ot.Columns(keys), pack(bits)
-    orders: asyncio.Queue[tuple[np.ndarray, np.ndarray]] = asyncio.Queue()
-    found: list[np.ndarray] = []
-
-    async def answer() -> None:
-        for b, rows in enumerate(lay.dealt(digests)):
-            mine = digests[rows]
-            _fits(len(rows), lay.outputs)
-            places = lay.positions(mine)
-            for i in range(FUNCTIONS):
-                by_bin = np.argsort(places[:, i], kind="stable")
-                ordered, parts = places[by_bin, i], []
-                for first in range(0, lay.size, CHUNK):
-                    last = min(first + CHUNK, lay.size)
-                    came = await me.recv(other, OprfRows)
-                    _due((came.bucket, came.table, came.first, len(came.rows)), (b, i, first, (last - first) * lay.code))
-                    low, high = np.searchsorted(ordered, (first, last))
-                    some, where = mine[by_bin[low:high]], ordered[low:high]
-                    parts.append(await asyncio.to_thread(_evaluated, lay, columns, s, came.rows, some, where, (b, i, first)))
-                outputs = np.concatenate([*parts, np.frombuffer(me.secret.bytes((lay.outputs - len(rows)) * lay.output), np.uint8).reshape(-1, lay.output)])
-                order = np.argsort(words(outputs), kind="stable")  # by value, which says nothing of the ids or their bins
-                await me.send(other, Outputs(b, i, outputs[order].tobytes()))
-                if reveal == "both":
-                    orders.put_nowait((rows[by_bin], order))
-
-    async def hear() -> None:
-        for _ in range(lay.buckets * FUNCTIONS if reveal == "both" else 0):
-            rows, order = await orders.get()
-            places = order[shared_places((await shared.recv(other, SharedOutputs)).places, lay.outputs)]
-            if len(places) and places.max() >= len(rows):
-                raise ProtocolError("the other claims to share an output that stands for no id.")
-            found.append(rows[places])
-
-    shared = me.scope("shared")
-    await together(answer(), hear())
-    if reveal != "both":
-        return None, None
-    rows = np.concatenate(found)
-    if len(np.unique(rows)) < len(rows):
-        raise ProtocolError("the other claims to share one id twice.")
-    return by_value(digests, rows), len(rows)
+    for b, rows in enumerate(lay.dealt(digests)):
+        mine = digests[rows]
+        _fits(len(rows), lay.outputs)
+        places = lay.positions(mine)
+        for i in range(FUNCTIONS):
+            by_bin = np.argsort(places[:, i], kind="stable")
+            ordered, parts = places[by_bin, i], []
+            for first in range(0, lay.size, CHUNK):
+                last = min(first + CHUNK, lay.size)
+                came = await me.recv(other, OprfRows)
+                _due((came.bucket, came.table, came.first, len(came.rows)), (b, i, first, (last - first) * lay.code))
+                low, high = np.searchsorted(ordered, (first, last))
+                some, where = mine[by_bin[low:high]], ordered[low:high]
+                parts.append(await asyncio.to_thread(_evaluated, lay, columns, s, came.rows, some, where, (b, i, first)))
+            padding = np.frombuffer(me.secret.bytes((lay.outputs - len(rows)) * lay.output), np.uint8).reshape(-1, lay.output)
+            outputs = np.concatenate([*parts, padding])
+            # by value, which says nothing of the ids or their bins
+            await me.send(other, Outputs(b, i, outputs[np.argsort(words(outputs), kind="stable")].tobytes()))
 
 
 def _corrected(lay: Layout, zeros: ot.Columns, ones: ot.Columns, digests: np.ndarray, held: np.ndarray, at: tuple[int, int, int]) -> tuple[bytes, np.ndarray]:
