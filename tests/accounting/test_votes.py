@@ -67,7 +67,7 @@ def test_the_cost_that_a_budget_allows_is_the_inverse_of_the_budget_it_takes():
 
 @pytest.mark.parametrize(("scale", "step"), [(3, 1), (5, 2), (1, 1)])
 def test_laplace_gaps_are_those_of_the_law_written_out(scale, step):
-    y, p = laplace_law(scale, 60 * scale)
+    _, p = laplace_law(scale, 60 * scale)
     difference = np.convolve(p, p[::-1])
     d = np.arange(-(len(difference) // 2), len(difference) // 2 + 1)
     gaps = votes.laplace_gaps(scale, step, 8)

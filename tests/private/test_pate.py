@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_more_answers_cost_more_and_more_noise_costs_less(ask):
     counts = counts_of(0.9)
     labels = counts.argmax(1)
     costs = [ask.spent(counts[:n], labels[:n], 1e-5) for n in (1, 10, 20, 40)]
-    assert all(a.independent < b.independent and a.dependent < b.dependent for a, b in zip(costs, costs[1:]))
+    assert all(a.independent < b.independent and a.dependent < b.dependent for a, b in pairwise(costs))
     assert ask.spent(counts, labels, 1e-3).dependent < costs[-1].dependent, "a larger δ takes a smaller ε"
     louder = {"LNMax": LNMax(0.025), "GNMax": GNMax(80.0), "ConfidentGNMax": ConfidentGNMax(200.0, 300.0, 80.0)}[type(ask).__name__]
     assert louder.epsilon(40, 40, 1e-5) < ask.epsilon(40, 40, 1e-5)
@@ -109,12 +110,12 @@ def test_gaussian_votes_are_won_as_often_as_their_law_says(sigma):
     assert abs(found - wins) < 5 * math.sqrt(wins * (1 - wins) / n)
 
 
-def test_the_noise_comes_from_the_operating_system_unless_a_test_says_otherwise(monkeypatch):
+def test_the_noise_comes_from_the_operating_system_unless_a_test_says_otherwise():
     """A replayable source gives the same labels twice; the default does not ask numpy's or torch's generators."""
     counts = counts_of(0.2, n=200)
-    np.random.seed(0)  # noqa: NPY002  # must have no say
+    np.random.seed(0)  # must have no say
     first = GNMax(40.0).decide(counts)
-    np.random.seed(0)  # noqa: NPY002
+    np.random.seed(0)
     assert (GNMax(40.0).decide(counts) != first).any(), "200 noisy answers to torn votes come out alike with probability below 1e-50"
     assert (GNMax(40.0).decide(counts, SEEDED(3).bytes) == GNMax(40.0).decide(counts, SEEDED(3).bytes)).all()
 

@@ -45,7 +45,7 @@ def test_only_the_questions_that_stay_open_are_counted_again():
     stay = total.max(1).values >= 3
     assert 0 < int(stay.sum()) < 6, "the example must have some of both"
     out = InProcess().run_sync(programs(said, again=[lambda counts: counts.max(1).values >= 3]))
-    (all_of_them, first), (some, second) = out["server"]
+    _, (some, second) = out["server"]
     assert torch.equal(some, torch.arange(6)[stay])
     assert torch.equal(second, total[stay])
     assert all(out[name] == 2 for name in NAMES)

@@ -64,7 +64,8 @@ class Student:
             loss = nn.functional.cross_entropy(module(moved(x[rows], shift, draw)), y[rows])
             if semi:
                 seen = public[torch.randint(len(public), (min(self.unlabelled, len(public)),), device=device, generator=draw)]
-                weight = min(1.0, step / max(self.ramp * self.steps, 1.0)) if self.ramp else 1.0  # a network that knows nothing yet would only be told to stay sure of it
+                # a network that knows nothing yet would only be told to stay sure of it
+                weight = min(1.0, step / max(self.ramp * self.steps, 1.0)) if self.ramp else 1.0
                 loss = loss + weight * smoothness(module, moved(seen, shift, draw), radius, draw)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
