@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+import tacit
 from tacit import data
 from tacit.data.vertical import Columns, Vertical, held_out
 from tacit.errors import BadData, BadParameter
@@ -58,6 +59,14 @@ def test_a_file_without_a_label_is_a_partys_columns_and_one_without_columns_its_
     assert set(labels.ids) == set(frame["id"])
 
 
+def test_the_holder_of_the_label_may_have_no_columns(csv):
+    for made in (data.from_csv(csv[0], label="ill", id="id").vertical(into={"clinic": ["age", "pulse"], "registry": []}, label_at="registry"),
+                 data.digits().vertical(into={"clinic": range(64), "registry": []}, label_at="registry")):
+        run = tacit.splitnn(made, configuration="vanilla", epochs=1)
+        assert set(run.shares) == {"clinic", "registry"}
+        assert run.shares["registry"].bottom is None
+
+
 def test_data_without_names_is_dealt_by_place():
     made = data.digits().vertical(into={"left": range(32), "right": range(32, 64)}, label_at="right")
     assert made.parties["left"].x.shape[1] == 32
@@ -78,7 +87,7 @@ def test_what_does_not_fit_is_told(csv, tmp_path):
     for ask, kind, words in (
             (lambda: whole.vertical(into={"a": ["aeg"]}, label_at="a"), BadData, r"there is no column 'aeg' for 'a'\. Did you mean 'age'\?"),
             (lambda: whole.vertical(into={"a": ["age"]}, label_at="b"), BadParameter, r"label_at is 'b'; it must be one of the parties"),
-            (lambda: whole.vertical(into={"a": []}, label_at="a"), BadParameter, r"the columns of 'a' is \[\]; it must be at least one column"),
+            (lambda: whole.vertical(into={"a": [], "b": ["age"]}, label_at="b"), BadParameter, r"the columns of 'a' is \[\]; it must be at least one column"),
             (lambda: data.digits().vertical(into={"a": [99]}, label_at="a"), BadParameter, r"places from 0 to 63"),
             (lambda: data.from_csv(path), BadParameter, r"label is None; it must be the column to predict\. Only a table with an id"),
             (lambda: data.from_csv(path, id="ident", label="ill"), BadData, r"there is no column 'ident' \(id\)"),

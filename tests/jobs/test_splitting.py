@@ -236,6 +236,11 @@ def test_a_federation_takes_turns():
     run = tacit.splitnn(fed, configuration="relay", epochs=4, lr=0.2, width=8)
     assert run.metrics["accuracy"] > 0.6
     assert {r["stops"][-1] for r in run.config["routes"]} == set(fed.parties)  # labels stay with the clients
+    for k, name in enumerate(fed.parties[:2]):  # any client, with the server, can ask
+        held = fed.held.of(k)
+        right = (run.predict({name: fed.rows.x[held]}).argmax(1) == fed.rows.y[held]).float().mean()
+        assert right > 0.4
+        assert set(run.audit({name: fed.rows.x[fed.train.of(k)]}).measures) == {name}
     at_server = tacit.splitnn(fed, labels="server", configuration="relay", epochs=12, lr=0.2, width=8, clients="average")
     assert at_server.metrics["accuracy"] > 0.6
 

@@ -141,8 +141,8 @@ def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> V
     parties = {}
     for who, wanted in into.items():
         names = [wanted] if isinstance(wanted, str) else list(wanted)
-        if not names:
-            raise bad("vertical", f"the columns of {who!r}", names, "at least one column")
+        if not names and who != label_at:
+            raise bad("vertical", f"the columns of {who!r}", names, "at least one column", "Only the holder of the label may have none.")
         for name in names:
             if isinstance(name, str) and name not in known:
                 raise BadData(f"{data.name}: there is no column {name!r} for {who!r}. {nearest(name, known)}")
@@ -159,7 +159,7 @@ def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Colu
         at = [data.columns.index(n) if isinstance(n, str) else n for n in names]
         if not all(isinstance(k, int | np.integer) and not isinstance(k, bool) and 0 <= k < width for k in at):
             raise bad("vertical", f"the columns of {who!r}", list(names)[:8], f"names of columns, or places from 0 to {width - 1}")
-        x = whole.x.reshape(len(whole), -1)[:, torch.tensor([int(k) for k in at])]
+        x = whole.x.reshape(len(whole), -1)[:, torch.tensor([int(k) for k in at], dtype=torch.int64)]
         return Columns(who, whole.ids, x, tuple(data.columns[int(k)] if data.columns else str(int(k)) for k in at))
     import pandas as pd
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from ..data.federation import Dataset
 from ..data.vertical import Columns
-from ..errors import BadData, BadParameter, MissingFiles
+from ..errors import BadData, MissingFiles
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
 from ..protocols import splitnn as protocol
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
-from ..protocols.splitnn_terms import Terms
+from ..protocols.splitnn_terms import Route, Terms
 from ..runtimes.inprocess import InProcess
 from . import splitting_parts as parts
 from .splitting_layout import Rows, lay_out, network, together
@@ -212,12 +212,7 @@ def encoded(share: Share, table: Columns, raw: Any = None) -> Tensor:
 def predict(shares: Mapping[str, Share], rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None) -> tuple[Tensor, Any]:
     """(outputs, the ids they are of, or None): probabilities of classes, or numbers."""
     terms = next(iter(shares.values())).terms
-    if len(terms.routes) > 1:
-        raise BadParameter("predict: in a relay every client holds the whole clients' part; give one client's rows to shares of its route alone.")
-    route, book = terms.routes[0], Ledger() if ledger is None else ledger
-    missing = [who for who in route.sources if who not in rows]
-    if missing:
-        raise bad("predict", "rows", sorted(rows), f"rows of every party with columns: {', '.join(map(repr, route.sources))}")
+    route, book = route_of(terms, rows, "predict"), Ledger() if ledger is None else ledger
     ids: Any = None
     if all(isinstance(rows[who], Columns | Dataset) for who in route.sources):
         tables = {who: Columns.of(r) if isinstance(r, Dataset) else r for who, r in rows.items() if who in route.sources}
@@ -229,10 +224,19 @@ def predict(shares: Mapping[str, Share], rows: Mapping[str, Any], runtime: Any =
     counts = {len(v) for v in x.values()}
     if len(counts) != 1 or not min(counts):
         raise BadData(f"predict: {', '.join(f'{len(v)} rows of {who!r}' for who, v in x.items())}; all must be of the same people, and at least one.")
-    asked = replace(terms, rows=(0,), tests=(counts.pop(),))
-    made = {who: replace(s, terms=asked, fingerprint=b"") for who, s in shares.items()}
+    asked = replace(terms, routes=(route,), rows=(0,), tests=(counts.pop(),))
+    made = {who: replace(shares[who], terms=asked, fingerprint=b"") for who in route.parties}
     got = _run(made, {who: {"test_x": {0: v}} for who, v in x.items()}, runtime, book, "predict")
     return told(terms.loss, got[route.stops[-1]]), ids
+
+
+def route_of(terms: Terms, rows: Mapping[str, Any], what: str) -> Route:
+    """The way of these rows: the one there is, or, in a relay, that of the client they are of."""
+    for route in terms.routes:
+        if all(who in rows for who in route.sources):
+            return route
+    named = [", ".join(map(repr, route.sources)) for route in terms.routes]
+    raise bad(what, "rows", sorted(rows), f"rows of every party with columns: {' or '.join(named[:8])}")
 
 
 def told(loss: str, out: Tensor) -> Tensor:

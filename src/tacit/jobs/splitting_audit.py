@@ -12,14 +12,14 @@ from torch import Tensor
 
 from ..audit import labels, leakage, pictures, reconstruction
 from ..audit.reconstruction import Reconstruction
-from ..errors import BadData, BadParameter
-from ..parameters import bad
+from ..errors import BadData
 from ..parties.secret import Secret
-from ..protocols.splitnn_terms import losses
+from ..protocols.splitnn_terms import Route, losses
 from ..report.markup import Safe, join, tag
 from ..report.page import assemble, put
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Series, plot
+from .splitting import route_of
 
 if TYPE_CHECKING:
     import pandas
@@ -95,12 +95,8 @@ def audit(run: Split, rows: Mapping[str, Any], y: Any = None, own: Mapping[str, 
     own, it also rebuilds. Everything is computed in one place: this is a study, of one's own network and rows one may see."""
     shares = run.shares
     terms = next(iter(shares.values())).terms
-    if len(terms.routes) > 1:
-        raise BadParameter("audit: a relay's clients share one part; audit one client: the run of its own rows alone.")
-    route = terms.routes[0]
-    x = {who: torch.as_tensor(rows[who]).float() for who in route.sources if who in rows}
-    if set(x) != set(route.sources):
-        raise bad("audit", "rows", sorted(rows), f"rows of every party with columns: {', '.join(map(repr, route.sources))}")
+    route = route_of(terms, rows, "audit")
+    x = {who: torch.as_tensor(rows[who]).float() for who in route.sources}
     parts = {who: _leaves(shares[who]) for who in route.sources}
     z = {who: parts[who](v).detach() for who, v in x.items()}
     label = None if y is None else torch.as_tensor(y)
@@ -108,17 +104,16 @@ def audit(run: Split, rows: Mapping[str, Any], y: Any = None, own: Mapping[str, 
     measures = {who: leakage.report(v, z[who], shown, sample, seed) for who, v in x.items() if who != route.stops[0]}
     found: dict[str, dict[str, float]] = {}
     if shown is not None:
-        for who, g in _gradients(shares, z, shown).items():
+        for who, g in _gradients(shares, route, z, shown).items():
             kinds, counts = torch.unique(shown, return_counts=True)
             found[who] = labels.attack(g, shown == kinds[counts.argmin()])
     rebuilt = {who: reconstruction.learned(parts[who], v, x[who], seed=seed) for who, v in (own or {}).items() if who in measures}
     return Audit(measures, found, rebuilt)
 
 
-def _gradients(shares: Mapping[str, Share], z: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
+def _gradients(shares: Mapping[str, Share], route: Route, z: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
     """What each party with columns gets back for these rows, as one batch."""
-    terms = next(iter(shares.values())).terms
-    route = terms.routes[0]
+    terms = shares[route.stops[-1]].terms
     inputs = [[z[who].clone().requires_grad_() for who in route.sources]]
     outs: list[Tensor] = []
     for depth, name in enumerate(route.stops):
