@@ -4,10 +4,10 @@
     .venv/bin/python benchmarks/dpsgd.py                              # about 5 minutes
     .venv/bin/python benchmarks/dpsgd.py --study --data-dir DIR       # MNIST at ε = 1, 3 and 8: about 10 CPU minutes; writes docs/images/dpsgd-mnist.svg
 
-The work: 5,000 images of 28×28, batch 250, 20 steps an epoch, one thread, noise multiplier 1.1, clip 1. Every contender is alone in a process, warmed up by one epoch;
-of three epochs the best one's CPU seconds count, and of two such processes the better. Extra memory is the peak resident size over plain SGD's. Ours draws its rows
-by Poisson sampling and its noise from the operating system, exactly; Opacus gets fixed batches cut from a permutation and torch's generator (its default),
-and nothing is counted for its loader. Opacus' secure_mode, which sums four Gaussians, costs more than that.
+The work: 5,000 images of 28×28, batch 250, 20 steps an epoch, one thread, noise multiplier 1.1, clip 1. Every contender is alone in a process, warmed up
+by one epoch; of three epochs the best one's CPU seconds count, and of two such processes the better. Extra memory is the peak resident size over plain
+SGD's. Ours draws its rows by Poisson sampling and its noise from the operating system, exactly; Opacus gets fixed batches cut from a permutation and torch's
+generator (its default), and nothing is counted for its loader. Opacus' secure_mode, which sums four Gaussians, costs more than that.
 """
 
 from __future__ import annotations

@@ -49,8 +49,9 @@ def main(mode: str, name: str) -> None:
         from torch.utils.data import DataLoader, TensorDataset
 
         more = {"criterion": criterion} if mode == "ghost" else {}
-        made = PrivacyEngine().make_private(module=model, optimizer=optimizer, data_loader=DataLoader(TensorDataset(x, y), batch_size=BATCH), noise_multiplier=1.1,
-                                            max_grad_norm=1.0, grad_sample_mode=mode, **more)
+        loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
+        made = PrivacyEngine().make_private(module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.0,
+                                            grad_sample_mode=mode, **more)
         model, optimizer = made[0], made[1]
         criterion = made[2] if mode == "ghost" else criterion
 

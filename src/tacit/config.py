@@ -11,6 +11,7 @@
     [aggregate]         name = "Median"                            how updates become one     ([[aggregates]]: several, for a comparison)
     [adversaries]       sign_flip = 0.2                            the share of parties that lie, in a simulation ([[adversaries]]: with a `name` each)
     [[guard]]           name = "Clip", norm = 1.0                  one after the other: the stages around every update, in their order
+    [private]           epsilon = 8.0, delta = 1e-5, clip = 1.0    every local step is DP-SGD's: `tacit.private.DPSGD`
     [train]             rounds = 20, local_epochs = 2, …           the arguments of `tacit.train` and `tacit.compare`
 
 Which keys may stand where is read off the functions and constructors they are handed to, so a job file knows what the code knows.
@@ -38,7 +39,7 @@ from .runs import made_in_python
 
 NONE = "none"
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
-TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "topology", "aggregate", "aggregates", "adversaries", "guard", "train")
+TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "topology", "aggregate", "aggregates", "adversaries", "guard", "private", "train")
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
 OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
@@ -60,6 +61,7 @@ class Job:
     aggregates: tuple[Any, ...] = ()
     adversaries: tuple[Any, ...] = ()
     topology: dict[str, Any] | None = None  # as written: it needs the number of parties to be made
+    private: Any = None
 
     def dataset(self) -> Any:
         make, known = _source(self.data, str(self.file))
@@ -81,12 +83,14 @@ class Job:
         guard = {"guard": list(self.guard)} if self.guard else {}
         guard |= {k: v for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}
         more: tuple[tuple[str, Any], ...] = (("aggregate", self.aggregates[0] if self.aggregates else None), ("adversaries", list(self.adversaries)),
-                                             ("topology", self.topology))
+                                             ("topology", self.topology), ("private", self.private))
         guard |= {k: v for k, v in more if v}
         return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **guard, **self._for("train")}
 
     def compare(self) -> dict[str, Any]:
         """The arguments of `jobs.compare`, but for the federations and where it goes."""
+        if self.private is not None:
+            raise BadJob(f"{self.file}: [private] is for `tacit run`. Leave it out, or run the job by itself; `tacit report` draws several runs.")
         if self.pace is not None or self.speed is not None:
             raise BadJob(f"{self.file}: [pace] and [speed] are for `tacit run`. Leave them out, or run the job by itself; `tacit report` draws several runs.")
         settings = self._for("compare")
@@ -105,7 +109,7 @@ class Job:
         settings = {k: NONE if v is None else v for k, v in self.settings.items()}
         return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
                 {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
-                **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None},
+                **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed), ("private", self.private)) if v is not None},
                 **({} if not self.aggregates else {"aggregates": [to_table(r) for r in self.aggregates]} if self.several else
                    {"aggregate": to_table(self.aggregates[0])}),
                 **({"topology": self.topology} if self.topology else {}),
@@ -186,7 +190,16 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
     return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where),
                paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where),
-               _table(where, "topology", tables["topology"]) if "topology" in tables else None)
+               _table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where))
+
+
+def _private(tables: Mapping[str, Any], where: str) -> Any:
+    """[private], made; None where there is none."""
+    if "private" not in tables:
+        return None
+    from .private.dpsgd import DPSGD
+
+    return _made({"name": "DPSGD", **_table(where, "private", tables["private"])}, {"DPSGD": DPSGD}, f"{where}, private")
 
 
 def _aggregates(tables: Mapping[str, Any], where: str) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ def test_the_alias_table_is_the_weights():
 
 
 def test_a_draw_that_is_surely_accepted_would_be():
-    assert (wide.SURE) / 256 <= math.exp(-(2 * (wide.CELLS - 1) + 1) / 2**21)
+    assert math.exp(-(2 * (wide.CELLS - 1) + 1) / 2**21) >= (wide.SURE) / 256
     assert wide.M_BITS + wide.J_BITS + wide.SIGN + wide.EASY + wide.T_BITS == 64
 
 
@@ -46,7 +46,7 @@ def test_the_lowest_bits_are_uniform():
 
 def test_ties_and_doubts_are_settled_by_more_bits():
     """Words built by hand: a tie with a threshold's leading bits asks for the threshold's rest, and a doubt for a draw against exp(−γ)."""
-    leading, alias, full = wide._table()
+    leading, alias, _ = wide._table()
     cell = next(c for c in range(wide.CELLS) if alias[c] != c and 0 < leading[c] < 2**wide.T_BITS)
 
     def word(u, easy=0, r=5, negative=0):
@@ -61,7 +61,7 @@ def test_ties_and_doubts_are_settled_by_more_bits():
         return give
 
     below, above = wide._chunk(word(int(leading[cell])), source(0)), wide._chunk(word(int(leading[cell])), source(255))
-    assert asked == [29, 29]
+    assert [n for n in asked if n] == [29, 29]
     assert int(below[0]) >> wide.M_BITS == cell
     assert int(above[0]) >> wide.M_BITS == alias[cell]
     assert int(wide._chunk(word(int(leading[cell]) - 1, negative=1), source(0))[0]) >> wide.M_BITS == -cell - 1  # −(m·cell + 5)

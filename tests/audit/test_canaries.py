@@ -64,8 +64,8 @@ def test_delta_can_only_weaken_the_bound():
 
 
 def test_the_bound_holds_for_randomised_response_and_comes_close():
-    """500 coins told truly with probability e^ε/(1 + e^ε), ε = 2, which is exactly ε-private: bounds of 40 audits exceed 2 in at most 6 (95% confidence each; 7 or
-    more has probability below 0.4%), and the best come within 0.5."""
+    """500 coins told truly with probability e^ε/(1 + e^ε), ε = 2, which is exactly ε-private: bounds of 40 audits exceed 2 in at most 6 (95% confidence each;
+    7 or more has probability below 0.4%), and the best come within 0.5."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(40):
@@ -106,5 +106,8 @@ def test_what_cannot_be_audited():
 
 def test_canaries_by_label_suit_any_data():
     images = tacit.data.digits(images=True)
-    found = canaries.one_run(images, lambda data: tacit.train_private(data, model="logistic", epsilon=2.0, epochs=2, evaluate_every=0), kind="label", canaries=40)
+    def train(data):
+        return tacit.train_private(data, model="logistic", epsilon=2.0, epochs=2, evaluate_every=0)
+
+    found = canaries.one_run(images, train, kind="label", canaries=40)
     assert found.holds

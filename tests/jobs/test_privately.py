@@ -38,7 +38,8 @@ def test_it_learns_within_its_budget(digits, tmp_path):
 
 
 @pytest.mark.parametrize("more", [{"clipping": "automatic"}, {"clipping": "per-layer"}, {"sampling": "shuffle"}, {"sampling": "fixed"}, {"sampling": "order"},
-                                  {"optimizer": "adam"}, {"micro_batch": 50}, {"method": "functional"}, {"momentum": 0.5}], ids=lambda m: next(iter(m.values())))
+                                  {"optimizer": "adam"}, {"micro_batch": 50}, {"method": "functional"}, {"momentum": 0.5}],
+                         ids=lambda m: str(next(iter(m.values()))))
 def test_every_way_to_train(digits, more):
     run = tacit.train_private(digits, model="logistic", epsilon=5.0, epochs=2, evaluate_every=0, **more)
     assert run.ledger.spent[0].epsilon <= 5.0
@@ -111,7 +112,8 @@ def test_a_job_file_on_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    (JOB.replace("epsilon", "epsilom"), "'epsilom' is not known here. Did you mean 'epsilon'?"), (JOB.replace("[private]", "[train]"), "'train' is not known here"),
+    (JOB.replace("epsilon", "epsilom"), "'epsilom' is not known here. Did you mean 'epsilon'?"),
+    (JOB.replace("[private]", "[train]"), "'train' is not known here"),
     (JOB.replace("[data]\nname = \"digits\"", ""), r"there is no \[data\] table"), (JOB.replace("digits", "digitz"), "'digitz' is not a data set"),
     (JOB.replace("epochs = 2", "epochs = \"two\""), "epochs is 'two'; it must be a whole number")])
 def test_a_wrong_job_file_names_the_place(tmp_path, text, words):

@@ -15,8 +15,6 @@ from tacit.parties.secret import Secret
 from tacit.private import noise
 
 
-
-
 def test_the_attack_on_floating_point_laplace_works_and_on_ours_finds_nothing():
     """Mironov 2012: x + sign·ln(U) with U a multiple of 2⁻⁵³ reaches only some of the floats near it. An output y is certain for x if y − x is no
     logarithm of such a U. At ε = 1 at least half of the floating-point releases of 0 are told from those of 1 with certainty; of ours, none."""

@@ -47,20 +47,22 @@ class Audited:
         return self.lower <= self.claimed
 
     def __str__(self) -> str:
-        found = f"ε ≥ {self.lower:.3g} with {self.confidence:.0%} confidence ({self.right} of {self.guesses} guesses right, {self.canaries} canaries, δ = {self.delta:g})"
+        found = (f"ε ≥ {self.lower:.3g} with {self.confidence:.0%} confidence ({self.right} of {self.guesses} guesses right, {self.canaries} canaries, "
+                 f"δ = {self.delta:g})")
         if self.holds:
             return f"{found}: nothing speaks against the claimed ε = {self.claimed:.3g}."
-        return f"{found}: the claimed ε = {self.claimed:.3g} is WRONG. Look for noise that is not added, gradients that are not clipped, or rows drawn in another way."
+        return (f"{found}: the claimed ε = {self.claimed:.3g} is WRONG. Look for noise that is not added, gradients that are not clipped, or rows drawn "
+                "in another way.")
 
 
 def one_run(dataset: Dataset, train: Callable[[Dataset], Any], *, canaries: int = 500, kind: str = "column", size: float = 10.0, claimed: float | None = None,
             delta: float | None = None, confidence: float = 0.95, start: Callable[[Dataset], Any] | None = None) -> Audited:
     """Audit a training procedure by running it once on the data set with about half of `canaries` rows mixed in.
 
-    `train` takes a data set and gives a result with `.model` and `.ledger`, as `tacit.train_private` does, or a model (then give `claimed` and `delta`). Canaries of
-    kind "column" have a feature of their own, `size` large, and see every way in which a row's influence is not bounded; they need flat features, which grow by
-    `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data. `start` gives the model that training begins with, which
-    an adversary knows: canaries are then scored by how far their loss fell.
+    `train` takes a data set and gives a result with `.model` and `.ledger`, as `tacit.train_private` does, or a model (then give `claimed` and `delta`).
+    Canaries of kind "column" have a feature of their own, `size` large, and see every way in which a row's influence is not bounded; they need flat
+    features, which grow by `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data. `start` gives the model that training begins
+    with, which an adversary knows: canaries are then scored by how far their loss fell.
     """
     if kind not in ("column", "label"):
         raise bad("one_run", "kind", kind, "'column' or 'label'")
@@ -73,7 +75,8 @@ def one_run(dataset: Dataset, train: Callable[[Dataset], Any], *, canaries: int 
     coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))[:canaries].astype(bool)  # secret: whoever trains may not know them
     labels = torch.tensor([secrets.randbelow(dataset.classes) for _ in range(canaries)])
     wide, rows = _made(dataset, canaries, kind, size)
-    mixed = replace(wide, rows=Rows(torch.cat([wide.rows.x, rows[torch.from_numpy(coins)]]), torch.cat([wide.rows.y, labels[torch.from_numpy(coins)]])), groups={})
+    inside = torch.from_numpy(coins)
+    mixed = replace(wide, rows=Rows(torch.cat([wide.rows.x, rows[inside]]), torch.cat([wide.rows.y, labels[inside]])), groups={})
     before = None if start is None else _losses(start(mixed), rows, labels)
     result = train(mixed)
     model, ledger = getattr(result, "model", result), getattr(result, "ledger", None)
@@ -96,7 +99,8 @@ def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, to
     if kind == "label":
         return dataset, x[torch.tensor([secrets.randbelow(len(x)) for _ in range(m)])]
     if x.dim() != 2 or not x.is_floating_point():
-        raise BadParameter(f"one_run: canaries with a column of their own need flat features, and these rows have shape {tuple(x.shape[1:])}. Use kind='label'.")
+        raise BadParameter(f"one_run: canaries with a column of their own need flat features, and these rows have shape {tuple(x.shape[1:])}. Use "
+                           f"kind='label'.")
 
     def widened(rows: Rows) -> Rows:
         return Rows(torch.cat([rows.x, torch.zeros(len(rows.x), m)], 1), rows.y)
@@ -106,7 +110,8 @@ def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, to
 
 
 def of_scores(scores: Any, included: Any, *, claimed: float, delta: float, confidence: float = 0.95) -> Audited:
-    """The bound from scores (higher: likelier trained on) and the coins. How many are guessed is settled before looking: each of `SHARES`, the error split among them."""
+    """The bound from scores (higher: likelier trained on) and the coins. How many are guessed is settled before looking: each of `SHARES`, which share
+    the error allowed."""
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
     m = len(scores)
     order = np.argsort(scores, kind="stable")
@@ -168,6 +173,6 @@ def _least(k: int, n: int, error: float) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         p = (low + high) / 2
-        tail = sum(math.exp(math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p)) for i in range(k, n + 1))
+        tail = sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
         low, high = (p, high) if tail < error else (low, p)
     return low

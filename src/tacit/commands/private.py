@@ -16,7 +16,8 @@ def add(verb: Callable[..., Any]) -> None:
                        "tacit.train_private.")
     made.add_argument("job", help="a job file (TOML) with a [private] table")
     made.add_argument("--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)")
-    made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes", help="change a value of the job file, like private.lr=0.1")
+    made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
+                      help="change a value of the job file, like private.lr=0.1")
     for name in SHORT:
         made.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"short for --set private.{name}=VALUE")
     made.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")

@@ -58,6 +58,7 @@ class Plan:
     aggregate: Any = Mean()
     adversaries: Adversaries | None = None
     topology: Any = None  # None: one server with everybody around it
+    private: Any = None  # None: local steps are not private; a private.DPSGD: each is one of it
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
 
     def run(self) -> Run:
@@ -100,6 +101,7 @@ class Plan:
                  "sampling": None if self.sampling == "fixed" else self.sampling, "secret_seed": self.secret_seed}
         return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None},
                 **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
+                **({"private": to_table(self.private)} if self.private is not None else {}),
                 **({"aggregate": to_table(self.aggregate)} if self.aggregate != Mean() else {}),
                 **({"topology": topologies.to_table(self.topology)} if self.topology is not None else {}),
                 **({"adversaries": [to_table(a) for a in self.adversaries.attacks]} if self.adversaries else {}),
@@ -152,7 +154,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
               device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
               landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None,
-              aggregate: Any = None, adversaries: Any = None, topology: Any = None, label: str = "",
+              aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, label: str = "",
               skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
@@ -214,13 +216,18 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if isinstance(topology, topologies.Gossip):
         label = label or f"{type(algorithm).__name__} on {topology.graph.name}"
     name = type(algorithm).__name__ + ("" if pace is None else f", {_named(pace)}")
+    if private is not None:
+        from .locally_private import checked
+
+        private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None})
+        engine = "each" if engine == "auto" else engine
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), per_round, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
                 _whole("seed", seed, 0, 2**63 - 1), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")),
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
                 secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
-                aggregate=rule, adversaries=liars, topology=topology)
+                aggregate=rule, adversaries=liars, topology=topology, private=private)
 
 
 def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: int, parties: int, sampling: str) -> Any:
@@ -298,7 +305,12 @@ def make_task(p: Plan) -> Task:
     outputs = p.fed.classes or 1
     module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
     _fits(module, p, rows.x, outputs)
-    return Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
+    task = Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
+    if p.private is None:
+        return task
+    from .locally_private import PrivateTask
+
+    return PrivateTask.of(task, p)
 
 
 def _fits(module: Any, p: Plan, x: Any, outputs: int) -> None:

@@ -47,7 +47,8 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
         raise BadJob(f"there is no job file {file}. Check the path.")
     tables = config._read(file)
     if made_in_python(tables):
-        raise BadJob(f"{file} is the job of a run that was started from Python, with data that only that program has. Run that program again; for the command line "
+        raise BadJob(f"{file} is the job of a run that was started from Python, with data that only that program has. Run that program again; for the "
+                     f"command line "
                      "write a job file whose [data] has a `name` or a `path`.")
     for change in changes:
         config._change(tables, change)

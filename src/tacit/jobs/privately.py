@@ -54,8 +54,8 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
         raise bad("train_private", "lr", lr, "a number above 0, or None (0.5 for sgd, 0.005 for adam)")
     if noise_multiplier is not None and epsilon == 3.0:
         epsilon = None  # the default gives way to what was asked for
-    settings = _settings(epsilon=epsilon, delta=delta, clip=clip, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier, accountant=accountant,
-                         micro_batch=micro_batch, method=method)
+    settings = _settings(epsilon=epsilon, delta=delta, clip=clip, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
+                         accountant=accountant, micro_batch=micro_batch, method=method)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = len(dataset.rows.y)
@@ -71,9 +71,9 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     size = min(LOT, max(1, rows // 4)) if batch_size is None else batch_size
     file = None if out is None else Path(out) / FILE
     job = {"data": data_job or {"made_in": "python", "name": dataset.name, "rows": rows}, "model": {"name": models.name_of(model)},
-           "private": {k: v for k, v in dict(epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, batch_size=size, lr=lr, momentum=momentum, optimizer=optimizer,
-                                             clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier, accountant=accountant,
-                                             micro_batch=micro_batch, method=method, seed=seed, device=device, evaluate_every=evaluate_every,
+           "private": {k: v for k, v in dict(epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, batch_size=size, lr=lr, momentum=momentum,
+                                             optimizer=optimizer, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
+                                             accountant=accountant, micro_batch=micro_batch, method=method, seed=seed, device=device, evaluate_every=evaluate_every,
                                              secret_seed=secret_seed).items() if v is not None}}
     threads = torch.get_num_threads()
     session = settings.attach(module, descent, (x, y), epochs=epochs, batch_size=size, secret_seed=secret_seed)

@@ -35,7 +35,7 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
           precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
           secret_seed: int | None = None, pace: Any = None, speed: Any = None, aggregate: Any = None, adversaries: Any = None,
-          topology: Any = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
+          topology: Any = None, private: Any = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
           data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
@@ -53,13 +53,18 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
 
     `aggregate` is how the server makes one update of many: aggregate.Median() and the like, instead of the mean. `adversaries` lets a share of the
     parties lie in a simulation: {"sign_flip": 0.2}, or a list of attacks from tacit.audit.
+
+    `private`, such as private.DPSGD(epsilon=8.0, delta=1e-5), makes every local step one of DP-SGD: each row of each party is protected, by that party itself,
+    and the ledger has an ε for each.
     """
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
                      batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
                      landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed, pace=pace, speed=speed, aggregate=aggregate,
-                     adversaries=adversaries, topology=topology)
+                     adversaries=adversaries, topology=topology, private=private)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
+    if resume and private is not None:
+        raise bad("train", "resume", resume, "False with private", "A round that was lost and computed again would be spent twice; start a new run.")
     if resume and out is None:
         raise bad("train", "out", out, "the directory of the run to go on with", "Or leave out resume.")
     return train_side_by_side([todo], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
@@ -171,6 +176,11 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     for i, p in enumerate(plans):
         if p.landscape and torch.isfinite(trainer.w[i]).all() and not any(e["kind"] == "landscape" for e in journals[i].events):
             journals[i].event("landscape", **trainer.landscape(i))
+    for i, p in enumerate(plans):
+        if p.private is not None:
+            from .locally_private import spent
+
+            ledgers[i].merge(spent(p, last))
     for i, (p, guard, account) in enumerate(zip(plans, trainer.guards, accounts)):
         if account is not None and account.spent:
             ledgers[i].spend(guarding.spend(p, guard, account.spent, account.epsilon()))

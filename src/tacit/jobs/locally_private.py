@@ -1,0 +1,154 @@
+"""Record-level privacy inside federated training: each party's local steps are DP-SGD's, and each party has an ε of its own.
+
+Whatever the algorithm, a local step asks its task for a gradient; here the gradient it gets is a clipped and noisy one, on rows that the party drew by coins
+of its own. So what leaves the party, and every model made of it, is private for each of its rows, against the server too; nothing is assumed of the other
+parties. A party is accounted as if it took part in every round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..accounting import Account, discrete
+from ..accounting.training import Training, training
+from ..algorithms.plan import Plans, count_steps
+from ..algorithms.types import Batch, Walk
+from ..errors import BadParameter
+from ..parameters import bad, check
+from ..parties.ledger import Ledger
+from ..parties.secret import Secret, SeededSecret
+from ..private import noise
+from ..private.dpsgd import DPSGD
+from ..private.ghost import Ghost
+from ..private.session import spend
+from ..task import Task
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+SERVER = "the server and whoever sees this party's updates or any model; not this party's counts on its held-out rows"
+
+
+class Terms(NamedTuple):
+    """What parties of one size do in a round."""
+
+    width: int  # rows expected in a step
+    steps: int
+    release: Training | None
+
+
+def terms(p: Plan, size: int, epochs: int) -> Terms:
+    """The noise of a party with so many rows."""
+    s: DPSGD = p.private
+    width = size if p.batch_size is None else min(p.batch_size, size)
+    steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
+    if not s.private:
+        return Terms(width, steps, None)
+    per_epoch = -(-size // width)
+    return Terms(width, steps, training(multiplier=s.noise_multiplier, epsilon=s.epsilon, delta=s.delta, sampling="poisson", rate=width / size,
+                                        per_epoch=per_epoch, steps=steps * p.rounds, accountant=s.accountant))
+
+
+def checked(given: Any, runtime: str, parties: dict[str, Any]) -> DPSGD | None:
+    """What `train` may be told as `private`."""
+    if given is None:
+        return None
+    if not isinstance(given, DPSGD) or given.tree or given.sampling != "poisson":
+        raise bad("train", "private", given, "private.DPSGD(…) with sampling='poisson', or None", "Other samplings are for one holder: tacit.train_private.")
+    if given.micro_batch is not None:
+        raise bad("train", "private.micro_batch", given.micro_batch, "None: local batches are small already")
+    if runtime not in ("cohort", "inprocess"):
+        raise BadParameter(f"train: private is given and runtime is {runtime!r}. Use 'cohort' or 'inprocess'.")
+    for name, value in parties.items():
+        if value is not None:
+            raise BadParameter(f"train: private does not go with {name}: how often a party's rows are looked at would not be known beforehand. Leave "
+                               f"one of them out.")
+    return check(given)
+
+
+class PrivateTask(Task):
+    """A task whose gradients are DP-SGD's. `redraw` comes before a client's local work and draws its rows; no more visits follow than were accounted."""
+
+    settings: DPSGD
+    plan: Plan
+
+    @classmethod
+    def of(cls, task: Task, p: Plan) -> PrivateTask:
+        made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
+        made.settings, made.plan = p.private, p
+        made.draws = True  # clients go one after the other: whose turn it is, is kept here
+        made.now = terms(p, int(p.fed.train.sizes.min()), p.local_epochs[0])
+        made.left = math.inf  # until the first client's turn: the guard looks at the shape of what is sent, on rows of zeros
+        made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
+        made.known: dict[tuple[int, int], Terms] = {}
+        return made
+
+    now: Terms
+    left: float
+    source: Any
+
+    def on(self, x: Tensor, y: Tensor) -> PrivateTask:
+        return PrivateTask.of(Task(self.module, x, y, self.loss_name, self.precision), self.plan)
+
+    def redraw(self, plans: Plans, size: int, epochs: int) -> Plans:
+        """One client's plan with rows of its own drawing: each row in each step by a coin."""
+        if (size, epochs) not in self.known:
+            self.known[size, epochs] = terms(self.plan, size, epochs)
+        self.now = self.known[size, epochs]
+        self.left = self.now.steps
+        drawn = [np.flatnonzero(discrete.uniform(size, size, self.source) < self.now.width) for _ in range(self.now.steps)]
+        widest = max(1, *(len(d) for d in drawn))
+        index, live = np.zeros((1, self.now.steps, widest), np.int64), np.zeros((1, self.now.steps, widest), np.float32)
+        for t, rows in enumerate(drawn):
+            index[0, t, :len(rows)], live[0, t, :len(rows)] = rows, 1
+        return plans._replace(index=torch.from_numpy(index), live=torch.from_numpy(live), key=plans.key[:, :self.now.steps])
+
+    def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
+        self.left -= 1
+        if self.left < 0:
+            raise BadParameter(f"train: {type(self.plan.algorithm).__name__} looks at more gradients than local steps, which is more than was accounted for. "
+                               "Use FedAvg, FedProx or another that looks at one a step.")
+        mine = self._of_this_thread()
+        if not hasattr(self._local, "ghost"):
+            s = self.settings
+            self._local.ghost = Ghost(mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method)
+            self._local.ghost.mean = False
+        ghost = self._local.ghost
+        mine.load(walk.w, walk.buffers.get("buffers"))
+        live = int(batch.live.sum())
+        if live:
+            batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
+            with torch.enable_grad(), self._forward(batch):
+                losses = self._loss(mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index])
+                losses.sum().backward()  # type: ignore[no-untyped-call]
+        sums = ghost.take()
+        release = self.now.release
+        if release is not None:
+            sigma = noise.deviation(release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums))
+            sums = noise.noisy(sums, sigma, self.source)
+        got = dict(zip(map(id, ghost.parameters), sums))
+        g = torch.cat([got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values])
+        return g / self.now.width, walk
+
+    def for_stacking(self) -> Task:
+        raise BadParameter("train: with private, clients run one by one. Leave engine at 'auto', or use 'each'.")
+
+
+def spent(p: Plan, rounds: int) -> Ledger:
+    """A line for each party."""
+    ledger, s = Ledger(), p.private
+    if not s.private:
+        ledger.stamp(f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; nothing is guaranteed.")
+        return ledger
+    for name, size, epochs in zip(p.fed.parties, p.fed.train.sizes.tolist(), p.local_epochs):
+        t = terms(p, size, epochs)
+        assert t.release is not None
+        line = spend(s, Account(t.release, s.delta, spent=t.steps * rounds), t.width, size, f"row of {name}", SERVER)
+        ledger.spend(replace(line, note="Accounted as if this party took part in every round."))
+    return ledger

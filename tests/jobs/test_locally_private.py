@@ -1,0 +1,91 @@
+"""Record-level privacy at every party of a federation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tacit
+from tacit import algorithms, config
+from tacit.accounting import epsilon
+from tacit.errors import BadJob, BadParameter
+from tacit.private import DPFTRL, DPSGD
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def fed():
+    return tacit.data.digits().split(3, skew=tacit.data.Quantity(0.5), seed=0)
+
+
+def trained(fed, private=None, **more):
+    told = {"model": "mlp", "algorithm": algorithms.FedAvg(lr=0.3), "rounds": 3, "local_epochs": 2, "batch_size": 60, **more}
+    return tacit.train(fed, private=private, **told)
+
+
+@pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
+def test_every_party_has_an_epsilon_of_its_own(fed, runtime):
+    """Two passes of ⌈n/60⌉ steps in each of three rounds, at the rate 60/n: what dp-accounting says of just that, for each party."""
+    run = trained(fed, DPSGD(noise_multiplier=1.5, delta=1e-4), runtime=runtime)
+    assert len(run.ledger.spent) == 3
+    for line, name, n in zip(run.ledger.spent, fed.parties, fed.train.sizes.tolist()):
+        assert line.unit == f"row of {name}, present or not"
+        want = epsilon(noise_multiplier=1.5, sampling_rate=60 / n, steps=3 * 2 * -(-n // 60), delta=1e-4)
+        assert line.epsilon == pytest.approx(want, rel=5e-3)
+        assert line.adversary.startswith("the server")
+
+
+def test_a_target_is_met_by_each_party_whatever_its_size(fed):
+    run = trained(fed, DPSGD(epsilon=6.0, delta=1e-4))
+    assert [5.9 < line.epsilon <= 6.0 for line in run.ledger.spent] == [True] * 3
+    assert len({line.mechanism for line in run.ledger.spent}) > 1, "smaller parties add more noise"
+
+
+@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(lr=0.3), algorithms.FedProx(lr=0.3, mu=0.1), algorithms.FedSGD(lr=0.3), algorithms.FedNova(lr=0.3)],
+                         ids=lambda a: type(a).__name__)
+def test_without_noise_and_clipping_it_is_the_algorithm_itself(fed, algorithm):
+    """All rows in every step, so that nothing is drawn: the same model as without `private`."""
+    plain = trained(fed, algorithm=algorithm, batch_size=None)
+    same = trained(fed, DPSGD(noise_multiplier=0, clip=None), algorithm=algorithm, batch_size=None)
+    for a, b in zip(plain.model.parameters(), same.model.parameters()):
+        assert torch.allclose(a, b, atol=1e-5)
+    assert same.ledger.stamps == ["NOT PRIVATE: gradients were not clipped; nothing is guaranteed."]
+
+
+def test_clipping_and_noise_change_the_model(fed):
+    plain, private = trained(fed), trained(fed, DPSGD(noise_multiplier=0.5, delta=1e-4))
+    assert not all(torch.allclose(a, b) for a, b in zip(plain.model.parameters(), private.model.parameters()))
+    again = trained(fed, DPSGD(noise_multiplier=0.5, delta=1e-4))
+    assert not all(torch.equal(a, b) for a, b in zip(again.model.parameters(), private.model.parameters())), "noise from the operating system"
+
+
+def test_a_job_file_has_it(tmp_path):
+    (tmp_path / "job.toml").write_text('[data]\nname = "digits"\nparties = 3\n[private]\nepsilon = 8.0\nclip = 0.5\n[train]\nrounds = 2\n')
+    job = config.load(tmp_path / "job.toml")
+    assert job.train()["private"] == DPSGD(epsilon=8.0, clip=0.5)
+    again = config.from_tables(job.resolved())
+    assert again.private == job.private
+    with pytest.raises(BadJob, match=r"\[private\] is for `tacit run`"):
+        job.compare()
+    (tmp_path / "job.toml").write_text('[data]\nname = "digits"\nparties = 3\n[private]\nepsilom = 8.0\n')
+    with pytest.raises(BadJob, match="DPSGD has no parameter 'epsilom'"):
+        config.load(tmp_path / "job.toml")
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ({"private": DPFTRL(epsilon=1.0)}, "private is DPFTRL.*it must be private.DPSGD"),
+    ({"private": DPSGD(epsilon=1.0, sampling="shuffle")}, "with sampling='poisson'"),
+    ({"private": 3.0}, "private is 3.0"),
+    ({"private": DPSGD(epsilon=1.0), "landscape": True}, "private does not go with landscape"),
+    ({"private": DPSGD(epsilon=1.0), "pace": tacit.pace.FedBuff()}, "private does not go with pace"),
+    ({"private": DPSGD(epsilon=1.0), "resume": True, "out": "nowhere"}, "resume is True; it must be False with private")])
+def test_what_does_not_go_together(fed, more, words):
+    with pytest.raises(BadParameter, match=words):
+        trained(fed, **more)
+
+
+def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed):
+    """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody accounted for."""
+    with pytest.raises(BadParameter, match="Scaffold looks at more gradients than local steps"):
+        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithms.Scaffold(lr=0.3, option="i"))
