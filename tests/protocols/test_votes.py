@@ -85,6 +85,24 @@ def test_the_server_is_sent_no_vote_but_under_a_mask():
     assert len({bytes(f) for f in seen[0] + seen[1]}) == 10, "ten masks, drawn anew for each teacher and each run"
 
 
+def test_a_teacher_that_stays_away_is_done_without_down_to_the_threshold():
+    said = choices(3)
+
+    async def away(me):
+        return None
+
+    async def boss(me):
+        return [(counts, who) for _, counts, who in await votes.asker(me, NAMES, ROWS, TERMS, 3, [lambda counts: counts.max(1).values >= 0], within=5.0)]
+
+    made = {**programs(said), "server": boss, "t4": away}
+    (first, who), (second, again) = InProcess().run_sync(made)["server"]
+    assert who == again == ("t0", "t1", "t2", "t3")
+    assert torch.equal(first, votes.ideal(said[:4], 3))
+    assert torch.equal(second, first)
+    with pytest.raises(PartyFailed, match="secure aggregation was aborted, and no update was opened"):
+        InProcess().run_sync({**made, "t1": away, "t2": away})
+
+
 def test_a_teacher_refuses_to_count_what_was_not_asked():
     async def boss(me):
         await me.send(NAMES, votes.Questions(ROWS))
