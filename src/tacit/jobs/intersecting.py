@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..crypto import group
 from ..data.identifiers import Identified, identify, normal
 from ..errors import BadData, BadParameter
 from ..parameters import bad
@@ -45,6 +46,7 @@ def psi(receiver: Iterable[Any], sender: Iterable[Any], *, method: str = "auto",
         return _agrawal(receiver, sender, reveal, names, runtime, teaching)
     protocol.allow(method, reveal, limit)
     _different(names)
+    group.ready()
     mine, yours = _held(receiver), _held(sender)
     sets = {name: identify(ids, f"the ids of {name!r}") for name, ids in zip(names, (mine, yours))}
     theirs = sets[names[1]]
@@ -76,6 +78,7 @@ def align(ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str 
         return psi(ids[names[0]], ids[names[1]], method=method, reveal="both" if reveal == "all" else "receiver", names=(names[0], names[1]), runtime=runtime)
     if method not in ("auto", "dh"):
         raise bad("align", "method", method, "'auto' or 'dh' for more than two parties")
+    group.ready()
     given = {name: _held(column) for name, column in ids.items()}
     sets = {name: identify(column, f"the ids of {name!r}") for name, column in given.items()}
     first, others, ledger = names[0], list(names[1:]), Ledger()

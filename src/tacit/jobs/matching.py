@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..crypto import group
 from ..data.identifiers import Identified, identify
 from ..errors import BadData, BadKit, MissingFiles
 from ..files import write_whole
@@ -83,6 +84,7 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
     if many and reveal not in ("both", "receiver"):
         raise bad("tacit psi", "reveal", reveal, "'both' or 'receiver' with more than two parties")
     protocol.allow(method, reveal, limit)
+    group.ready()
     held = read_ids(file, id)
     if (reveal == "sum" and kit.name != first) != (values is not None):
         raise bad("tacit psi", "values", values, "a column of whole numbers at the sender with reveal='sum', and not given otherwise")
