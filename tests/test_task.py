@@ -131,12 +131,13 @@ def test_the_written_out_gradient_is_used_where_it_may_be() -> None:
     assert not task(frozen).dense
 
 
+@pytest.mark.parametrize("filters", [4, 20])  # few go as band matrices, many as patches
 @pytest.mark.parametrize("options", [{}, {"padding": 1}, {"stride": 2}, {"stride": (1, 2), "padding": (2, 0), "bias": False}, {"dilation": 2, "padding": 2},
                                      {"groups": 2}, {"padding": "same"}], ids=str)
-def test_convolutions_as_products_of_patches_are_torchs_own(options: dict[str, Any]) -> None:
+def test_convolutions_as_products_of_patches_are_torchs_own(options: dict[str, Any], filters: int) -> None:
     """As a stack on a GPU runs them: values and gradients, alone and under vmap."""
     torch.manual_seed(0)
-    convolution, x = nn.Conv2d(2, 4, 3, **options), torch.randn(3, 2, 7, 6)
+    convolution, x = nn.Conv2d(2, filters, 3, **options), torch.randn(3, 2, 7, 6)
 
     def total(weight: Tensor, x: Tensor, patches: bool) -> Tensor:
         with LocalStep(KEY, torch.ones(3), patches=patches):
@@ -322,3 +323,12 @@ def test_ordinary_models_do_not_mind_padding() -> None:
     x, y = torch.randn(9, 12), torch.randint(0, 3, (9,))
     for module in (nn.Linear(12, 3), nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))):
         assert not Task(module, x, y).mixes
+
+
+def test_a_stack_counts_what_each_model_gets_right() -> None:
+    """Three models on the same rows, in pieces of two models and four rows: as each alone."""
+    t = task(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
+    w = torch.stack([t.initial()["w"] * k for k in (1.0, -1.0, 0.3)])
+    want = [int((t.predict(v, t.x).argmax(-1) == t.y).sum()) for v in w]
+    assert t.right_stack(w, t.x, t.y, rows=4, room=4 * t.bytes_kept() * 8 * 2).tolist() == want
+    assert len(set(want)) > 1

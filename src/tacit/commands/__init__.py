@@ -7,7 +7,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-MODULES: tuple[str, ...] = ("plan", "pate", "anonymize", "synth", "psi", "provision", "hub", "party")  # in the order `tacit --help` lists them
+# in the order `tacit --help` lists them
+MODULES: tuple[str, ...] = ("plan", "private", "pate", "anonymize", "synth", "psi", "split", "predict", "provision", "hub", "party", "study")
 
 
 def add_all(verb: Callable[..., Any]) -> None:

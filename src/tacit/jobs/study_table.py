@@ -1,0 +1,206 @@
+"""What a study found, as tables: each cell's figure over its seeds, ours beside the published one, and two studies beside each other."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadRun
+from ..files import write_whole
+from ..numbers import finite
+from .study_file import FIGURES, Study, Table
+
+TIDY = ("study", "table", "row", "column", "seed", "choice", *FIGURES, "mean", "best_round", "published", "replicated", "parties", "smallest", "largest",
+        "samples", "diverged")
+
+
+def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:
+    """The four figures of one run. A round picked by the held-out rows asks nothing of the test set; the best round is picked on it."""
+    known = [(r, t, h) for r, t, h in zip(line["rounds"], line["test"], line["held"]) if finite(t)]
+    if not known:
+        return {k: None for k in (*FIGURES, "mean", "best_round")}
+    best = max(known, key=lambda v: v[1])
+    by_held = [v for v in known if finite(v[2])]
+    reached = [r for r, t, _ in known if target is not None and t >= target]
+    return {"mean": math.fsum(t for _, t, _ in known) / len(known), "best": best[1], "last": known[-1][1],
+            "picked": max(by_held, key=lambda v: v[2])[1] if by_held else None, "rounds": reached[0] if reached else None, "best_round": best[0]}
+
+
+def tidy(study: Study, lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row a run."""
+    tables = {t.name: t for t in study.tables}
+    rows = {}
+    for line in lines:
+        if line.get("kind") != "cell" or line["table"] not in tables:
+            continue
+        t = tables[line["table"]]
+        rows[line["id"]] = {"study": study.name, **{k: line[k] for k in ("table", "row", "column", "seed", "choice")}, **figures(line, t.target),
+                            "published": t.published.get(line["row"], {}).get(line["column"]),
+                            "replicated": t.replicated.get(line["row"], {}).get(line["column"]), "parties": line["parties"],
+                            "smallest": line["sizes"][0], "largest": line["sizes"][1], "samples": line["samples"], "diverged": line["diverged"]}
+    order = {c.id: i for i, c in enumerate(study.cells)}
+    return [rows[i] for i in sorted(rows, key=lambda i: order.get(i, len(order)))]
+
+
+def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Everything a reader is shown, as plain values."""
+    rows = tidy(study, lines)
+    stacks = [line for line in lines if line.get("kind") == "stack"]
+    loop = next((line for line in lines if line.get("kind") == "loop"), None)
+    samples = sum(r["samples"] for r in rows)
+    seconds = sum(s["seconds"] for s in stacks)
+    found = {"study": study.name, "title": study.title, "source": study.source, "about": study.about, "quick": study.quick, "notes": list(study.notes),
+             "runs": len(study.cells), "done": len(rows), "samples": samples, "seconds": seconds, "stacks": len(stacks),
+             "devices": sorted({f"{s['device']}, {s['precision']}" for s in stacks}),
+             "one_by_one": None if loop is None else {"samples_per_second": loop["samples"] / loop["seconds"], "measured_seconds": loop["seconds"],
+                                                      "extrapolated_seconds": samples * loop["seconds"] / loop["samples"], "device": loop["device"]},
+             "tables": [_table(t, [r for r in rows if r["table"] == t.name]) for t in study.tables]}
+    return found
+
+
+def _table(t: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    cells = []
+    for row in t.rows:
+        for column in t.columns:
+            here = [r for r in rows if (r["row"], r["column"]) == (row, column)]
+            if here or column in t.published.get(row, {}):
+                cells.append({"row": row, "column": column, **_cell(t, here), "published": t.published.get(row, {}).get(column),
+                              "replicated": t.replicated.get(row, {}).get(column)})
+    made = {"name": t.name, "about": t.about, "figure": t.figure, "target": t.target, "rows": list(t.rows), "columns": list(t.columns), "cells": cells}
+    return made | ({"claim": _claim(t, cells)} if t.claim else {})
+
+
+def _cell(t: Table, here: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and spread (the standard deviation over seeds) of each figure, of the tuned value that does best by the figure that is shown."""
+    choices = list(dict.fromkeys(r["choice"] for r in here))
+    if not choices:
+        return {"seeds": 0, "choice": "", "diverged": 0} | {k: {"mean": None, "spread": None} for k in (*FIGURES, "mean")}
+
+    def worth(choice: str) -> float:
+        values = [r[t.figure] for r in here if r["choice"] == choice]
+        if t.figure == "rounds":  # fewer are better, and the target must be reached
+            return -math.fsum(v if v is not None else 1e9 for v in values)
+        return math.fsum(v for v in values if v is not None) / len(values)
+
+    chosen = max(choices, key=worth)
+    mine = [r for r in here if r["choice"] == chosen]
+    return {"seeds": len(mine), "choice": chosen, "diverged": sum(r["diverged"] for r in mine)} | {k: _spread([r[k] for r in mine]) for k in (*FIGURES, "mean")}
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
+    known = [v for v in values if v is not None]
+    if len(known) < len(values) or not known:
+        return {"mean": None, "spread": None}
+    mean = math.fsum(known) / len(known)
+    return {"mean": mean, "spread": math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)) if len(known) > 1 else None}
+
+
+def _claim(t: Table, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Whether the figures go down the rows as is known of them, in the first column."""
+    assert t.claim is not None
+    measure, within = t.claim.get("measure", "last"), float(t.claim.get("within", 0.02))
+    values = [c[measure]["mean"] for c in cells if c["column"] == t.columns[0]]
+    if len(values) < 2 or any(v is None for v in values):
+        return {**t.claim, "holds": None, "text": f"{t.claim.get('says', '')} Not known yet: not every run is done."}
+    low, high, change = min(values), max(values), values[-1] - values[0]
+    expect = t.claim["expect"]
+    holds = high - low <= within if expect == "same" else change >= within if expect == "rises" else change <= -within
+    what = f"from {values[0]:.3f} to {values[-1]:.3f} down the rows, {high - low:.3f} between the lowest and the highest"
+    return {**t.claim, "holds": holds, "text": f"{t.claim.get('says', '')} Ours {'agrees' if holds else 'does NOT agree'}: {what}."}
+
+
+# --- as text and files ----------------------------------------------------------------------------------------------------------------
+
+def shown(figure: str, value: Any, spread: Any = None) -> str:
+    if value is None:
+        return "–"
+    if figure == "rounds":
+        return f"{value:.0f}"
+    return f"{value:.3f}".removeprefix("0") + (f" ± {spread:.3f}".replace("± 0", "± ") if spread is not None else "")
+
+
+def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of one table: ours, then (published), then [replicated]."""
+    by = {(c["row"], c["column"]): c for c in found["cells"]}
+    rows = []
+    for row in found["rows"]:
+        cells = []
+        for column in found["columns"]:
+            c = by.get((row, column))
+            if c is None:
+                cells.append("")
+                continue
+            words = shown(found["figure"], c[found["figure"]]["mean"], c[found["figure"]]["spread"])
+            if found["figure"] == "rounds" and words == "–" and c["seeds"]:
+                words = f"not reached, best {shown('best', c['best']['mean'])}"
+            words += f" ({shown(found['figure'], c['published'])})" if c["published"] is not None else ""
+            words += f" [{shown(found['figure'], c['replicated'])}]" if c["replicated"] is not None else ""
+            cells.append(words)
+        rows.append([row, *cells])
+    return [found["name"], *found["columns"]], rows
+
+
+def write_files(directory: Path, study: Study, lines: Sequence[Mapping[str, Any]]) -> list[Path]:
+    """results.csv, curves.csv, and results.parquet where pyarrow is there."""
+    rows = tidy(study, lines)
+    write_whole(directory / "results.csv", _csv(TIDY, rows))
+    curves = [{"table": line["table"], "row": line["row"], "column": line["column"], "seed": line["seed"], "choice": line["choice"], "round": r,
+               "test": t, "held": h} for line in lines if line.get("kind") == "cell" for r, t, h in zip(line["rounds"], line["test"], line["held"])]
+    write_whole(directory / "curves.csv", _csv(("table", "row", "column", "seed", "choice", "round", "test", "held"), curves))
+    write_whole(directory / "summary.json", json.dumps(summary(study, lines), indent=1))
+    made = [directory / "results.csv", directory / "curves.csv", directory / "summary.json"]
+    try:
+        import pandas
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return made
+    buffer = io.BytesIO()
+    pandas.DataFrame(rows, columns=list(TIDY)).to_parquet(buffer)
+    write_whole(directory / "results.parquet", buffer.getvalue())
+    return [*made, directory / "results.parquet"]
+
+
+def _csv(head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, head, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read(directory: str | Path) -> dict[str, Any]:
+    """The summary of a study's directory."""
+    path = Path(directory) / "summary.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        raise BadRun(f"{directory} holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote.") from None
+    except ValueError as error:
+        raise BadRun(f"{path} cannot be read: {error}. Run the study again with --out {directory}; what is done is not computed again.") from None
+
+
+def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """Cell by cell: b less a, and whether that is more than two standard errors of both, where there are several seeds."""
+    cells = []
+    right = {(t["name"], c["row"], c["column"]): (t, c) for t in b["tables"] for c in t["cells"]}
+    for t in a["tables"]:
+        for c in t["cells"]:
+            name = (t["name"], c["row"], c["column"])
+            if name not in right:
+                continue
+            other = right[name][1]
+            figure = t["figure"]
+            x, y = c[figure], other[figure]
+            change = None if x["mean"] is None or y["mean"] is None else y["mean"] - x["mean"]
+            errors = [v["spread"] ** 2 / n["seeds"] for v, n in ((x, c), (y, other)) if v["spread"] is not None]
+            clear = None if change is None or len(errors) < 2 else abs(change) > 2 * math.sqrt(sum(errors))
+            cells.append({"table": name[0], "row": name[1], "column": name[2], "figure": figure, "a": x["mean"], "b": y["mean"],
+                          "difference": change, "clear": clear})
+    if not cells:
+        raise BadRun(f"the two studies ({a['study']} and {b['study']}) have no cell in common, so there is nothing to compare. Give two runs of one study.")
+    return {"a": a["study"], "b": b["study"], "cells": cells}

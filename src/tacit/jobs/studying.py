@@ -1,0 +1,360 @@
+"""A study, run: its cells grouped into stacks of what can share one, each stack one tensor program; stopped at any moment, it goes on from there.
+
+    study.json     which study this is, and its digest
+    cells.jsonl    a line for every finished run (its accuracy in every round), for every stack (its seconds), for what was measured beside it
+    state/         the last state of a stack that is not finished
+    results.csv, results.parquet, curves.csv, report.html       made from the lines above, and from nothing else
+
+Torch and numpy suffice up to cells.jsonl (safetensors for going on inside a stack), so that a bare GPU machine can run it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import __version__, algorithms
+from ..data.federation import Dataset, Federation, Rows
+from ..errors import BadJob, BadRun
+from ..files import write_whole
+from ..parameters import bad
+from ..runs import finite
+from ..runtimes.cohort import Cohort, stackable
+from .comparing import _central
+from .plan import Plan, make_plan, make_task
+from .study_file import Cell, Study
+from .training import _numbers
+
+SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
+LOOK_EVERY = 10  # rounds between two looks at who has reached the target: looking makes the CPU wait for the GPU
+LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked anew, which takes a second
+
+
+class Store:
+    """The directory of a study. Lines are only ever added, each in one write, so that several processes may work on one study."""
+
+    def __init__(self, directory: str | Path, study: Study):
+        self.path = Path(directory)
+        try:
+            (self.path / "state").mkdir(parents=True, exist_ok=True)
+            note = self.path / "study.json"
+            known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
+            if known is None:
+                write_whole(note, json.dumps({"study": study.name, "quick": study.quick, "digest": study.digest, "tacit": __version__}))
+        except (OSError, ValueError) as error:
+            raise BadRun(f"{self.path} cannot hold a study: {error}. Give another directory with --out.") from error
+        if known is not None and known.get("digest") != study.digest:
+            raise BadRun(f"{self.path} holds another study ({known.get('study')}, {'quick' if known.get('quick') else 'in full'}), or the study's file was "
+                         "changed since. Give another directory with --out.")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What was written so far; a line that a kill cut short is none."""
+        out = []
+        file = self.path / "cells.jsonl"
+        for line in file.read_bytes().split(b"\n") if file.exists() else ():
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                continue
+        return out
+
+    def add(self, line: dict[str, Any]) -> None:
+        with open(self.path / "cells.jsonl", "ab", buffering=0) as file:
+            file.write(b"\n" + json.dumps(finite(line)).encode() + b"\n")  # a torn line before it ends here
+
+    def state(self, cells: Sequence[Cell]) -> Path:
+        name = hashlib.blake2b("\n".join(c.id for c in cells).encode(), digest_size=8).hexdigest()
+        return self.path / "state" / f"{name}.safetensors"
+
+
+def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None) -> Store:
+    """Run what is not done yet. `only` is a regular expression, and keeps to cells in whose name it is found."""
+    try:
+        left = [c for c in asked.cells if re.search(only, c.id)]
+    except re.error as error:
+        raise BadJob(str(bad("study", "only", only, "a regular expression", f"It is none: {error}."))) from None
+    if not left:
+        raise BadJob(f"no cell of {asked.name} has {only!r} in its name. The first is {asked.cells[0].id!r}.")
+    store = Store(out, asked)
+    done = {line["id"] for line in store.lines() if line.get("kind") == "cell"}
+    left = [c for c in left if c.id not in done]
+    say(f"{asked.name}: {len(asked.cells)} runs, {len(done)} of them done")
+    rows = _Data()
+    plans = [(c, _plan(c, rows)) for c in left]
+    targets = {t.name: t.target if t.figure == "rounds" else None for t in asked.tables}
+    for group in _stacks(plans):
+        _run([c for c, _ in group], [p for _, p in group], store, [targets[c.table] for c, _ in group], say)
+    lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
+    if not only and torch.cuda.is_available() and any(x.get("on") == "cuda" for x in lines) and not any(x.get("kind") == "loop" for x in lines):
+        store.add(_loop(_plan(asked.cells[0], rows)))
+    return store
+
+
+class _Data:
+    """Data sets and federations, each made once."""
+
+    def __init__(self) -> None:
+        self.sets: dict[str, Dataset] = {}
+        self.feds: dict[str, Federation] = {}
+
+    def of(self, cell: Cell) -> Federation:
+        fed = self._of(cell.job, cell)
+        if cell.tested_as is None:
+            return fed
+        name = json.dumps([id(fed), cell.tested_as.data], sort_keys=True)
+        if name not in self.feds:
+            self.feds[name] = dataclasses.replace(fed, test=self._of(cell.tested_as, cell).test)
+        return self.feds[name]
+
+    def _of(self, job: Any, cell: Cell) -> Federation:
+        import inspect
+
+        from .. import data
+
+        make = data.ALL.get(job.data.get("name"))
+        takes = inspect.signature(make).parameters if make is not None else job.data
+        own = json.dumps([{k: v for k, v in job.data.items() if k in takes or k in ("name", "path")}, cell.rows, cell.test_rows], sort_keys=True)
+        if own not in self.sets:
+            self.sets[own] = _part(job.dataset(), cell.rows, cell.test_rows)
+        name = own + json.dumps([job.data, [repr(s) for s in job.skews]], sort_keys=True)
+        if name not in self.feds:
+            (self.feds[name],) = job.federations(self.sets[own])
+        return self.feds[name]
+
+
+def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
+    """Only so many rows, chosen at random but always the same ones."""
+    def some(r: Rows, n: int | None, stream: int) -> Rows:
+        if n is None or n >= len(r.y):
+            return r
+        index = torch.from_numpy(np.sort(np.random.default_rng([0, stream]).permutation(len(r.y))[:n]))
+        return Rows(r.x[index], r.y[index])
+
+    if rows is None and test_rows is None:
+        return whole
+    if whole.table is not None or whole.groups:
+        raise BadJob(f"data: rows and test_rows keep a part of a data set of arrays; {whole.name} is a table with groups. Leave them out.")
+    return dataclasses.replace(whole, rows=some(whole.rows, rows, 11), test=some(whole.test, test_rows, 12))
+
+
+def _plan(cell: Cell, rows: _Data) -> Plan:
+    told = {k: v for k, v in cell.job.train().items() if k != "data_job"}
+    told.setdefault("device", "auto")
+    p = make_plan(rows.of(cell), **told, label=cell.row, skew=cell.column)
+    if not cell.baseline:
+        return p
+    kind, _, which = cell.baseline.partition(" ")
+    if kind == "central" and not which:
+        return _central(p, p.algorithm)
+    if kind == "alone" and which.isdigit() and int(which) < len(p.fed):
+        return dataclasses.replace(p, per_round=1, members=(int(which),))
+    raise BadJob(str(bad(f"row {cell.row!r}", "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'")))
+
+
+def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
+    """Runs that share a model, a length and batches, and whose algorithms differ in plain numbers only.
+
+    FedAvg is FedProx with μ = 0, to the bit; where there is FedProx to be stacked with, it runs as that.
+    """
+    def shape(p: Plan) -> Any:
+        return (repr(p.model), tuple(p.fed.rows.x.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps, p.evaluate_every, p.device, p.precision,
+                p.engine)
+
+    def leashed(a: Any) -> Any:
+        plain = type(a) is algorithms.FedAvg and a.option == "II" and a.server_lr == 1
+        return algorithms.FedProx(lr=a.lr, mu=0.0, weighted=a.weighted, solver=a.solver) if plain else a
+
+    groups: list[list[tuple[Cell, Plan]]] = []
+    for cell, p in plans:
+        for group in groups:
+            q = group[0][1]
+            if shape(p) == shape(q) and stackable(leashed(p.algorithm), leashed(q.algorithm)):
+                group.append((cell, p))
+                break
+        else:
+            groups.append([(cell, p)])
+    return [[(c, dataclasses.replace(p, algorithm=leashed(p.algorithm))) for c, p in group] if any(type(p.algorithm) is algorithms.FedProx for _, p in group)
+            else group for group in groups]
+
+
+class _Stack:
+    """Runs side by side, and what is known of them so far."""
+
+    def __init__(self, cells: list[Cell], plans: list[Plan]):
+        self.cells, self.plans = cells, plans
+        task = make_task(plans[0])
+        starts = {p.seed: task.initial() if p.seed == plans[0].seed else make_task(p).initial() for p in {q.seed: q for q in plans}.values()}
+        self.cohort = Cohort(task, [starts[p.seed] for p in plans], [p.run() for p in plans], plans[0].engine)
+        self.rounds: list[int] = []
+        self.right: list[Tensor] = []  # [2, R] for each tested round: how many of the test rows, and of the held-out rows, each run gets right
+        self.samples = np.zeros(len(plans), dtype=np.int64)
+        device = self.cohort.device
+        self.tests: dict[int, tuple[Tensor, Tensor]] = {}
+        for p in plans:
+            if id(p.fed.test.x) not in self.tests:
+                self.tests[id(p.fed.test.x)] = p.fed.test.x.to(device), p.fed.test.y.to(device)
+
+    def play(self, r: int, test: bool) -> None:
+        chosen = self.cohort.round(r)
+        for i, (p, who) in enumerate(zip(self.plans, chosen)):
+            sizes = p.fed.train.sizes.numpy()[who]
+            if p.local_steps is None:
+                self.samples[i] += int((sizes * np.array(p.local_epochs)[who]).sum()) if p.algorithm.walks else int(sizes.sum())
+            else:
+                self.samples[i] += int(len(who) * p.local_steps * (p.batch_size or 1))
+        if test:
+            self.rounds.append(r + 1)
+            self.right.append(torch.stack([self._right([self.tests[id(p.fed.test.x)] for p in self.plans]), self._right(self._held())]))
+
+    def _held(self) -> list[tuple[Tensor, Tensor]]:
+        """Each run's held-out rows, gathered once for the runs that share a federation."""
+        task, made = self.cohort.task, {}
+        for p, at in zip(self.plans, self.cohort.offset):
+            if id(p.fed) not in made:
+                index = (p.fed.held.index + at).to(self.cohort.device)
+                made[id(p.fed)] = task.x[index], task.y[index]
+        return [made[id(p.fed)] for p in self.plans]
+
+    def _right(self, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
+        cohort, out = self.cohort, torch.zeros(len(rows), dtype=torch.int64, device=self.cohort.device)
+        same: dict[int, list[int]] = {}
+        for i, (x, _) in enumerate(rows):
+            same.setdefault(id(x), []).append(i)
+        for group in same.values():
+            x, y = rows[group[0]]
+            if not len(y):
+                continue
+            at = torch.tensor(group, device=cohort.device)
+            buffers = None if cohort.buffers is None else cohort.buffers[at]
+            if cohort.engine == "stack" and cohort.device.type == "cuda":
+                out[at] = cohort.task.right_stack(cohort.w[at], x, y, buffers)
+            else:
+                out[at] = torch.stack([(cohort.task.predict(cohort.w[i], x, None if cohort.buffers is None else cohort.buffers[i]).argmax(-1) == y).sum()
+                                       for i in group])
+        return out
+
+    def curves(self) -> np.ndarray:
+        """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are none."""
+        right = torch.stack(self.right, -1).cpu().numpy().astype(float) if self.right else np.zeros((2, len(self.plans), 0))
+        rows = np.array([[len(p.fed.test.y) for p in self.plans], [len(p.fed.held.index) for p in self.plans]], dtype=float)
+        return right / np.where(rows > 0, rows, np.nan)[:, :, None]
+
+    def keep(self, which: list[int]) -> _Stack:
+        """The same, with these runs alone."""
+        made = _Stack([self.cells[i] for i in which], [self.plans[i] for i in which])
+        made.cohort.load([self.cohort.save(i) for i in which])
+        at = torch.tensor(which, device=self.cohort.device)
+        made.rounds, made.right, made.samples = list(self.rounds), [r[:, at] for r in self.right], self.samples[which]
+        return made
+
+    def save(self, path: Path, began: int) -> None:
+        from safetensors.torch import save
+
+        tensors = {f"{i}.{k}": v for i in range(len(self.plans)) for k, v in self.cohort.save(i).items()}
+        tensors |= {"right": torch.stack(self.right).cpu() if self.right else torch.zeros(0), "samples": torch.from_numpy(self.samples)}
+        write_whole(path, save(tensors, {"round": str(began), "rounds": json.dumps(self.rounds), "cells": json.dumps([c.id for c in self.cells])}))
+
+
+def _restored(path: Path, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack, int]:
+    """The stack as it was saved; runs that had left it are not in it any more."""
+    if not path.exists():
+        return _Stack(cells, plans), 0
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            note = file.metadata()
+            saved = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118  # no dict
+        ids, by = json.loads(note["cells"]), {c.id: i for i, c in enumerate(cells)}
+        stack = _Stack([cells[by[i]] for i in ids], [plans[by[i]] for i in ids])
+        stack.cohort.load([{k.partition(".")[2]: v for k, v in saved.items() if k.partition(".")[0] == str(i)} for i in range(len(ids))])
+        stack.rounds, stack.samples = json.loads(note["rounds"]), saved["samples"].numpy()
+        stack.right = list(saved["right"].to(stack.cohort.device)) if stack.rounds else []
+        return stack, int(note["round"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
+
+
+def _run(cells: list[Cell], plans: list[Plan], store: Store, targets: list[float | None], say: Callable[[str], None]) -> None:
+    path, first = store.state(cells), plans[0]
+    with _numbers(first):
+        clock, begun = time.monotonic(), time.monotonic()
+        stack, start = _restored(path, cells, plans)
+        goal = {c.id: t for c, t in zip(cells, targets)}
+        say(f"{first.label} and {len(cells) - 1} more, {first.rounds} rounds, clients {'stacked' if stack.cohort.engine == 'stack' else 'one by one'}"
+            + (f", from round {start}" if start else ""))
+        for r in range(start, first.rounds):
+            stack.play(r, r + 1 == first.rounds or (bool(first.evaluate_every) and (r + 1) % first.evaluate_every == 0))
+            if any(targets) and (r + 1) % LOOK_EVERY == 0 and r + 1 < first.rounds:
+                stack, written = _leave(stack, goal, store, cells)
+                if written and not stack.cells:
+                    break
+            if time.monotonic() - clock > SAVE_EVERY and r + 1 < first.rounds:
+                stack.save(path, r + 1)
+                _spent(store, stack, cells, time.monotonic() - begun, first)
+                clock = begun = time.monotonic()
+        if stack.cells:
+            _write(stack, range(len(stack.cells)), store)
+        _spent(store, stack, cells, time.monotonic() - begun, first)
+    path.unlink(missing_ok=True)
+
+
+def _leave(stack: _Stack, goal: dict[str, float | None], store: Store, cells: list[Cell]) -> tuple[_Stack, int]:
+    """Runs that reached their target leave, once enough have to be worth it."""
+    test = stack.curves()[0]
+    there = [i for i, c in enumerate(stack.cells) if goal[c.id] is not None and np.nanmax(test[i], initial=0.0) >= goal[c.id]]  # type: ignore[operator]
+    if len(there) < LEAVE * len(stack.cells):
+        return stack, 0
+    _write(stack, there, store)
+    rest = [i for i in range(len(stack.cells)) if i not in there]
+    if rest:
+        return stack.keep(rest), len(there)
+    stack.cells = []
+    return stack, len(there)
+
+
+def _write(stack: _Stack, which: Sequence[int], store: Store) -> None:
+    test, held = stack.curves()
+    whole = torch.isfinite(stack.cohort.w).all(dim=1).cpu()
+    for i in which:
+        c, p = stack.cells[i], stack.plans[i]
+        store.add({"kind": "cell", "id": c.id, "table": c.table, "row": c.row, "column": c.column, "seed": c.seed, "choice": c.choice, "rounds": stack.rounds,
+                   "test": [round(float(v), 6) for v in test[i]], "held": [round(float(v), 6) for v in held[i]], "samples": int(stack.samples[i]),
+                   "parties": len(p.fed), "sizes": [int(min(p.fed.sizes)), int(max(p.fed.sizes))], "diverged": not bool(whole[i]), "notes": list(p.fed.notes)})
+
+
+def _spent(store: Store, stack: _Stack, cells: list[Cell], seconds: float, p: Plan) -> None:
+    store.add({"kind": "stack", "on": p.device.partition(":")[0], "cells": len(cells), "label": p.label, "seconds": round(seconds, 2),
+               "engine": stack.cohort.engine, "device": machine(p.device),
+               "precision": "float32" if p.device == "cpu" and p.precision == "tf32" else p.precision, "clients": sum(r.per_round for r in stack.cohort.runs)})
+
+
+def _loop(p: Plan) -> dict[str, Any]:
+    """How fast one client at a time goes on this device: a piece of two rounds of at most 60 steps a client, the first to warm up."""
+    piece = dataclasses.replace(p, local_steps=60, engine="each")
+    with _numbers(p):
+        cohort = Cohort(make_task(piece), [make_task(piece).initial()], [piece.run()], "each")
+        cohort.round(0)
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        chosen = cohort.round(1)
+        torch.cuda.synchronize()
+    seconds = time.monotonic() - began
+    return {"kind": "loop", "samples": 60 * len(chosen[0]) * (p.batch_size or 1), "seconds": seconds, "device": machine(p.device)}
+
+
+def machine(device: str) -> str:
+    if device.startswith("cuda"):
+        return f"one {torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+    return f"{platform.machine()} CPU, torch {torch.__version__}"

@@ -1,0 +1,130 @@
+"""The report of a study: its tables, ours beside the published figures, the curves behind them, and the time they took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .figures import styles
+from .markup import join, tag
+from .numbers import count, finite, percent, span
+from .page import assemble, put
+from .sections import Section, figure, table
+from .svg import Axis, Figure, Series, Table, plot
+
+MOST_CURVES = 8  # in one chart; more are told by the table
+NAMES = {"best": "best accuracy over the rounds, picked on the test set", "last": "accuracy after the last round",
+         "picked": "accuracy at the round that the held-out rows pick", "rounds": "rounds to the target accuracy"}
+
+
+def render(found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    facts = [f"{count(found['done'])} of {count(found['runs'])} runs", *found["devices"], span(found["seconds"])]
+    stamps = []
+    if found["quick"]:
+        stamps.append(tag("p", tag("strong", "A quick look: a few rows and rounds. These figures say nothing about the method."), class_="stamp", role="alert"))
+    if found["done"] < found["runs"]:
+        stamps.append(tag("p", f"Not finished: {count(found['runs'] - found['done'])} runs are missing.", class_="stamp going", role="status"))
+    curves = _curves(lines)
+    shown = [_about(found), *(_table(t, i, curves) for i, t in enumerate(found["tables"])), _notes(found)]
+    return assemble(found["title"], join([tag("span", f) for f in facts if f]), stamps, shown, "Made by tacit. This file makes no network request.")
+
+
+def write(path: str | Path, found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Path:
+    return put(path, render(found, lines))
+
+
+def timing(found: Mapping[str, Any]) -> str:
+    """The seconds it took, and what the same would take one client at a time, which is extrapolated and says so."""
+    if not found["seconds"]:
+        return ""
+    words = f"{count(found['samples'])} samples in {count(found['seconds'])} s of stacks ({'; '.join(found['devices'])})."
+    slow = found["one_by_one"]
+    if slow:
+        words += (f" One client at a time on the same machine makes {count(slow['samples_per_second'])} samples a second, measured over"
+                  f" {slow['measured_seconds']:.1f} s: the whole study would take {span(slow['extrapolated_seconds'])}, extrapolated from that.")
+    return words
+
+
+def _about(found: Mapping[str, Any]) -> Section:
+    claims = [t["claim"] for t in found["tables"] if t.get("claim")]
+    body = [tag("p", found["about"]), tag("p", f"Published figures: {found['source']}.") if found["source"] else None, tag("p", timing(found))]
+    if claims:
+        body.append(table(["what is known", "ours"], [[c.get("says", ""), {True: "agrees", False: "does not agree", None: "not known yet"}[c["holds"]]]
+                                                      for c in claims], caption="The known answers, and ours"))
+    return Section("about", "What was done", join([b for b in body if b]))
+
+
+def _number(figure_: str, value: Any) -> str:
+    if not finite(value):
+        return "–"
+    return count(round(value)) if figure_ == "rounds" else percent(value)
+
+
+def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str, str], Any]) -> Section:
+    by = {(c["row"], c["column"]): c for c in found["cells"]}
+    rows, keys = [], {}
+    for i, name in enumerate(found["rows"]):
+        row: list[Any] = [name]
+        for j, column in enumerate(found["columns"], 1):
+            c = by.get((name, column))
+            if c is None:
+                row.append("")
+                continue
+            ours = c[found["figure"]]
+            if finite(ours["mean"]):
+                keys[i, j] = float(ours["mean"])
+            spread = ours["spread"] if found["figure"] != "rounds" else None
+            words = _number(found["figure"], ours["mean"]) + (f" ± {100 * spread:.1f}" if finite(spread) else "")
+            if found["figure"] == "rounds" and not finite(ours["mean"]) and c["seeds"]:
+                words = f"not reached, best {percent(c['best']['mean'])}"
+            small = [f"published {_number(found['figure'], c['published'])}"] if c["published"] is not None else []
+            small += [f"replicated {_number(found['figure'], c['replicated'])}"] if c["replicated"] is not None else []
+            small += [c["choice"]] if c["choice"] else []
+            small += [f"last {percent(c['last']['mean'])}", f"picked {percent(c['picked']['mean'])}"] if found["figure"] == "best" and c["seeds"] else []
+            row.append(join([words, tag("small", " · ".join(small)) if small else None]))
+        rows.append(row)
+    target = "" if found["target"] is None else f" of {percent(found['target'], 0)}"
+    caption = f"{NAMES[found['figure']].capitalize()}{target}, ± the standard deviation over seeds."
+    body = [tag("p", found["about"]) if found["about"] else None, table(["", *found["columns"]], rows, keys=keys, caption=caption),
+            tag("p", found["claim"]["text"], class_="headline") if found.get("claim") else None,
+            tag("div", [figure(_chart(found, column, curves)) for column in found["columns"]], class_="figures")]
+    return Section(f"table-{place}", found["name"], join([b for b in body if b]))
+
+
+def _curves(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]]:
+    made: dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    for line in lines:
+        if line.get("kind") == "cell":
+            made.setdefault((line["table"], line["row"], line["column"]), {}).setdefault(line["choice"], []).append(line)
+    return made
+
+
+def _chart(found: Mapping[str, Any], column: str, curves: Mapping[tuple[str, str, str], Any]) -> Figure | None:
+    """Test accuracy over the rounds, the mean of the seeds, a curve a row."""
+    by, colours = {(c["row"], c["column"]): c for c in found["cells"]}, styles(found["rows"])
+    series: list[Series] = []
+    for row in found["rows"]:
+        runs = curves.get((found["name"], row, column), {}).get((by.get((row, column)) or {}).get("choice", ""), [])
+        if not runs or len(runs[0]["rounds"]) < 2 or len(series) == MOST_CURVES:
+            continue
+        shortest = min(len(r["rounds"]) for r in runs)
+        step = max(1, math.ceil(shortest / 120))
+        at = [k for k in range(shortest) if k % step == 0 or k == shortest - 1]
+        series.append(Series(row, [runs[0]["rounds"][k] for k in at], [_mean([r["test"][k] for r in runs]) for k in at], colours[row]))
+    if not series:
+        return None
+    rows = [(s.name, *(percent(s.y[round(q * (len(s.y) - 1))]) for q in (0.25, 0.5, 1.0))) for s in series]
+    return plot(column if len(found["columns"]) > 1 else found["name"], series, Axis("round"), Axis("test accuracy", form=lambda v, step: percent(v, 0)),
+                caption="Accuracy on the test set, mean of the seeds.", table=Table(("", "after a quarter", "after half", "at the end"), rows))
+
+
+def _mean(values: Sequence[Any]) -> float:
+    known = [float(v) for v in values if finite(v)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def _notes(found: Mapping[str, Any]) -> Section:
+    body = tag("ul", [tag("li", n) for n in found["notes"]]) if found["notes"] else tag("p", "Nothing is noted.")
+    return Section("notes", "Where ours differs, and why", body)

@@ -1,0 +1,99 @@
+"""`tacit study` as people run it: list, new, run, go on, diff, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit import cli
+
+NAMES = ["cifar10-noniid", "convergence", "heart-disease", "mcmahan", "niid-bench"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    code = cli.main(list(argv))
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
+    code, out, err = run(capsys, *argv, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_the_studies_of_the_field_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [s["name"] for s in answer(capsys, "study", "list")["studies"]] == NAMES
+    code, out, _ = run(capsys, "study", "list")
+    assert code == 0
+    assert all(name in out for name in NAMES)
+
+
+def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    assert answer(capsys, "study", "new", "mine.toml") == {"file": "mine.toml"}
+    part = answer(capsys, "study", "mine.toml", "--only", "FedProx")
+    assert (part["done"], part["runs"]) == (8, 16)
+    code, out, err = run(capsys, "study", "mine.toml")
+    assert code == 0, err
+    assert "mine: 16 runs, 8 of them done" in err
+    assert "FedProx 0.01" in out
+    assert "(.900)" in out  # the published figure, beside ours
+    for name in ("results.csv", "curves.csv", "results.parquet", "summary.json", "report.html"):
+        assert (here / "runs" / "study-mine" / name).stat().st_size > 0, name
+    less = answer(capsys, "study", "mine.toml", "--out", "less", "--rounds", "1", "--rows", "200", "--seeds", "1")
+    assert less["done"] == 8
+    both = answer(capsys, "study", "diff", "runs/study-mine", "less")
+    assert len(both["cells"]) == 8
+    code, out, _ = run(capsys, "study", "diff", "runs/study-mine", "less")
+    assert code == 0
+    assert "difference" in out
+    page = (here / "less" / "report.html").read_text()
+    assert "My study" in page
+    assert "published 90.0%" in page
+
+
+def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    code, out, _ = run(capsys, "study", "heart-disease", "--quick", "--device", "cpu")
+    assert code == 0
+    assert "--quick: these figures come from a few rows and rounds" in out
+    assert "pooled" in out
+    assert "A quick look" in (here / "runs" / "study-heart-disease-quick" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (("nothing",), "there is no study 'nothing'. Known: cifar10-noniid, convergence, heart-disease, mcmahan, niid-bench. A study of your own is a file"),
+    (("heart-diseases",), "there is no study 'heart-diseases'. Did you mean 'heart-disease'?"),
+    (("absent.toml",), "there is no study file absent.toml. Check the path, or begin one with `tacit study new absent.toml`"),
+    (("broken.toml",), "broken.toml is not TOML: "),
+    (("new",), "study new: 0 arguments were given and 1 are needed: `tacit study new FILE.toml`"),
+    (("new", "broken.toml"), "broken.toml is there already, and is not written over. Give another name"),
+    (("new", "mine"), "mine is to be a study file, whose name ends in .toml. Write `tacit study new mine.toml`"),
+    (("diff", "a"), "study diff: 1 arguments were given and 2 are needed: `tacit study diff A B`"),
+    (("diff", "a", "b"), "a holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote"),
+    (("heart-disease", "extra"), "'extra' after 'heart-disease' means nothing. Settings are options: --out DIR, --only REGEX"),
+    (("mcmahan", "--quick", "--data-dir", "empty"), "mnist: missing train-images-idx3-ubyte.gz"),
+    (("heart-disease", "--seeds", "0"), "seeds is 0; it must be a whole number of at least 1"),
+    (("heart-disease", "--rows", "10"), "rows and test_rows keep a part of a data set of arrays; heart_disease is a table with groups"),
+])
+def test_what_is_wrong_is_said_in_one_sentence(argv: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], here: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    import tacit.data.sources as sources
+
+    def refused(*_: Any) -> None:
+        raise ConnectionError("no network in a test")
+
+    monkeypatch.setattr(sources, "download_file", refused)
+    (here / "broken.toml").write_text("title = \n")
+    code, out, err = run(capsys, "study", *argv)
+    assert code == 2
+    assert words in err
+    assert out == ""

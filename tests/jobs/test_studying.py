@@ -1,0 +1,325 @@
+"""Studies: a file becomes cells, cells become stacks, a stack comes out as its runs alone, and a kill costs nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacit
+from tacit import algorithms, data
+from tacit.errors import BadJob, BadRun
+from tacit.jobs import study_file, study_table, studying
+from tacit.jobs.study_file import load
+from tacit.jobs.studying import study
+
+ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
+SMALL = """
+title = "A small study"
+figure = "{figure}"
+{top}
+
+[data]
+name = "gaussian_blobs"
+parties = 4
+held_fraction = 0.2
+
+[model]
+name = "logistic"
+
+[train]
+rounds = {rounds}
+seeds = 2
+
+[quick.train]
+rounds = 1
+seeds = 1
+
+[[tables]]
+name = "t"
+columns = [{{ label = "IID", data = {{ skew = {{ name = "IID" }} }} }}, {{ label = "Dir", data = {{ skew = {{ name = "Dirichlet", alpha = 0.5 }} }} }}]
+
+[[tables.rows]]
+label = "FedAvg"
+algorithm = {{ name = "FedAvg", lr = 0.3 }}
+
+[[tables.rows]]
+label = "FedProx {{mu}}"
+algorithm = {{ name = "FedProx", lr = 0.3 }}
+grid = {{ "algorithm.mu" = [0.1, 1.0] }}
+
+[[tables.rows]]
+label = "SCAFFOLD"
+algorithm = {{ name = "Scaffold" }}
+tune = {{ "algorithm.lr" = [0.01, 0.3] }}
+
+[[tables.rows]]
+label = "central"
+baseline = "central"
+algorithm = {{ name = "FedAvg", lr = 0.3 }}
+columns = ["IID"]
+
+[tables.published.FedAvg]
+"IID" = 0.5
+{more}
+"""
+
+
+def small(path: Path, figure: str = "best", rounds: int = 4, top: str = "", more: str = "") -> str:
+    file = path / "small.toml"
+    file.write_text(SMALL.format(figure=figure, rounds=rounds, top=top, more=more))
+    return str(file)
+
+
+def cells(store: studying.Store) -> dict[str, Any]:
+    return {line["id"]: line for line in store.lines() if line["kind"] == "cell"}
+
+
+def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path: Path) -> None:
+    s = load(small(tmp_path))
+    assert len(s.cells) == (3 * 2 + 2 * 2 + 1) * 2  # three plain rows and two tuned values on two columns, one baseline on one, each from two seeds
+    assert s.tables[0].rows == ("FedAvg", "FedProx 0.1", "FedProx 1", "SCAFFOLD", "central")
+    assert len(load(small(tmp_path), quick=True).cells) == 4 * 2 + 1  # one seed, and the first tuned value alone
+    assert load("convergence", data_dir="elsewhere", device="cpu").digest == load("convergence").digest  # where files lie does not decide figures
+    assert load(small(tmp_path, rounds=5)).digest == load(small(tmp_path), rounds=5).digest != s.digest
+    assert load(small(tmp_path), rows=60).digest != s.digest
+
+
+def test_a_stacked_cell_is_the_run_that_train_makes(tmp_path: Path) -> None:
+    """Every cell of the stack against `tacit.train` alone: FedAvg, which runs as FedProx with μ = 0, FedProx, and SCAFFOLD."""
+    store = study(load(small(tmp_path)), tmp_path / "out")
+    got = cells(store)
+    for column, skew in (("IID", data.IID()), ("Dir", data.Dirichlet(0.5))):
+        for row, algorithm, choice in (("FedAvg", algorithms.FedAvg(lr=0.3), ""), ("FedProx 1", algorithms.FedProx(lr=0.3, mu=1.0), ""),
+                                       ("SCAFFOLD", algorithms.Scaffold(lr=0.01), " | lr 0.01")):
+            for seed in (0, 1):
+                fed = data.gaussian_blobs(seed=seed).split(4, skew=skew, seed=seed, held_fraction=0.2)
+                alone = tacit.train(fed, model="logistic", algorithm=algorithm, rounds=4, seed=seed)
+                mine = got[f"t | {row} | {column} | seed {seed}{choice}"]
+                assert mine["test"] == pytest.approx([e["accuracy"] for e in alone.history], abs=1e-6), (row, column, seed)
+                held = [np.average(e["parties"]["accuracy"], weights=fed.held.sizes) for e in alone.history]
+                assert mine["held"] == pytest.approx(held, abs=1e-6)
+                assert mine["samples"] == 4 * int(fed.train.sizes.sum())
+
+
+def test_fedavg_shares_the_stack_of_fedprox(tmp_path: Path) -> None:
+    store = study(load(small(tmp_path)), tmp_path / "out")
+    assert sorted(line["cells"] for line in store.lines() if line["kind"] == "stack") == [8, 14]  # SCAFFOLD's; FedAvg, FedProx and the central model
+
+
+def test_figures_are_best_last_picked_and_rounds_to_the_target() -> None:
+    """By hand: the best test accuracy is .8 in round 3; the held-out rows like round 2 best; .7 is reached in round 2."""
+    line = {"rounds": [1, 2, 3, 4], "test": [0.5, 0.7, 0.8, 0.6], "held": [0.1, 0.9, 0.8, 0.7]}
+    got = study_table.figures(line, 0.7)
+    assert got == {"mean": pytest.approx(0.65), "best": 0.8, "last": 0.6, "picked": 0.7, "rounds": 2, "best_round": 3}
+    assert study_table.figures(line, 0.9)["rounds"] is None
+    assert study_table.figures({**line, "held": [float("nan")] * 4}, None)["picked"] is None
+
+
+def test_the_tuned_value_that_does_best_is_shown_with_its_name(tmp_path: Path) -> None:
+    s = load(small(tmp_path))
+    store = study(s, tmp_path / "out")
+    found = study_table.summary(s, store.lines())
+    cell = next(c for c in found["tables"][0]["cells"] if (c["row"], c["column"]) == ("SCAFFOLD", "IID"))
+    each = {choice: np.mean([max(v["test"]) for v in cells(store).values() if (v["row"], v["column"], v["choice"]) == ("SCAFFOLD", "IID", choice)])
+            for choice in ("lr 0.01", "lr 0.3")}
+    assert cell["choice"] == max(each, key=lambda k: each[k])
+    assert cell["best"]["mean"] == pytest.approx(max(each.values()))
+    assert cell["seeds"] == 2
+
+
+def test_runs_that_reach_the_target_leave_and_the_rest_comes_out_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at every second round, runs leave the stack; the accuracies of those that stay are those of a stack nobody left."""
+    whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
+    first = [v["test"][1] for v in whole.values()]
+    target = float(np.quantile(first, 0.6))
+    monkeypatch.setattr(studying, "LOOK_EVERY", 2)
+    s = load(small(tmp_path, figure="rounds", rounds=12, top=f"target = {target}"))
+    got = cells(study(s, tmp_path / "left"))
+    assert got.keys() == whole.keys()
+    early = [i for i in got if len(got[i]["rounds"]) < 12]
+    assert early
+    assert len(early) < len(got)
+    for i, line in got.items():
+        assert line["test"] == whole[i]["test"][: len(line["test"])], i
+        reached = [r for r, t in zip(line["rounds"], line["test"]) if t >= target]
+        assert reached or len(line["rounds"]) == 12
+
+
+PROGRAM = """
+import sys
+from tacit.jobs import studying
+from tacit.jobs.study_file import load
+studying.SAVE_EVERY = 0.0  # after every round
+play = studying._Stack.play
+def slowly(self, r, test):
+    play(self, r, test)
+    print(r, flush=True)
+studying._Stack.play = slowly
+studying.study(load(sys.argv[1]), sys.argv[2])
+"""
+
+
+def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path) -> None:
+    """SIGKILL inside the first stack, and again inside what is left; no run is computed from its beginning twice."""
+    file = small(tmp_path, rounds=30)
+    whole = cells(study(load(file), tmp_path / "whole"))
+    for after in (5, 12):
+        with subprocess.Popen([sys.executable, "-c", PROGRAM, file, str(tmp_path / "cut")], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            seen = [int(child.stdout.readline()) for _ in range(after)]
+            os.kill(child.pid, signal.SIGKILL)
+        assert child.returncode == -signal.SIGKILL
+    assert seen[0] > 0  # the second process went on, and did not begin again
+    assert list((tmp_path / "cut" / "state").glob("*.safetensors"))
+    with (tmp_path / "cut" / "cells.jsonl").open("ab") as torn:
+        torn.write(b'{"kind": "cell", "id": "t | Fed')  # the kill tore the line that was being written
+    store = study(load(file), tmp_path / "cut")
+    got = cells(store)
+    assert {i: (v["test"], v["held"], v["samples"]) for i, v in got.items()} == {i: (v["test"], v["held"], v["samples"]) for i, v in whole.items()}
+    assert not list((tmp_path / "cut" / "state").glob("*.safetensors"))
+    before = (tmp_path / "cut" / "cells.jsonl").read_bytes()
+    study(load(file), tmp_path / "cut")
+    assert (tmp_path / "cut" / "cells.jsonl").read_bytes() == before  # all is done: nothing is computed again
+
+
+def test_a_part_of_a_study_is_run_and_the_rest_later(tmp_path: Path) -> None:
+    s = load(small(tmp_path))
+    assert len(cells(study(s, tmp_path / "out", only="SCAFFOLD.*IID"))) == 4
+    assert len(cells(study(s, tmp_path / "out"))) == len(s.cells)
+    with pytest.raises(BadJob, match=r"no cell of small has 'MOON' in its name\. The first is 't \| FedAvg \| IID \| seed 0'"):
+        study(s, tmp_path / "out", only="MOON")
+    with pytest.raises(BadJob, match=r"study: only is '\('; it must be a regular expression\. It is none: "):
+        study(s, tmp_path / "out", only="(")
+
+
+def test_results_are_tidy_and_stand_beside_the_published_figures(tmp_path: Path) -> None:
+    import pandas
+
+    s = load(small(tmp_path))
+    store = study(s, tmp_path / "out")
+    study_table.write_files(store.path, s, store.lines())
+    with (tmp_path / "out" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(s.cells)
+    assert [r["published"] for r in rows if (r["row"], r["column"]) == ("FedAvg", "IID")] == ["0.5", "0.5"]
+    frame = pandas.read_parquet(tmp_path / "out" / "results.parquet")
+    assert frame["best"].tolist() == [float(r["best"]) for r in rows]
+    curves = pandas.read_csv(tmp_path / "out" / "curves.csv")
+    assert len(curves) == 4 * len(s.cells)
+    head, table = study_table.text_table(study_table.summary(s, store.lines())["tables"][0])
+    assert head == ["t", "IID", "Dir"]
+    assert table[0][1].endswith("(.500)")
+    assert table[4][2] == ""  # the central model has no second column
+
+
+@pytest.mark.parametrize(("expect", "values", "holds"), [("same", (0.50, 0.51, 0.50), True), ("same", (0.5, 0.6, 0.5), False), ("rises", (0.5, 0.4, 0.6), True),
+                                                         ("rises", (0.6, 0.5), False), ("falls", (0.6, 0.5), True), ("falls", (0.5, 0.5), False)])
+def test_a_claim_is_held_to_the_figures(expect: str, values: tuple[float, ...], holds: bool) -> None:
+    rows = tuple(str(i) for i in range(len(values)))
+    table = study_file.Table("t", "last", None, rows, ("c",), claim={"expect": expect, "within": 0.02, "says": "It is known."})
+    found = [{"row": r, "column": "c", "last": {"mean": v, "spread": None}} for r, v in zip(rows, values)]
+    claim = study_table._claim(table, found)
+    assert claim["holds"] is holds
+    assert claim["text"].startswith(f"It is known. Ours {'agrees' if holds else 'does NOT agree'}: from")
+
+
+def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:
+    for name, rounds in (("a", 1), ("b", 12)):
+        s = load(small(tmp_path, figure="last", rounds=rounds))
+        study_table.write_files(tmp_path / name, s, study(s, tmp_path / name).lines())
+    a, b = (study_table.read(tmp_path / n) for n in "ab")
+    found = study_table.diff(a, b)
+    assert len(found["cells"]) == 9
+    for cell in found["cells"]:
+        assert cell["difference"] == pytest.approx(cell["b"] - cell["a"])
+    assert any(cell["difference"] > 0 for cell in found["cells"])
+    assert all(cell["difference"] == 0 and cell["clear"] is False for cell in study_table.diff(a, a)["cells"])
+    other = {**b, "study": "other", "tables": [{**t, "name": "elsewhere"} for t in b["tables"]]}
+    with pytest.raises(BadRun, match="the two studies \\(small and other\\) have no cell in common"):
+        study_table.diff(a, other)
+    with pytest.raises(BadRun, match=r"holds no study: there is no summary\.json in it"):
+        study_table.read(tmp_path)
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (("title =", "titel ="), r"'titel' is not known in a study\. Did you mean 'title'\?"),
+    (('figure = "best"', 'figure = "mode"'), "figure is 'mode'; it must be one of 'best', 'last', 'picked', 'rounds'"),
+    (('figure = "best"', 'figure = "rounds"'), "target is None; it must be an accuracy above 0 and at most 1, since figure is 'rounds'"),
+    (("seeds = 2", "seeds = 0"), "seeds is 0; it must be a whole number of at least 1"),
+    (('name = "gaussian_blobs"', 'name = "blobs"'), "'blobs' is not a data set"),
+    (('name = "Scaffold"', 'name = "Scafold"'), "Did you mean 'Scaffold'"),
+    (('columns = ["IID"]', 'columns = ["IDD"]'), r"row 'central': there is no column 'IDD'\. Did you mean 'IID'\?"),
+    (("[tables.published.FedAvg]", "[tables.published.FedAgv]"), r"published: there is no row 'FedAgv'\. Did you mean 'FedAvg'\?"),
+    (('label = "SCAFFOLD"', 'label = "FedAvg"'), "two rows have one label"),
+    (("FedProx {mu}", "FedProx {nu}"), "its label names 'nu', which is not in its grid. Known: mu"),
+    (("[0.1, 1.0]", "0.1"), "grid is {'algorithm.mu': 0.1}; it must be a table of lists"),
+    (("rounds = 4", "rounds = "), "small.toml is not TOML"),
+    (("[[tables]]", "[[tabels]]"), "'tabels' is not known in a study"),
+])
+def test_a_broken_study_file_says_what_is_wrong(change: tuple[str, str], words: str, tmp_path: Path) -> None:
+    file = Path(small(tmp_path))
+    assert change[0] in file.read_text()
+    file.write_text(file.read_text().replace(*change))
+    with pytest.raises(BadJob, match=words):
+        load(str(file))
+
+
+def test_a_baseline_nobody_knows_is_refused(tmp_path: Path) -> None:
+    file = Path(small(tmp_path))
+    file.write_text(file.read_text().replace('baseline = "central"', 'baseline = "alone 9"'))
+    with pytest.raises(BadJob, match="row 'central': baseline is 'alone 9'; it must be 'central', or 'alone 0' to 'alone 3'"):
+        study(load(str(file)), tmp_path / "out")
+
+
+def test_a_directory_that_holds_another_study_is_refused(tmp_path: Path) -> None:
+    study(load(small(tmp_path), quick=True), tmp_path / "out")
+    with pytest.raises(BadRun, match=r"holds another study \(small, quick\), or the study's file was changed since\. Give another directory"):
+        study(load(small(tmp_path)), tmp_path / "out")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadRun, match="cannot hold a study"):
+        study(load(small(tmp_path)), tmp_path / "file")
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    s = load(small(tmp_path))
+    store = studying.Store(tmp_path / "out", s)
+    group = [c for c in s.cells if c.row == "SCAFFOLD"]
+    store.state(group).write_bytes(b"no tensors")
+    with pytest.raises(BadRun, match=r"cannot be read: .* Delete it, and the stack it belongs to starts anew"):
+        study(s, tmp_path / "out", only="SCAFFOLD")
+
+
+@pytest.mark.parametrize("name", study_file.names())
+def test_every_shipped_study_is_well_formed(name: str) -> None:
+    s = load(name)
+    assert len({c.id for c in s.cells}) == len(s.cells)
+    assert s.notes, "differences are explained"
+    assert s.source
+    assert any(t.published or t.claim for t in s.tables)
+
+
+@pytest.mark.parametrize("name", ["cifar10-noniid", "convergence", "heart-disease", "mcmahan", "niid-bench"])
+def test_every_study_runs_quickly(name: str, tmp_path: Path) -> None:
+    """Every algorithm, skew and baseline of the study, on a few rows; where a stack takes long on a core, on fewer cells of it."""
+    only = {"mcmahan": "2NN|CNN.*(FedSGD|E 1, B 10).*IID", "niid-bench": "MNIST|100 parties.*#C = 2", "cifar10-noniid": "Dirichlet . seed|Noise"}.get(name, "")
+    s = load(name, quick=True, data_dir=str(ROOT), device="cpu")
+    began = time.process_time()
+    store = study(s, tmp_path / "out", only=only)
+    got = cells(store)
+    assert got
+    assert all(not v["diverged"] and v["samples"] > 0 for v in got.values())
+    found = study_table.summary(s, store.lines())
+    assert found["done"] == len(got)
+    assert found["quick"]
+    assert time.process_time() - began < 120
+    assert json.dumps(found, allow_nan=False)
