@@ -68,6 +68,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     (["party", "--kit", "kits/server", "job.toml", "--at-least", "1"], 2, "at_least is 1; it must be None without a deadline"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"], 2, "of a job for real parties has no 'path'"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"], 2, "'engine' is for simulations"),
+    (["party", "--kit", "kits/server", "job.toml", "--set", "speed=Constant"], 2, "[speed] is for simulations; real parties take the time they take"),
+    (["party", "--kit", "kits/server", "job.toml", "--set", "pace.name=FedBuff", "--set", "pace.buffer=0"], 2, "FedBuff: buffer is 0; it must be a whole number"),
     (["party", "--kit", "kits/server", "nojob.toml"], 2, "there is no job file nojob.toml"),
     (["hub", "--kit", "kits/a"], 2, "a hub needs the hub's own kit"),
     (["party", "--kit", "kits/a", "--check", "--data", "a.csv", "job.toml"], 2, "nobody listens at"),
@@ -123,6 +125,16 @@ def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_th
     finally:
         hub.process.terminate()
         hub.wait()
+
+
+def test_simulate_parties_trains_without_waiting_where_the_job_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "sim.toml").write_text('[data]\nname = "iris"\nparties = 2\n[model]\nname = "logistic"\n[pace]\nname = "FedAsync"\n[train]\nrounds = 3\n')
+    code, printed = said(capsys, "simulate-parties", "sim.toml", "--set", "pace.alpha=0.5", "--out", "sim", "--quiet", "--json")
+    assert code == 0, printed
+    value = json.loads(printed)
+    assert value["job"]["pace"]["alpha"] == 0.5
+    assert [sum(row["staleness"].values()) for row in value["history"]] == [1, 1, 1]
+    assert 'id="time"' in (place / "sim" / "report.html").read_text()
 
 
 def test_simulate_parties_runs_a_job_with_real_processes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,7 +212,7 @@ def test_stages_that_need_a_round_are_refused_with_the_reason(stages: list[Any],
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"algorithm": "Scaffold"}, "the clients of Scaffold keep state that the server's counts on being as old as its own, and with FedBuff it is not"),
+    ({"algorithm": "Scaffold"}, "the clients of Scaffold keep state from round to round, and with FedBuff there are none"),
     ({"algorithm": "FedNova"}, "FedBuff counts old updates for less, and an update of FedNova cannot be scaled"),
     ({"algorithm": "FedSGD", "pace": pace.FedAsync()}, "FedAsync works on the models that parties arrive at, and FedSGD sends"),
     ({"pace": "slow"}, r"train: pace is 'slow'; it must be one of pace.FedBuff\(…\), pace.FedAsync\(…\), pace.SAFA\(…\), or None"),

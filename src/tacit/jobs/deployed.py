@@ -34,6 +34,8 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
     tables = config._read(file)
     for change in changes or []:
         config._change(tables, change)
+    if "speed" in tables:
+        raise BadJob(f"{file}: [speed] is for simulations; real parties take the time they take. Leave it out here.")
     config._only_known(str(file), tables, TABLES)
     layout = config._table(str(file), "data", tables.get("data", {}))
     try:

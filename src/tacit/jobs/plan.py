@@ -240,8 +240,8 @@ def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: 
         raise bad("train", "pace", given, "one of pace.FedBuff(…), pace.FedAsync(…), pace.SAFA(…), or None (synchronous rounds)")
     name, other = type(given).__name__, type(algorithm).__name__
     if algorithm.client_state(torch.zeros(1)):
-        raise BadParameter(f"train: the clients of {other} keep state that the server's counts on being as old as its own, and with {name} it is not. Use an "
-                           "algorithm without client state, such as FedAvg or FedProx, or no pace.")
+        raise BadParameter(f"train: the clients of {other} keep state from round to round, and with {name} there are none: work may be given up, and the model "
+                           "moves on, in between. Use an algorithm without client state, such as FedAvg or FedProx, or no pace.")
     if not algorithm.scales:
         raise BadParameter(f"train: {name} counts old updates for less, and an update of {other} cannot be scaled. Use FedAvg or FedProx, or no pace.")
     if sampling != "fixed":
