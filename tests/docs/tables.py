@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tacit
-from tacit import algorithms, data, errors, guard, models, pace, speeds
+from tacit import aggregate, algorithms, data, errors, guard, models, pace, speeds
+from tacit.audit import poisoning
 from tacit.parameters import describe
 
 from .pages import PAGES
@@ -90,6 +91,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "result": lambda: members(tacit.Result), "comparison": lambda: members(tacit.Comparison),
     "algorithms": lambda: several(algorithms.ALL), "parts": lambda: several(algorithms.PARTS),
     "paces": lambda: several(pace.ALL), "staleness": lambda: several(pace.staleness.ALL), "speeds": lambda: several(speeds.ALL),
+    "aggregates": lambda: several(aggregate.ALL), "attacks": lambda: several({k.__name__: k for k in poisoning.ALL.values()}),
     "skews": lambda: several(data.SKEWS), "models": lambda: several(models.ALL),
     "datasets": data_sets, "split": lambda: arguments(data.Dataset.split), "by": lambda: arguments(data.Dataset.by),
     "from_arrays": lambda: arguments(data.from_arrays), "from_csv": lambda: arguments(data.from_csv), "recipe": lambda: parameters(data.Recipe),
