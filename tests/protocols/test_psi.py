@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tacit import testing
 from tacit.errors import BadData, BadParameter, PartyFailed
 from tacit.parties.codec import decode, encode
+from tacit.parties.conformance import Tap
 from tacit.parties.party import Party, Program, Transport
 from tacit.protocols import psi, psi_dh, psi_many, psi_oprf, psi_sum
 from tacit.runtimes.inprocess import InProcess
@@ -137,6 +138,22 @@ def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(monke
     made = run(two(mine, theirs, method="oprf", reveal="both"))
     assert made["receiver"]["rows"].tolist() == psi.ideal(list(mine), list(theirs))
     assert np.array_equal(mine[made["receiver"]["rows"]], theirs[made["sender"]["rows"]])
+
+
+def test_the_receiver_never_sends_more_than_two_tables_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what waits at the sender is bounded, however large the sets are."""
+    monkeypatch.setattr(psi_oprf, "BUCKET", 200)
+    monkeypatch.setattr(psi_oprf, "CHUNK", 32)
+    tap = Tap()
+    run(tap.on(two(digests(range(1000)), digests(range(400, 1300)), method="oprf")))
+    begun, answered, most = set(), 0, 0
+    for message in (decode(frame) for _, _, _, frame in tap.frames):
+        if isinstance(message, psi_oprf.OprfRows):
+            begun.add((message.bucket, message.table))
+            most = max(most, len(begun) - answered)
+        answered += isinstance(message, psi_oprf.Outputs)
+    assert answered == len(begun) == 15
+    assert most == psi_oprf.AHEAD
 
 
 def test_many_chunks_of_diffie_hellman_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
