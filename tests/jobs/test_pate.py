@@ -63,6 +63,7 @@ def test_what_must_not_be_published_is_kept_apart_and_said_so(first, tmp_path):
     assert not {"confidential", "counts", "consensus"} & set(json.dumps(first.to_dict()).replace('"', " ").split())
     page = first.report(tmp_path / "report.html").read_text()
     assert "Differential privacy spent" in page
+    assert "Accuracy against ε" in page
     assert f"{first.confidential['epsilon']:.6g}" not in page
 
 
@@ -70,6 +71,10 @@ def test_more_questions_to_the_same_teachers_add_up_and_a_spent_budget_is_refuse
     again = tacit.pate(digits, teachers=first.teachers, queries=10, aggregator=GNMax(3.0), before=[first], **QUICK)
     assert again.epsilon == pytest.approx(GNMax(3.0).epsilon(50, 50, 1e-5))
     assert again.teachers is first.teachers
+    assert not set(again.questions) & set(first.questions), "nothing is paid for twice"
+    assert [h["epsilon"] for h in again.history] == [first.epsilon, again.epsilon]
+    with pytest.raises(BadParameter, match="queries is 240; it must be at most 211, the public rows that earlier runs did not ask about"):
+        tacit.pate(digits, teachers=first.teachers, queries=240, aggregator=GNMax(3.0), before=[first], **QUICK)
     spent = r"pate: the budget ε = 10 is spent: earlier runs cost ε = 18\.7\d at δ = 1e-05, and one more answer makes it 1\d\.\d+"
     with pytest.raises(BadParameter, match=spent):
         tacit.pate(digits, teachers=first.teachers, queries=10, aggregator=GNMax(3.0), before=[first], epsilon=10.0, **QUICK)

@@ -47,6 +47,7 @@ class Taught:
     config: dict[str, Any]
     notes: list[str]
     price: float  # the data-independent cost over the order λ; what `before` adds up
+    history: list[dict[str, float]]  # ε and the student's accuracy after each run so far, this one last
     confidential: dict[str, Any] = field(repr=False, default_factory=dict)
     teachers: Ensemble | None = field(repr=False, default=None)
     directory: Path | None = None
@@ -60,7 +61,7 @@ class Taught:
     def to_dict(self) -> dict[str, Any]:
         """What may be published, as plain values."""
         return {"epsilon": self.epsilon, "delta": self.delta, "asked": len(self.labels), "answered": self.answered, "metrics": self.metrics,
-                "notes": self.notes, "price": self.price, "ledger": self.ledger.to_dict(), "job": self.config}
+                "notes": self.notes, "price": self.price, "history": self.history, "ledger": self.ledger.to_dict(), "job": self.config}
 
 
 def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = None, queries: int = 100, aggregator: Any = None, model: Any = "mlp",
@@ -72,7 +73,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     `dataset`: its rows are private and dealt out to `teachers` at random; or a Federation, whose parties are the teachers. `public`: the rows that may be asked
     about and that the student learns from without labels: a share of the test set (the rest measures the student), or an array of rows.
     `queries` of them, drawn at random, are asked about. With `epsilon`, questions stop before the data-independent ε of everything asked, in this
-    run and in those listed in `before`, would exceed it. `publish` also releases a data-dependent ε, with smooth-sensitivity noise.
+    run and in those listed in `before`, would exceed it; what those asked is not asked again, and the student learns from
+    their answers, too. `publish` also releases a data-dependent ε, with smooth-sensitivity noise.
     With `runtime` (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself, and votes are summed under secure aggregation;
     the noise is added by the "server" that asks, which then sees the counts, or by the "teachers" together, so that it does not.
     """
@@ -94,6 +96,9 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     if many < queries:
         notes.append(f"the budget ε = {epsilon:g} allows {many:,} of {queries:,} questions, were all of them answered.")
     asked = np.random.default_rng([seed, 7]).permutation(len(x))
+    asked = asked[~np.isin(asked, [i for run in before for i in run.questions])]
+    if queries > len(asked):
+        raise bad("pate", "queries", queries, f"at most {len(asked):,}, the public rows that earlier runs did not ask about")
     # Where the check may say no, more may be asked than would be affordable if all were answered; but not where the server hears every noisy count.
     asked = asked[: queries if isinstance(priced, ConfidentGNMax) and not split else many]
     rows, ledger = x[torch.from_numpy(asked)], Ledger()
@@ -125,7 +130,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     if not spent.answered:
         raise BadData(f"none of the {keep} questions was answered, and asking cost ε = {told:.4g}. Lower the threshold of ConfidentGNMax, or take fewer and "
                       "better teachers.")
-    module = _learn(fed, asked, labels, x, student, student_model or model, seed, device)
+    rows_asked, all_labels = (np.concatenate([*(getattr(run, k) for run in before), new]) for k, new in (("questions", asked), ("labels", labels)))
+    module = _learn(fed, rows_asked, all_labels, x, student, student_model or model, seed, device)
     metrics = {"answered": spent.answered / keep, **_measured(module, tests, fed.classes, device)}
     if known is not None:
         right = labels == known.numpy()[asked]
@@ -133,7 +139,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     confidential: dict[str, Any] = {"note": PRIVATE}
     if counts is not None:
         confidential |= {"epsilon": spent.dependent, "counts": counts, "consensus": float((counts.max(1) / counts.sum(1)).mean())}
-    done = Taught(module, labels, asked, spent.answered / keep, told, delta, metrics, ledger, job, notes, price, confidential, ensemble, directory)
+    history = [*(run.history[-1] for run in before), {"epsilon": told, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})}]
+    done = Taught(module, labels, asked, spent.answered / keep, told, delta, metrics, ledger, job, notes, price, history, confidential, ensemble, directory)
     if directory is not None:
         _keep(done, directory)
     return done

@@ -47,8 +47,17 @@ def _verdict(taught: Any) -> Section:
 
 
 def _curves(taught: Any) -> Section:
-    drawn = [d for d in (_spending(taught), _classes(taught)) if d]
+    drawn = [d for d in (_accuracy(taught), _spending(taught), _classes(taught)) if d]
     return Section("answers", "Answers and what they cost", tag("div", [figure(d) for d in drawn], class_="figures"))
+
+
+def _accuracy(taught: Any) -> Figure | None:
+    """The student after each run on these rows, by the ε of all of them together."""
+    known = [h for h in taught.history if "accuracy" in h]
+    if not known:
+        return None
+    return plot("Accuracy against ε", [Series("student", [h["epsilon"] for h in known], [h["accuracy"] for h in known], "c0")], Axis("ε of all answers so far"),
+                Axis("accuracy"), joined=len(known) > 1)
 
 
 def _spending(taught: Any) -> Figure:
