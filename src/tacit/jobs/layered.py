@@ -45,8 +45,8 @@ def agree(p: Plan) -> None:
     if any(s.hides for s in p.guard) and getattr(p.algorithm, "weighted", True):
         raise BadParameter(f"guard: a hidden sum does not tell an edge how many rows stand behind it, and {type(p.algorithm).__name__} weighs by rows. Use an "
                            "algorithm with weighted=False.")
-    if p.pace is not None or p.speed is not None or p.adversaries is not None:
-        raise BadParameter("topology: a Hierarchy goes by rounds, without a clock, and with honest parties. Leave out pace, speed and adversaries.")
+    if p.pace is not None or p.adversaries is not None:
+        raise BadParameter("topology: a Hierarchy goes by rounds and with honest parties. Leave out pace and adversaries.")
     if p.runtime != "cohort" and not len(p.fed.test.y):
         raise BadData(f"{p.fed.name} has no test rows of the server's own, and through edges it cannot ask the clients for theirs. Use runtime='cohort'.")
 

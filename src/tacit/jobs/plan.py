@@ -211,6 +211,8 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
             raise BadParameter(f"guard: Noise assumes that {words[noise.sampling]}, and in this run {words[really]}; its ε would be of another run. Set "
                                "train's sampling and per_round to what you assume, or leave Noise's sampling out.")
     pace, speed = _pace(pace, algorithm, stages, per_round, k, sampling), _speed(speed, k, runtime)
+    if topology is not None and (pace is not None or speed is not None):
+        raise BadParameter("topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed.")
     if pace is not None and speed is None and through is None:
         speed = speeds.Constant()  # a simulation needs a clock
     if isinstance(topology, topologies.Gossip):
