@@ -32,6 +32,7 @@ REVEALS = ("receiver", "both", "size", "sum")
 LIMIT = 2**32 - 1  # the largest number in a sum, unless told otherwise
 SMALL = 10_000  # ids on the larger side up to which Diffie-Hellman is taken
 NONCE = 16
+DIGEST = 16  # bytes of an id: a block of AES, which the OPRF and the stores of `psi_many` put them through
 ASSUMES = ("SEMI-HONEST: the sets are hidden as the lines below say if both parties follow their programs; one that deviates can claim ids it does not hold, "
            "or spoil the result unnoticed.")
 
@@ -148,6 +149,6 @@ def allow(method: str, reveal: str, limit: int = LIMIT) -> None:
 def ready(digests: Any) -> np.ndarray:
     """The digests as a party's program is given them: an array or, from another process, a tensor."""
     held = np.ascontiguousarray(np.asarray(digests))
-    if held.dtype != np.uint8 or held.ndim != 2:
-        raise bad("psi", "digests", f"{held.dtype} of shape {held.shape}", "uint8 of shape (ids, bytes)", "tacit.data.identifiers.identify makes them.")
+    if held.dtype != np.uint8 or held.ndim != 2 or held.shape[1] != DIGEST:
+        raise bad("psi", "digests", f"{held.dtype} of shape {held.shape}", f"uint8 of shape (ids, {DIGEST})", "tacit.data.identifiers.identify makes them.")
     return held
