@@ -94,7 +94,13 @@ def test_a_budget_ends_the_questions_before_it_is_exceeded(digits, first):
 
 def test_the_published_epsilon_is_the_smaller_of_the_two_that_may_be_told(digits, first):
     run = tacit.pate(digits, teachers=first.teachers, queries=40, aggregator=GNMax(3.0), publish=True, **QUICK)
-    assert run.epsilon <= GNMax(3.0).epsilon(40, 40, 1e-5) + 1e-9
+    plain = GNMax(3.0).epsilon(40, 40, 1e-5)
+    assert run.epsilon < 2 * plain, "at most the data-independent one and what publishing costs"
+    assert ("smooth-sensitivity" in run.ledger.spent[0].note) or run.epsilon > plain, "the attempt costs, also where it gains nothing"
+    with pytest.raises(BadParameter, match="publish is True; it must be False where `before` lists earlier runs"):
+        tacit.pate(digits, teachers=first.teachers, queries=4, aggregator=GNMax(3.0), publish=True, before=[first], **QUICK)
+    with pytest.raises(BadParameter, match="publish is True; it must be False with a budget"):
+        tacit.pate(digits, teachers=first.teachers, queries=4, aggregator=GNMax(3.0), publish=True, epsilon=9.0, **QUICK)
 
 
 def test_a_directory_holds_what_may_be_published_and_is_never_written_over(digits, first, tmp_path):

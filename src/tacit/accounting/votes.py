@@ -46,12 +46,6 @@ def gaussian_votes_epsilon(cost: float, delta: float) -> float:
     return cost + 2 * math.sqrt(cost * math.log(1 / delta))
 
 
-def gaussian_votes_cost(epsilon: float, delta: float) -> float:
-    """The reverse: the largest cost that ε allows."""
-    level = math.log(1 / delta)
-    return (math.sqrt(level + epsilon) - math.sqrt(level)) ** 2
-
-
 # how likely another outcome is -----------------------------------------------------------------------------------------------------
 
 

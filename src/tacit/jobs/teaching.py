@@ -93,6 +93,12 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     priced = _worth(ask, fed, threshold) if split else ask
     earlier = sum(run.price for run in before)
     many = _afford(priced, queries, epsilon, delta, earlier, split)
+    if publish and earlier:
+        raise bad("pate", "publish", publish, "False where `before` lists earlier runs", "Data-dependent costs of several runs are not added up.")
+    if publish and split:
+        raise bad("pate", "publish", publish, "False where teachers add the noise", "Nobody has the counts that a data-dependent ε is computed from.")
+    if publish and epsilon is not None:
+        raise bad("pate", "publish", publish, "False with a budget", "What publishing costs is not in the budget. Leave out epsilon, or publish.")
     if many < queries:
         notes.append(f"the budget ε = {epsilon:g} allows {many:,} of {queries:,} questions, were all of them answered.")
     asked = np.random.default_rng([seed, 7]).permutation(len(x))
@@ -121,7 +127,7 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     asked, labels, counts = asked[:keep], labels[:keep], None if counts is None else counts[:keep]
     spent = Spent(keep, int((labels != UNANSWERED).sum()), delta, 0.0) if counts is None else ask.spent(counts, labels, delta, publish)
     price = priced.price(keep, spent.answered, split)
-    told = _told(priced, spent, delta, price, earlier, split)
+    told = _told(priced, spent, delta, earlier, split)
     ledger.spend(_line(ask, spent, told, delta, split, runtime is not None, len(before)))
     job = _job(fed, data_job, len(fed), queries, ask, model, student_model, lessons, student, epsilon, delta, noise, runtime, seed, device, public)
     if directory is not None:  # what is spent is written before anything is made of it
@@ -278,10 +284,9 @@ def _prefix(ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: f
     return len(labels)
 
 
-def _told(ask: Aggregator, spent: Spent, delta: float, price: float, earlier: float, split: bool) -> float:
+def _told(ask: Aggregator, spent: Spent, delta: float, earlier: float, split: bool) -> float:
     """The ε that may be told."""
-    independent = _together(ask, spent.asked, spent.answered, delta, earlier, split)
-    return independent if spent.released is None or earlier else min(independent, spent.released)
+    return spent.told if spent.released is not None else _together(ask, spent.asked, spent.answered, delta, earlier, split)
 
 
 # what comes of it ------------------------------------------------------------------------------------------------------------------
@@ -312,7 +317,8 @@ def _line(ask: Aggregator, spent: Spent, told: float, delta: float, split: bool,
     whom = ("whoever sees labels and student, the server among them while enough teachers add their noise" if split else
             "whoever sees labels and student, but not the server, which sees the counts" if parties else "whoever sees labels and student")
     released = spent.released is not None and told == spent.released
-    basis = "data-dependent, published with smooth-sensitivity noise." if released else "data-independent."
+    basis = "data-dependent, published with smooth-sensitivity noise." if released else (
+        "data-independent." if spent.released is None else "data-independent, and the attempt to publish a data-dependent one.")
     return Spend(f"{ask}: {spent.answered} answers to {spent.asked} questions, {noise} noise", told, delta, "teacher's whole data, and so each row", whom, "no",
                  f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student is made of the labels and public rows alone.")
 

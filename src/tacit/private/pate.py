@@ -5,8 +5,8 @@ Learning with PATE", ICLR 2018, Section 4.1 and Algorithm 1.
 
 Votes are whole numbers, and so is the noise: discrete Laplace and discrete Gaussian numbers drawn exactly from the operating system's randomness
 (`accounting/discrete.py`). Nothing is rounded after the noise, so there are no lowest bits that tell the counts (Mironov, CCS 2012). The discrete laws have the
-guarantees of the continuous ones at the same γ and σ: P(y)/P(y ± 1) ≤ e^γ, and 1/σ² zCDP-wise for two counts that move by one. Noise has no
-length limit, ties go to the lower class; both are after the noise or independent of the votes.
+guarantees of the continuous ones at the same γ and σ: P(y)/P(y ± 1) ≤ e^γ, and λ/σ² at every order λ for two counts that move by one (1/σ²-zCDP). A tie
+goes to the lower class, which is decided after the noise and costs nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ class Spent:
     delta: float
     independent: float
     dependent: float | None = None
-    released: float | None = None
+    released: float | None = None  # `dependent` with noise; that it was drawn has its own cost, also where `capped` is less
+    capped: float | None = None  # the data-independent cost and that of the release
+
+    @property
+    def told(self) -> float:
+        """The ε to tell."""
+        return self.independent if self.released is None or self.capped is None else min(self.released, self.capped)
 
 
 class Aggregator(ABC):
@@ -89,7 +95,8 @@ class Aggregator(ABC):
         quarter = self.price(asked, answered) / 4
         at = int(np.argmin(np.abs(orders - (1 + math.sqrt(math.log(2 / delta) / quarter)))))
         told = smooth.release(float(cost[at]), self.changes(counts, labels, at), float(orders[at]), delta / 2, source=source)
-        return Spent(asked, answered, delta, independent, dependent, max(0.0, told.cost) + told.own + math.log(2 / delta) / (told.order - 1))
+        rest = told.own + math.log(2 / delta) / (told.order - 1)
+        return Spent(asked, answered, delta, independent, dependent, max(0.0, told.cost) + rest, self.price(asked, answered) * told.order + rest)
 
 
 @dataclass(frozen=True)
