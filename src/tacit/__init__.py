@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .errors import TacitError
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare
+    from .jobs.contributing import contribution
     from .jobs.gossiping import gossip
     from .jobs.inferring import infer
     from .jobs.intersecting import align, psi
@@ -39,14 +40,15 @@ if TYPE_CHECKING:
     from .topologies import Hierarchy
 
 __all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
-           "align", "anonymity", "anonymize", "audit", "compare", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc", "pace", "pate",
-           "plan", "private", "psi", "regress", "risk", "run", "speeds", "splitnn", "synth", "synthesize", "testing", "train", "train_private"]
+           "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc",
+           "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "speeds", "splitnn", "synth", "synthesize", "testing", "train",
+           "train_private"]
 
 _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
          "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "cut": "protocols.splitnn_parts", "gossip": "jobs.gossiping", "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning",
-         "psi": "jobs.intersecting", "regress": "jobs.regressing", "risk": "jobs.risking", "run": "jobs.running", "splitnn": "jobs.splitting",
-         "synthesize": "jobs.synthesizing", "train": "jobs.training", "train_private": "jobs.privately"}
+         "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "gossip": "jobs.gossiping", "infer": "jobs.inferring",
+         "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "regress": "jobs.regressing", "risk": "jobs.risking",
+         "run": "jobs.running", "splitnn": "jobs.splitting", "synthesize": "jobs.synthesizing", "train": "jobs.training", "train_private": "jobs.privately"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "speeds", "synth",
           "testing")
 

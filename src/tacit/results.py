@@ -24,6 +24,7 @@ class Result:
     config: dict[str, Any]
     events: list[Event] = field(repr=False)
     directory: Path | None = None
+    origin: Any = field(default=None, repr=False)  # what was asked, rows included, where the run was made in this program
 
     @property
     def history(self) -> list[dict[str, Any]]:

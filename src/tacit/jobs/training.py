@@ -202,7 +202,7 @@ def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]
     journal.save(last, lambda: trainer.save(i), trainer.beside, force=True)
     journal.close(ledger.to_dict())
     buffers = trainer.buffers[i] if trainer.buffers is not None else None
-    return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory)
+    return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory, p)
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class Cohort:
         self.ids = [identify(r.fed.parties) for r in runs]
         self.rule = Mean() if rule is None else rule
         self.notes: list[str] = []
+        self.hears: Callable[[np.ndarray, Tensor, State], None] | None = None  # told of every upload: (who, weights, vectors)
         self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
         if keep > 2e9:
             self.notes.append(f"clients of {type(self.algorithm).__name__} keep state between rounds: once all have taken part, {keep / 1e9:.1f} GB")
@@ -94,6 +95,8 @@ class Cohort:
         uploads = self._uploads(number, run_of, who, sizes) if len(who) else iter(())
         if any(run.corrupt is not None for run in self.runs) and len(who):
             uploads = self._corrupted(number, run_of, who, uploads)
+        if self.hears is not None:
+            uploads = self._overheard(who, uploads, self.hears)
         mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(run_of, uploads)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
         if self.buffers is not None:
@@ -108,6 +111,11 @@ class Cohort:
         self.w, self.state = self._merge(mean, self._there(torch.tensor(fraction)))
         for i, guard in enumerate(self.guards):
             guard.moved(before[i], self.w[i])
+
+    def _overheard(self, who: np.ndarray, uploads: Iterator[Any], hears: Callable[[np.ndarray, Tensor, State], None]) -> Iterator[Any]:
+        for weights, vectors, rows in uploads:
+            hears(who[rows], weights, vectors)
+            yield weights, vectors, rows
 
     def _corrupted(self, number: int, run_of: np.ndarray, who: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> Iterator[Any]:
         """The same uploads after liars have met over them: all at once, because they look at each other's."""

@@ -1,0 +1,120 @@
+"""What each party's taking part was worth, as a game: `utility(S)` is how good the model of the parties S is.
+
+L. S. Shapley: "A Value for n-person Games", 1953; A. Ghorbani, J. Zou: "Data Shapley", ICML 2019, Algorithm 1 (truncated Monte Carlo); T. Song, Y. Tong,
+S. Wei: "Profit Allocation for Federated Learning", IEEE Big Data 2019 (models of coalitions put together again from updates once made).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import BadParameter
+
+Coalition = frozenset[int]
+Utility = Callable[[Sequence[Coalition]], Sequence[float]]  # of many coalitions at once: they are trained side by side
+EXACT = 12  # parties: 4,096 coalitions
+
+
+@dataclass(frozen=True)
+class Values:
+    """One number a party, with an interval where it was estimated. `whole` and `nobody` are the utilities of all and of none."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    whole: float
+    nobody: float
+    coalitions: int
+    known: dict[Coalition, float] = field(repr=False, default_factory=dict)
+
+
+class _Asked:
+    """Utilities, each asked for once."""
+
+    def __init__(self, utility: Utility):
+        self.utility = utility
+        self.known: dict[Coalition, float] = {}
+
+    def __call__(self, coalitions: Sequence[Coalition]) -> list[float]:
+        new = [s for s in dict.fromkeys(coalitions) if s not in self.known]
+        if new:
+            self.known |= dict(zip(new, (float(u) for u in self.utility(new)), strict=True))
+        return [self.known[s] for s in coalitions]
+
+
+def leave_one_out(utility: Utility, n: int) -> Values:
+    """U(all) − U(all but k). It does not add up to U(all), and two parties with the same rows are worth nothing each."""
+    asked, everyone = _Asked(utility), frozenset(range(n))
+    whole, nobody, *without = asked([everyone, frozenset(), *(everyone - {k} for k in range(n))])
+    value = whole - np.array(without)
+    return Values(value, value, value, whole, nobody, len(asked.known), asked.known)
+
+
+def shapley(utility: Utility, n: int) -> Values:
+    """Exactly, over all 2^n coalitions: φ_k = Σ_S |S|!(n − |S| − 1)!/n! · (U(S ∪ k) − U(S))."""
+    if n > EXACT:
+        raise BadParameter(f"contribution: the exact Shapley value of {n} parties needs {2**n:,} coalitions. Use method='sampled'; up to {EXACT} it is exact.")
+    asked = _Asked(utility)
+    coalitions = [frozenset(s) for size in range(n + 1) for s in itertools.combinations(range(n), size)]
+    u = dict(zip(coalitions, asked(coalitions)))
+    value = np.zeros(n)
+    for s in coalitions:
+        for k in set(range(n)) - s:
+            value[k] += math.factorial(len(s)) * math.factorial(n - len(s) - 1) / math.factorial(n) * (u[s | {k}] - u[s])
+    return Values(value, value, value, u[frozenset(range(n))], u[frozenset()], len(asked.known), asked.known)
+
+
+def sampled(utility: Utility, n: int, permutations: int, tolerance: float, confidence: float, seed: int, at_once: int = 8) -> Values:
+    """The mean marginal gain over random orders in which parties join. An order is cut short once it is within `tolerance` of U(all): what
+    comes after is taken to add nothing. The interval is Student's, over the orders."""
+    asked, everyone, rng = _Asked(utility), frozenset(range(n)), np.random.default_rng(seed)
+    whole, nobody = asked([everyone, frozenset()])
+    gains: list[np.ndarray] = []
+    while len(gains) < permutations:
+        orders = [rng.permutation(n) for _ in range(min(at_once, permutations - len(gains)))]
+        made, last, open_ = [np.zeros(n) for _ in orders], [nobody] * len(orders), list(range(len(orders)))
+        for i in range(n):  # the orders walk side by side, so that their coalitions are trained as one stack
+            open_ = [o for o in open_ if abs(whole - last[o]) > tolerance]
+            if not open_:
+                break
+            for o, u in zip(open_, asked([frozenset(orders[o][: i + 1].tolist()) for o in open_])):
+                made[o][orders[o][i]], last[o] = u - last[o], u
+        gains += made
+    x = np.array(gains)
+    value, error = x.mean(0), x.std(0, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else np.full(n, math.inf)
+    reach = student(confidence, len(x) - 1) * error if len(x) > 1 else error
+    return Values(value, value - reach, value + reach, whole, nobody, len(asked.known), asked.known)
+
+
+def student(confidence: float, freedom: int) -> float:
+    """The two-sided quantile of Student's t, by bisection on its distribution function (integrated by Simpson's rule)."""
+    def density(t: float) -> float:
+        log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
+        return math.exp(log - (freedom + 1) / 2 * math.log1p(t * t / freedom))
+
+    def inside(t: float) -> float:
+        n = 2000
+        x = np.linspace(0, t, n + 1)
+        y = np.array([density(v) for v in x])
+        return float(2 * (t / n / 3) * (y[0] + 4 * y[1:-1:2].sum() + 2 * y[2:-1:2].sum() + y[-1]))
+
+    low, high = 0.0, 1.0
+    while inside(high) < confidence:
+        high *= 2
+        if high > 1e6:
+            return math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
+    return high
+
+
+def payout(value: np.ndarray, total: float) -> np.ndarray:
+    """`total` in proportion to what each added; who added nothing, or did harm, gets nothing."""
+    gain = np.clip(value, 0, None)
+    return total * gain / gain.sum() if gain.sum() else np.zeros_like(gain)
