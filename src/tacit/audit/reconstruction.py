@@ -62,8 +62,8 @@ def learned(part: Part, own: Any, victims: Any, *, epochs: int = 30, width: int 
         z, target = part(mine).reshape(len(mine), -1), mine.reshape(len(mine), -1)
         seen = part(theirs).reshape(len(theirs), -1)
     std, mean = torch.std_mean(z, 0)
-    std = std.clamp(min=1e-6)
-    centre = target.mean(0)
+    std = std.clamp(min=float(0.05 * std.mean()) or 1.0)  # a unit that hardly moves on own rows says nothing, and must not shout on others
+    centre, low, high = target.mean(0), target.min(0).values, target.max(0).values
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         decoder = nn.Sequential(nn.Linear(z.shape[1], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, target.shape[1]))
@@ -74,7 +74,7 @@ def learned(part: Part, own: Any, victims: Any, *, epochs: int = 30, width: int 
                 ((decoder((z[rows] - mean) / std) + centre - target[rows]) ** 2).mean().backward()
                 step.step()
     with torch.no_grad():
-        return _scored(theirs, decoder((seen - mean) / std) + centre, centre, "learned")
+        return _scored(theirs, (decoder((seen - mean) / std) + centre).clamp(low, high), centre, "learned")
 
 
 def fitted(part: Part, activations: Any, victims: Any, mean: Any, *, steps: int = 300, lr: float = 0.05, smooth: float = 0.0) -> Reconstruction:
