@@ -7,7 +7,7 @@ opened result carries none of the encryption's noise, from which Li and Miccianc
 
 Whoever holds the key knows the ciphertext it sent, (c₀, c₁); a bare product (p·c₀, p·c₁) would give p away by a division, and its noise, p·e, by
 another. So `times` adds an encryption of zero that was multiplied by two secret uniform plaintexts: its c₁ hides p·c₁ (ring learning with errors), and its
-noise, about 2^137, drowns p·e, below 2^81, by 2^56.
+noise, of deviation 2^133 (2^9 fresh, 2^62 for each factor: 2^55 a coefficient, 2^7 = √16384 for their sum), drowns p·e, below 2^81, by 2^52.
 """
 
 from __future__ import annotations
