@@ -22,18 +22,20 @@ import torch
 import torch.utils.flop_counter
 
 import tacit
-from tacit import algorithms, data, runs
-from tacit.jobs import messages  # noqa: F401
+from tacit import algorithms, data, pace, runs, speeds
+from tacit.jobs import messages, pacing  # noqa: F401
 
 ROUNDS = 12
+PACED = {"FedBuff": {"pace": pace.FedBuff(buffer=2), "per_round": 4, "speed": speeds.Lognormal(sigma=1.0)},
+         "SAFA": {"pace": pace.SAFA(fraction=0.5, lag=1, deadline=0.7), "speed": speeds.Exponential()}}
 
 
 def settings(algorithm: str, runtime: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4))
     fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(6, skew=data.Quantity(0.7), seed=0, min_size=3)
-    return {"fed": fed, "model": "logistic", "algorithm": algorithms.ALL[algorithm](lr=0.1), "rounds": ROUNDS, "per_round": 3, "batch_size": 8,
-            "runtime": runtime, "evaluate_every": 3}
+    how: dict[str, Any] = {"algorithm": algorithms.ALL[algorithm](lr=0.1), "per_round": 3} if algorithm in algorithms.ALL else PACED[algorithm]
+    return {"fed": fed, "model": "logistic", "rounds": ROUNDS, "batch_size": 8, "runtime": runtime, "evaluate_every": 3, **how}
 
 
 class Clock:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from ..algorithms.types import State
+from ..parties.codec import encode_parts
+from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import buffered
@@ -95,6 +97,17 @@ class PacedParties(_Paced):
     """Everybody in one process. A client sleeps on the virtual clock for as long as its work would take, then does it."""
 
     kinds = KINDS
+
+    def beside(self) -> dict[str, Any]:
+        """Orders that are under way will be given again by whoever goes on from here, so they are not counted yet."""
+        again, ledger = {}, Ledger()
+        for order in self.merger.desk.at_work.values():
+            sent = {k: v.cpu() for k, v in self.merger.sent[order.version].items()}
+            again[order.name] = sum(map(len, encode_parts(buffered.Order(order.number, order.version, sent))))
+        for s in self.ledger(0, []).seen:
+            size = again.get(s.party) if s.kind == buffered.Order.kind else None
+            ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count - (size is not None), bytes=s.bytes - (size or 0), how=s.how)
+        return {**super().beside(), "ledger": ledger.to_dict()}
 
     def client(self, k: int, mine: Member) -> Callable[[Party], Any]:
         def start(me: Party) -> Any:
