@@ -50,7 +50,7 @@ def race(rounds: int) -> None:
         base = best["plain SGD"]
         print(f"\n{what}\n{'':18}{'CPU s/epoch':>12}{'ratio':>8}{'extra MB':>10}")
         for name, got in best.items():
-            print(f"{name:18}{got['seconds']:12.3f}{got['seconds'] / base['seconds']:8.2f}{got['peak_mb'] - base['peak_mb']:10.0f}")
+            print(f"{name:18}{got['seconds']:12.3f}{got['seconds'] / base['seconds']:8.2f}{got['peak_mb'] - base['peak_mb']:10.0f}", flush=True)
 
 
 def tanh_cnn() -> Any:
@@ -61,14 +61,14 @@ def tanh_cnn() -> Any:
                          nn.Linear(512, 32), nn.Tanh(), nn.Linear(32, 10))
 
 
-def study(data_dir: str | None, epochs: int, out: Path) -> None:
+def study(data_dir: str | None, epochs: int, lr: float, out: Path) -> None:
     import tacit
     from tacit.report import figures, records
 
     data = tacit.data.mnist(scale="standard", data_dir=data_dir)
     runs = []
     for epsilon in (1.0, 3.0, 8.0):
-        run = tacit.train_private(data, model=tanh_cnn, epsilon=epsilon, delta=1e-5, epochs=epochs, batch_size=1024, clip=0.1, lr=1.0, momentum=0.9)
+        run = tacit.train_private(data, model=tanh_cnn, epsilon=epsilon, delta=1e-5, epochs=epochs, batch_size=1024, clip=0.1, lr=lr, momentum=0.9)
         run.events[0]["label"] = f"DP-SGD for ε = {epsilon:g}"
         runs.append(records.RunRecord(run.config, run.events, run.ledger.to_dict()))
         print(f"ε = {run.metrics['epsilon']:.3f}, δ = 1e-5: accuracy {run.metrics['accuracy']:.2%} after {epochs} epochs", flush=True)
@@ -82,7 +82,8 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--study", action="store_true")
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--lr", type=float, default=1.0, help="of the study")
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "dpsgd-mnist.svg")
     args = parser.parse_args()
-    study(args.data_dir, args.epochs, args.out) if args.study else race(args.rounds)
+    study(args.data_dir, args.epochs, args.lr, args.out) if args.study else race(args.rounds)

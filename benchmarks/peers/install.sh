@@ -17,6 +17,7 @@ install() { # name, then what pip is to install
 
 install flower "flwr[simulation]==1.41.0"
 install pfl "pfl==0.6.0"
+install opacus "opacus==1.6.0"
 install crypten onnx omegaconf pyyaml
 "$root/.venv-peers/crypten/bin/python" -m pip install --quiet --no-deps crypten==0.4.1  # what else it asks for is for its examples
 

@@ -71,10 +71,11 @@ def test_noise_zero_is_stamped(digits):
     ({"clip": 0}, "DPSGD: clip is 0; it must be a number above 0"), ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1"),
     ({"batch_size": 10**6}, "batch_size is 1000000; it must be a whole number between 1 and the number of rows"),
     ({"optimizer": "lbfgs"}, "optimizer is 'lbfgs'; it must be one of 'sgd', 'adam'"), ({"sampling": "weighted"}, "sampling is 'weighted'"),
+    ({"epsilon": None}, "neither epsilon nor noise_multiplier is given"),
     ({"lr": 0}, "lr is 0; it must be a number above 0"), ({"model": "transformer"}, "model is 'transformer'")])
 def test_bad_values_are_one_sentence(digits, given, words):
     with pytest.raises(BadParameter, match=words):
-        tacit.train_private(digits, **{"model": "logistic", **given})
+        tacit.train_private(digits, **{"model": "logistic", "epsilon": 3.0, **given})
 
 
 def test_a_federation_is_not_one_holder(digits):
@@ -108,6 +109,9 @@ def test_a_job_file_on_the_command_line(tmp_path, capsys):
     assert said["ledger"]["spent"][0]["epsilon"] <= 3.0
     assert len(said["history"]) == 1
     assert said["job"]["private"]["batch_size"] == 128
+    again = load(tmp_path / "run" / "job.toml")
+    assert again.model.hidden == (16,)
+    assert again.settings["epsilon"] == 3.0
     assert (tmp_path / "run" / "report.html").exists()
 
 

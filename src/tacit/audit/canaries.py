@@ -61,8 +61,8 @@ def one_run(dataset: Dataset, train: Callable[[Dataset], Any], *, canaries: int 
 
     `train` takes a data set and gives a result with `.model` and `.ledger`, as `tacit.train_private` does, or a model (then give `claimed` and `delta`).
     Canaries of kind "column" have a feature of their own, `size` large, and see every way in which a row's influence is not bounded; they need flat
-    features, which grow by `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data. `start` gives the model that training begins
-    with, which an adversary knows: canaries are then scored by how far their loss fell.
+    features, which grow by `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data. `start` gives the model
+    that training begins with, which an adversary knows: canaries are then scored by how far their loss fell.
     """
     if kind not in ("column", "label"):
         raise bad("one_run", "kind", kind, "'column' or 'label'")

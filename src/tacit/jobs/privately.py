@@ -18,7 +18,7 @@ from ..accounting.account import FILE
 from ..data.federation import Dataset
 from ..errors import BadData, BadParameter
 from ..metrics import count, measure
-from ..parameters import bad, check
+from ..parameters import bad, check, to_table
 from ..private.dpsgd import DPFTRL, DPSGD
 from ..private.session import Session
 from ..results import Result
@@ -29,14 +29,14 @@ RATES = {"sgd": 0.5, "adam": 5e-3}
 LOT = 256  # rows expected in a step, where there are four times as many
 
 
-def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None = 3.0, delta: float = 1e-5, epochs: int = 10, clip: float | None = 1.0,
+def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None = None, delta: float = 1e-5, epochs: int = 10, clip: float | None = 1.0,
                   batch_size: int | None = None, lr: float | None = None, momentum: float = 0.0, optimizer: str = "sgd", clipping: str = "flat",
                   sampling: str = "poisson", noise_multiplier: float | None = None, accountant: str = "auto", micro_batch: int | None = None,
                   method: str = "auto", seed: int = 0, device: str = "cpu", evaluate_every: int = 1, secret_seed: int | None = None,
                   out: str | Path | None = None, data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model on a data set whose rows may not be told from it: DP-SGD.
 
-    With `epsilon` the noise is found for so many epochs, and `noise_multiplier` is left out; the other way round, ε is what comes out. `sampling` is "poisson",
+    With `epsilon` the noise is found for so many epochs; with `noise_multiplier` in its place, ε is what comes out. `sampling` is "poisson",
     "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling; the accountant follows. `optimizer` is "sgd" or "adam" (DP-Adam). `seed` sets the
     model's first values; rows and noise are drawn from the operating system, so two runs differ. `secret_seed` makes them replayable, for tests
     only; the result is stamped NOT PRIVATE.
@@ -52,8 +52,6 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     lr = RATES[optimizer] if lr is None else lr
     if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
         raise bad("train_private", "lr", lr, "a number above 0, or None (0.5 for sgd, 0.005 for adam)")
-    if noise_multiplier is not None and epsilon == 3.0:
-        epsilon = None  # the default gives way to what was asked for
     settings = _settings(epsilon=epsilon, delta=delta, clip=clip, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
                          accountant=accountant, micro_batch=micro_batch, method=method)
     if device == "auto":
@@ -70,11 +68,11 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     descent = OPTIMIZERS[optimizer](module.parameters(), lr=lr, **more)
     size = min(LOT, max(1, rows // 4)) if batch_size is None else batch_size
     file = None if out is None else Path(out) / FILE
-    job = {"data": data_job or {"made_in": "python", "name": dataset.name, "rows": rows}, "model": {"name": models.name_of(model)},
+    job = {"data": data_job or {"made_in": "python", "name": dataset.name, "rows": rows}, "model": _model(model),
            "private": {k: v for k, v in dict(epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, batch_size=size, lr=lr, momentum=momentum,
                                              optimizer=optimizer, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
-                                             accountant=accountant, micro_batch=micro_batch, method=method, seed=seed, device=device, evaluate_every=evaluate_every,
-                                             secret_seed=secret_seed).items() if v is not None}}
+                                             accountant=accountant, micro_batch=micro_batch, method=method, seed=seed, device=device,
+                                             evaluate_every=evaluate_every, secret_seed=secret_seed).items() if v is not None}}
     threads = torch.get_num_threads()
     session = settings.attach(module, descent, (x, y), epochs=epochs, batch_size=size, secret_seed=secret_seed)
     journal = Journal.create(out, job, watch)
@@ -88,6 +86,12 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
         torch.set_num_threads(threads)
         session.close()
         journal.close()
+
+
+def _model(model: Any) -> dict[str, Any]:
+    """As a job file has it."""
+    name = next((k for k, v in models.ALL.items() if v is type(model)), None)
+    return {"name": models.name_of(model)} if name is None else {**to_table(model), "name": name}
 
 
 def _settings(**given: Any) -> DPSGD:
