@@ -1,6 +1,7 @@
 """One paper, one file. An algorithm is two pure functions over one flat vector: what a client computes, what the server does with the mean."""
 
 from . import schedules, solvers
+from .afl import AFL
 from .apfl import APFL
 from .ditto import Ditto
 from .fedavg import FedAvg, LocalSGD, ParallelSGD
@@ -17,6 +18,7 @@ from .fedsgd import FedSGD
 from .finetune import FineTune
 from .ifca import IFCA
 from .pfedme import PFedMe
+from .qfedavg import QFedAvg
 from .scaffold import Scaffold
 from .schedules import Cosine, Exponential, Inverse
 from .solvers import SGD, Adam
@@ -26,10 +28,11 @@ ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD, "FedAvg": FedAvg, "LocalSGD": LocalSGD, "ParallelSGD": ParallelSGD, "FedProx": FedProx, "FedNova": FedNova,
     "Scaffold": Scaffold, "FedNAG": FedNAG, "FedAvgM": FedAvgM, "FedAdagrad": FedAdagrad, "FedAdam": FedAdam, "FedYogi": FedYogi,
     "FedDyn": FedDyn, "FineTune": FineTune, "FedPer": FedPer, "FedRep": FedRep, "FedBN": FedBN, "Ditto": Ditto, "APFL": APFL, "PFedMe": PFedMe, "IFCA": IFCA,
+    "QFedAvg": QFedAvg, "AFL": AFL,
 }
 PARTS = {**solvers.ALL, **schedules.ALL}  # what may stand inside an algorithm: for job files
 SCAFFOLD = Scaffold
 
-__all__ = ["ALL", "APFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential", "FedAdagrad",
+__all__ = ["AFL", "ALL", "APFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential", "FedAdagrad",
            "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPer", "FedProx", "FedRep", "FedSGD", "FedYogi", "FineTune", "Inverse",
-           "LocalSGD", "PFedMe", "ParallelSGD", "Scaffold", "Upload", "Walk"]
+           "LocalSGD", "PFedMe", "ParallelSGD", "QFedAvg", "Scaffold", "Upload", "Walk"]

@@ -1,0 +1,47 @@
+"""Agnostic federated learning. M. Mohri, G. Sivek, A. T. Suresh: "Agnostic Federated Learning", ICML 2019, Algorithm 1.
+
+The paper projects the mixture λ back to the simplex after each step; here λ_k is multiplied by exp(γ F_k), which stays in it by itself. So each party
+keeps its own log λ_k, its weight in the mean is λ_k, and sums are all the server needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..parameters import part, real
+from .qfedavg import mean_loss
+from .solvers import SGD, SOLVER
+from .types import Algorithm, Batch, Batches, State, Upload, Walk
+
+
+@dataclass(frozen=True)
+class AFL(Algorithm):
+    """Find the model that is best for the worst mixture of the parties: those with a large loss come to count for more and more."""
+
+    lr: float = real(0.1, above=0, doc="γ_w, the clients' learning rate")
+    mixture_lr: float = real(0.1, above=0, doc="γ_λ, how fast the mixture follows the losses")
+    solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
+    sends: ClassVar[tuple[str, ...]] = ("level",)
+    scales: ClassVar[bool] = False
+
+    def server_state(self, w: torch.Tensor) -> State:
+        return {"level": torch.zeros_like(w[0])}  # the mean log λ of the last round: weights are told relative to it, so that they stay of a size
+
+    def client_state(self, w: torch.Tensor) -> State:
+        return {"log": torch.zeros_like(w[0])}
+
+    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
+        g, walk = task.visit(walk, batch)
+        return self.solver.step(walk, g, self.solver.rate(self.lr, down))
+
+    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        log = mine["log"] + self.mixture_lr * mean_loss(batches, task, down)
+        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        weight = torch.exp((log - down["level"]).clamp(-30, 30))
+        return Upload(weight, {"delta": walk.w - down["w"], "log": log, **walk.buffers}), {"log": log}
+
+    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+        return w + mean["delta"], {"level": mean["log"]}
