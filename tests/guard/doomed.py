@@ -101,7 +101,12 @@ def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
         patch.setattr(networked.Networked, "_on_this_machine", meet)
         results = {name: pool.submit(train, name) for name in jobs}
-        assert all_there.wait(60), {name: r.exception() for name, r in results.items() if r.done()}
+        while not all_there.wait(0.1):
+            failed = {name: r.exception() for name, r in results.items() if r.done()}  # none ends before all have met
+            if failed:
+                for _, done in waiting.values():
+                    done.cancel()
+                raise AssertionError(f"refused before anything was started: {failed}")
         programs: dict[str, Any] = {"server": server}
         for k, name in enumerate(fed.parties):
             members.deal(fed, k, folder / f"rows-{k}")
