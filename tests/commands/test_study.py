@@ -10,7 +10,7 @@ import pytest
 
 from tacit import cli
 
-NAMES = ["cifar10-noniid", "convergence", "heart-disease", "mcmahan", "niid-bench"]
+NAMES = ["cifar10-noniid", "convergence", "convergence-digits", "heart-disease", "mcmahan", "niid-bench"]
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,8 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(("argv", "words"), [
-    (("nothing",), "there is no study 'nothing'. Known: cifar10-noniid, convergence, heart-disease, mcmahan, niid-bench. A study of your own is a file"),
+    (("nothing",), "there is no study 'nothing'. Known: cifar10-noniid, convergence, convergence-digits, heart-disease, mcmahan, niid-bench. A study of your "
+                   "own is a file"),
     (("heart-diseases",), "there is no study 'heart-diseases'. Did you mean 'heart-disease'?"),
     (("absent.toml",), "there is no study file absent.toml. Check the path, or begin one with `tacit study new absent.toml`"),
     (("broken.toml",), "broken.toml is not TOML: "),

@@ -308,7 +308,7 @@ def test_every_shipped_study_is_well_formed(name: str) -> None:
     assert any(t.published or t.claim for t in s.tables)
 
 
-@pytest.mark.parametrize("name", ["cifar10-noniid", "convergence", "heart-disease", "mcmahan", "niid-bench"])
+@pytest.mark.parametrize("name", ["cifar10-noniid", "convergence", "convergence-digits", "heart-disease", "mcmahan", "niid-bench"])
 def test_every_study_runs_quickly(name: str, tmp_path: Path) -> None:
     """Every algorithm, skew and baseline of the study, on a few rows; where a stack takes long on a core, on fewer cells of it."""
     only = {"mcmahan": "2NN|CNN.*(FedSGD|E 1, B 10).*IID", "niid-bench": "MNIST|100 parties.*#C = 2", "cifar10-noniid": "Dirichlet . seed|Noise"}.get(name, "")

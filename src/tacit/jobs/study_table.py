@@ -124,6 +124,14 @@ def shown(figure: str, value: Any, spread: Any = None) -> str:
     return f"{value:.3f}".removeprefix("0") + (f" ± {spread:.3f}".replace("± 0", "± ") if spread is not None else "")
 
 
+def faster(first: Mapping[str, Any] | None, cell: Mapping[str, Any], whose: str) -> str:
+    """How many times fewer rounds than the table's first row, which the others are measured by."""
+    if first is None:
+        return ""
+    a, b = ((c["rounds"]["mean"] if whose == "ours" else c["published"]) for c in (first, cell))
+    return f", {a / b:.1f}×" if a and b else ""
+
+
 def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of one table: ours, then (published), then [replicated]."""
     by = {(c["row"], c["column"]): c for c in found["cells"]}
@@ -138,7 +146,9 @@ def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             words = shown(found["figure"], c[found["figure"]]["mean"], c[found["figure"]]["spread"])
             if found["figure"] == "rounds" and words == "–" and c["seeds"]:
                 words = f"not reached, best {shown('best', c['best']['mean'])}"
-            words += f" ({shown(found['figure'], c['published'])})" if c["published"] is not None else ""
+            first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and row != found["rows"][0] else None
+            words += faster(first, c, "ours")
+            words += f" ({shown(found['figure'], c['published'])}{faster(first, c, 'published')})" if c["published"] is not None else ""
             words += f" [{shown(found['figure'], c['replicated'])}]" if c["replicated"] is not None else ""
             cells.append(words)
         rows.append([row, *cells])

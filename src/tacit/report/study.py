@@ -81,6 +81,8 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
                 words = f"not reached, best {percent(c['best']['mean'])}"
             small = [f"published {_number(found['figure'], c['published'])}"] if c["published"] is not None else []
             small += [f"replicated {_number(found['figure'], c['replicated'])}"] if c["replicated"] is not None else []
+            first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and i else None
+            small += [f"{what} {a / b:.1f}× fewer rounds" for what, a, b in _fewer(first, c) if a and b] if first else []
             small += [c["choice"]] if c["choice"] else []
             small += [f"last {percent(c['last']['mean'])}", f"picked {percent(c['picked']['mean'])}"] if found["figure"] == "best" and c["seeds"] else []
             row.append(join([words, tag("small", " · ".join(small)) if small else None]))
@@ -91,6 +93,10 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
             tag("p", found["claim"]["text"], class_="headline") if found.get("claim") else None,
             tag("div", [figure(_chart(found, column, curves)) for column in found["columns"]], class_="figures")]
     return Section(f"table-{place}", found["name"], join([b for b in body if b]))
+
+
+def _fewer(first: Mapping[str, Any], cell: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [("ours", first["rounds"]["mean"], cell["rounds"]["mean"]), ("published", first["published"], cell["published"])]
 
 
 def _curves(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], dict[str, list[Mapping[str, Any]]]]:
