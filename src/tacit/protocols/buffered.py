@@ -104,7 +104,8 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
         model = test(version)
         if model is None:
             return
-        message, asked = Test(version, model), clients if door is None else door.there(busy=True)
+        message = Test(version, model)
+        asked = clients if door is None else door.there(busy=True) or await door.free(clients, 1, within)
         with me.scope(f"test {version}") as place:
             if door is not None:
                 door.adds(asked, message, busy=False)
@@ -125,6 +126,9 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
         late = {name: f"no answer within {within:g} s" for name in answers.missing if name not in reasons}
         if late:
             dropped(version, late)
+        if not found:
+            raise ProtocolError(f"party {me.name!r} has no Tested it can use of version {version + 1}: "
+                                + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items()))
         tested(version, found)
 
     async def take() -> None:
