@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import accounting, aggregate, algorithms, anonymity, audit, data, graphs, guard, models, mpc, pace, private, speeds, synth, testing
+    from . import accounting, aggregate, algorithms, anonymity, audit, data, graphs, guard, models, mpc, pace, private, selection, speeds, synth, testing
     from .errors import TacitError
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
            "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc",
-           "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "speeds", "splitnn", "synth", "synthesize", "testing", "train",
+           "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "selection", "speeds", "splitnn", "synth", "synthesize", "testing", "train",
            "train_private"]
 
 _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
@@ -49,8 +49,8 @@ _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runti
          "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "gossip": "jobs.gossiping", "infer": "jobs.inferring",
          "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "regress": "jobs.regressing", "risk": "jobs.risking",
          "run": "jobs.running", "splitnn": "jobs.splitting", "synthesize": "jobs.synthesizing", "train": "jobs.training", "train_private": "jobs.privately"}
-_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "speeds", "synth",
-          "testing")
+_ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "selection", "speeds",
+          "synth", "testing")
 
 
 def __getattr__(name: str) -> Any:

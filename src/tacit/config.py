@@ -7,6 +7,7 @@
     [algorithm.solver]  name = "SGD", momentum = 0.9
     [pace]              name = "FedBuff", buffer = 10              asynchronous training: whom the server waits for
     [speed]             name = "Lognormal", sigma = 1.0            how long local work takes, on the virtual clock of a simulation
+    [select]            name = "PowerOfChoice", candidates = 30    who is asked in a round, in a simulation
     [topology]          name = "Gossip", graph = "ring"            without a server; or name = "Hierarchy", edges = 4, period = 2
     [aggregate]         name = "Median"                            how updates become one     ([[aggregates]]: several, for a comparison)
     [adversaries]       sign_flip = 0.2                            the share of parties that lie, in a simulation ([[adversaries]]: with a `name` each)
@@ -39,7 +40,8 @@ from .runs import made_in_python
 
 NONE = "none"
 NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
-TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "topology", "aggregate", "aggregates", "adversaries", "guard", "private", "train")
+TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "select", "topology", "aggregate", "aggregates", "adversaries", "guard", "private",
+          "train")
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
 OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
@@ -62,6 +64,7 @@ class Job:
     adversaries: tuple[Any, ...] = ()
     topology: dict[str, Any] | None = None  # as written: it needs the number of parties to be made
     private: Any = None
+    select: Any = None
 
     def dataset(self) -> Any:
         make, known = _source(self.data, str(self.file))
@@ -112,6 +115,7 @@ class Job:
                 **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed), ("private", self.private)) if v is not None},
                 **({} if not self.aggregates else {"aggregates": [to_table(r) for r in self.aggregates]} if self.several else
                    {"aggregate": to_table(self.aggregates[0])}),
+                **({"select": to_table(self.select)} if self.select is not None else {}),
                 **({"topology": self.topology} if self.topology else {}),
                 **({"adversaries": [to_table(a) for a in self.adversaries]} if self.adversaries else {}), "train": settings}
 
@@ -170,7 +174,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
 
 def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job:
     """Check the tables of a job; `file` is who is blamed, and what relative paths are relative to."""
-    from . import algorithms, data, models
+    from . import algorithms, data, models, selection
 
     where = str(file)
     _only_known(where, tables, TABLES)
@@ -190,7 +194,8 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
     return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where),
                paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where),
-               _table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where))
+               _table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where),
+               _made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None)
 
 
 def _private(tables: Mapping[str, Any], where: str) -> Any:

@@ -32,6 +32,18 @@ class Result:
         each one's accuracy is in the last row only."""
         return [row for row in rounds_of(self.events) if row["round"] > 0]
 
+    def fairness(self) -> dict[str, float]:
+        """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last round that was tested: the mean, the mean of
+        the worst tenth, the variance, and Jain's index (1: all alike; 1/n: one has it all)."""
+        last = next((e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), [])
+        known = sorted(a for a in last if a is not None)
+        if not known:
+            return {}
+        n, worst = len(known), known[: max(1, len(known) // 10)]
+        mean, squares = sum(known) / n, sum(a * a for a in known)
+        return {"mean": mean, "worst_decile": sum(worst) / len(worst), "variance": sum((a - mean) ** 2 for a in known) / n,
+                "jain": sum(known) ** 2 / (n * squares) if squares else 1.0}
+
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one self-contained HTML file; without a path, into the run's directory."""
         from .report import page, records

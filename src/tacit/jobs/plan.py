@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .. import aggregate as rules
-from .. import algorithms, models, speeds, topologies
+from .. import algorithms, models, selection, speeds, topologies
 from .. import pace as paces
 from ..aggregate import Mean
 from ..algorithms.plan import count_steps, identify
@@ -57,6 +57,7 @@ class Plan:
     speed: Any = None  # None: no virtual clock
     aggregate: Any = Mean()
     adversaries: Adversaries | None = None
+    select: Any = None  # None: drawn alike from all
     topology: Any = None  # None: one server with everybody around it
     private: Any = None  # None: local steps are not private; a private.DPSGD: each is one of it
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
@@ -103,6 +104,7 @@ class Plan:
                 **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
                 **({"private": to_table(self.private)} if self.private is not None else {}),
                 **({"aggregate": to_table(self.aggregate)} if self.aggregate != Mean() else {}),
+                **({"select": to_table(self.select)} if self.select is not None else {}),
                 **({"topology": topologies.to_table(self.topology)} if self.topology is not None else {}),
                 **({"adversaries": [to_table(a) for a in self.adversaries.attacks]} if self.adversaries else {}),
                 **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}}
@@ -154,7 +156,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
               device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
               landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None,
-              aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, label: str = "",
+              aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, select: Any = None, label: str = "",
               skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
@@ -191,7 +193,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if lies and (stages or pace is not None or runtime != "cohort"):
         raise BadParameter("adversaries: liars are simulated in the synchronous rounds of the cohort runtime, before any guard, whose stages a liar would "
                            "not apply. Leave out guard and pace, and use runtime='cohort'.")
-    topology = topologies.made(topology, k)
+    topology, select = topologies.made(topology, k), _select(select, runtime, sampling, stages, pace, speed, topology)
     clash = [word for word, there in (("guard", stages), ("pace", pace), ("speed", speed), ("adversaries", lies), ("per_round", per_round),
                                       ("aggregate", rule != Mean())) if there]
     if isinstance(topology, topologies.Gossip) and clash:
@@ -229,7 +231,25 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
                 secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
-                aggregate=rule, adversaries=liars, topology=topology, private=private)
+                aggregate=rule, adversaries=liars, topology=topology, private=private, select=select)
+
+
+def _select(given: Any, runtime: str, sampling: str, stages: Sequence[Stage], pace: Any, speed: Any, topology: Any) -> Any:
+    """A rule for who is asked, checked; and that everything else can go with it."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given in selection.ALL:
+        given = selection.ALL[given]()
+    if not dataclasses.is_dataclass(given) or isinstance(given, type) or not selection.SELECTION.fits(given):
+        raise bad("train", "select", given, "one of " + ", ".join(f"selection.{name}(…)" for name in selection.ALL) + ", or None")
+    name = type(given).__name__
+    if any(isinstance(s, Noise) for s in stages):
+        raise BadParameter(f"guard: Noise counts on a draw that looks at nobody, and {name} looks. Leave one of the two out.")
+    if runtime != "cohort" or sampling != "fixed" or pace is not None or topology is not None:
+        raise BadParameter(f"select: {name} is for synchronous rounds with one server, simulated (runtime='cohort', sampling='fixed'). Leave it out here.")
+    if getattr(given, "needs_speed", False) and speed is None:
+        raise BadParameter(f"select: {name} needs to know how long parties take. Give speed, such as speeds.Lognormal().")
+    return check(given)
 
 
 def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: int, parties: int, sampling: str) -> Any:

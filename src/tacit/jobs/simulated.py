@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from ..metrics import count
 from ..parties.ledger import Ledger
 from ..runs import Event
 from ..runtimes.cohort import Cohort
-from ..task import Task
+from ..selection import Known
+from ..task import LOSSES, Task
 from .guarding import fit, reveals
 from .plan import Plan, seconds_of
 
@@ -31,6 +33,9 @@ class Simulated:
         self.plans = plans
         self.guards = [guard for p, start in zip(plans, starts) if (guard := fit(p, task, start)) is not None]
         self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards, rule=fitted(plans[0], task))
+        for i, p in enumerate(plans):
+            if p.select is not None:
+                self.cohort.runs[i] = dataclasses.replace(self.cohort.runs[i], choose=partial(self._choose, i))
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         if all(s is not None for s in saved):
             self.cohort.load([s for s in saved if s is not None])
@@ -60,6 +65,23 @@ class Simulated:
                     self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
                     self.told[i] = {"clock": self.clocks[i]}
             after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
+
+    def _choose(self, i: int, number: int) -> np.ndarray:
+        """Who is asked in this round, by the plan's rule and the model as it stands."""
+        p, takes = self.plans[i], self.seconds[i]
+        members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
+        known = Known(p.fed.train.sizes.numpy()[members], lambda who: self._losses(i, members[who], number),
+                      None if takes is None else takes(members, np.full(len(members), number)))
+        rng = np.random.default_rng([p.seed, number, 0x5E1])
+        return members[np.sort(p.select.choose(known, p.per_round, rng))]
+
+    def _losses(self, i: int, who: np.ndarray, number: int) -> np.ndarray:
+        rows, fed = self.plans[i].fed.at(number + 1), self.plans[i].fed
+        held = [fed.train.of(int(k)) for k in who]
+        index = torch.cat(held)
+        out = self.task.predict(self.w[i], rows.x[index].to(self.w.device), None if self.buffers is None else self.buffers[i]).cpu()
+        losses = LOSSES[self.task.loss_name](out, rows.y[index])
+        return np.array([float(part.mean()) for part in losses.split([len(h) for h in held])])
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         tests = [p.fed.test_at(r) for p in self.plans]

@@ -35,7 +35,7 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
           precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
           secret_seed: int | None = None, pace: Any = None, speed: Any = None, aggregate: Any = None, adversaries: Any = None,
-          topology: Any = None, private: Any = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
+          topology: Any = None, private: Any = None, select: Any = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
           data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
@@ -52,7 +52,8 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     simulation; with it, synchronous or not, every round has the time on a virtual clock.
 
     `aggregate` is how the server makes one update of many: aggregate.Median() and the like, instead of the mean. `adversaries` lets a share of the
-    parties lie in a simulation: {"sign_flip": 0.2}, or a list of attacks from tacit.audit.
+    parties lie in a simulation: {"sign_flip": 0.2}, or a list of attacks from tacit.audit. `select` is who is asked in a round, in a simulation:
+    selection.PowerOfChoice(candidates=30). `topology` puts something else in the place of one server: tacit.Hierarchy(edges=4, period=2).
 
     `private`, such as private.DPSGD(epsilon=8.0, delta=1e-5), makes every local step one of DP-SGD: each row of each party is protected, by that party itself,
     and the ledger has an ε for each.
@@ -60,7 +61,7 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
                      batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
                      landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed, pace=pace, speed=speed, aggregate=aggregate,
-                     adversaries=adversaries, topology=topology, private=private)
+                     adversaries=adversaries, topology=topology, private=private, select=select)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and private is not None:
