@@ -47,7 +47,8 @@ def fed():
     return data.gaussian_blobs(rows=600, classes=3, features=4, seed=3).split(12, skew=data.Dirichlet(0.3), seed=1, held_fraction=0.2)
 
 
-@pytest.mark.parametrize("rule", [selection.BySize(), selection.PowerOfChoice(candidates=6), selection.Available(probability=0.5)], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize("rule", [selection.BySize(), selection.PowerOfChoice(candidates=6), selection.Available(probability=0.5)],
+                         ids=lambda r: type(r).__name__)
 def test_training_learns_and_comes_out_the_same_again(rule):
     one, two = (tacit.train(fed(), model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=12, per_round=3, select=rule) for _ in range(2))
     assert one.metrics["accuracy"] > 0.75
