@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
 import tomllib
@@ -177,6 +178,8 @@ def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any]
             merged: dict[str, Any] = {}
             for layer in layers:
                 merged = _laid(merged, {k: layer[k] for k in SHARED if k in layer})
+            if "data_dir" in given["data"] and not _has_files(merged["data"].get("name")):
+                merged = {**merged, "data": {k: v for k, v in merged["data"].items() if k != "data_dir"}}  # told for all studies, of use to some
             cells += _cells(f"{where}, row {row['label']!r}", name, row, label, merged, path, quick=bool(over))
     known = [r["label"] for r in rows]
     for kind in ("published", "replicated"):
@@ -237,6 +240,12 @@ def _cells(where: str, table: str, row: dict[str, Any], column: str, merged: dic
             job.train()  # refuses what is no single run
             other = None if tested_as is None else config.from_tables({**whole, "data": {**whole["data"], **_table(where, "tested_as", tested_as)}}, path)
             yield Cell(table, row["label"], column, seed, choice, job, {**whole, "tested_as": tested_as}, str(row.get("baseline", "")), **part, tested_as=other)
+
+
+def _has_files(name: Any) -> bool:
+    from .. import data
+
+    return name in data.ALL and "data_dir" in inspect.signature(data.ALL[name]).parameters
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
