@@ -173,6 +173,17 @@ def test_a_pass_computes_no_gradient_of_a_weight():
     assert all(p.requires_grad for p in model.parameters())
 
 
+def test_a_gradient_penalty_is_refused():
+    model, x, _ = made("linear")
+    ghost = Ghost(model, flat(1.0))
+    x.requires_grad_()
+    out = model(x).sum()
+    with pytest.raises(BadParameter, match=r"a gradient of a gradient \(create_graph=True\) reaches the weights past the layers' outputs"):
+        torch.autograd.grad(out, x, create_graph=True)
+    with ghost.paused():
+        torch.autograd.grad(model(x).sum(), x, create_graph=True)
+
+
 def test_an_example_whose_gradient_is_not_finite_counts_as_nothing():
     model, x, y = made("conv2d")
     want = clipped_sum(each_gradient(model, x[1:], y[1:]), 0.7)

@@ -97,6 +97,10 @@ class Ghost:
             kept = tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs)
 
             def arrived(g: Tensor) -> None:
+                if g.requires_grad:
+                    raise BadParameter("DPSGD: a gradient of a gradient (create_graph=True) reaches the weights past the layers' outputs, where it is "
+                                       "not seen. Use a loss "
+                                       "without it, or compute it inside `with private.paused()`.")
                 if len(g) != len(kept[0]):
                     raise BadParameter(f"DPSGD: layer {layer.name!r} takes {len(kept[0])} rows and gives {len(g)}; examples cannot be told apart behind "
                                        f"it. Keep "
