@@ -83,6 +83,9 @@ class Gossiping(Simulated):
         self.name = f"gossip, {where.get(p.runtime, 'one process a node')}"
         graph = self.topology.graph
         self.notes = [*self.notes, f"{graph.name}, {n} nodes, {links(graph)} links an exchange, spectral gap {graph.gap():.3f}"]
+        drawn = sorted({e for g in (graph.turns or (graph,)) for e in g.edges})
+        self.facts = {"graph": {"name": graph.name, "nodes": n, "gap": graph.gap(), "names": list(p.fed.parties) if n <= EACH else [],
+                                "edges": [list(e) for e in drawn] if n <= EACH else []}}
         self.theirs = Ledger()
 
     # what the nodes know ---------------------------------------------------------------------------------------------------------------

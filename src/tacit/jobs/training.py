@@ -124,6 +124,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               runtime=trainer.name, device=p.device, rounds=p.rounds, effective_update=p.effective_update,
                               fingerprints=fingerprints(p, starts[i]) if outs[i] is not None else {},
                               model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
+            for kind, said in getattr(trainer, "facts", {}).items():
+                journals[i].event(kind, **said)
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]

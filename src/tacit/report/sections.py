@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import figures, timing, verdict
+from . import figures, nodes, timing, verdict
 from .markup import Safe, join, plain, tag
 from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, names, percent, plus_minus, significant, size, span
 from .records import ALONE, CENTRAL, RunRecord
@@ -223,6 +223,19 @@ def parties(page: Page) -> Section | None:
     return Section("parties", "Party by party", body) if body else None
 
 
+def without_server(page: Page) -> Section | None:
+    """Of runs by gossip: the graph, how far nodes are apart, how good each is."""
+    runs = [r for r in page.records if r.last("graph")]
+    if not runs:
+        return None
+    pictures = []
+    for run in runs:
+        last = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+        pictures.append(_grid([nodes.network(run.last("graph"), last), nodes.each_node(run)]))
+    return Section("nodes", "Without a server", join([_grid([nodes.consensus(runs, colours=page.colours), nodes.by_rounds(runs)]),
+                                                      _folding([p for p in pictures if p], 3, "graph")]))
+
+
 def landscape(page: Page) -> Section | None:
     drawn: dict[tuple[str, str], list[Figure | None]] = {}
     for run in page.records:
@@ -348,4 +361,4 @@ def notes(page: Page) -> Section | None:
     return Section("notes", "Notes", tag("ul", items)) if items else None
 
 
-ALL = (summary, results, training, time, wire, privacy, skews, parties, landscape, ledger, reproduce, notes)
+ALL = (summary, results, training, time, wire, privacy, skews, parties, without_server, landscape, ledger, reproduce, notes)
