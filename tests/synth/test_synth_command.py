@@ -148,3 +148,16 @@ def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
     assert peak[1_310_720] < 1.15 * peak[131_072]
     with open("o.csv", encoding="utf-8") as file:
         assert sum(1 for _ in file) == 1_310_721
+
+
+def test_a_report_keeps_rows_from_the_generator_and_shows_utility_beside_risk(folder, capsys):
+    """The command of the issue: the table, the synthetic one, and a page that says what it is good for and what it gives away."""
+    code, out, _ = said(capsys, "table.csv", "--model", "ctgan", "--epochs", "2", "--out", "synthetic.csv", "--report", "synth.html", "--json")
+    told, rows = json.loads(out), len(pd.read_csv("table.csv"))
+    assert code == 0
+    assert told["trained_on"] == rows - round(0.2 * rows)
+    assert len(pd.read_csv("synthetic.csv")) == told["trained_on"]
+    text = Path("synth.html").read_text(encoding="utf-8")
+    for words in ("</html>", "Fidelity", "Privacy", "membership", "exact copies", "<svg"):
+        assert words in text, words
+    assert {"exact copies", "membership AUC"} <= set(told["scores"])

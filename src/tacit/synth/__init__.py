@@ -17,11 +17,14 @@ from .columns import Column, boolean, categorical, continuous, identifier, integ
 from .constraints import Combinations, Ordered, Range, Unique
 from .copula import GaussianCopula
 from .ctgan import CTGAN
+from .diffusion import TabDDPM
+from .dpgan import DPGAN
 from .evaluate import Evaluation, evaluate
 from .gan import GAN
 from .generator import Fitted, Generator, Learned
 from .independent import Independent
 from .mst import MST
+from .pategan import PATEGAN
 from .ranking import rank
 from .saved import load
 from .statistics import Statistics
@@ -30,8 +33,9 @@ from .vae import TVAE
 from .wgan import WGAN
 
 ALL: dict[str, type[Generator]] = {"Independent": Independent, "GaussianCopula": GaussianCopula, "Bayes": Bayes, "Cart": Cart,
-                                   "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "MST": MST, "AIM": AIM}
+                                   "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "TabDDPM": TabDDPM, "MST": MST, "AIM": AIM,
+                                   "DPGAN": DPGAN, "PATEGAN": PATEGAN}
 
-__all__ = ["AIM", "ALL", "CTGAN", "GAN", "MST", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation", "Fitted", "GaussianCopula",
-           "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "Table", "Unique", "boolean", "categorical", "continuous", "evaluate",
-           "identifier", "integer", "load", "moment", "ordinal", "rank"]
+__all__ = ["AIM", "ALL", "CTGAN", "DPGAN", "GAN", "MST", "PATEGAN", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation", "Fitted",
+           "GaussianCopula", "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "TabDDPM", "Table", "Unique", "boolean",
+           "categorical", "continuous", "evaluate", "identifier", "integer", "load", "moment", "ordinal", "rank"]
