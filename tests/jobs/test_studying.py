@@ -125,6 +125,23 @@ def test_figures_are_best_last_picked_and_rounds_to_the_target() -> None:
     assert study_table.figures({**line, "held": [float("nan")] * 4}, None)["picked"] is None
 
 
+def test_a_run_that_diverges_has_no_last_figure_and_is_marked(tmp_path: Path) -> None:
+    """Not the accuracy of the class that the argmax of NaN happens to be."""
+    file = Path(small(tmp_path, figure="last"))
+    file.write_text(file.read_text().replace('{ name = "FedProx", lr = 0.3 }', '{ name = "FedProx", lr = 1e30 }'))
+    s = load(str(file))
+    store = study(s, tmp_path / "out", only="Fed(Avg|Prox 1) . IID")
+    for line in cells(store).values():
+        assert line["diverged"] is (line["row"] == "FedProx 1")
+    found = study_table.summary(s, store.lines())
+    table = {row[0]: row[1] for row in study_table.text_table(found["tables"][0])[1]}
+    assert table["FedProx 1"] == "– diverged"
+    assert table["FedAvg"].endswith("(.500)")
+    from tacit.report import study as page
+
+    assert "2 of 2 diverged" in page.render(found, store.lines())
+
+
 def test_the_tuned_value_that_does_best_is_shown_with_its_name(tmp_path: Path) -> None:
     s = load(small(tmp_path))
     store = study(s, tmp_path / "out")

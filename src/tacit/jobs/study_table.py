@@ -20,14 +20,15 @@ TIDY = ("study", "table", "row", "column", "seed", "choice", *FIGURES, "mean", "
 
 
 def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:
-    """The four figures of one run. A round picked by the held-out rows asks nothing of the test set; the best round is picked on it."""
+    """The four figures of one run. A round picked by the held-out rows asks nothing of the test set; the best round is picked on it. A run that diverged
+    has no last figure, and its best is that of the rounds before."""
     known = [(r, t, h) for r, t, h in zip(line["rounds"], line["test"], line["held"]) if finite(t)]
     if not known:
         return {k: None for k in (*FIGURES, "mean", "best_round")}
     best = max(known, key=lambda v: v[1])
     by_held = [v for v in known if finite(v[2])]
     reached = [r for r, t, _ in known if target is not None and t >= target]
-    return {"mean": math.fsum(t for _, t, _ in known) / len(known), "best": best[1], "last": known[-1][1],
+    return {"mean": math.fsum(t for _, t, _ in known) / len(known), "best": best[1], "last": line["test"][-1] if finite(line["test"][-1]) else None,
             "picked": max(by_held, key=lambda v: v[2])[1] if by_held else None, "rounds": reached[0] if reached else None, "best_round": best[0]}
 
 
@@ -146,6 +147,7 @@ def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             words = shown(found["figure"], c[found["figure"]]["mean"], c[found["figure"]]["spread"])
             if found["figure"] == "rounds" and words == "–" and c["seeds"]:
                 words = f"not reached, best {shown('best', c['best']['mean'])}"
+            words += " diverged" if c["diverged"] else ""
             first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and row != found["rows"][0] else None
             words += faster(first, c, "ours")
             words += f" ({shown(found['figure'], c['published'])}{faster(first, c, 'published')})" if c["published"] is not None else ""

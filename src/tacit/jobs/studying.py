@@ -197,7 +197,7 @@ class _Stack:
         starts = {p.seed: task.initial() if p.seed == plans[0].seed else make_task(p).initial() for p in {q.seed: q for q in plans}.values()}
         self.cohort = Cohort(task, [starts[p.seed] for p in plans], [p.run() for p in plans], plans[0].engine)
         self.rounds: list[int] = []
-        self.right: list[Tensor] = []  # [2, R] for each tested round: how many of the test rows, and of the held-out rows, each run gets right
+        self.right: list[Tensor] = []  # [2, R] for each tested round: how many of the test rows and of the held-out rows a run gets right; −1: it diverged
         self.samples = np.zeros(len(plans), dtype=np.int64)
         device = self.cohort.device
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
@@ -215,7 +215,8 @@ class _Stack:
                 self.samples[i] += int(len(who) * p.local_steps * (p.batch_size or 1))
         if test:
             self.rounds.append(r + 1)
-            self.right.append(torch.stack([self._right([self.tests[id(p.fed.test.x)] for p in self.plans]), self._right(self._held())]))
+            right = torch.stack([self._right([self.tests[id(p.fed.test.x)] for p in self.plans]), self._right(self._held())])
+            self.right.append(torch.where(torch.isfinite(self.cohort.w).all(dim=1), right, -1))
 
     def _held(self) -> list[tuple[Tensor, Tensor]]:
         """Each run's held-out rows, gathered once for the runs that share a federation."""
@@ -245,10 +246,10 @@ class _Stack:
         return out
 
     def curves(self) -> np.ndarray:
-        """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are none."""
+        """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are none, or the model is no longer finite."""
         right = torch.stack(self.right, -1).cpu().numpy().astype(float) if self.right else np.zeros((2, len(self.plans), 0))
         rows = np.array([[len(p.fed.test.y) for p in self.plans], [len(p.fed.held.index) for p in self.plans]], dtype=float)
-        return right / np.where(rows > 0, rows, np.nan)[:, :, None]
+        return np.where(right < 0, np.nan, right) / np.where(rows > 0, rows, np.nan)[:, :, None]
 
     def keep(self, which: list[int]) -> _Stack:
         """The same, with these runs alone."""
@@ -313,7 +314,7 @@ def _run(cells: list[Cell], plans: list[Plan], store: Store, targets: list[float
 def _leave(stack: _Stack, goal: dict[str, float | None], store: Store, cells: list[Cell]) -> tuple[_Stack, int]:
     """Runs that reached their target leave, once enough have to be worth it."""
     test = stack.curves()[0]
-    there = [i for i, c in enumerate(stack.cells) if goal[c.id] is not None and np.nanmax(test[i], initial=0.0) >= goal[c.id]]  # type: ignore[operator]
+    there = [i for i, c in enumerate(stack.cells) if goal[c.id] is not None and (test[i] >= goal[c.id]).any()]
     if len(there) < LEAVE * len(stack.cells):
         return stack, 0
     _write(stack, there, store)

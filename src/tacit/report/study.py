@@ -79,20 +79,30 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
             words = _number(found["figure"], ours["mean"]) + (f" ± {100 * spread:.1f}" if finite(spread) else "")
             if found["figure"] == "rounds" and not finite(ours["mean"]) and c["seeds"]:
                 words = f"not reached, best {percent(c['best']['mean'])}"
-            small = [f"published {_number(found['figure'], c['published'])}"] if c["published"] is not None else []
+            small = [f"{count(c['diverged'])} of {count(c['seeds'])} diverged"] if c["diverged"] else []
+            small += [f"published {_number(found['figure'], c['published'])}"] if c["published"] is not None else []
             small += [f"replicated {_number(found['figure'], c['replicated'])}"] if c["replicated"] is not None else []
             first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and i else None
             small += [f"{what} {a / b:.1f}× fewer rounds" for what, a, b in _fewer(first, c) if a and b] if first else []
             small += [c["choice"]] if c["choice"] else []
-            small += [f"last {percent(c['last']['mean'])}", f"picked {percent(c['picked']['mean'])}"] if found["figure"] == "best" and c["seeds"] else []
             row.append(join([words, tag("small", " · ".join(small)) if small else None]))
         rows.append(row)
     target = "" if found["target"] is None else f" of {percent(found['target'], 0)}"
     caption = f"{NAMES[found['figure']].capitalize()}{target}, ± the standard deviation over seeds."
     body = [tag("p", found["about"]) if found["about"] else None, table(["", *found["columns"]], rows, keys=keys, caption=caption),
-            tag("p", found["claim"]["text"], class_="headline") if found.get("claim") else None,
+            _others(found, by), tag("p", found["claim"]["text"], class_="headline") if found.get("claim") else None,
             tag("div", [figure(_chart(found, column, curves)) for column in found["columns"]], class_="figures")]
     return Section(f"table-{place}", found["name"], join([b for b in body if b]))
+
+
+def _others(found: Mapping[str, Any], by: Mapping[tuple[str, str], Any]) -> Any:
+    """The best round is picked on the test set; what the last one gives, and the one that the held-out rows pick, stands below, folded away."""
+    if found["figure"] != "best":
+        return None
+    rows = [[name, *(f"{percent(c['last']['mean'])} / {percent(c['picked']['mean'])}" if (c := by.get((name, column))) and c["seeds"] else ""
+                     for column in found["columns"])] for name in found["rows"]]
+    return tag("details", tag("summary", "after the last round / at the round that the held-out rows pick"),
+               table(["", *found["columns"]], rows, caption="Accuracy after the last round / at the round that the held-out rows pick."))
 
 
 def _fewer(first: Mapping[str, Any], cell: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
