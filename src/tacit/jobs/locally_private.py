@@ -77,6 +77,10 @@ class PrivateTask(Task):
 
     settings: DPSGD
     plan: Plan
+    now: Terms  # of the client whose turn it is
+    left: float  # gradients it may still look at
+    source: Any
+    known: dict[tuple[int, int], Terms]  # by rows and local epochs
 
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
@@ -86,12 +90,8 @@ class PrivateTask(Task):
         made.now = terms(p, int(p.fed.train.sizes.min()), p.local_epochs[0])
         made.left = math.inf  # until the first client's turn: the guard looks at the shape of what is sent, on rows of zeros
         made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
-        made.known: dict[tuple[int, int], Terms] = {}
+        made.known = {}
         return made
-
-    now: Terms
-    left: float
-    source: Any
 
     def on(self, x: Tensor, y: Tensor) -> PrivateTask:
         return PrivateTask.of(Task(self.module, x, y, self.loss_name, self.precision), self.plan)
