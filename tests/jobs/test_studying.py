@@ -209,6 +209,22 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
     assert (tmp_path / "cut" / "cells.jsonl").read_bytes() == before  # all is done: nothing is computed again
 
 
+def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_piece(tmp_path: Path) -> None:
+    s = load(small(tmp_path))
+    store = study(s, tmp_path / "out")
+    lines = store.lines()
+    assert not any(line["kind"] == "loop" for line in lines)  # on a CPU clients may go one by one anyway, so nothing is measured
+    piece = studying.loop(studying._plan(s.cells[0], studying._Data()), steps=5)
+    assert piece["samples"] == 5 * 4 * 32  # steps × parties × batch
+    found = study_table.summary(s, [*lines, {**piece, "samples": 640, "seconds": 2.0}])
+    assert found["one_by_one"]["samples_per_second"] == 320
+    assert found["one_by_one"]["extrapolated_seconds"] == pytest.approx(found["samples"] / 320)
+    from tacit.report import study as page
+
+    assert "One client at a time on the same machine makes 320 samples a second, measured over 2.0 s" in page.timing(found)
+    assert "extrapolated from that" in page.timing(found)
+
+
 def test_a_part_of_a_study_is_run_and_the_rest_later(tmp_path: Path) -> None:
     s = load(small(tmp_path))
     assert len(cells(study(s, tmp_path / "out", only="SCAFFOLD.*IID"))) == 4

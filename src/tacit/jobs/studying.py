@@ -97,7 +97,9 @@ def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str],
         _run([c for c, _ in group], [p for _, p in group], store, [targets[c.table] for c, _ in group], say)
     lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
     if not only and torch.cuda.is_available() and any(x.get("on") == "cuda" for x in lines) and not any(x.get("kind") == "loop" for x in lines):
-        store.add(_loop(_plan(asked.cells[0], rows)))
+        walking = next((p for c in asked.cells if (p := _plan(c, rows)).batch_size is not None and p.algorithm.walks), None)
+        if walking is not None:
+            store.add(loop(walking))
     return store
 
 
@@ -341,18 +343,25 @@ def _spent(store: Store, stack: _Stack, cells: list[Cell], seconds: float, p: Pl
                "precision": "float32" if p.device == "cpu" and p.precision == "tf32" else p.precision, "clients": sum(r.per_round for r in stack.cohort.runs)})
 
 
-def _loop(p: Plan) -> dict[str, Any]:
-    """How fast one client at a time goes on this device: a piece of two rounds of at most 60 steps a client, the first to warm up."""
-    piece = dataclasses.replace(p, local_steps=60, engine="each")
+def loop(p: Plan, steps: int = 60) -> dict[str, Any]:
+    """How fast one client at a time goes on this device: a piece of two rounds of `steps` steps a client, the first to warm up."""
+    piece = dataclasses.replace(p, local_steps=steps, engine="each")
+
+    def idle() -> float:
+        if p.device != "cpu":
+            torch.cuda.synchronize(p.device)
+        return time.monotonic()
+
     with _numbers(p):
-        cohort = Cohort(make_task(piece), [make_task(piece).initial()], [piece.run()], "each")
+        task = make_task(piece)
+        cohort = Cohort(task, [task.initial()], [piece.run()], "each")
         cohort.round(0)
-        torch.cuda.synchronize()
-        began = time.monotonic()
-        chosen = cohort.round(1)
-        torch.cuda.synchronize()
-    seconds = time.monotonic() - began
-    return {"kind": "loop", "samples": 60 * len(chosen[0]) * (p.batch_size or 1), "seconds": seconds, "device": machine(p.device)}
+        began = idle()
+        (chosen,) = cohort.round(1)
+        seconds = idle() - began
+    sizes = p.fed.train.sizes.numpy()[chosen]
+    rows = np.minimum(sizes, p.batch_size or sizes.max())
+    return {"kind": "loop", "samples": int(steps * rows.sum()), "seconds": seconds, "device": machine(p.device)}
 
 
 def machine(device: str) -> str:
