@@ -187,3 +187,19 @@ def test_even_draws_are_uniform_and_evener_than_chance():
     for g in range(5):
         mine = u[groups == g]
         assert np.array_equal(np.sort((mine * len(mine)).astype(int)), np.arange(len(mine)))
+
+
+@pytest.mark.parametrize("rows", [150, 500])
+def test_trees_copy_no_more_than_fresh_rows_do_in_small_tables_either(rows):
+    """Held against 20,000 fresh rows, over five tables: on average, and each but for the error of what a small table says about itself (a factor of 1.5)."""
+    everything = repeated(25_000)
+    table = synth.Table.infer(everything, columns=dict.fromkeys(everything, "categorical"))
+    x = table.numbers(everything)
+    ratios = []
+    for seed in range(5):
+        mixed = np.random.default_rng(seed).permutation(len(x))
+        mine, fresh = mixed[:rows], mixed[rows : rows + 20_000]
+        made = synth.Cart(seed=seed).fit(everything.iloc[mine].reset_index(drop=True), table).sample(10_000, seed=seed)
+        ratios.append(cart.copy_rate(x[mine], table.numbers(made)) / cart.copy_rate(x[mine], x[fresh]))
+    assert np.mean(ratios) <= 2
+    assert max(ratios) <= 3

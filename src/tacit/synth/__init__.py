@@ -24,7 +24,6 @@ from .gan import GAN
 from .generator import Fitted, Generator, Learned
 from .independent import Independent
 from .mst import MST
-from .pategan import PATEGAN
 from .ranking import rank
 from .saved import load
 from .statistics import Statistics
@@ -34,8 +33,8 @@ from .wgan import WGAN
 
 ALL: dict[str, type[Generator]] = {"Independent": Independent, "GaussianCopula": GaussianCopula, "Bayes": Bayes, "Cart": Cart,
                                    "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "TabDDPM": TabDDPM, "MST": MST, "AIM": AIM,
-                                   "DPGAN": DPGAN, "PATEGAN": PATEGAN}
+                                   "DPGAN": DPGAN}
 
-__all__ = ["AIM", "ALL", "CTGAN", "DPGAN", "GAN", "MST", "PATEGAN", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation", "Fitted",
+__all__ = ["AIM", "ALL", "CTGAN", "DPGAN", "GAN", "MST", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation", "Fitted",
            "GaussianCopula", "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "TabDDPM", "Table", "Unique", "boolean",
            "categorical", "continuous", "evaluate", "identifier", "integer", "load", "moment", "ordinal", "rank"]
