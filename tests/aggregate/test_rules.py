@@ -20,7 +20,8 @@ stacks = st.integers(1, 9).flatmap(lambda n: hnp.arrays(np.float32, (n, 4), elem
 def apply(rule, x, weights=None):
     x = torch.as_tensor(x, dtype=torch.float32)
     weights = torch.ones(1, len(x)) if weights is None else torch.as_tensor(weights, dtype=torch.float32)[None]
-    return rule.result(rule.add(rule.start(), weights, {"delta": x}))["delta"][0].numpy()
+    scores = {"score": x[:, 0]} if isinstance(rule, aggregate.Best) else {}
+    return rule.result(rule.add(rule.start(), weights, {"delta": x, **scores}))["delta"][0].numpy()
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,6 +140,15 @@ def test_a_coarse_update_counts_less():
     mean = (fine + coarse) / 2
     assert np.square(got - truth).mean() < np.square(mean - truth).mean()
     np.testing.assert_allclose(apply(aggregate.QualityWeighted(), np.stack([truth, truth + 1])), truth + 0.5, atol=1e-5)  # no grid: a plain mean
+
+
+def test_the_best_is_who_states_the_lowest_score():
+    x, score = torch.arange(12.0).view(4, 3), torch.tensor([0.5, 0.2, torch.nan, 0.3])
+    kept = aggregate.Best().result(aggregate.Best().add({}, torch.tensor([[9.0, 1, 1, 9]]), {"delta": x, "score": score}))
+    assert kept["delta"].tolist() == [x[1].tolist()]  # whatever its weight; a score that is no number is nobody's
+    assert kept["score"].tolist() == [pytest.approx(0.2)]
+    with pytest.raises(BadParameter, match=r"Best: the updates hold delta, and no score to tell the best by. Train with algorithms.FedPSO."):
+        aggregate.Best().result(aggregate.Best().add({}, torch.ones(1, 4), {"delta": x}))
 
 
 ROBUST = [aggregate.Median(), aggregate.TrimmedMean(trim=0.3), aggregate.Krum(byzantine=0.3), aggregate.MultiKrum(byzantine=0.3),

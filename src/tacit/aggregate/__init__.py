@@ -1,6 +1,7 @@
 """How many updates become one."""
 
 from ..parameters import Kind
+from .best import Best
 from .clipped import CenteredClip, ClippedMean, NormBound
 from .foolsgold import FoolsGold
 from .geometric import GeometricMedian
@@ -11,8 +12,8 @@ from .reliability import Layerwise, QualityWeighted
 from .sign import SignMajority
 
 ALL = {kind.__name__: kind for kind in (Mean, ClippedMean, NormBound, CenteredClip, Median, TrimmedMean, Krum, MultiKrum, Bulyan, GeometricMedian, FoolsGold,
-                                        SignMajority, Layerwise, QualityWeighted)}
+                                        SignMajority, Layerwise, QualityWeighted, Best)}
 RULE = Kind("an aggregation rule", ALL, ("start", "add", "result", "sees_each"))
 
-__all__ = ["ALL", "RULE", "Bulyan", "CenteredClip", "ClippedMean", "FoolsGold", "GeometricMedian", "Krum", "Layerwise", "Mean", "Median", "MultiKrum",
+__all__ = ["ALL", "RULE", "Best", "Bulyan", "CenteredClip", "ClippedMean", "FoolsGold", "GeometricMedian", "Krum", "Layerwise", "Mean", "Median", "MultiKrum",
            "NormBound", "QualityWeighted", "SignMajority", "TrimmedMean"]

@@ -11,8 +11,10 @@ from .feddyn import FedDyn
 from .fednag import FedNAG
 from .fednova import FedNova
 from .fedopt import FedAdagrad, FedAdam, FedYogi
+from .fedpa import FedPA
 from .fedper import FedPer
 from .fedprox import FedProx
+from .fedpso import FedPSO
 from .fedrep import FedRep
 from .fedsgd import FedSGD
 from .finetune import FineTune
@@ -28,11 +30,11 @@ ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD, "FedAvg": FedAvg, "LocalSGD": LocalSGD, "ParallelSGD": ParallelSGD, "FedProx": FedProx, "FedNova": FedNova,
     "Scaffold": Scaffold, "FedNAG": FedNAG, "FedAvgM": FedAvgM, "FedAdagrad": FedAdagrad, "FedAdam": FedAdam, "FedYogi": FedYogi,
     "FedDyn": FedDyn, "FineTune": FineTune, "FedPer": FedPer, "FedRep": FedRep, "FedBN": FedBN, "Ditto": Ditto, "APFL": APFL, "PFedMe": PFedMe, "IFCA": IFCA,
-    "QFedAvg": QFedAvg, "AFL": AFL,
+    "QFedAvg": QFedAvg, "AFL": AFL, "FedPA": FedPA, "FedPSO": FedPSO,
 }
 PARTS = {**solvers.ALL, **schedules.ALL}  # what may stand inside an algorithm: for job files
 SCAFFOLD = Scaffold
 
 __all__ = ["AFL", "ALL", "APFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential", "FedAdagrad",
-           "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPer", "FedProx", "FedRep", "FedSGD", "FedYogi", "FineTune", "Inverse",
-           "LocalSGD", "PFedMe", "ParallelSGD", "QFedAvg", "Scaffold", "Upload", "Walk"]
+           "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPA", "FedPSO", "FedPer", "FedProx", "FedRep", "FedSGD", "FedYogi",
+           "FineTune", "Inverse", "LocalSGD", "PFedMe", "ParallelSGD", "QFedAvg", "Scaffold", "Upload", "Walk"]

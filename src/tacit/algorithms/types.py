@@ -75,6 +75,7 @@ class Algorithm:
     walks: ClassVar[bool] = True  # False: clients only look at the model where it stands, as in FedSGD
 
     personalises: ClassVar[bool] = False  # True: `personal` gives each party a model of its own
+    scores: ClassVar[bool] = False  # True: clients send a `score`, how large their loss is, for a rule that picks the best
     own_buffers: ClassVar[bool] = False  # True: a client keeps the model's buffers, as `buffers` in what it keeps
 
     def server_state(self, w: Tensor) -> State:

@@ -187,6 +187,9 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
     stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
     must_see_each(stages, rule)
+    if isinstance(rule, rules.Best) and not algorithm.scores:
+        raise BadParameter(f"aggregate: Best tells updates by the scores parties send, and those of {type(algorithm).__name__} send none. "
+                           "Use algorithms.FedPSO, or another rule.")
     if (stages or pace is not None) and rule != Mean():
         what = "guard: its stages work" if stages else f"pace: {type(pace).__name__} works"
         raise BadParameter(f"{what} on a sum of updates, and {type(rule).__name__} makes something else of them. Aggregate with Mean, or leave it out.")
