@@ -37,6 +37,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.parties": (("tacit.numbers",), NUMERIC),
     "tacit.parties.codec": ((), (*NUMERIC, "msgpack")),  # the wire format; nothing else of the room needs it
     "tacit.graphs": ((), ("numpy",)),
+    "tacit.transfer": ((), ("torch",)),
     "tacit.selection": ((), ("numpy",)),
     "tacit.topologies": (("tacit.graphs",), ("numpy",)),
     "tacit.audit": (("tacit.data.federation", "tacit.report", "tacit.files"), NUMERIC),

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import accounting, aggregate, algorithms, anonymity, audit, data, graphs, guard, models, mpc, pace, private, selection, speeds, synth, testing
+    from . import accounting, aggregate, algorithms, anonymity, audit, data, graphs, guard, models, mpc, pace, private, selection, speeds, synth, testing, transfer
     from .errors import TacitError
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare
     from .jobs.contributing import contribution
+    from .jobs.distilling import fedmd
     from .jobs.gossiping import gossip
     from .jobs.inferring import infer
     from .jobs.intersecting import align, psi
@@ -40,17 +41,18 @@ if TYPE_CHECKING:
     from .topologies import Hierarchy
 
 __all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
-           "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "gossip", "graphs", "guard", "infer", "models", "mpc",
-           "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "selection", "speeds", "splitnn", "synth", "synthesize", "testing", "train",
-           "train_private"]
+           "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "fedmd", "gossip", "graphs", "guard", "infer", "models",
+           "mpc", "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "selection", "speeds", "splitnn", "synth", "synthesize", "testing",
+           "train", "train_private", "transfer"]
 
 _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
          "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "gossip": "jobs.gossiping", "infer": "jobs.inferring",
-         "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "regress": "jobs.regressing", "risk": "jobs.risking",
-         "run": "jobs.running", "splitnn": "jobs.splitting", "synthesize": "jobs.synthesizing", "train": "jobs.training", "train_private": "jobs.privately"}
+         "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "fedmd": "jobs.distilling", "gossip": "jobs.gossiping",
+         "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "regress": "jobs.regressing",
+         "risk": "jobs.risking", "run": "jobs.running", "splitnn": "jobs.splitting", "synthesize": "jobs.synthesizing", "train": "jobs.training",
+         "train_private": "jobs.privately"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "selection", "speeds",
-          "synth", "testing")
+          "synth", "testing", "transfer")
 
 
 def __getattr__(name: str) -> Any:

@@ -62,7 +62,8 @@ class Cohort:
         self.buffers = torch.stack([s["buffers"] for s in starts]).to(self.device) if "buffers" in starts[0] else None
         states = [r.algorithm.server_state(w) for r, w in zip(runs, self.w)]
         self.state: State = {k: torch.stack([s[k] for s in states]) for k in states[0]}
-        self.fresh = {k: v.to(self.device) for k, v in fresh(runs[0].algorithm, starts[0]).items()}
+        self.begins = [{k: v.to(self.device) for k, v in fresh(r.algorithm, s).items()} for r, s in zip(runs, starts)]  # what a new client of each run keeps
+        self.fresh = self.begins[0]
         self.kept = [Kept(len(r.fed)) for r in runs]
         keep = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(len(r.fed) for r in runs)
         self.ids = [identify(r.fed.parties) for r in runs]
@@ -97,7 +98,7 @@ class Cohort:
             uploads = self._corrupted(number, run_of, who, uploads)
         if self.hears is not None:
             uploads = self._overheard(who, uploads, self.hears)
-        mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(run_of, uploads)
+        mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(number, run_of, uploads)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
         if self.buffers is not None:
             self.buffers = mean.pop("buffers")
@@ -130,13 +131,14 @@ class Cohort:
                     sent[k][there] = v
         yield torch.cat(weights), sent, at
 
-    def _mean(self, run_of: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
+    def _mean(self, number: int, run_of: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
         """The weighted mean of each run's uploads, [R, …] each."""
-        total = self.rule.start()
+        rule = self.rule.at(self.down(float(number))) if hasattr(self.rule, "at") else self.rule
+        total = rule.start()
         for weights, vectors, rows in uploads:
             whose = torch.from_numpy((run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32))  # [R, S]
-            total = self.rule.add(total, self._there(whose) * weights, vectors)
-        return self.rule.result(total)
+            total = rule.add(total, self._there(whose) * weights, vectors)
+        return rule.result(total)
 
     def _guarded(self, number: int, run_of: np.ndarray, who: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
         """The same through each run's guard: what leaves the clients, all at once, then what the server makes of the sum."""
@@ -201,7 +203,7 @@ class Cohort:
         """The model each party of run i uses for itself, those that have not taken part yet included."""
         down, n = {k: v[i] for k, v in self.down(0.0).items()}, len(self.runs[i].fed)
         kept = self.kept[i]
-        mine = [{k: kept.values[k][int(s)] for k in self.fresh} if s >= 0 else self.fresh for s in kept.slot[:n]]
+        mine = [{k: kept.values[k][int(s)] for k in self.fresh} if s >= 0 else self.begins[i] for s in kept.slot[:n]]
         return [self.runs[i].algorithm.personal(self.task, down, m) for m in mine]
 
     def _uploads(self, number: int, run_of: np.ndarray, who: np.ndarray, sizes: np.ndarray, works: np.ndarray | None = None,
@@ -260,7 +262,7 @@ class Cohort:
     def _mine(self, run_of: np.ndarray, who: np.ndarray) -> State:
         if not self.fresh:
             return {}
-        got = [(np.flatnonzero(run_of == i), self.kept[i].get(who[run_of == i], self.fresh)) for i in np.unique(run_of)]
+        got = [(np.flatnonzero(run_of == i), self.kept[i].get(who[run_of == i], self.begins[i])) for i in np.unique(run_of)]
         back = torch.from_numpy(np.argsort(np.concatenate([rows for rows, _ in got]), kind="stable")).to(self.device)
         return {k: torch.cat([state[k] for _, state in got])[back] for k in self.fresh}
 
