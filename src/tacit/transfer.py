@@ -39,7 +39,8 @@ def freeze(model: nn.Module, layers: int) -> nn.Module:
     """The first `layers` layers with parameters of this model do not learn any more; 0 lets all learn again. Returns the model."""
     found = _layers(model)
     if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers < len(found):
-        raise bad("freeze", "layers", layers, f"a whole number between 0 and {len(found) - 1}: the model has {len(found)} layers with parameters, and one must learn")
+        raise bad("freeze", "layers", layers, f"a whole number between 0 and {len(found) - 1}: the model has {len(found)} layers with parameters, and one "
+                                              "must learn")
     for i, layer in enumerate(found):
         for p in layer.parameters(recurse=False):
             p.requires_grad_(i >= layers)

@@ -128,7 +128,8 @@ def _made(fed: Federation, given: Any, seed: int) -> list[nn.Module]:
     elif isinstance(given, Sequence) and not isinstance(given, str) and len(given) == len(fed):
         listed = list(given)
     else:
-        raise bad("fedmd", "models", given if isinstance(given, str) else type(given).__name__, f"a model for each of the {len(fed)} parties, by name or in order")
+        raise bad("fedmd", "models", given if isinstance(given, str) else type(given).__name__,
+                  f"a model for each of the {len(fed)} parties, by name or in order")
     assert fed.classes is not None
     return [kinds.build(m, tuple(fed.rows.x.shape[1:]), fed.classes, seed) for m in listed]
 

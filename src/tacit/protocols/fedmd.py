@@ -43,8 +43,8 @@ async def server(me: Party, parties: Sequence[str], rounds: int, rows: int, clas
             came = await here.gather(parties, PublicScores)
             for name, said in came.items():
                 if tuple(said.scores.shape) != (rows, classes) or not torch.isfinite(said.scores).all():
-                    raise ProtocolError(f"party {name!r} sent scores of shape {tuple(said.scores.shape)} or not finite; {rows} public rows and {classes} classes "
-                                        "were agreed on.")
+                    raise ProtocolError(f"party {name!r} sent scores of shape {tuple(said.scores.shape)} or not finite; {rows} public rows and {classes} "
+                                        "classes were agreed on.")
             await here.send(parties, Consensus(r, mean([said.scores for said in came.values()])))
 
 
