@@ -44,7 +44,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
-    "tacit.mpc": (("tacit.parties",), NUMERIC),
+    "tacit.mpc": (("tacit.parties", "tacit.crypto"), NUMERIC),
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
     "tacit.runtimes.certificates": ((), ("cryptography",)),  # these six, and the seal, need the extra `net`
     "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),
@@ -86,6 +86,7 @@ EXCEPTIONS = {
     ("tacit.data.federation", "tacit.report.figures"): "Federation.plot() draws itself; whoever does not plot loads no drawing",
     ("tacit.parties.conformance", "tacit.runtimes.inprocess"): "check_protocol's default runtime; it takes any other",
     ("tacit.mpc.tensor", "tacit.runtimes.inprocess"): "each operator of a shared tensor runs its parties' programs in one process",
+    ("tacit.mpc.tensor_checked", "tacit.runtimes.inprocess"): "as above",
     ("tacit.results", "tacit.report.page"): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
 }

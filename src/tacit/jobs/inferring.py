@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..mpc import inference
+from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
+from ..mpc.prime import FixedPrime
 from ..mpc.ring import Fixed
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
@@ -49,12 +50,14 @@ class Inference:
 
 
 def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"), reveal: str = "logits", runtime: Any = None, *, owner: str = "owner",
-          client: str = "client", helper: str = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False) -> Inference:
+          client: str = "client", helper: str = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False,
+          adversary: str = "semi-honest") -> Inference:
     """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`.
 
     `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
     Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
-    compares with the plain model; nothing is secret then.
+    compares with the plain model; nothing is secret then. `adversary`: "semi-honest" parties follow their programs; against "active" ones, which may not, every
+    number carries a tag and a party that changes one is caught before anything is revealed (linear layers, ReLU, pools and argmax; the rest is refused).
     """
     if not isinstance(model, nn.Module):
         raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
@@ -66,10 +69,16 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
         raise bad("infer", "reveal", reveal, "'logits' or 'argmax'")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise bad("infer", "batch", batch, "a whole number of at least 1")
+    if adversary not in ("semi-honest", "active"):
+        raise bad("infer", "adversary", adversary, "'semi-honest' or 'active'")
+    active = adversary == "active"
+    if active and debug:
+        raise bad("infer", "debug", debug, "False with adversary='active'",
+                  "Debugging opens what the tags protect. Debug the model with 'semi-honest' parties first.")
     names = [owner, client, helper]
     if len(set(names)) < 3 or not all(isinstance(n, str) and n for n in names):
         raise bad("infer", "owner, client and helper", tuple(names), "three different names")
-    fixed = check(Fixed(fraction))
+    fixed = check(FixedPrime(fraction) if active else Fixed(fraction))
     if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
         raise bad("infer", "device", device, "'cpu', or 'cuda' where this machine has a card")
     fixed.encode(x, "the input")
@@ -80,14 +89,16 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     layers, weights = compile(model)
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
-    how: dict[str, Any] = {"device": device, "debug": debug}
+    if active:
+        checked.accepted(layers, reveal)
+    home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
     made = (runtime or InProcess()).run_sync({
-        owner: functools.partial(inference.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
+        owner: functools.partial(home.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
                                  client=client, helper=helper, **how),
-        client: functools.partial(inference.client, batches=batches, owner=owner, helper=helper, **how),
-        helper: functools.partial(inference.helper, owner=owner, client=client, device=device)}, ledger=ledger)
+        client: functools.partial(home.client, batches=batches, owner=owner, helper=helper, **how),
+        helper: functools.partial(home.helper, owner=owner, client=client, device=device)}, ledger=ledger)
     value = made[client]["value"]
     error = None
     if debug:

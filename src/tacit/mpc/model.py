@@ -1,6 +1,7 @@
 """A network as a public architecture (a list of layers) and private weights, and how both are evaluated on shares.
 
-`compile` takes an `nn.Sequential`, nested as you like, of the layers below. What it changes on the way is exact: batch norm is folded into the layer
+`compile` takes an `nn.Sequential`, nested as you like, of the layers below; a module of your own, with branches that
+are added, is traced (`trace.py`). What it changes on the way is exact: batch norm is folded into the layer
 before it, dropout is left out, and ReLU moves behind a max-pool that follows it (the two commute, and there are fewer values left to compare).
 The architecture is told to everybody; shapes of weights are part of it.
 """
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadData, BadParameter, ProtocolError
-from . import functions
+from . import functions, trace
 from .beaver import MATMUL, MUL, Bilinear, Kept, keep, times_kept, watch
 from .compare import largest
 from .ring import VALUE
@@ -25,7 +26,7 @@ from .truncate import truncate
 
 Layer = dict[str, Any]
 ALLOWED = ("Linear, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, Sigmoid, Tanh, GELU, Softmax, Flatten, "
-           "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these")
+           "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these, and modules of your own that apply and add them")
 PLAIN = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
 
 
@@ -49,6 +50,8 @@ def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
 
 def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[Layer]:
     kind = type(module)
+    if not kind.forward.__module__.startswith("torch.nn.") and kind.forward is not Residual.forward:  # its own code, not that of a layer we know
+        return trace.layers(module, name, weights, _layers, _norm, _tidied)
     if isinstance(module, nn.Sequential):
         made: list[Layer] = []
         for key, child in module.named_children():
@@ -158,6 +161,11 @@ def _checked(layers: Any) -> list[Layer]:
         if layer["kind"] == "residual":
             _checked(layer["body"])
             _checked(layer["shortcut"])
+        elif layer["kind"] == "graph":
+            for i, node in enumerate(layer["nodes"]):
+                if not node["sum"] or not all(isinstance(j, int) and 0 <= j <= i for j in node["sum"]):
+                    raise ValueError(f"node {i} of a graph adds up {node['sum']!r:.40}, which are not before it")
+                _checked(node["layers"])
         elif layer["kind"] not in _EVALUATE:
             raise ValueError(f"there is no layer {layer['kind']!r:.40}")
     return layers
@@ -205,6 +213,8 @@ def weighted(layers: list[Layer]) -> list[Layer]:
     for layer in layers:
         if layer["kind"] == "residual":
             made += weighted(layer["body"]) + weighted(layer["shortcut"])
+        elif layer["kind"] == "graph":
+            made += [inner for node in layer["nodes"] for inner in weighted(node["layers"])]
         elif "name" in layer:
             made.append(layer)
     return made
@@ -216,6 +226,14 @@ async def evaluate(seat: Seat, layers: list[Layer], weights: Weights, x: Tensor,
         label = f"{at}{i} {layer['kind']}"
         if layer["kind"] == "residual":
             x = await evaluate(seat, layer["body"], weights, x, f"{label} body ") + await evaluate(seat, layer["shortcut"], weights, x, f"{label} shortcut ")
+        elif layer["kind"] == "graph":
+            values = [x]
+            for j, node in enumerate(layer["nodes"]):
+                branches = [values[k] for k in node["sum"]]
+                if len({branch.shape for branch in branches}) > 1:
+                    raise BadData(f"{label} adds branches of shapes {[list(b.shape) for b in branches]}; they must be equal.")
+                values.append(await evaluate(seat, node["layers"], weights, sum(branches[1:], start=branches[0]), f"{label} node {j} "))
+            x = values[-1]
         else:
             with seat.at(label):
                 x = await _EVALUATE[layer["kind"]](seat, layer, weights, x)
@@ -239,17 +257,17 @@ async def _affine(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tens
     return await weights.times(seat, x, layer, MUL)
 
 
-def _windows(x: Tensor, layer: Layer, fill: int) -> Tensor:
+def windows(x: Tensor, layer: Layer, fill: int) -> Tensor:
     (kh, kw), (sh, sw), (ph, pw) = layer["kernel"], layer["stride"], layer["padding"]
     return F.pad(x, (pw, pw, ph, ph), value=fill).unfold(2, kh, sh).unfold(3, kw, sw).flatten(-2)
 
 
 async def _maxpool(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await largest(seat, _windows(x, layer, -(1 << VALUE) if seat.first else 0))  # padding is less than any value
+    return await largest(seat, windows(x, layer, -(1 << VALUE) if seat.first else 0))  # padding is less than any value
 
 
 async def _avgpool(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    return await functions.times(seat, _windows(x, layer, 0).sum(-1), 1 / math.prod(layer["kernel"]))
+    return await functions.times(seat, windows(x, layer, 0).sum(-1), 1 / math.prod(layer["kernel"]))
 
 
 async def _meanpool(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ Arithmetic on int64 wraps modulo 2^64 by itself. Only matmul needs care: CUDA ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ LIMB, LIMBS = 16, 4  # of a matmul in float64: a limb product has 32 bits, and 2
 class Fixed:
     """How many bits stand behind the point; what precision costs is range."""
 
+    where: ClassVar[str] = f"a ring of {WORD}"
     fraction: int = whole(16, least=12, most=18, doc="fractional bits; `functions.py` is made for these")
 
     @property
@@ -56,8 +58,8 @@ class Fixed:
         x = x.detach().double()
         outside = int((~(x.abs() <= self.most)).sum())  # NaN compares false, so it is outside
         if outside:
-            raise BadData(f"{what}: {outside} of {x.numel()} numbers are not within ±{self.most:g}, the range of {self.fraction} fractional bits in a ring of "
-                          f"{WORD}. Scale the values, or take fewer fractional bits.")
+            raise BadData(f"{what}: {outside} of {x.numel()} numbers are not within ±{self.most:g}, the range of {self.fraction} fractional bits in "
+                          f"{self.where}. Scale the values, or take fewer fractional bits.")
         return torch.round(x * 2.0 ** (scale * self.fraction)).long()
 
     def decode(self, ring: Tensor) -> Tensor:
@@ -71,8 +73,8 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 
 
 def conv2d(x: Tensor, w: Tensor, stride: tuple[int, int] = (1, 1), padding: tuple[int, int] = (0, 0), dilation: tuple[int, int] = (1, 1),
-           groups: int = 1) -> Tensor:
-    """torch's conv2d modulo 2^64, as one product of patches and filters."""
+           groups: int = 1, product: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
+    """torch's conv2d modulo 2^64, as one product of patches and filters; `product` is another ring's matmul."""
     n, _, height, width = x.shape
     out, each, kh, kw = w.shape
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
@@ -81,7 +83,7 @@ def conv2d(x: Tensor, w: Tensor, stride: tuple[int, int] = (1, 1), padding: tupl
     sn, sc, s0, s1 = x.stride()
     patches = x.as_strided((n, groups, each, kh, kw, rows, columns), (sn, each * sc, sc, dh * s0, dw * s1, sh * s0, sw * s1))
     flat = patches.permute(1, 2, 3, 4, 0, 5, 6).reshape(groups, each * kh * kw, n * rows * columns)  # groups outside, so that torch sees few large products
-    made = matmul(w.reshape(groups, out // groups, -1), flat)
+    made = (product or matmul)(w.reshape(groups, out // groups, -1), flat)
     return made.reshape(out, n, rows, columns).transpose(0, 1).contiguous()
 
 

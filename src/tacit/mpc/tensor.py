@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -22,9 +22,11 @@ from . import functions
 from .beaver import MATMUL
 from .compare import argmax, largest
 from .dealer import Stock, dealer, plan
+from .prime import FixedPrime
 from .ring import Fixed
 from .seat import Seat
 from .share import split
+from .tensor_checked import Checked, share_checked
 
 DEALER = "dealer"
 Step = Callable[..., Awaitable[Tensor]]
@@ -193,10 +195,21 @@ class Shared:
         return [made[name] for name in names]
 
 
-def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None) -> Shared:
-    """Split a tensor into additive shares. `debug` opens what goes into a function to check its domain, and says so in the ledger."""
+@overload
+def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None,
+          checked: Literal[False] = False) -> Shared: ...
+@overload
+def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None, checked: Literal[True]) -> Checked: ...
+def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None, checked: bool = False) -> Shared | Checked:
+    """Split a tensor into additive shares. `debug` opens what goes into a function to check its domain, and says so in the ledger. `checked` tags every
+    share, so that a party that changes one is caught; without it parties are trusted to follow their programs."""
     if isinstance(parties, bool) or not isinstance(parties, int) or parties < 2:
         raise bad("mpc.share", "parties", parties, "a whole number of at least 2", "One party alone would hold the secret itself.")
+    if not isinstance(checked, bool):
+        raise bad("mpc.share", "checked", checked, "True or False")
+    if checked and debug:
+        raise bad("mpc.share", "debug", debug, "False with checked=True", "Debugging opens what the tags protect.")
+    if checked:
+        return share_checked(tensor, parties, check(FixedPrime(fraction)), secret or Secret())
     fixed = check(Fixed(fraction))
     return Shared(split(fixed.encode(tensor, "the tensor"), parties, secret or Secret()), fixed, Ledger(), debug)
-

@@ -1,0 +1,137 @@
+"""A module of your own as layers: torch.fx writes down what its `forward` does, and branches that are added become the nodes of a graph.
+
+    {"kind": "graph", "nodes": [{"sum": [0], "layers": […]}, {"sum": [0, 1], "layers": […]}, …]}
+
+Value 0 is the input; node i adds up earlier values and applies its layers to the sum, which makes value i + 1; the last is the output. Understood are the
+layers of `model.py`, their functional forms, and `+`. What depends on numbers (an `if` on a tensor), other arithmetic, and views by size are refused, by name.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from ..errors import BadParameter
+
+Layer = dict[str, Any]
+ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
+
+
+def _dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> nn.Module:
+    if training:
+        raise TypeError("it drops values at random also when the model is not being trained; give training=self.training")
+    return nn.Identity()
+
+
+# functional forms, as the module each stands for; parameters are passed on by name
+FORMS: dict[Any, Callable[..., nn.Module]] = {
+    **dict.fromkeys((F.relu, torch.relu, F.relu_, torch.relu_, "relu", "relu_"), lambda inplace=False: nn.ReLU()),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), nn.Sigmoid), **dict.fromkeys((torch.tanh, F.tanh, "tanh"), nn.Tanh),
+    F.gelu: lambda approximate="none": nn.GELU(approximate),
+    **dict.fromkeys((torch.flatten, "flatten"), lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim)),
+    **dict.fromkeys((torch.softmax, F.softmax, "softmax"), lambda dim=None, _stacklevel=3, dtype=None: nn.Softmax(dim)),
+    F.dropout: _dropout, F.max_pool2d: nn.MaxPool2d, F.avg_pool2d: nn.AvgPool2d,
+    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d}
+
+HINT = ("A module of your own may apply the allowed layers, F.relu, torch.flatten(x, 1) and their like, and add branches with +. "
+        "Write what is left as such, or as nn.Sequential and tacit.mpc.Residual.")
+
+
+class _Tracer(fx.Tracer):
+    """Layers of torch and of ours are leaves; Sequential and modules of the user are entered."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m).forward.__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential)
+
+
+def layers(module: nn.Module, name: str, weights: dict[str, Tensor], compile: Callable[..., list[Layer]], norm: Callable[..., list[Layer]],
+           tidied: Callable[[list[Layer]], list[Layer]]) -> list[Layer]:
+    """One graph layer, or the plain chain where nothing branches."""
+    label = name or "the model"
+    was = module.training
+    module.eval()  # dropout and batch norm by functions ask for it
+    try:
+        graph = _Tracer().trace(module)
+    except Exception as error:  # torch.fx raises whatever the module's own code raises
+        raise BadParameter(f"infer: layer {label}, a {type(module).__name__}, cannot be traced: "
+                           f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}") from None
+    finally:
+        module.train(was)
+    parts = dict(module.named_modules())
+    nodes: list[Layer] = []
+    value: dict[fx.Node, int] = {}
+    seen = {node: i for i, node in enumerate(graph.nodes)}
+    applied: set[str] = set()  # a layer used twice would need its masked weights under two names
+
+    def refuse(node: fx.Node, why: str) -> BadParameter:
+        return BadParameter(f"infer: layer {label}, a {type(module).__name__}, {why} ({node.format_node()!s:.120}). {HINT}")
+
+    for node in graph.nodes:
+        inputs = [a for a in node.args if isinstance(a, fx.Node)]
+        if inputs and _in_place(node, parts) and any(seen[user] > seen[node] for user in inputs[0].users):
+            raise refuse(node, "overwrites a value that it uses again")
+        if node.op == "placeholder":
+            if value:
+                raise refuse(node, "takes more than one input")
+            value[node] = 0
+            continue
+        if node.op == "output":
+            if len(inputs) != 1 or inputs[0] is not node.args[0]:
+                raise refuse(node, "gives more than one output")
+            if value[inputs[0]] != len(nodes):  # an earlier value, or the input itself
+                nodes.append({"sum": [value[inputs[0]]], "layers": []})
+            continue
+        if node.op in ("call_function", "call_method") and node.target in ADD:
+            if len(node.args) != 2 or len(inputs) != 2 or node.kwargs:
+                raise refuse(node, "adds something that is not another branch")
+            nodes.append({"sum": [value[a] for a in inputs], "layers": []})
+            value[node] = len(nodes)
+            continue
+        if not inputs or inputs[0] not in value:
+            raise refuse(node, "uses a parameter or a constant directly")
+        if len(inputs) > 1 or any(isinstance(a, fx.Node) for a in node.kwargs.values()):
+            raise refuse(node, "joins branches in another way than by +")
+        if node.op == "call_module":
+            key = str(node.target)
+            child, part = parts[key], f"{name}.{key}" if name else key
+            if part in applied and any(True for _ in child.parameters()):
+                raise refuse(node, f"applies {key!r} twice")
+            applied.add(part)
+        else:
+            if node.target not in FORMS:
+                raise refuse(node, f"calls {getattr(node.target, '__name__', node.target)}, which cannot be evaluated on shares")
+            try:
+                child, part = _formed(node), f"{name}.{node.name}" if name else node.name
+            except TypeError as error:
+                raise refuse(node, f"calls {node.name} in a way that is not understood: {error}") from None
+        at = value[inputs[0]]
+        if at == 0 or at != len(nodes) or len(inputs[0].users) > 1:  # the last value goes on where nobody else needs it
+            nodes.append({"sum": [at], "layers": []})
+        chain = nodes[-1]["layers"]
+        if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
+            chain += norm(child, part, weights, chain[-1] if chain else None)
+        else:
+            chain += compile(child, part, weights)
+        value[node] = len(nodes)
+    for made in nodes:
+        made["layers"] = tidied(made["layers"])
+    if len(nodes) == 1 and nodes[0]["sum"] == [0]:
+        return list(nodes[0]["layers"])
+    return [{"kind": "graph", "nodes": nodes}]
+
+
+def _formed(node: fx.Node) -> nn.Module:
+    """A functional call as its module: the first argument is the tensor, the others are parameters in torch's order."""
+    return FORMS[node.target](*node.args[1:], **node.kwargs)
+
+
+def _in_place(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+    named = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op == "call_module":
+        return bool(getattr(parts[str(node.target)], "inplace", False))
+    return named.endswith("_") or node.target is operator.iadd or bool(node.kwargs.get("inplace", False))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import BadData, ProtocolError
+from tacit.mpc import prime
+from tacit.mpc.beaver import Bilinear
+from tacit.mpc.prime import FixedPrime, P
+
+ELEMENT = st.one_of(st.integers(0, P - 1), st.sampled_from([0, 1, P - 1, P // 2, P // 2 + 1]))
+
+
+@given(st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=8), st.integers(0, 130))
+def test_arithmetic_is_that_of_whole_numbers_modulo_p(pairs, by):
+    a, b = zip(*pairs)
+    x, y = torch.tensor(a), torch.tensor(b)
+    assert prime.add(x, y).tolist() == [(m + n) % P for m, n in pairs]
+    assert prime.sub(x, y).tolist() == [(m - n) % P for m, n in pairs]
+    assert prime.mul(x, y).tolist() == [m * n % P for m, n in pairs]
+    assert prime.turned(x, by).tolist() == [(m << by) % P for m in a]
+    assert int(prime.total(x, 0)) == sum(a) % P
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(ELEMENT, min_size=12, max_size=12))
+def test_matrix_products_are_exact(values):
+    x, y = torch.tensor(values[:6]).reshape(2, 3), torch.tensor(values[6:]).reshape(3, 2)
+    expected = [[sum(int(x[i, k]) * int(y[k, j]) for k in range(3)) % P for j in range(2)] for i in range(2)]
+    assert prime.matmul(x, y).tolist() == expected
+
+
+def test_long_sums_of_the_largest_elements_stay_exact():
+    """(−1)·(−1) summed 2,500 times; every limb is full."""
+    row = torch.full((1, 2500), P - 1)
+    assert int(prime.matmul(row, row.T)) == 2500
+    assert int(prime.matmul(row[0], row[0])) == 2500
+
+
+def test_convolution_is_torchs():
+    rng = torch.Generator().manual_seed(0)
+    x, w = torch.randint(0, 1000, (1, 2, 5, 5), generator=rng), torch.randint(0, 1000, (3, 2, 3, 3), generator=rng)
+    made = prime.bilinear(Bilinear("conv2d", ((1, 1), (1, 1), (1, 1), 1)), x, w)
+    assert torch.equal(made, torch.nn.functional.conv2d(x.double(), w.double(), padding=1).long())
+
+
+@given(st.floats(-6e7, 6e7))
+def test_numbers_come_back_within_half_a_unit(x):
+    fixed = FixedPrime()
+    assert abs(float(fixed.decode(fixed.encode(torch.tensor(x, dtype=torch.float64)))) - x) <= 2**-17
+
+
+def test_the_range_of_the_field_is_held_at_encoding():
+    with pytest.raises(BadData, match=r"1 of 1 numbers are not within ±6.71089e\+07, the range of 16 fractional bits in the checked mode's field of 61"):
+        FixedPrime().encode(torch.tensor(1e8))
+
+
+@pytest.mark.parametrize("bad", [-1, P, 2**63 - 1])
+def test_what_is_no_element_is_refused(bad):
+    with pytest.raises(ProtocolError, match="'b' sent numbers that are none modulo"):
+        prime.whole(torch.tensor([0, bad]), "'b'")

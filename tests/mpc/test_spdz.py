@@ -1,0 +1,237 @@
+"""A party that changes anything is caught, and before anything is told. Each undetected change would have a probability below 2^-59."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.errors import PartyFailed
+from tacit.mpc import prime, spdz
+from tacit.mpc.beaver import MATMUL
+from tacit.mpc.prime import FixedPrime, P
+from tacit.mpc.spdz import MaskedOpening, Table
+from tacit.mpc.tagged import TaggedStock, deal, keys, plan, tagged
+from tacit.parties.codec import decode, encode, kind_of
+from tacit.parties.conformance import Tap
+from tacit.parties.secret import Secret
+from tacit.runtimes import InProcess
+
+
+@dataclasses.dataclass(frozen=True)
+class Forging:
+    """A transport that changes the n-th message to another computing party."""
+
+    inner: object
+    n: int
+    sent: list
+
+    async def deliver(self, sender, to, scope, frame):
+        if len(self.sent) == self.n:
+            message = decode(frame)
+            if kind_of(frame) == "Commitment":
+                message = dataclasses.replace(message, digest=bytes([message.digest[0] ^ 1]) + message.digest[1:])
+            elif kind_of(frame) == "Opened":
+                message = dataclasses.replace(message, said=bytes([message.said[0] ^ 1]) + message.said[1:])
+            else:
+                first = message.values[0].clone()
+                first.view(-1)[0] = (first.view(-1)[0] + 1) % P
+                message = dataclasses.replace(message, values=[first, *message.values[1:]])
+            frame = encode(message)
+        self.sent.append(kind_of(frame))
+        await self.inner.deliver(sender, to, scope, frame)
+
+
+def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
+    """(what each party ended with, the messages party 1 sent). `cheat(rank, table, shares)` changes a party's memory, `forge` is a message's number."""
+    names, secret, sent = tuple(f"party {i}" for i in range(parties)), Secret(), []
+    alphas = keys(parties, secret)
+    shares = [tagged(x, alphas, secret) for x in operands]
+    requests = plan(lambda table: step(table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]))
+
+    def program(rank):
+        async def party(me):
+            if rank == 1 and forge is not None:
+                me = dataclasses.replace(me, transport=Forging(me.transport, forge, sent))
+            table = Table(me, rank, names, await TaggedStock.live(me, rank, parties, "dealer"), FixedPrime(), alpha=alphas[rank])
+            mine = [s[rank].clone() for s in shares]
+            if cheat is not None:
+                cheat(rank, table, mine)
+            made = await step(table, *mine)
+            await table.check()
+            (opened,) = await table.open(made)
+            await table.check()
+            return opened
+        return party
+
+    async def dealer(me):
+        await deal(me, names, requests, alphas=alphas)
+
+    programs = {**{name: program(i) for i, name in enumerate(names)}, "dealer": dealer}
+    made = InProcess().run_sync(tap.on(programs) if tap is not None else programs)
+    return [made[name] for name in names], sent
+
+
+def value(step, *operands, **options):
+    made, _ = play(step, *[o % P for o in operands], **options)
+    assert all(torch.equal(made[0], other) for other in made[1:])
+    return prime.centred(made[0])
+
+
+WORD = st.integers(-(2**47), 2**47)
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(WORD, min_size=1, max_size=4), st.integers(2, 4))
+def test_an_honest_run_passes_and_is_exact(values, parties):
+    x = torch.tensor(values)
+    assert value(spdz.relu, x, parties=parties).tolist() == [max(v, 0) for v in values]
+    assert value(spdz.positive, x, parties=parties).tolist() == [int(v >= 0) for v in values]
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(st.integers(-(2**58) + 1, 2**58 - 1), min_size=1, max_size=4), st.integers(12, 18))
+def test_truncation_is_off_by_less_than_a_unit(values, bits):
+    made = value(lambda table, x: spdz.truncate(table, x, bits), torch.tensor(values))
+    assert all(abs(int(m) * 2**bits - v) < 2**bits for m, v in zip(made, values))
+
+
+@pytest.mark.parametrize("r", [0, 1, 2**48 - 1, 2**48, P - 2**48, P - 2**48 - 1, P - 1, P - 2**59, P - 2**59 - 1, 2**59])
+def test_sums_that_wrap_around_are_put_right(r):
+    """With 2^-12 a random mask lies where x + r leaves the field; here it always does, on purpose."""
+    from tacit.mpc import tagged as room
+
+    x = torch.tensor([0, 1, -1, 2**47, -(2**47), 12345, -12345])
+    for request in (room.TaggedComparison((7,)), room.TaggedTruncation((7,), 16)):
+        parts = {"r": torch.full((7,), r)}
+        made = request.make(parts, {})
+        table = Table(None, 0, ("alone",), None, alpha=3)
+
+        class Stock:
+            async def take(self, asked, due=request.__class__, dealt={**parts, **made}):  # noqa: B006  # read only
+                if type(asked) is due:
+                    return {k: torch.stack([v, prime.mul(v, torch.full_like(v, 3))]) for k, v in dealt.items()}
+                return {k: torch.zeros((2, *s), dtype=torch.int64) for k, s in {**asked.free(), **asked.fixed()}.items()}
+
+        table.stock = Stock()
+        mine = torch.stack([x % P, prime.mul(x % P, torch.full_like(x, 3))])
+        step = spdz.positive(table, mine) if isinstance(request, room.TaggedComparison) else spdz.truncate(table, mine)
+        got = prime.centred(_alone(step)[0]).tolist()
+        if isinstance(request, room.TaggedComparison):
+            assert got == [int(v >= 0) for v in x.tolist()]
+        else:
+            assert all(abs(g * 65536 - v) < 65536 for g, v in zip(got, x.tolist()))
+
+
+def _alone(step):
+    try:
+        step.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("waits for somebody")
+
+
+async def both(table, x, y):
+    """A product, a truncation and a comparison."""
+    return await spdz.relu(table, await spdz.truncate(table, await spdz.product(table, x, y, MATMUL)))
+
+
+X, Y = torch.tensor([[3 << 16, -(2 << 16) % P]]), torch.tensor([[1 << 16], [5 << 16]])
+
+
+def test_every_message_that_is_changed_is_noticed():
+    """Each message party 1 sends, one run each: openings, commitments, and what they open to."""
+    _, sent = play(both, X, Y, forge=-1)
+    assert sent.count("MaskedOpening") == 10
+    assert sent.count("Commitment") == sent.count("Opened") == 4
+    for n in range(len(sent)):
+        with pytest.raises(PartyFailed, match=r"check [12] failed"):
+            play(both, X, Y, forge=n)
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["share", "tag"])
+@pytest.mark.parametrize("operand", [0, 1])
+@pytest.mark.parametrize("parties", [2, 3])
+def test_a_share_or_a_tag_that_is_changed_is_noticed(part, operand, parties):
+    def cheat(rank, table, mine):
+        if rank == 1:
+            mine[operand][part].view(-1)[0] = (mine[operand][part].view(-1)[0] + 1) % P
+
+    with pytest.raises(PartyFailed, match=r"check [12] failed: an opened value is not what its tag says"):
+        play(both, X, Y, parties=parties, cheat=cheat)
+
+
+@pytest.mark.parametrize("by", [1, 2**60, P - 1])
+def test_randomness_that_a_party_changes_is_noticed(by):
+    """Any part of what was dealt, its share or its tag: a mask, a triple's product, a digit's table."""
+    def cheating(which, part):
+        def cheat(rank, table, mine):
+            if rank != 1:
+                return
+            take, count = table.stock.take, [0]
+
+            async def forged(request):
+                got = await take(request)
+                for values in got.values():
+                    if count[0] == which:
+                        values[part].view(-1)[0] = (values[part].view(-1)[0] + by) % P
+                    count[0] += 1
+                return got
+
+            table.stock.take = forged
+        return cheat
+
+    caught = 0
+    for which in range(10):  # of the product a, b, c; of the truncation r, R, s; of the comparison r, T, low, high
+        for part in (0, 1):
+            try:
+                made, _ = play(both, X, Y, cheat=cheating(which, part))
+            except PartyFailed as failed:
+                caught += "check" in str(failed.error)
+            else:  # a part that a public 0 multiplies does nothing to anybody
+                assert which in (5, 7, 8, 9)
+                assert abs(int(prime.centred(made[0])[0, 0])) <= 1
+    assert caught >= 12
+
+
+def test_parties_that_were_opened_different_values_notice():
+    """Of three, party 1 tells party 0 one thing and party 2 another."""
+    with pytest.raises(PartyFailed, match=r"check 1 failed: .* opened something else than it committed to, or saw other values opened"):
+        play(both, X, Y, parties=3, forge=0)
+
+
+def test_nothing_is_told_before_the_check():
+    """A result for one party is opened under its mask: the cheat is caught, and all the honest party sent by then is uniform."""
+    async def told(table, x, y):
+        z = await spdz.product(table, x, y)
+        await table.tell(z, 1)
+        return z
+
+    def cheat(rank, table, mine):
+        if rank == 1:
+            mine[0][0] = prime.add(mine[0][0], torch.ones_like(mine[0][0]))
+
+    tap = Tap()
+    x = torch.full((1500,), 7)
+    with pytest.raises(PartyFailed, match="check 1 failed"):
+        play(told, x, x, cheat=cheat, tap=tap)
+    words = torch.cat([v for frame in tap.view("party 1") if kind_of(frame) == MaskedOpening.kind for v in decode(frame).values])
+    assert len(words) == 3 * 1500  # e, f, and the result under its mask
+    counts = torch.bincount(words >> 57, minlength=16).double()
+    expected = len(words) / 16
+    assert float(((counts - expected) ** 2 / expected).sum()) < 50.5  # χ² of 15 degrees: a false alarm in 1e-5
+
+
+def test_openings_do_not_tell_secrets_apart():
+    """What party 1 is sent of x = 0 and of x = 2^40: two samples of the same distribution (χ² of 15 degrees; a false alarm in 1e-5)."""
+    counts = []
+    for secret in (0, 2**40):
+        tap = Tap()
+        play(spdz.truncate, torch.full((3000,), secret), tap=tap)
+        first = next(decode(f).values[0] for f in tap.view("party 1") if kind_of(f) == MaskedOpening.kind)
+        counts.append(torch.bincount(first >> 57, minlength=16).double())
+    a, b = counts
+    assert float(((a - b) ** 2 / (a + b)).sum()) < 50.5
