@@ -17,8 +17,8 @@ from tacit.parties.codec import decode, encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import secagg
 from tacit.protocols.secagg import Outcome, Terms, ideal
-from tacit.protocols.summing import RoundOver
 from tacit.protocols.secagg_graph import degree
+from tacit.protocols.summing import RoundOver
 from tacit.runtimes.inprocess import InProcess
 
 from .masked import aggregate, inputs, names_of, programs

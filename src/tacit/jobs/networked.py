@@ -106,7 +106,8 @@ class Networked(Parties):
         layout = self.through.layout if isinstance(self.through, Deployed) else None
         return json.dumps({"run": self.run_id, "model": p.job(None)["model"] if known else None, "algorithm": to_table(p.algorithm), "seed": p.seed,
                            "epochs": p.local_epochs[p.fed.parties.index(name)], "batch_size": p.batch_size, "local_steps": p.local_steps,
-                           "precision": p.precision, "paced": p.pace is not None, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0, "data": layout,
+                           "precision": p.precision, "paced": p.pace is not None, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0,
+                           "data": layout,
                            "guard": None if self.guard is None else guarding.told(self.guard, p.fed.name)})
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
