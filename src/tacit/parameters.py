@@ -132,7 +132,9 @@ def describe(cls: type) -> list[tuple[str, str, str]]:
 
 
 def to_table(thing: Any) -> dict[str, Any]:
-    """A constructor as a TOML table: its name, then every field that is not None."""
+    """A constructor as a TOML table: its name, then every field that is not None; or what it says itself, if it holds what no table can."""
+    if hasattr(thing, "as_table"):
+        return dict(thing.as_table())
     table: dict[str, Any] = {"name": type(thing).__name__}
     for field in dataclasses.fields(thing):
         value = getattr(thing, field.name)

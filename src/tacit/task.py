@@ -149,10 +149,21 @@ class Task:
                 out = mine.module(self.x.index_select(0, index))
             losses = self._loss(out.float(), self.y[index])
             mean = losses.mean() if trim else (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
-            grads = iter(torch.autograd.grad(mean, [p for p in mine.values if p.requires_grad], allow_unused=True))
-        each = [next(grads) if p.requires_grad else None for p in mine.values]
-        g = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, mine.values)])
+            g = mine.gradient(mean)
         return g, {"buffers": mine.buffers(w.dtype)} if buffers else {}
+
+    def imitate(self, w: Tensor, x: Tensor, wanted: Tensor, buffers: Tensor | None = None) -> Tensor:
+        """The gradient of how far the model's answers on x are from those `wanted`: probabilities of classes, or values. The model is at rest: nothing is
+        dropped out, batch statistics stay as they are."""
+        mine = self._of_this_thread()
+        mine.load(w, buffers)
+        mine.module.eval()
+        try:
+            with torch.enable_grad():
+                out = mine.module(x).float()
+                return mine.gradient(-(wanted * out.log_softmax(-1)).sum(-1).mean() if self.loss_name == "cross_entropy" else (out - wanted).square().mean())
+        finally:
+            mine.module.train()
 
     def _of_this_thread(self) -> _Mine:
         if not hasattr(self._local, "mine"):
@@ -274,6 +285,12 @@ class _Mine:
         self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
         for p, s in zip(self.values, slots):
             p.data = self.flat[s.start : s.stop].view(s.shape)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Of all parameters as one vector: zero where one is frozen, or was not used."""
+        grads = iter(torch.autograd.grad(loss, [p for p in self.values if p.requires_grad], allow_unused=True))
+        each = [next(grads) if p.requires_grad else None for p in self.values]
+        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, self.values)])
 
     def load(self, w: Tensor, buffers: Tensor | None) -> None:
         self.flat.copy_(w)

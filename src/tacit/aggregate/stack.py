@@ -46,9 +46,13 @@ class Each:
         for r in range(len(total[""][0])):
             weights = torch.cat([w[r] for w in total[""]])
             rows = [(w[r] != 0).nonzero()[:, 0] for w in total[""]]
-            made.append(self.one(Updates(chunks, rows, weights[weights != 0])) if (weights != 0).any() else
+            made.append(self.of_run(r).one(Updates(chunks, rows, weights[weights != 0])) if (weights != 0).any() else
                         {k: torch.full_like(v[0][0], torch.nan) for k, v in chunks.items()})
         return {k: torch.stack([m[k] for m in made]) for k in chunks}
+
+    def of_run(self, r: int) -> Each:
+        """The rule as it works for one of the runs side by side; most make no difference."""
+        return self
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         raise NotImplementedError(f"{type(self).__name__} does not say how updates become one")
@@ -90,6 +94,14 @@ class Updates:
     def block(self, key: str, a: int, b: int) -> Tensor:
         """[n, b − a]: some coordinates of every update."""
         return torch.cat([c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows) for c, rows in zip(self.chunks[key], self.rows)])
+
+    def row(self, key: str, i: int) -> Tensor:
+        """One vector of update i."""
+        for chunk, rows in zip(self.chunks[key], self.rows):
+            if i < len(rows):
+                return chunk[rows[i]].view(self.shapes[key])
+            i -= len(rows)
+        raise IndexError(f"there is no update {i}")
 
     def products(self, centred: bool) -> Tensor:
         """[n, n] inner products, in float64; `centred` on their mean, which leaves distances as they are and does not lose them to rounding."""

@@ -109,7 +109,9 @@ class Parties:
                 mean = self.guard.back(ups.total, counted, there, r)
             else:
                 self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
-                mean = ({k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), fitted(p, self.task)).items()} if self.guard is None
+                rule = fitted([p], self.task)
+                rule = rule.at({k: v[None] for k, v in there.items()}) if hasattr(rule, "at") else rule
+                mean = ({k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), rule).items()} if self.guard is None
                         else self.guard.take(ups, there, r))
             if self.guard is not None and self.guard.noise is not None:
                 counted = self.guard.expected
@@ -258,7 +260,8 @@ class Member:
         with torch.no_grad():
             upload, kept = self.algorithm.local(self.task, {k: v.to(device) for k, v in down.items()}, mine, batches)
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
-        return (float(upload.weight), vectors, kept) if self.guard is None else self.guard.give(self.name, number, float(upload.weight), vectors, down, mine | kept)
+        weight = float(upload.weight)
+        return (weight, vectors, kept) if self.guard is None else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
 
     def test(self, r: int, down: State, mine: State | None = None) -> State:
         """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one."""

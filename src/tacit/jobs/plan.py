@@ -190,6 +190,10 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if isinstance(rule, rules.Best) and not algorithm.scores:
         raise BadParameter(f"aggregate: Best tells updates by the scores parties send, and those of {type(algorithm).__name__} send none. "
                            "Use algorithms.FedPSO, or another rule.")
+    if hasattr(rule, "ready"):
+        rule.ready([fed.test.x])
+        if topology is not None:
+            raise BadParameter(f"aggregate: {type(rule).__name__} works where one server has every party's model. Leave out topology, or use another rule.")
     if (stages or pace is not None) and rule != Mean():
         what = "guard: its stages work" if stages else f"pace: {type(pace).__name__} works"
         raise BadParameter(f"{what} on a sum of updates, and {type(rule).__name__} makes something else of them. Aggregate with Mean, or leave it out.")

@@ -32,7 +32,7 @@ class Simulated:
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         self.plans = plans
         self.guards = [guard for p, start in zip(plans, starts) if (guard := fit(p, task, start)) is not None]
-        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards, rule=fitted(plans[0], task))
+        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards, rule=fitted(plans, task))
         for i, p in enumerate(plans):
             if p.select is not None:
                 self.cohort.runs[i] = dataclasses.replace(self.cohort.runs[i], choose=partial(self._choose, i))
@@ -168,10 +168,12 @@ class Simulated:
         return ledger
 
 
-def fitted(p: Plan, task: Task) -> Any:
-    """The run's aggregation rule; one that goes layer by layer is told the layers."""
-    fit = getattr(p.aggregate, "fitted", None)
-    return p.aggregate if fit is None else fit(tuple(s.stop - s.start for s in task.parameters))
+def fitted(plans: list[Plan], task: Task) -> Any:
+    """The rule of runs side by side; one that goes layer by layer is told the layers, one that looks at models the task."""
+    rule = plans[0].aggregate
+    if hasattr(rule, "with_task"):
+        return rule.with_task(task, [p.fed.test.x for p in plans])
+    return rule.fitted(tuple(s.stop - s.start for s in task.parameters)) if hasattr(rule, "fitted") else rule
 
 
 def plain(algorithm: Any) -> Algorithm:
