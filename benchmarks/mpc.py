@@ -1,6 +1,7 @@
 """Computing on secret shares: CPU seconds a party, MB in all, rounds. Two parties and a dealer, each a real process, over loopback TCP.
 
     .venv/bin/python benchmarks/mpc.py            # ours, and CrypTen beside it where benchmarks/peers/install.sh could make it import
+    .venv/bin/python benchmarks/mpc.py --harder   # what it costs to catch cheats, and to do without a dealer
     .venv/bin/python benchmarks/mpc.py --study    # MNIST: accuracy on shares and in the clear, and the cost by batch size (needs TACIT_DATA)
 
 *CPU s* is the process time of the busier of the two parties, the best of three; the dealer's is beside it, because it can be spent the night before. *MB* is
@@ -26,14 +27,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tacit.mpc import functions, inference
-from tacit.mpc.beaver import MATMUL
-from tacit.mpc.dealer import Stock, dealer, plan
+from tacit.mpc import checked, functions, inference, pair, spdz, tagged
+from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple
+from tacit.mpc.dealer import Request, Stock, dealer, plan
+from tacit.mpc.gilboa import Pair
 from tacit.mpc.model import compile, to_text
 from tacit.mpc.seat import Seat
 from tacit.parties.ledger import Ledger
 from tacit.parties.mailbox import Mailbox
 from tacit.parties.party import Party
+from tacit.parties.secret import Secret
 
 HERE = Path(__file__).parent
 PARTIES = ("owner", "client", "helper")
@@ -101,16 +104,72 @@ def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     return {"owner": computing(0), "client": computing(1), "helper": deal}
 
 
-def model_programs(model: nn.Module, batches: list[Tensor]) -> Programs:
+def model_programs(model: nn.Module, batches: list[Tensor], home: Any = inference) -> Programs:
     layers, weights = compile(model)
 
     async def owner(me: Party) -> Any:
-        return await inference.owner(me, to_text(layers), weights)
+        return await home.owner(me, to_text(layers), weights)
 
     async def client(me: Party) -> Any:
-        return await inference.client(me, batches)
+        return await home.client(me, batches)
 
-    return {"owner": owner, "client": client, "helper": inference.helper}
+    return {"owner": owner, "client": client, "helper": getattr(home, "helper", idle)}
+
+
+async def idle(me: Party) -> None:
+    """Where the two need nobody."""
+
+
+def pair_programs(request: Request) -> Programs:
+    """One request, made by the two themselves."""
+    def making(rank: int) -> Callable[[Party], Any]:
+        async def program(me: Party) -> None:
+            await Pair(me, rank, PARTIES[:2]).take(request)
+        return program
+
+    return {"owner": making(0), "client": making(1), "helper": idle}
+
+
+def checked_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
+    """One step on tagged shares, and the check."""
+    alphas = tagged.keys(2, Secret())
+    shares = [tagged.tagged(x, alphas, Secret()) for x in operands]
+    requests = tagged.plan(lambda table: step(table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]))
+
+    def computing(rank: int) -> Callable[[Party], Any]:
+        async def program(me: Party) -> dict[str, Any]:
+            table = spdz.Table(me, rank, PARTIES[:2], await tagged.TaggedStock.live(me, rank, 2, "helper"), alpha=alphas[rank])
+            await step(table, *[s[rank] for s in shares])
+            await table.check()
+            return {"costs": {k: [c.rounds, c.bytes] for k, c in table.costs.items()}}
+        return program
+
+    async def deal(me: Party) -> None:
+        await tagged.deal(me, PARTIES[:2], requests, alphas=alphas)
+
+    return {"owner": computing(0), "client": computing(1), "helper": deal}
+
+
+def harder() -> None:
+    """CPU seconds of the busier party, the dealer's, MB and rounds."""
+    linear = nn.Sequential(nn.Linear(784, 10))
+    x, side = torch.arange(10_000), torch.arange(128 * 128).reshape(128, 128)
+
+    async def checked_product(table: spdz.Table, a: Tensor, b: Tensor, op: Bilinear = MUL) -> Tensor:
+        return await spdz.truncate(table, await spdz.product(table, a, b, op))
+
+    rows = {
+        "checked ReLU 1e4": lambda: checked_programs(spdz.relu, x),
+        "checked mul 1e4": lambda: checked_programs(checked_product, x, x),
+        "checked matmul 128": lambda: checked_programs(lambda t, a, b: checked_product(t, a, b, MATMUL), side, side),
+        "checked MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], checked),
+        "no dealer: 1e5 triples": lambda: pair_programs(Triple(MUL, (100_000,), (100_000,))),
+        "no dealer: matmul 128": lambda: pair_programs(Triple(MATMUL, (128, 128), (128, 128))),
+        "no dealer: 784-10 batch 1": lambda: model_programs(linear, [torch.zeros(1, 784)], pair),
+    }
+    for name, programs in rows.items():
+        m = measure(programs())
+        print(f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}", flush=True)
 
 
 def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Programs, out: Any) -> None:
@@ -226,9 +285,15 @@ def study() -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--study", action="store_true")
+    options.add_argument("--harder", action="store_true")
+    options.add_argument("--best-of", type=int, default=BEST_OF)
     torch.set_num_threads(1)
-    if options.parse_args().study:
+    asked = options.parse_args()
+    globals()["BEST_OF"] = asked.best_of
+    if asked.study:
         return study()
+    if asked.harder:
+        return harder()
     mine, theirs = ours(), crypten()
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   {'CrypTen CPU s':>14}{'MB':>9}{'rounds':>8}   ours / CrypTen: CPU, MB")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..mpc import checked, inference
+from ..mpc import checked, inference, pair
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPrime
 from ..mpc.ring import Fixed
@@ -50,9 +50,10 @@ class Inference:
 
 
 def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"), reveal: str = "logits", runtime: Any = None, *, owner: str = "owner",
-          client: str = "client", helper: str = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False,
+          client: str = "client", helper: str | None = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False,
           adversary: str = "semi-honest") -> Inference:
-    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`.
+    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`; with helper=None the two
+    make it themselves, by oblivious transfer (one Linear layer; the rest is refused).
 
     `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
     Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
@@ -75,9 +76,11 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     if active and debug:
         raise bad("infer", "debug", debug, "False with adversary='active'",
                   "Debugging opens what the tags protect. Debug the model with 'semi-honest' parties first.")
-    names = [owner, client, helper]
-    if len(set(names)) < 3 or not all(isinstance(n, str) and n for n in names):
-        raise bad("infer", "owner, client and helper", tuple(names), "three different names")
+    if helper is None and (active or debug):
+        raise bad("infer", "helper", helper, "a name with adversary='active' or debug=True", "Tags, and masks for what debugging checks, come from a helper.")
+    names = [owner, client, helper] if helper is not None else [owner, client]
+    if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
+        raise bad("infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None")
     fixed = check(FixedPrime(fraction) if active else Fixed(fraction))
     if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
         raise bad("infer", "device", device, "'cpu', or 'cuda' where this machine has a card")
@@ -91,14 +94,17 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
         fixed.encode(w, f"the model's {name}")
     if active:
         checked.accepted(layers, reveal)
-    home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
+    if helper is None:
+        pair.accepted(layers, "model" in asked, reveal)
+    home, how = (pair, {"device": device}) if helper is None else (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
+    names_of = {} if helper is None else {"helper": helper}
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
     made = (runtime or InProcess()).run_sync({
         owner: functools.partial(home.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
-                                 client=client, helper=helper, **how),
-        client: functools.partial(home.client, batches=batches, owner=owner, helper=helper, **how),
-        helper: functools.partial(home.helper, owner=owner, client=client, device=device)}, ledger=ledger)
+                                 client=client, **names_of, **how),
+        client: functools.partial(home.client, batches=batches, owner=owner, **names_of, **how),
+        **({} if helper is None else {helper: functools.partial(home.helper, owner=owner, client=client, device=device)})}, ledger=ledger)
     value = made[client]["value"]
     error = None
     if debug:
