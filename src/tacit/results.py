@@ -35,7 +35,7 @@ class Result:
     def fairness(self) -> dict[str, float]:
         """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last round that was tested: the mean, the mean of
         the worst tenth, the variance, and Jain's index (1: all alike; 1/n: one has it all)."""
-        last = next((e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), [])
+        last: list[Any] = next((e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), [])
         known = sorted(a for a in last if a is not None)
         if not known:
             return {}

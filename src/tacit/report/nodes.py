@@ -59,7 +59,7 @@ def consensus(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[st
 
 def each_node(run: RunRecord) -> Figure | None:
     """Every node's own accuracy after the last round."""
-    last = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+    last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
     if not last or len(last) > MOST_BARS:
         return None
     names = list((run.last("graph") or {}).get("names") or range(len(last)))

@@ -230,7 +230,7 @@ def without_server(page: Page) -> Section | None:
         return None
     pictures = []
     for run in runs:
-        last = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
+        last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
         pictures.append(_grid([nodes.network(run.last("graph"), last), nodes.each_node(run)]))
     return Section("nodes", "Without a server", join([_grid([nodes.consensus(runs, colours=page.colours), nodes.by_rounds(runs)]),
                                                       _folding([p for p in pictures if p], 3, "graph")]))
