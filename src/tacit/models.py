@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,6 +137,39 @@ class LSTM:
         if len(shape) != 1:
             raise BadParameter(f"model 'lstm' needs rows of tokens, one after the other, and these rows have shape {shape}. Use 'cnn' or 'mlp'.")
         return _Characters(outputs, self.embedding, self.hidden, self.layers)
+
+
+class Ensemble(nn.Module):
+    """Classifiers that are there already, and one number each that says how far to believe it: J. Hamer, M. Mohri, A. T. Suresh: "FedBoost: A
+    Communication-Efficient Algorithm for Federated Learning", ICML 2020. Trained with `algorithms.FedSGD(lr=…)` these numbers take the paper's mirror
+    step on the simplex, α ∝ α·exp(−η·∂F/∂α), and all that passes between parties and server is one number a member.
+
+    Members are kept as they are, not trained, not sent and not in `state_dict`: every party must hold them before, and what that took is not in the ledger of
+    the run. The answer is log Σ α_m·p_m(x).
+    """
+
+    def __init__(self, members: Sequence[nn.Module]):
+        super().__init__()
+        members = list(members)
+        if not members or not all(isinstance(m, nn.Module) for m in members):
+            raise bad("Ensemble", "members", members, "a list of at least one nn.Module, such as the models of earlier runs")
+        self.held = tuple(copy.deepcopy(m).eval().requires_grad_(False) for m in members)  # in a tuple torch does not take them for its parameters
+        self.theta = nn.Parameter(torch.zeros(len(members)))  # log α, up to a constant
+
+    @property
+    def weights(self) -> Tensor:
+        """α: how far each member is believed."""
+        return self.theta.detach().softmax(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha = self.theta.softmax(0).detach() + self.theta - self.theta.detach()  # α, whose gradient moves θ: that makes a step of θ a mirror step of α
+        says = torch.stack([m(x).float().softmax(-1) for m in self.held], -1)
+        return (says @ alpha).clamp(min=1e-12).log()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Ensemble:
+        for member in self.held:
+            member._apply(fn, recurse)
+        return super()._apply(fn, recurse)
 
 
 ALL: dict[str, type] = {"logistic": Logistic, "mlp": MLP, "cnn": CNN, "resnet8": ResNet8, "lstm": LSTM}
