@@ -283,13 +283,14 @@ def study() -> None:
 
 
 def main() -> None:
+    global BEST_OF
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--study", action="store_true")
     options.add_argument("--harder", action="store_true")
     options.add_argument("--best-of", type=int, default=BEST_OF)
     torch.set_num_threads(1)
     asked = options.parse_args()
-    globals()["BEST_OF"] = asked.best_of
+    BEST_OF = asked.best_of
     if asked.study:
         return study()
     if asked.harder:

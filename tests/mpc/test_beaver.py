@@ -75,6 +75,18 @@ def test_every_bilinear_operation(op, x, y, parties):
     assert torch.equal(value(lambda seat, x, y: product(seat, x, y, op), x, y, parties=parties), op(x, y))
 
 
+def test_shares_of_a_product_are_fresh():
+    """Replicated sharing adds up cross terms at home and must re-randomise them, or a share tells of the factors; there is none of it here, and a triple's
+    own c re-randomises. From the same shares of 0 · 0, twice: other words, uniform (χ² of 15 degrees of the upper 4 bits; a false alarm in 1e-5)."""
+    zero = torch.zeros(3000, dtype=torch.int64)
+    (one, _), (two, _) = (play(product, zero, zero) for _ in range(2))
+    assert not bool((one == two).any())
+    for mine in (one, two):
+        counts = torch.bincount((mine >> 60) & 15, minlength=16).double()
+        expected = len(mine) / 16
+        assert float(((counts - expected) ** 2 / expected).sum()) < 50.5
+
+
 def test_a_product_takes_one_round_and_16_bytes_a_value_and_party():
     seats = []
     x = torch.arange(1000)

@@ -9,8 +9,8 @@
       |<-- ResultShare ----------------------------|
 
 Who learns what is as in `inference.py`, and there is no helper to trust: it holds while both follow the program (semi-honest), under computational
-Diffie-Hellman and with AES and SHA-256 as ideal. One Linear layer is what can be had so: its product is revealed with all its 2f fractional bits, so nothing has to be
-truncated. Truncation and comparison (ReLU, pools, argmax, a second layer) need masks that only a helper deals; they are refused.
+Diffie-Hellman and with AES and SHA-256 as ideal. One Linear layer is what can be had so: its product is revealed with all its 2f fractional bits, so nothing
+has to be truncated. Truncation and comparison (ReLU, pools, argmax, a second layer) need masks that only a helper deals; they are refused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .inference import CLIENT, OWNER, Architecture, Batches, ResultShare
 from .ring import Fixed
 from .seat import Seat
 
-ASSUMES = ("SEMI-HONEST, NO HELPER: the secrets hold if owner and client follow their programs; the masks they need they made themselves, by oblivious transfer. "
-           "A party that deviates can spoil the result unnoticed.")
+ASSUMES = ("SEMI-HONEST, NO HELPER: the secrets hold if owner and client follow their programs; the masks they need they made themselves, by oblivious "
+           "transfer. A party that deviates can spoil the result unnoticed.")
 
 
 def accepted(layers: list[model.Layer], private_model: bool, reveal: str) -> tuple[model.Layer, bool]:
@@ -45,8 +45,8 @@ def accepted(layers: list[model.Layer], private_model: bool, reveal: str) -> tup
     kinds = [layer["kind"] for layer in (layers[:-1] if sigmoid else layers)]
     if [kind for kind in kinds if kind != "flatten"] != ["linear"] or kinds[-1] != "linear":
         raise BadParameter(f"infer: without a helper only one Linear layer can be evaluated (Flatten before and Sigmoid after it are fine), and this "
-                           f"model has {', '.join(kind for kind in kinds if kind != 'flatten') or 'none'}: truncation and comparison take masks that two parties alone do "
-                           "not make. Name a helper.")
+                           f"model has {', '.join(kind for kind in kinds if kind != 'flatten') or 'none'}: truncation and comparison take masks that two "
+                           "parties alone do not make. Name a helper.")
     return layers[len(kinds) - 1], sigmoid
 
 
