@@ -16,14 +16,6 @@ ROWS = RNG.standard_normal((20, 4)).astype(np.float32)
 FED = data.gaussian_blobs(rows=240, classes=3, features=4, seed=1).split(4, skew=data.LabelsPerParty(1), seed=0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def linear(w, x):
     """Outputs of a linear layer of three classes: weights, then biases."""
     return x @ w[:12].reshape(3, 4).T + w[12:]
