@@ -1,6 +1,6 @@
 """Computing on secret shares: CPU seconds a party, MB in all, rounds. Two parties and a dealer, each a real process, over loopback TCP.
 
-    .venv/bin/python benchmarks/mpc.py            # ours, and CrypTen beside it where benchmarks/peers/install.sh could make it import
+    .venv/bin/python benchmarks/mpc.py            # ours; CrypTen and SPU beside it where benchmarks/peers/install.sh made them import
     .venv/bin/python benchmarks/mpc.py --harder   # what it costs to catch cheats, and to do without a dealer
     .venv/bin/python benchmarks/mpc.py --study    # MNIST: accuracy on shares and in the clear, and the cost by batch size (needs TACIT_DATA)
 
@@ -240,13 +240,14 @@ def ours() -> dict[str, dict[str, Any]]:
     return made
 
 
-def crypten() -> dict[str, dict[str, Any]]:
-    python = HERE.parent / ".venv-peers" / "crypten" / "bin" / "python"
+def peer(name: str) -> dict[str, dict[str, Any]]:
+    """What a peer measures of itself, where it is installed."""
+    python = HERE.parent / ".venv-peers" / name / "bin" / "python"
     if not python.exists():
         return {}
-    ran = subprocess.run([str(python), str(HERE / "peers" / "crypten_mpc.py")], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    ran = subprocess.run([str(python), str(HERE / "peers" / f"{name}_mpc.py")], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if ran.returncode:
-        print("CrypTen does not run here:", ran.stderr.strip().splitlines()[-1:])
+        print(f"{name} does not run here:", ran.stderr.strip().splitlines()[-1:])
         return {}
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
@@ -295,13 +296,17 @@ def main() -> None:
         return study()
     if asked.harder:
         return harder()
-    mine, theirs = ours(), crypten()
+    mine, theirs, spu = ours(), peer("crypten"), peer("spu")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   {'CrypTen CPU s':>14}{'MB':>9}{'rounds':>8}   ours / CrypTen: CPU, MB")
+    print(f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   {'CrypTen CPU s':>14}{'MB':>9}{'rounds':>8}   ours / CrypTen: CPU, MB   "
+          "SPU CPU s, MB")
     for name, m in mine.items():
         line = f"{name:24}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:9.2f}{m['rounds']:8.0f}"
         t = theirs.get(name.removesuffix(", again"))
-        print(line + (f"   {t['cpu']:14.3f}{t['mb']:9.2f}{t['rounds']:8.0f}   {m['cpu'] / t['cpu']:.2f}, {m['mb'] / t['mb']:.2f}" if t else ""))
+        line += f"   {t['cpu']:14.3f}{t['mb']:9.2f}{t['rounds']:8.0f}   {m['cpu'] / t['cpu']:.2f}, {m['mb'] / t['mb']:.2f}" if t else ""
+        s = spu.get(name)
+        line += f"   {s['cpu']:.3f}, {'not counted' if s['mb'] is None else round(s['mb'], 1)}; ours / SPU CPU {m['cpu'] / s['cpu']:.2f}" if s else ""
+        print(line)
 
 
 if __name__ == "__main__":

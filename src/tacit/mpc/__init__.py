@@ -4,7 +4,9 @@
     (x * x + 1).relu().open()
 
 `ring` real numbers as words · `share` splitting them · `dealer` correlated randomness · `beaver` products · `truncate` · `compare` · `functions` ·
-`model` networks · `tensor` the facade. Parties are semi-honest and do not collude with the dealer.
+`model` networks · `trace` modules with branches · `tensor` the facade. Parties are semi-honest and do not collude with the dealer, unless more is asked for:
+
+`prime` a field · `tagged`, `spdz` shares with tags · `checked`, `tensor_checked` what catches a party that tampers · `gilboa`, `pair` two and no dealer.
 """
 
 from __future__ import annotations
