@@ -372,7 +372,7 @@ def test_the_suites_of_data_and_runtimes_can_fail():
 def test_every_algorithm_has_a_row_in_the_papers_page_and_its_tests_exist():
     root = Path(__file__).parents[1]
     page = (root / "docs" / "papers.md").read_text(encoding="utf-8")
-    rows = page[page.index("## Algorithms") :].split("\n## ")[0]
+    rows = "".join(page[page.index(f"## {part}") :].split("\n## ")[0] for part in ("Algorithms", "Personalised and fair training"))
     for kind in [*algorithms.ALL.values(), *algorithms.PARTS.values()]:
         file = kind.__module__.rpartition(".")[2]
         assert f"`algorithms/{file}.py`" in rows, f"{kind.__name__} has no row in docs/papers.md"

@@ -15,7 +15,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import accounting, aggregate, algorithms, anonymity, audit, data, graphs, guard, models, mpc, pace, private, selection, speeds, synth, testing, transfer
+    from . import (
+        accounting,
+        aggregate,
+        algorithms,
+        anonymity,
+        audit,
+        data,
+        graphs,
+        guard,
+        models,
+        mpc,
+        pace,
+        private,
+        selection,
+        speeds,
+        synth,
+        testing,
+        transfer,
+    )
     from .errors import TacitError
     from .jobs.anonymizing import anonymize
     from .jobs.comparing import compare

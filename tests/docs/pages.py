@@ -9,13 +9,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# What the issues call things that are not there yet. A snippet marked `python planned` must name at least one.
-PLANNED = ("provision", "hub", "party", "Processes", "run", "guard", "plan", "accounting", "psi", "splitnn", "infer", "mpc", "train_private", "private",
-           "pate", "synth", "anonymize", "risk", "anonymity", "gossip", "graphs", "Hierarchy", "contribution")
-
 
 class Block(NamedTuple):
-    """A fenced block. `words` is what stands behind the three ticks: `python`, `python planned`, `toml job.toml`, `console`, `text`."""
+    """A fenced block. `words` is what stands behind the three ticks: `python`, `toml job.toml`, `console`, `text`."""
 
     words: tuple[str, ...]
     code: str

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
-import tacit
-
-from .pages import PAGES, PLANNED, Block, alike, blocks
+from .pages import PAGES, alike, blocks
 from .session import play
 
 WITH_CODE = [page for page in PAGES if any(b.kind in ("python", "console") for b in blocks(page.read_text()))]
@@ -31,23 +28,9 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path:
         assert not s.shown.strip() or alike(s.shown, s.printed), f"{where}: the page shows\n{s.shown}\nbut this was printed\n{s.printed}"
 
 
-def planned() -> list[tuple[str, Block]]:
-    return [(page.name, b) for page in PAGES for b in blocks(page.read_text()) if b.words == ("python", "planned")]
-
-
-def test_what_is_marked_planned_is_named_in_the_issues_and_not_there_yet() -> None:
-    assert planned(), "the README shows all six jobs, so something must still be planned; if not, delete this test"
-    for page, block in planned():
-        compile(block.code, page, "exec")
-        named = [name for name in PLANNED if re.search(rf"\b{name}\b", block.code)]
-        assert named, f"{page}, line {block.line}: a planned snippet names nothing that is planned"
-        there = [name for name in re.findall(r"tacit\.(\w+)", block.code) if name in PLANNED and hasattr(tacit, name)]
-        assert not there, f"{page}, line {block.line}: {there} exists now; show it as working code"
-
-
 def test_every_block_says_what_it_is() -> None:
     """`python` runs, `console` runs where it says tacit, `text` is compared; a misspelt word would silently do nothing."""
-    known = {("python",), ("python", "planned"), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ()}
+    known = {("python",), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ()}
     for page in PAGES:
         for b in blocks(page.read_text()):
             assert b.words in known or b.kind == "toml", f"{page.name}, line {b.line}: {' '.join(b.words)!r} is no kind of block"
