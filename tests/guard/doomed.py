@@ -73,13 +73,12 @@ async def clients(me: Party, runs: Sequence[str], rows: str, state: str, dies: i
 def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path, doomed: Mapping[str, int], runtime: tacit.Processes) -> dict[str, Any]:
     """`tacit.train` for each of `jobs`, all at once: one process a party, in which each run is a scope. Starting processes is what takes the time."""
     waiting: dict[str, tuple[Any, Future[None]]] = {}
-    all_there = threading.Event()
+    another = threading.Event()
 
     def meet(trainer: Any, _: Any, program: Any) -> None:
         done: Future[None] = Future()
         waiting[threading.current_thread().name] = program, done
-        if len(waiting) == len(jobs):
-            all_there.set()
+        another.set()
         done.result()
 
     async def server(me: Party) -> None:
@@ -100,13 +99,15 @@ def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
         patch.setattr(networked.Networked, "_on_this_machine", meet)
-        results = {name: pool.submit(train, name) for name in jobs}
-        while not all_there.wait(0.1):
-            failed = {name: r.exception() for name, r in results.items() if r.done()}  # none ends before all have met
-            if failed:
-                for _, done in waiting.values():
-                    done.cancel()
-                raise AssertionError(f"refused before anything was started: {failed}")
+        results = {}
+        for name in jobs:  # one after the other until they wait: a model's first values come from torch's one generator, which threads would share
+            another.clear()
+            results[name] = pool.submit(train, name)
+            while not another.wait(0.1):
+                if results[name].done():  # none ends before all have met
+                    for _, done in waiting.values():
+                        done.cancel()
+                    raise AssertionError(f"{name} was refused before anything was started: {results[name].exception()}")
         programs: dict[str, Any] = {"server": server}
         for k, name in enumerate(fed.parties):
             members.deal(fed, k, folder / f"rows-{k}")
