@@ -38,6 +38,13 @@ class Graph:
     turns: tuple[Graph, ...] = ()
     made: tuple[Any, ...] = ()  # (the function that made it, its arguments): what a job file keeps
 
+    def __hash__(self) -> int:  # found once: what is known of a graph is looked up by it, and a thousand nodes have ten thousand edges
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((self.name, self.nodes, self.edges, self.directed, self.weights, self.turns))
+            object.__setattr__(self, "_hash", known)
+        return int(known)
+
     def at(self, t: int) -> Graph:
         """The graph of exchange t."""
         return self.turns[t % len(self.turns)] if self.turns else self
