@@ -370,7 +370,8 @@ def check_aggregate(rule: Any) -> None:
     demand(back == rule, f"{name}: {rule} came back from its table as {back}.")
     rng = np.random.default_rng(0)
     n = 7
-    vectors = {k: torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32)) for k, shape in (("w", (5,)), ("tau", ()), ("m", (2, 3)), ("score", ()))}
+    shapes: dict[str, tuple[int, ...]] = {"w": (5,), "tau": (), "m": (2, 3), "score": ()}
+    vectors = {k: torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32)) for k, shape in shapes.items()}
     weights = torch.from_numpy(rng.uniform(1, 9, (1, n)).astype(np.float32))
     whole = _aggregated(rule, weights, vectors)
     for key, v in vectors.items():

@@ -124,7 +124,12 @@ class Backwards(nn.Sequential):
         return self[1](torch.relu(self[2](torch.relu(self[0](x)))))
 
 
-SHARED = nn.Linear(4, 4)
+def drawn():
+    """A layer used twice, with values of its own: drawn anew every time, dead units would hide now and then that it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(4, 3))
 
 
 @pytest.mark.parametrize(("net", "why"), [
@@ -132,7 +137,7 @@ SHARED = nn.Linear(4, 4)
     (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 2, 1, groups=2), nn.Flatten(), nn.Linear(4, 3)), "layer 0 is a Unflatten"),
     (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Flatten(), nn.Linear(4, 3)), "layer 0 is a Unflatten"),
     (Backwards(nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 4)), "layer one is a Backwards"),
-    (nn.Sequential(SHARED, nn.ReLU(), SHARED, nn.ReLU(), nn.Linear(4, 3)), "this model's layers do not follow each other as they are listed"),
+    (drawn(), "this model's layers do not follow each other as they are listed"),
 ], ids=["norm", "groups", "shape", "order", "shared"])
 def test_models_that_are_no_chain_are_refused(net, why):
     fed = data.gaussian_blobs(rows=60, classes=3, features=4, seed=1).split(3, seed=0)

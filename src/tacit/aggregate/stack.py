@@ -34,7 +34,7 @@ class Each:
 
     def add(self, total: Total, weights: Tensor, vectors: dict[str, Tensor]) -> Total:
         """Keep a stack of updates [S, …] with weights [R, S]. An update that is not finite is left out, as a server of real parties refuses it."""
-        whole = torch.stack([torch.isfinite(v.reshape(len(v), -1)).all(1) for v in vectors.values()]).all(0)
+        whole = torch.stack([_finite(v.reshape(len(v), -1)) for v in vectors.values()]).all(0)
         held = sum(v.numel() * v.element_size() for chunks in total.values() for v in chunks)
         new = {"": weights.masked_fill(~whole, 0), **{k: _placed(v, held) for k, v in vectors.items()}}
         return {k: (*total.get(k, ()), v) for k, v in new.items()}
@@ -56,6 +56,14 @@ class Each:
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         raise NotImplementedError(f"{type(self).__name__} does not say how updates become one")
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """[S]: whether every number of a row is finite, by its ends: a map of all of them would be as large again."""
+    if not rows.numel():
+        return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    low, high = rows.aminmax(dim=1)
+    return torch.isfinite(low) & torch.isfinite(high)
 
 
 def _placed(v: Tensor, held: int) -> Tensor:
