@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import algorithms, models
+from .. import algorithms
 from ..algorithms.types import State
 from ..data.federation import Federation
 from ..errors import BadParameter
@@ -235,15 +235,15 @@ class Programs:
         self.trainer, self.rounds, self.told, self.plan = trainer, rounds, told, trainer.plans[0]
 
     def perform(self) -> None:
+        from .member import deal
+
         p, t = self.plan, self.trainer
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
             programs = {}
             for k, name in enumerate(p.fed.parties):
-                from .member import deal
-
                 deal(p.fed, k, Path(folder) / str(k))
                 programs[name] = partial(node, place=str(Path(folder) / str(k)), job=json.dumps(self._job(k)), share=float(t.share[k]), works=int(t.works[k]),
-                                         vectors={key: v[k].cpu() for key, v in t.theta.items()}, model=self._model())
+                                         vectors={key: v[k].cpu() for key, v in t.theta.items()})
             done = self._runtime().run_sync(programs, ledger=t.theirs)
         ends = [done[name] for name in p.fed.parties]
         if t.topology.mode == "push":
@@ -259,14 +259,9 @@ class Programs:
             return InProcess(seed=self.plan.seed)
         return dataclasses.replace(self.plan.through, seed=self.plan.seed)
 
-    def _model(self) -> str:
-        from ..runtimes.processes import specification
-
-        p = self.plan
-        known = isinstance(p.model, str) or type(p.model) in models.ALL.values()
-        return "" if known else json.dumps(specification(p.model, "a node, as its model,"))
-
     def _job(self, k: int) -> dict[str, Any]:
+        from .member import specified
+
         p, g = self.plan, self.plan.topology
         exchanges = []
         for t in range(len(g.graph.turns) or 1):
@@ -279,18 +274,18 @@ class Programs:
         return {"k": k, "names": list(p.fed.parties), "mode": g.mode, "period": g.period, "wait": g.wait, "churn": g.churn, "secure": g.secure,
                 "exchanges": exchanges, "neighbours": g.graph.at(0).neighbours(k), "hears": hears, "first": self.rounds.start, "stop": self.rounds.stop,
                 "seed": p.seed, "epochs": p.local_epochs[k], "batch_size": p.batch_size, "local_steps": p.local_steps, "precision": p.precision,
-                "algorithm": to_table(p.algorithm), "model": p.job(None)["model"], "federation": p.fed.name}
+                "algorithm": to_table(p.algorithm), "model": p.job(None)["model"], "federation": p.fed.name,
+                "spec": specified(p.model, "a node"), "features": list(p.fed.rows.x.shape[1:]), "classes": p.fed.classes}
 
 
-async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State, model: str) -> dict[str, Any]:
+async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State) -> dict[str, Any]:
     """The program of a node, wherever it runs: its own rows, its own model, its neighbours' names."""
-    from .member import _model, dealt
+    from .member import dealt, task_of
     from .messages import Member
 
     said = json.loads(job)
     fed = dealt(Path(place))
-    built = models.build(_model(model, said["model"]), tuple(fed.rows.x.shape[1:]), fed.classes or 1, said["seed"])
-    task = Task(built, *fed.at(0), "mse" if fed.classes is None else "cross_entropy", said["precision"])
+    task = task_of(said, fed.at(0))
     algorithm = from_table(said["algorithm"], algorithms.ALL, "algorithm")
     mine = Member(me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"])
     steps: list[tuple[float, State]] = []

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import aggregate, algorithms, models
+from .. import aggregate, algorithms
 from ..aggregate.mean import combine
 from ..algorithms.types import State, fresh
-from ..data.federation import Federation
+from ..data.federation import Rows
 from ..errors import BadData, BadParameter
 from ..guard import Noise
 from ..parameters import from_table, to_table
@@ -192,6 +192,8 @@ class Programs:
         self.trainer, self.rounds, self.after, self.plan = trainer, rounds, after, trainer.plan
 
     def perform(self) -> None:
+        from .member import deal
+
         p, t = self.plan, self.trainer
         names, periods = names_of(p), p.topology.periods
         blocks = [range(a, min(a + periods[0], self.rounds.stop)) for a in range(self.rounds.start, self.rounds.stop, periods[0])]
@@ -202,8 +204,6 @@ class Programs:
                 boss = _above(t.groups[1], names[2], e)
                 programs[names[1][e]] = partial(edge, boss=boss, blocks=[[b.start, b.stop] for b in blocks], job=json.dumps(self._job(e)),
                                                 server={k: v.cpu() for k, v in self._state(e).items()}, chosen=self._chosen(e))
-                from .member import deal
-
                 for k in members:
                     deal(p.fed, k, Path(folder) / str(k))
                     programs[p.fed.parties[k]] = partial(client, place=str(Path(folder) / str(k)), job=json.dumps(self._job(e) | {"epochs": p.local_epochs[k]}),
@@ -253,41 +253,29 @@ class Programs:
         return [[self.plan.fed.parties[k] for k in self.trainer._there(members, r)] for r in self.rounds]
 
     def _job(self, e: int) -> dict[str, Any]:
+        from .member import specified
+
         p, guards = self.plan, self.trainer.guards
         members = [p.fed.parties[k] for k in self.trainer.groups[0][e]]
         return {"clients": members, "first": self.rounds.start, "stop": self.rounds.stop, "seed": p.seed, "epochs": 1, "batch_size": p.batch_size,
                 "local_steps": p.local_steps, "precision": p.precision, "algorithm": to_table(p.algorithm), "model": p.job(None)["model"],
-                "spec": self._spec(), "federation": f"{p.fed.name}, edge {e}", "parties": len(p.fed), "features": list(p.fed.rows.x.shape[1:]),
+                "spec": specified(p.model, "a client"), "federation": f"{p.fed.name}, edge {e}", "features": list(p.fed.rows.x.shape[1:]),
                 "classes": p.fed.classes, "rule": to_table(p.aggregate), "guard": guarding.told(guards[e], f"{p.fed.name}, edge {e}") if guards else None}
-
-    def _spec(self) -> str:
-        from ..runtimes.processes import specification
-
-        p = self.plan
-        return "" if isinstance(p.model, str) or type(p.model) in models.ALL.values() else json.dumps(specification(p.model, "a client, as its model,"))
 
 
 def _above(groups: list[list[int]], names: list[str], k: int) -> str:
     return next(name for name, below in zip(names, groups) if k in below)
 
 
-def _task(said: dict[str, Any], fed: Federation | None = None) -> Task:
-    from .member import _model
-
-    built = models.build(_model(said["spec"], said["model"]), tuple(said["features"]), said["classes"] or 1, said["seed"])
-    x, y = (torch.zeros(2, *said["features"]), torch.zeros(2, dtype=torch.int64 if said["classes"] else torch.float32)) if fed is None else fed.at(0)
-    return Task(built, x, y, "mse" if said["classes"] is None else "cross_entropy", said["precision"])
-
-
 async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     """The program of a client: that of rounds.py, with its edge as the server."""
     from .hiding import HiddenSum
-    from .member import dealt
+    from .member import dealt, task_of
     from .messages import Member
 
     said = json.loads(job)
     fed = dealt(Path(place))
-    task, algorithm = _task(said, fed), from_table(said["algorithm"], algorithms.ALL, "algorithm")
+    task, algorithm = task_of(said, fed.at(0)), from_table(said["algorithm"], algorithms.ALL, "algorithm")
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     mine = Member(me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"], guard)
@@ -304,10 +292,12 @@ async def client(me: Any, *, place: str, job: str, boss: str) -> None:
 async def edge(me: Any, *, boss: str, blocks: list[list[int]], job: str, server: State, chosen: list[list[str]]) -> None:
     """The program of an edge: a server to its clients, and one of those below the level above."""
     from .hiding import HiddenSum
+    from .member import task_of
 
     said = json.loads(job)
     algorithm, rule = from_table(said["algorithm"], algorithms.ALL, "algorithm"), from_table(said["rule"], aggregate.ALL, "aggregate")
-    task = _task(said)
+    nobody = Rows(torch.zeros(2, *said["features"]), torch.zeros(2, dtype=torch.int64 if said["classes"] else torch.float32))
+    task = task_of(said, nobody)  # an edge has no rows: it needs the model's layers alone
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     state, behind, clients = dict(server), 0.0, said["clients"]

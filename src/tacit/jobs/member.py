@@ -213,6 +213,19 @@ def read_job(text: str) -> dict[str, Any]:
     return job
 
 
+def specified(model: Any, who: str) -> str:
+    """How a process on this machine finds a model that is code; empty for one of tacit's own, which the job's table names."""
+    from ..runtimes.processes import specification
+
+    return "" if isinstance(model, str) or type(model) in models.ALL.values() else json.dumps(specification(model, f"{who}, as its model,"))
+
+
+def task_of(said: Mapping[str, Any], rows: Rows) -> Task:
+    """The model a job names, on these rows; `spec` is what `specified` gave."""
+    built = models.build(_model(said["spec"], said["model"]), tuple(said["features"]), said["classes"] or 1, said["seed"])
+    return Task(built, *rows, "mse" if said["classes"] is None else "cross_entropy", said["precision"])
+
+
 def _model(own_one: str, told: Any) -> Any:
     """A model of tacit's own, by its table. A function that makes one is taken from this machine's own configuration only, never from the server."""
     if own_one:

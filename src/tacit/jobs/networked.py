@@ -25,10 +25,10 @@ from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import buffered, joining
 from ..protocols import rounds as protocol
-from ..runtimes.processes import Processes, specification
+from ..runtimes.processes import Processes
 from ..task import Task
 from . import guarding
-from .member import beside, deal, member
+from .member import beside, deal, member, specified
 from .messages import SERVER, Parties
 from .plan import Plan
 
@@ -180,8 +180,7 @@ class Networked(Parties):
 
     def _on_this_machine(self, runtime: Processes, program: Any) -> None:
         p = self.plan
-        known = isinstance(p.model, str) or type(p.model) in models.ALL.values()
-        spec = "" if known else json.dumps(specification(p.model, "a client, as its model,"))
+        spec = specified(p.model, "a client")
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
             place = Path(folder) if self.place is None else self.place / "parties"  # a run that can be resumed keeps what its clients remember
             programs: dict[str, Any] = {SERVER: program}
