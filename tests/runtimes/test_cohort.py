@@ -18,7 +18,8 @@ import tacit
 from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
 from tacit.jobs.plan import Plan, make_plan, make_task
-from tacit.runtimes.cohort import Cohort, Kept, stackable
+from tacit.runtimes.cohort import Cohort, Kept
+from tacit.runtimes.stacking import stackable
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5
 

@@ -20,7 +20,7 @@ from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, finite, write_whole
-from ..runtimes.cohort import stackable
+from ..runtimes.stacking import stackable
 from .plan import Plan, as_algorithm, as_rule, make_plan
 from .simulated import plain
 from .training import train_side_by_side

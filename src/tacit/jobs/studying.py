@@ -30,7 +30,8 @@ from ..errors import BadJob, BadRun
 from ..files import write_whole
 from ..parameters import bad
 from ..runs import finite
-from ..runtimes.cohort import Cohort, stackable
+from ..runtimes.cohort import Cohort
+from ..runtimes.stacking import stackable
 from .comparing import _central
 from .plan import Plan, make_plan, make_task
 from .study_file import Cell, Study

@@ -6,18 +6,16 @@ out as if it had run alone. On a CPU a stack of convolutions gains nothing, so t
 
 from __future__ import annotations
 
-import copy
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..aggregate import Mean
 from ..algorithms import Algorithm
@@ -28,6 +26,7 @@ from ..guard import Clients, Guard
 from ..task import Task
 from .fold import FoldEngine, Stacked
 from .kept import Kept
+from .stacking import CPU_STACK, STACK_BELOW, cores, differing, work
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Cohort:
         self.task, self.algorithm = task, runs[0].algorithm
         self.tables: list[Rows] = []
         self.offset: list[int] = []
-        self.hyper = _differing([r.algorithm for r in runs], self.device)
+        self.hyper = differing([r.algorithm for r in runs], self.device)
         self.w = torch.stack([s["w"] for s in starts]).to(self.device)
         self.buffers = torch.stack([s["buffers"] for s in starts]).to(self.device) if "buffers" in starts[0] else None
         states = [r.algorithm.server_state(w) for r, w in zip(runs, self.w)]
@@ -75,7 +74,7 @@ class Cohort:
             self.notes.append(f"clients of {type(self.algorithm).__name__} keep state between rounds: once all have taken part, {keep / 1e9:.1f} GB")
         self.memory = memory
         self.threads = threading.local()
-        self.cores = _cores() if self.device.type == "cpu" and not task.draws else 1  # in one order, if the order matters
+        self.cores = cores() if self.device.type == "cpu" and not task.draws else 1  # in one order, if the order matters
         if task.draws:
             self.notes.append("this model draws random numbers other than dropout's, so stacking, resuming or running real parties changes its result")
         self.pool = ThreadPoolExecutor(self.cores, thread_name_prefix="tacit-cohort")
@@ -414,53 +413,3 @@ class Cohort:
         for guard, kept, s in zip(self.guards, self.guarded, saved):
             guard.state = {k[6:]: v for k, v in s.items() if k.startswith("guard.")}
             kept.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
-
-
-CPU_STACK = 64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle
-STACK_BELOW = 4e6  # multiplications a client and step; above, on a CPU, one client fills a core and stacking only moves memory
-
-
-def _cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _differing(algorithms: list[Algorithm], device: torch.device) -> State:
-    """The hyper-parameters that are not the same in every run, as one tensor each."""
-    out = {}
-    for f in fields(algorithms[0]):  # type: ignore[arg-type]
-        values = [getattr(a, f.name) for a in algorithms]
-        if any(v != values[0] for v in values):
-            out[f.name] = torch.tensor(values, device=device)
-    return out
-
-
-def stackable(a: Algorithm, b: Algorithm) -> bool:
-    """Whether two algorithms differ in plain numbers only, so that their runs can share a stack."""
-    if type(a) is not type(b):
-        return False
-    return all(getattr(a, f.name) == getattr(b, f.name) or (isinstance(getattr(a, f.name), float) and f.metadata.get("kind") == "a number")
-               for f in fields(a))  # type: ignore[arg-type]
-
-
-def work(task: Task, batch: int) -> float:
-    """Multiplications of one forward pass over a batch: what decides whether one client can keep a core busy.
-
-    A layer's weights are used once for every place of its output: once in a linear layer, once a pixel in a convolution.
-    """
-    total = 0.0
-
-    def count(module: nn.Module, _: Any, out: Any) -> None:
-        nonlocal total
-        out = out[0] if isinstance(out, tuple) else out
-        total += sum(p.numel() * max(1.0, out.numel() / len(rows) / p.shape[0]) for p in module.parameters(recurse=False) if p.dim() > 1)
-
-    rows = task.x[:1]
-    if len(rows) == 0:
-        return 0.0
-    module = copy.deepcopy(task.module).to(task.x.device).eval()
-    for part in module.modules():
-        part.register_forward_hook(count)
-    with torch.no_grad():
-        module(rows)
-    return max(total, float(task.dim)) * batch
