@@ -166,7 +166,7 @@ def test_liars_below_the_breakdown_point_do_not_move_it_far(rule, lie):
     assert np.linalg.norm(apply(rule, x) - 1) < 1.3 * np.sqrt(50)  # no further than one honest update is
 
 
-@pytest.mark.parametrize("name", [n for n, kind in aggregate.ALL.items() if kind.sees_each])
+@pytest.mark.parametrize("name", [n for n, kind in aggregate.ALL.items() if kind().sees_each])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_left_out(name, poison):
     x = np.random.default_rng(8).standard_normal((8, 3))

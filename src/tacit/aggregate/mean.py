@@ -43,7 +43,20 @@ def _sums(weights: Tensor, vectors: Tensor) -> Tensor:
 
 def combine(uploads: list[tuple[float, dict[str, Tensor]]], rule: Any) -> dict[str, Tensor]:
     """The same for uploads that came one by one, as a server of real parties has them."""
+    return {k: v[0] for k, v in rule.result(_added(uploads, rule)).items()}
+
+
+def recalled(uploads: list[tuple[float, dict[str, Tensor]]], rule: Any, who: list[int], memory: dict[str, Tensor],
+             down: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """`combine`, and what a rule that looks at earlier rounds remembers after it; `who` are the numbers of the parties that sent the uploads."""
+    if not hasattr(rule, "recall"):
+        return combine(uploads, rule), memory
+    mean, (after,) = rule.recall(_added(uploads, rule), torch.tensor(who), [memory], {k: v[None] for k, v in down.items()})
+    return {k: v[0] for k, v in mean.items()}, after
+
+
+def _added(uploads: list[tuple[float, dict[str, Tensor]]], rule: Any) -> Any:
     total = rule.start()
     for weight, vectors in uploads:
         total = rule.add(total, torch.tensor([[weight]]), {k: v[None] for k, v in vectors.items()})
-    return {k: v[0] for k, v in rule.result(total).items()}
+    return total

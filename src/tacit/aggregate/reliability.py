@@ -1,7 +1,7 @@
 """Weights by how far an update can be relied on, layer by layer or by how coarsely it was rounded.
 
 K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for Mitigating Byzantine Attacks in Federated
-Learning", 2021: there a layer's reliability comes from how its norm varies over rounds; here from how it varies over the parties of one round.
+Learning", 2021: there a layer's reliability comes from how its norm varies over rounds (`Legato`); here from how it varies over the parties of one round.
 S. Chen, C. Shen, L. Zhang, Y. Tang: "Dynamic Aggregation for Heterogeneous Quantization in Federated Learning" (FedHQ), IEEE Transactions on
 Wireless Communications 20, 2021: weights ∝ 1 / (1 + quantisation error). The error is stated there; here it is read off the update's own grid.
 """

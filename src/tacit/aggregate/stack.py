@@ -41,14 +41,8 @@ class Each:
 
     def result(self, total: Total) -> dict[str, Tensor]:
         """[R, …] each; not a number where a run had no update that could be used."""
-        chunks = {k: v for k, v in total.items() if k}
-        made = []
-        for r in range(len(total[""][0])):
-            weights = torch.cat([w[r] for w in total[""]])
-            rows = [(w[r] != 0).nonzero()[:, 0] for w in total[""]]
-            made.append(self.of_run(r).one(Updates(chunks, rows, weights[weights != 0])) if (weights != 0).any() else
-                        {k: torch.full_like(v[0][0], torch.nan) for k, v in chunks.items()})
-        return {k: torch.stack([m[k] for m in made]) for k in chunks}
+        made = [_nothing(total) if updates is None else self.of_run(r).one(updates) for r, updates in enumerate(_runs(total))]
+        return {k: torch.stack([m[k] for m in made]) for k in total if k}
 
     def of_run(self, r: int) -> Each:
         """The rule as it works for one of the runs side by side; most make no difference."""
@@ -56,6 +50,40 @@ class Each:
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         raise NotImplementedError(f"{type(self).__name__} does not say how updates become one")
+
+
+class Remembering(Each):
+    """A rule that looks at earlier rounds, too. What it remembers is the engine's to keep, for each run, and to save with its state: {} before the first round.
+    Told of no earlier round, as outside a job, it is what it says in `one`."""
+
+    def recall(self, total: Total, who: Tensor, memories: list[Total], down: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Total]]:
+        """(the result, what is remembered now). `who` [S] are the parties' numbers, in the order of their updates; `down` what servers sent, [R, …]."""
+        made, after = [], []
+        for r, updates in enumerate(_runs(total)):
+            if updates is None:
+                result, memory = _nothing(total), memories[r]
+            else:
+                here = torch.cat([w[r] for w in total[""]]) != 0
+                result, memory = self.look(updates, who.to(here.device)[here], memories[r], {k: v[r] for k, v in down.items()})
+            made.append(result)
+            after.append(memory)
+        return {k: torch.stack([m[k] for m in made]) for k in total if k}, after
+
+    def look(self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]) -> tuple[dict[str, Tensor], Total]:
+        raise NotImplementedError(f"{type(self).__name__} does not say what it makes of earlier rounds")
+
+
+def _runs(total: Total) -> Iterator[Updates | None]:
+    """The updates of one run after the other; None for one that has none it can use."""
+    chunks = {k: v for k, v in total.items() if k}
+    for r in range(len(total[""][0])):
+        weights = torch.cat([w[r] for w in total[""]])
+        rows = [(w[r] != 0).nonzero()[:, 0] for w in total[""]]
+        yield Updates(chunks, rows, weights[weights != 0]) if (weights != 0).any() else None
+
+
+def _nothing(total: Total) -> dict[str, Tensor]:
+    return {k: torch.full_like(v[0][0], torch.nan) for k, v in total.items() if k}
 
 
 def _finite(rows: Tensor) -> Tensor:
@@ -93,6 +121,20 @@ class Updates:
         some.rows = [rows[k] for rows, k in zip(self.rows, kept.split([len(rows) for rows in self.rows]))]
         some.weights = self.weights[kept]
         return some
+
+    def moved(self) -> Updates:
+        """The same without the statistics of layers, which say nothing about where a party wants to go."""
+        some = copy.copy(self)
+        some.chunks = {k: v for k, v in self.chunks.items() if k != "buffers"} or self.chunks
+        return some
+
+    def ways(self, down: dict[str, Tensor]) -> Tensor:
+        """[n, D]: how far each update goes from where the server stands, all its vectors in a row."""
+        parts = []
+        for key, chunks in self.moved().chunks.items():
+            x = self.block(key, 0, chunks[0].shape[1])
+            parts.append(x - down[key].reshape(1, -1).to(x) if key in down else x)
+        return torch.cat(parts, 1)
 
     def places(self) -> list[tuple[str, int, int]]:
         """All coordinates, cut into blocks: (vector, from, to)."""

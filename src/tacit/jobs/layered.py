@@ -112,22 +112,12 @@ class Layered(Simulated):
             return
         for r in rounds:
             self.begin(r)
-            before = self.cohort.w, self.cohort.buffers, self.cohort.state
             chosen = self.cohort.round(r)
             for i, c in enumerate(chosen):
-                if not len(c):  # nobody of this edge was asked: it stands where it stood
-                    self._put(i, before)
                 weighted = getattr(self.plan.algorithm, "weighted", True)
                 self.weights[:, i] += float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
             self._meet(r + 1, last=r + 1 == rounds.stop)
             after(r + 1, [np.concatenate(chosen)], self.evaluate(r + 1) if due(r + 1) else [{}])
-
-    def _put(self, i: int, at: tuple[Tensor, Tensor | None, State]) -> None:
-        self.cohort.w[i] = at[0][i]
-        if at[1] is not None and self.cohort.buffers is not None:
-            self.cohort.buffers[i] = at[1][i]
-        for k, v in self.cohort.state.items():
-            v[i] = at[2][k][i]
 
     def _meet(self, done: int, last: bool) -> None:
         """Every level whose period is over takes the mean of what is below each of its nodes; after the last round all do."""

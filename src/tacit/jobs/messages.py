@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import evaluation
-from ..aggregate.mean import combine
+from ..aggregate.mean import recalled
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..data.federation import Federation
@@ -59,10 +59,12 @@ class Parties:
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         self.at = 0  # the round at hand
+        self.memory: State = {}  # what the rule remembers of earlier rounds
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
         self.kept = {name: self.fresh for name in p.fed.parties}
         if at is not None:
             self.server = {k[7:]: v for k, v in at.items() if k.startswith("server.")}
+            self.memory = {k[5:]: v for k, v in at.items() if k.startswith("rule.")}
             if self.guard is not None:
                 self.guard.load({k[6:]: v for k, v in at.items() if k.startswith("guard.")})
             self.go_on(at)
@@ -101,26 +103,8 @@ class Parties:
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
                 self.told = [{"clock": self.clock}]
-            down, counted = self.down(r), float(len(took_part))
-            there = {k: v.to(self.task.x.device) for k, v in down.items()}
-            if isinstance(ups, protocol.Summed):
-                assert self.guard is not None
-                self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // len(took_part)
-                mean = self.guard.back(ups.total, counted, there, r)
-            else:
-                self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
-                rule = fitted([p], self.task)
-                rule = rule.at({k: v[None] for k, v in there.items()}) if hasattr(rule, "at") else rule
-                mean = ({k: v.to(self.task.x.device) for k, v in combine(list(ups.values()), rule).items()} if self.guard is None
-                        else self.guard.take(ups, there, r))
-            if self.guard is not None and self.guard.noise is not None:
-                counted = self.guard.expected
-            buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
-            state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
-            w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / len(names)))
-            if self.guard is not None:
-                self.guard.moved(self.server["w"], w)
-            self.server = {"w": w, **buffers, **state}
+            if took_part or (self.guard is not None and self.guard.noise is not None):  # under noise nobody may see that nobody came
+                self._merge(r, ups, len(took_part))
             if not due(r + 1):
                 after(r + 1, [list(took_part)], [{}])
 
@@ -183,6 +167,35 @@ class Parties:
 
         return start
 
+    def _merge(self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int) -> None:
+        """The server's step from what `n` parties sent."""
+        p = self.plan
+        down, counted = self.down(r), float(n)
+        there = {k: v.to(self.task.x.device) for k, v in down.items()}
+        if isinstance(ups, protocol.Summed):
+            assert self.guard is not None
+            self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
+            mean = self.guard.back(ups.total, counted, there, r)
+        else:
+            self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
+            mean = self._made(ups, there) if self.guard is None else self.guard.take(ups, there, r)
+        if self.guard is not None and self.guard.noise is not None:
+            counted = self.guard.expected
+        buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
+        state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
+        w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / len(p.fed)))
+        if self.guard is not None:
+            self.guard.moved(self.server["w"], w)
+        self.server = {"w": w, **buffers, **state}
+
+    def _made(self, ups: Mapping[str, tuple[float, State]], down: State) -> State:
+        """What the rule makes of the uploads; what it remembers of earlier rounds is the server's state, too."""
+        rule = fitted([self.plan], self.task)
+        rule = rule.at({k: v[None] for k, v in down.items()}) if hasattr(rule, "at") else rule
+        seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
+        mean, self.memory = recalled(list(ups.values()), rule, [seats[name] for name in ups], self.memory, {k: v.cpu() for k, v in down.items()})
+        return {k: v.to(self.task.x.device) for k, v in mean.items()}
+
     def _sent_up(self) -> int:
         """Bytes of all the messages of a hidden sum that reached the server in this round."""
         others = {m.kind for m in self.kinds}
@@ -204,8 +217,12 @@ class Parties:
 
     def save(self, i: int) -> State:
         kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
+        return {**self.of_server(), **{k: v.clone() for k, v in kept.items()}}
+
+    def of_server(self) -> State:
+        """What the server must have to go on."""
         guarded = {} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()}
-        return {**{f"server.{k}": v for k, v in self.server.items()}, **{k: v.clone() for k, v in kept.items()}, **guarded}
+        return {f"server.{k}": v for k, v in self.server.items()} | {f"rule.{k}": v for k, v in self.memory.items()} | guarded
 
     def beside(self) -> dict[str, Any]:
         return {"ledger": self.ledger(0, []).to_dict(), **({} if self.seconds is None else {"clock": self.clock})}

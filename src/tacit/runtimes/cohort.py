@@ -67,6 +67,7 @@ class Cohort:
         keep = sum(v.numel() * v.element_size() for v in self.fresh.values()) * sum(len(r.fed) for r in runs)
         self.ids = [identify(r.fed.parties) for r in runs]
         self.rule = Mean() if rule is None else rule
+        self.memories: list[State] = [{} for _ in runs]  # what a rule remembers of earlier rounds
         self.notes: list[str] = []
         self.hears: Callable[[np.ndarray, Tensor, State], None] | None = None  # told of every upload: (who, weights, vectors)
         self.upload_shapes: dict[str, torch.Size] = {}  # of one client: what it sends, for counting bytes
@@ -97,18 +98,21 @@ class Cohort:
             uploads = self._corrupted(number, run_of, who, uploads)
         if self.hears is not None:
             uploads = self._overheard(who, uploads, self.hears)
-        mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(number, run_of, uploads)
+        mean = self._guarded(number, run_of, who, uploads) if self.guards else self._mean(number, run_of, who, uploads)
         self.upload_shapes = {k: v.shape[1:] for k, v in mean.items()}
+        idle = torch.tensor([not len(c) and not (self.guards and self.guards[i].noise) for i, c in enumerate(chosen)])  # they stand where they stood
         if self.buffers is not None:
-            self.buffers = mean.pop("buffers")
+            self.buffers = _where(idle, self.buffers, mean.pop("buffers"))
         counted = [guard.expected if guard.noise else len(c) for guard, c in zip(self.guards, chosen)] or [len(c) for c in chosen]
-        self.move(mean, [n / len(r.fed if r.members is None else r.members) for r, n in zip(self.runs, counted)])
+        self.move(mean, [n / len(r.fed if r.members is None else r.members) for r, n in zip(self.runs, counted)], idle)
         return chosen
 
-    def move(self, mean: State, fraction: list[float]) -> None:
-        """The server's step from the mean of what came, [R, …] each."""
-        before = self.w
+    def move(self, mean: State, fraction: list[float], idle: Tensor | None = None) -> None:
+        """The server's step from the mean of what came, [R, …] each; in `idle` runs nothing did."""
+        before, state = self.w, self.state
         self.w, self.state = self._merge(mean, self._there(torch.tensor(fraction)))
+        if idle is not None and idle.any():
+            self.w, self.state = _where(idle, before, self.w), {k: _where(idle, v, self.state[k]) for k, v in state.items()}
         for i, guard in enumerate(self.guards):
             guard.moved(before[i], self.w[i])
 
@@ -130,14 +134,20 @@ class Cohort:
                     sent[k][there] = v
         yield torch.cat(weights), sent, at
 
-    def _mean(self, number: int, run_of: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
-        """The weighted mean of each run's uploads, [R, …] each."""
+    def _mean(self, number: int, run_of: np.ndarray, who: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
+        """The weighted mean of each run's uploads, [R, …] each, or what another rule makes of them."""
         rule = self.rule.at(self.down(float(number))) if hasattr(self.rule, "at") else self.rule
-        total = rule.start()
+        total, order = rule.start(), []
         for weights, vectors, rows in uploads:
             whose = torch.from_numpy((run_of[rows] == np.arange(len(self.runs))[:, None]).astype(np.float32))  # [R, S]
             total = rule.add(total, self._there(whose) * weights, vectors)
-        return rule.result(total)
+            order.append(who[rows])
+        if not hasattr(rule, "recall"):
+            return rule.result(total)
+        places = torch.from_numpy(np.concatenate(order))
+        mean, after = rule.recall(total, self._there(places), self.memories, self.down(float(number)))
+        self.memories = [m if i in run_of else before for i, (before, m) in enumerate(zip(self.memories, after))]
+        return mean
 
     def _guarded(self, number: int, run_of: np.ndarray, who: np.ndarray, uploads: Iterator[tuple[Tensor, State, np.ndarray]]) -> State:
         """The same through each run's guard: what leaves the clients, all at once, then what the server makes of the sum."""
@@ -396,6 +406,7 @@ class Cohort:
         out = {"w": self.w[i], **{f"server.{k}": v[i] for k, v in self.state.items()}}
         if self.buffers is not None:
             out["buffers"] = self.buffers[i]
+        out |= {f"rule.{k}": v for k, v in self.memories[i].items()}
         if self.fresh:
             out |= {f"kept.{k}": v for k, v in self.kept[i].save().items()}
         if self.guards:
@@ -407,9 +418,15 @@ class Cohort:
         self.w = torch.stack([s["w"] for s in saved]).to(self.device)
         self.buffers = torch.stack([s["buffers"] for s in saved]).to(self.device) if "buffers" in saved[0] else None
         self.state = {k: torch.stack([s[f"server.{k}"] for s in saved]).to(self.device) for k in self.state}
+        self.memories = [{k[5:]: v.to(self.device) for k, v in s.items() if k.startswith("rule.")} for s in saved]
         for kept, s in zip(self.kept, saved):
             if self.fresh:
                 kept.load({k[5:]: v if k == "kept.slot" else v.to(self.device) for k, v in s.items() if k.startswith("kept.")})
         for guard, kept, s in zip(self.guards, self.guarded, saved):
             guard.state = {k[6:]: v for k, v in s.items() if k.startswith("guard.")}
             kept.load({k[8:]: v for k, v in s.items() if k.startswith("guarded.")})
+
+
+def _where(idle: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """[R, …]: as before in the runs that are idle."""
+    return torch.where(idle.view(-1, *[1] * (after.dim() - 1)).to(after.device), before, after) if idle.any() else after
