@@ -152,3 +152,86 @@ def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
 
     first, last = asyncio.run(play())
     assert last - first < 4096  # kB
+
+
+def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
+    """It is told of at once, may come back within `away` seconds, and is named with what was wanted of it. One that never came is another matter."""
+    async def play() -> None:
+        async with Net.of("a", "b", "c") as net:
+            async def says(me: Any) -> None:
+                await me.send("a", NetBall(1))
+
+            async def wants_more(me: Any) -> None:
+                await me.recv("b", NetBall)
+                await me.recv("b", NetSecret)
+
+            waiting = asyncio.create_task(net.party("a", wants_more, away=0.5))
+            never = asyncio.create_task(net.party("c", wants_more, away=0.5))
+            await net.party("b", says)
+            with pytest.raises(ProtocolError, match=r"party 'b' has been gone for \d s .* and party 'a' waits for NetSecret from 'b'\. See what happened"):
+                await waiting
+            assert not never.done()
+            never.cancel()
+
+    asyncio.run(_soon(play))
+
+
+def test_one_that_comes_back_in_time_was_not_gone() -> None:
+    async def play() -> int:
+        async with Net.of("a", "b") as net:
+            async def asks(me: Any) -> int:
+                await me.send("b", NetBall(1))
+                await me.recv("b", NetBall)
+                net.links["b"]._tasks[0].cancel()  # b's connection is lost, and made again a second later
+                await asyncio.sleep(1.0)
+                net.links["b"]._tasks[0] = asyncio.create_task(net.links["b"]._stay_connected())
+                return (await me.recv("b", NetBall)).x
+
+            async def answers(me: Any) -> None:
+                await me.send("a", await me.recv("a", NetBall))
+                await me.clock.sleep(1.5)
+                await me.send("a", NetBall(2))
+
+            a = asyncio.create_task(net.party("a", asks, away=20.0))
+            await net.party("b", answers)
+            return await a
+
+    assert asyncio.run(_soon(play)) == 2
+
+
+def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
+    async def play() -> None:
+        async with Net.of("a", "b") as net:
+            async def says(me: Any) -> None:
+                await me.send("a", NetBall(1))
+
+            async def wants_more(me: Any) -> None:
+                await me.recv("b", NetBall)
+                await me.scope("later").recv("b", NetSecret)
+
+            waiting = asyncio.create_task(net.party("a", wants_more, away=60.0))
+            await net.party("b", says)
+            await net.party("b", says)
+            with pytest.raises(ProtocolError, match=r"party 'b' was started anew while party 'a' waited for NetSecret from 'b' in scope 'later'"):
+                await waiting
+
+    asyncio.run(_soon(play))
+
+
+def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
+    async def play() -> None:
+        async with Net.of("a", "b") as net:
+            async def hears(me: Any) -> None:
+                await me.recv("a", NetSecret)
+
+            waiting = asyncio.create_task(net.party("a", lambda me: counts(me, "b", 100, [1 << 20]), away=0.5))
+            await net.party("b", hears, linger=0.1)
+            with pytest.raises(ProtocolError, match=r"party 'b' has been gone for \d s .* and party 'a' waits for a sign that it reads"):
+                await waiting
+
+    asyncio.run(_soon(play))
+
+
+async def _soon(play: Any) -> Any:
+    async with asyncio.timeout(60):
+        return await play()

@@ -16,7 +16,8 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--file", action="append", default=[], metavar="[PARTY=]FILE.csv", help="your new rows; without a kit, each party's as PARTY=FILE.csv")
     made.add_argument("--out", default="predictions.csv", metavar="FILE.csv", help="where the answer goes, at whoever gets it (default: predictions.csv)")
     made.add_argument("--processes", action="store_true", help="without a kit: a process and a certificate for each party, over a hub on this machine")
-    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS", help="how long to keep trying when the hub cannot be reached (default: 300)")
+    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
+                      help="how long to keep trying when the hub cannot be reached, or another party has gone (default: 300)")
 
 
 def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:

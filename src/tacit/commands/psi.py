@@ -23,7 +23,8 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--limit", type=int, metavar="N", help="with --reveal sum: the largest value there may be; all must say the same (default: 4294967295)")
     made.add_argument("--method", default="auto", metavar="NAME", help="auto, dh (Diffie-Hellman) or oprf (large sets); all must say the same (default: auto)")
     made.add_argument("--wait", type=float, metavar="SECONDS", help="how long to wait for the others to begin (default: for ever)")
-    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS", help="how long to keep trying when the hub cannot be reached (default: 300)")
+    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
+                      help="how long to keep trying when the hub cannot be reached, or another party has gone (default: 300)")
 
 
 def _psi(args: Any) -> tuple[Any, Callable[[Any], None]]:

@@ -15,7 +15,8 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--file", metavar="FILE.csv", help="with --kit: your own table, if the job does not say where it lies; it stays here")
     made.add_argument("--out", metavar="DIR", help="where your part goes (default: part in the kit); without a kit, a folder for all of them")
     made.add_argument("--processes", action="store_true", help="without a kit: a process and a certificate for each party, over a hub on this machine")
-    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS", help="how long to keep trying when the hub cannot be reached (default: 300)")
+    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
+                      help="how long to keep trying when the hub cannot be reached, or another party has gone (default: 300)")
 
 
 def _split(args: Any) -> tuple[Any, Callable[[Any], None]]:

@@ -17,7 +17,7 @@ from ..mpc.prime import FixedPrime
 from ..mpc.ring import Fixed
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
-from ..runtimes.inprocess import InProcess
+from .running import to_the_end
 
 if TYPE_CHECKING:
     import pandas
@@ -100,7 +100,7 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     names_of = {} if helper is None else {"helper": helper}
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
-    made = (runtime or InProcess()).run_sync({
+    made = to_the_end("infer", runtime).run_sync({
         owner: functools.partial(home.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
                                  client=client, **names_of, **how),
         client: functools.partial(home.client, batches=batches, owner=owner, **names_of, **how),

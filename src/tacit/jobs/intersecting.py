@@ -17,7 +17,7 @@ from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import psi as protocol
 from ..protocols import psi_agrawal, psi_many
-from ..runtimes.inprocess import InProcess
+from .running import to_the_end
 
 
 @dataclass
@@ -52,7 +52,7 @@ def psi(receiver: Iterable[Any], sender: Iterable[Any], *, method: str = "auto",
     theirs = sets[names[1]]
     weights = _weights(values, theirs, reveal, names[1])
     ledger = Ledger()
-    made = _runtime(runtime).run_sync({
+    made = to_the_end("psi", runtime).run_sync({
         names[0]: functools.partial(protocol.receiver, digests=sets[names[0]].digests, other=names[1], method=method, reveal=reveal, limit=limit),
         names[1]: functools.partial(protocol.sender, digests=theirs.digests, other=names[0], method=method, reveal=reveal, limit=limit, values=weights)},
         ledger=ledger)
@@ -85,7 +85,7 @@ def align(ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str 
     programs: dict[str, Any] = {name: functools.partial(psi_many.member, digests=sets[name].digests, leader=first, others=others, reveal=reveal)
                                 for name in others}
     programs[first] = functools.partial(psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal)
-    made = _runtime(runtime).run_sync(programs, ledger=ledger)
+    made = to_the_end("psi", runtime).run_sync(programs, ledger=ledger)
     sizes = {name: len(found) for name, found in sets.items()}
     rows = {name: sets[name].rows[np.asarray(made[name]["rows"])] for name in names if made[name]["rows"] is not None}
     for name in names:
@@ -138,7 +138,7 @@ def _agrawal(receiver: Iterable[Any], sender: Iterable[Any], reveal: str, names:
     sets = {name: identify(ids, f"the ids of {name!r}") for name, ids in held.items()}
     texts = {name: [normal(str(held[name][row])) for row in found.rows.tolist()] for name, found in sets.items()}
     ledger = Ledger()
-    found = _runtime(runtime).run_sync({names[0]: functools.partial(psi_agrawal.receiver, values=texts[names[0]], other=names[1], teaching=True),
+    found = to_the_end("psi", runtime).run_sync({names[0]: functools.partial(psi_agrawal.receiver, values=texts[names[0]], other=names[1], teaching=True),
                                         names[1]: functools.partial(psi_agrawal.sender, values=texts[names[1]], other=names[0], teaching=True)},
                                        ledger=ledger)[names[0]]
     at = {text: row for text, row in zip(texts[names[0]], sets[names[0]].rows.tolist())}
@@ -167,12 +167,6 @@ def _weights(values: Sequence[int] | None, found: Identified, reveal: str, name:
 def _held(ids: Iterable[Any]) -> Any:
     """Ids that can be looked up by their row; a list or an array as it is, so that ten million are not copied."""
     return ids if hasattr(ids, "__getitem__") and hasattr(ids, "__len__") and not hasattr(ids, "iloc") else ids if isinstance(ids, str) else list(ids)
-
-
-def _runtime(runtime: Any) -> Any:
-    if runtime is not None and not hasattr(runtime, "run_sync"):
-        raise bad("psi", "runtime", runtime, "tacit.InProcess(…) or tacit.Processes(…)")
-    return runtime or InProcess()
 
 
 def _different(names: Sequence[str]) -> None:

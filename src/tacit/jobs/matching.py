@@ -103,7 +103,7 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
                       protocol.sender(inside, held.digests, other=first, values=numbers, **common))
 
     async def connected() -> tuple[dict[str, Any], Ledger]:
-        async with Link(kit, patience=patience) as link:
+        async with Link(kit, patience=patience, away=patience) as link:
             return await link.run(program), link.mailbox.ledger
 
     found, ledger = asyncio.run(connected())

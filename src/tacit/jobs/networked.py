@@ -189,7 +189,7 @@ class Networked(Parties):
                 programs[name] = partial(member, data={"dealt": str(Path(folder) / f"rows-{k}")}, state=str(place / str(k)), model=spec)
             seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
             mine = Ledger()
-            seeded.run_sync(programs, here=(SERVER,), ledger=mine)
+            seeded.run_sync(programs, here=(SERVER,), ledger=mine, may_leave=p.fed.parties)
             for s in mine.seen:  # the server's own lines are in `here` already
                 if s.party != SERVER:
                     self.theirs.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)

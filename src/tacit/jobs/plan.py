@@ -23,6 +23,7 @@ from ..parameters import bad, check, nearest, to_table
 from ..runtimes.cohort import Run
 from ..task import Task
 from . import guarding
+from .running import to_the_end
 
 PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -200,6 +201,8 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if lies and (stages or pace is not None or runtime != "cohort"):
         raise BadParameter("adversaries: liars are simulated in the synchronous rounds of the cohort runtime, before any guard, whose stages a liar would "
                            "not apply. Leave out guard and pace, and use runtime='cohort'.")
+    if topology is not None:
+        to_the_end("topology", through)
     topology, select = topologies.made(topology, k), _select(select, runtime, sampling, stages, pace, speed, topology)
     clash = [word for word, there in (("guard", stages), ("pace", pace), ("speed", speed), ("adversaries", lies), ("per_round", per_round),
                                       ("aggregate", rule != Mean())) if there]

@@ -16,7 +16,7 @@ from ..parameters import bad, check
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import vertical as encrypted
-from ..runtimes.inprocess import InProcess
+from .running import to_the_end
 from .splitting_layout import Rows, lay_out
 from .splitting_parts import measured
 
@@ -96,7 +96,7 @@ def _encrypted(rows: Rows, x: Mapping[str, Tensor], xt: Mapping[str, Tensor], y:
     tested = xt.get(holder, torch.zeros(len(rows.test_y[0]), 0, dtype=torch.float64))
     programs: dict[str, Any] = {holder: functools.partial(guest, terms=plain, x=x.get(holder, nothing), y=y, test_x=tested),
                                 **{who: functools.partial(host, terms=plain, x=x[who], test_x=xt[who]) for who in hosts}}
-    made = (runtime or InProcess()).run_sync(programs, ledger=ledger)
+    made = to_the_end("regress", runtime).run_sync(programs, ledger=ledger)
     return made, made[holder]["history"]
 
 
@@ -132,4 +132,4 @@ def _shared(x: Mapping[str, Tensor], xt: Mapping[str, Tensor], y: Tensor, holder
                                                        y=y if who == holder else None, rows=len(some),
                                                        test_x=unseen[who], **how) for who in names}
     programs[HELPER] = functools.partial(shared.helps, names=names, rows=len(some), **how)
-    return (runtime or InProcess()).run_sync(programs, ledger=ledger), []
+    return to_the_end("regress", runtime).run_sync(programs, ledger=ledger), []

@@ -25,6 +25,7 @@ from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_terms import Route, Terms
 from ..runtimes.inprocess import InProcess
 from . import splitting_parts as parts
+from .running import to_the_end
 from .splitting_layout import Rows, lay_out, network, together
 from .splitting_parts import Share
 
@@ -161,9 +162,7 @@ def _rows_of(rows: Rows, terms: Terms) -> dict[str, dict[str, dict[int, Tensor]]
 
 def _run(shares: Mapping[str, Share], rows: Mapping[str, Mapping[str, dict[int, Tensor]]], runtime: Any, ledger: Ledger, what: str) -> dict[str, Any]:
     """Every party's program, in this process with what is at hand, or in processes of their own with what is written for each."""
-    runtime = runtime or InProcess()
-    if not hasattr(runtime, "run_sync"):
-        raise bad("splitnn", "runtime", runtime, "tacit.InProcess(…) or tacit.Processes(…)")
+    runtime = to_the_end("splitnn", runtime)
     if isinstance(runtime, InProcess):
         program: Any = protocol.party if what == "seat" else protocol.predict
         programs: dict[str, Any] = {}

@@ -35,9 +35,9 @@ from ..parties.party import Party
 from ..protocols import splitnn
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_terms import Asked, Route, Terms
-from ..runtimes.inprocess import InProcess
 from . import splitting_parts as parts
 from .intersecting import aligned
+from .running import to_the_end
 from .splitting import folder_of, told
 from .splitting_parts import Share, Stop
 
@@ -252,7 +252,7 @@ def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger 
         if "id" in entry and "file" not in entry:
             raise BadJob(f"{path}, parties.{name}: file is missing; to run everybody here, the job must say where each table lies.")
         programs[name] = functools.partial(attend, job=job, file=str(base / entry.get("file", "")), out=str(Path(out) / folder_of(name, k)))
-    made = (runtime or InProcess()).run_sync(programs, ledger=ledger)
+    made = to_the_end("split", runtime).run_sync(programs, ledger=ledger)
     return {"history": made[job["split"]["labels"]]["history"], "rows": made[job["split"]["labels"]]["rows"], "folder": str(out)}
 
 
@@ -285,8 +285,8 @@ def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, 
     for name in files:
         if name not in shares:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
-    made = (runtime or InProcess()).run_sync({n: functools.partial(foresee, folder=str(p), file=files.get(n, ""), out=str(out)) for n, p in shares.items()},
-                                             ledger=ledger)
+    programs = {n: functools.partial(foresee, folder=str(p), file=files.get(n, ""), out=str(out)) for n, p in shares.items()}
+    made = to_the_end("predict", runtime).run_sync(programs, ledger=ledger)
     return {"rows": next(iter(made.values()))["rows"], "out": str(out)}
 
 
@@ -294,7 +294,7 @@ def _linked(kit: Kit, program: Any, patience: float) -> tuple[dict[str, Any], di
     from ..runtimes.link import Link
 
     async def connected() -> tuple[dict[str, Any], dict[str, Any]]:
-        async with Link(kit, patience=patience) as link:
+        async with Link(kit, patience=patience, away=patience) as link:
             made = await link.run(program)
             return made, link.mailbox.ledger.to_dict()
 

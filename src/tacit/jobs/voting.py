@@ -23,6 +23,7 @@ from ..private.pate import UNANSWERED, Aggregator, ConfidentGNMax, GNMax, exact
 from ..private.pate_student import Lessons
 from ..protocols import votes
 from ..protocols.secagg import Terms
+from ..runtimes.processes import Processes
 from . import teachers
 
 FAR = 14  # deviations: beyond them lies less than one draw in 10⁴²
@@ -111,7 +112,8 @@ def count(fed: Federation, rows: Tensor, aggregator: Aggregator, model: Any, les
     twice = split and isinstance(aggregator, ConfidentGNMax)
     least = math.ceil(aggregator.threshold) if twice else None  # type: ignore[attr-defined]
     programs[ASKER] = functools.partial(asker, rows=rows, names=names, classes=classes, terms=told, least=least, within=within, first=None)
-    done = runtime.run_sync(programs, ledger=ledger)[ASKER]
+    able = {"may_leave": names} if isinstance(runtime, Processes) else {}  # with a deadline, a teacher that is killed is done without
+    done = runtime.run_sync(programs, ledger=ledger, **able)[ASKER]
     which, counts, included = done[-1]
     heard = np.asarray(counts)
     if not split:

@@ -70,6 +70,11 @@ class Mailbox:
         """What the owner's program is blocked on, in words: 'Pong from b'."""
         return [watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked]
 
+    def awaited(self) -> dict[str, str]:
+        """Whose mail the owner's program is blocked on without a deadline of its own, and what it wants, in words."""
+        return {sender: watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked and watch.endless
+                for sender in watch.senders or ()}
+
     def close(self, scope: str) -> None:
         """Forget the scope and those inside it; mail that still comes for them is noted in the ledger and dropped."""
         for tag in [t for t in self._queues if t == scope or t.startswith(scope + "/")]:
@@ -98,6 +103,10 @@ class Watch:
     @property
     def blocked(self) -> bool:
         return self._woken is not None and not self._woken.done()
+
+    @property
+    def endless(self) -> bool:
+        return self._timer is None
 
     def deadline(self, clock: Clock, within: float | None) -> Watch:
         return self.until(clock, None if within is None else clock.now() + within)

@@ -48,6 +48,8 @@ class Channel:
     def __init__(self, kit: Kit, life: bytes, peer: str, deliver: Callable[[str, bytearray], None], note: Callable[[str], None], max_bytes: int):
         self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = kit, life, peer, deliver, note, max_bytes
         self.present = True
+        self.gone = 0.0  # since when it is not present
+        self.anew = False  # its process was another one before: what that was told is forgotten
         self.front = b""  # what the link has before every payload: the envelope's head, joined here so that a record is copied once less
         self.control: deque[bytes] = deque()
         self.records: deque[Record] = deque()
@@ -184,6 +186,7 @@ class Channel:
         if not again:
             if self.their_life:
                 self.note(f"{self.peer!r} was started anew")
+                self.anew = True
             begun = self.cursor - self.acked  # of what the old process was told in part, the new one gets nothing
             while begun > 0 or (self.records and not self.records[0].starts):
                 self.held -= len(self.records.popleft().body)

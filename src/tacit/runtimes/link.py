@@ -1,7 +1,8 @@
 """A party's connection: it dials out to the hub, keeps dialling when the connection is lost, and holds one sealed channel to each other party.
 
 A program on top of it notices nothing of a lost connection or a restarted hub but the time it takes. It does notice, as an error, when the hub turns this
-party away, cannot be reached for `patience` seconds, or alters what it carries.
+party away, cannot be reached for `patience` seconds, or alters what it carries. With `away`, for protocols that nobody can leave and join again, it also
+notices when a party it waits for was there and has gone for so many seconds, or is another process than the one it spoke with.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class Link:
     """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
 
     def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
-                 linger: float = LINGER, version: str = ""):
-        self.kit, self.patience, self.linger, self.version = kit, patience, linger, version
+                 linger: float = LINGER, version: str = "", away: float | None = None):
+        self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
         self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed, identity=Certified(lambda: self.kit))
@@ -53,6 +54,7 @@ class Link:
         self.connections = 0
         self.connected = asyncio.Event()
         self._news, self._eased = asyncio.Event(), asyncio.Event()
+        self._crowded: set[str] = set()  # whom the program cannot tell more before they have confirmed some
         self._soon: asyncio.TimerHandle | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,10 +113,14 @@ class Link:
             self.mailbox.put(to, scope, frame)
             return
         channel = self._channel(to)
-        while channel.crowded:
-            self._check()
-            self._eased.clear()
-            await self._eased.wait()
+        try:
+            while channel.crowded:
+                self._crowded.add(to)
+                self._check()
+                self._eased.clear()
+                await self._eased.wait()
+        finally:
+            self._crowded.discard(to)
         self._check()
         channel.send(scope, frame)
         self._news.set()
@@ -250,8 +256,8 @@ class Link:
             if kind == PRESENT:
                 self.channels[sender].came_back()
                 self._news.set()
-            else:
-                self.channels[sender].present = False
+            elif self.channels[sender].present:
+                self.channels[sender].present, self.channels[sender].gone = False, time.monotonic()
         elif kind == WELCOME:
             self._renew(payload)
 
@@ -278,6 +284,22 @@ class Link:
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
+            if self.away is not None and self.connected.is_set():
+                self._look_who_is_missing(self.away)
             self._news.set()
+
+    def _look_who_is_missing(self, away: float) -> None:
+        """One who never came is waited for as long as the program says; one with whom we have spoken is missed."""
+        for name, wants in (dict.fromkeys(self._crowded, "a sign that it reads") | self.mailbox.awaited()).items():
+            channel = self.channels.get(name)
+            if channel is None or not channel.their_life:
+                continue
+            if channel.anew:
+                self._fail(ProtocolError(f"party {name!r} was started anew while party {self.kit.name!r} waited for {wants}; what it knew before is lost. "
+                                         "Start again at all parties."))
+            elif not channel.present and time.monotonic() - channel.gone > away:
+                self._fail(ProtocolError(f"party {name!r} has been gone for {time.monotonic() - channel.gone:.0f} s (its process ended, or it lost its "
+                                         f"connection to the hub), and party {self.kit.name!r} waits for {wants}. See what happened there, and start "
+                                         "again at all parties."))
 
 

@@ -110,7 +110,8 @@ async def _party(order: dict[str, Any]) -> int:
     ledger: Any = None
     try:
         program = found(order["program"])
-        async with Link(kit, seed=order["seed"], max_bytes=order["max_bytes"], patience=order["patience"], linger=order["linger"]) as link:
+        async with Link(kit, seed=order["seed"], max_bytes=order["max_bytes"], patience=order["patience"], linger=order["linger"],
+                        away=order["away"]) as link:
             ledger = link.mailbox.ledger
             said = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
     except Exception as error:

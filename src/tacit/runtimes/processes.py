@@ -13,6 +13,7 @@ import functools
 import inspect
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Collection, Mapping
@@ -32,6 +33,9 @@ from ..parties.party import Program
 if TYPE_CHECKING:
     from .kits import Kit
 
+PATIENCE = 60.0  # seconds to go on trying when the hub, or a party that is waited for, has gone
+LINGER = 5.0  # seconds one that has finished waits for others to take what it said
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -45,16 +49,19 @@ class Processes:
         if self.at_least is not None and self.deadline is None:
             raise bad("Processes", "at_least", self.at_least, "None without a deadline", "Give deadline, too.")
 
-    def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = ()) -> dict[str, Any]:
-        """What each party's program returned. Those named in `here` run in this process, and may be any function."""
+    def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = (),
+                 may_leave: Collection[str] = ()) -> dict[str, Any]:
+        """What each party's program returned. Those named in `here` run in this process, and may be any function. With a deadline, the end of those in
+        `may_leave` ends nothing: the others' programs go on without them, and what they returned is None."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.run(programs, ledger=ledger, here=here))
+            return asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
         with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
-            return pool.submit(lambda: asyncio.run(self.run(programs, ledger=ledger, here=here))).result()
+            return pool.submit(lambda: asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))).result()
 
-    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = ()) -> dict[str, Any]:
+    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = (),
+                  may_leave: Collection[str] = ()) -> dict[str, Any]:
         check(self)
         need_net("Processes")
         for name in programs:
@@ -66,7 +73,7 @@ class Processes:
         if not programs:
             return {}
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
-            stage = _Stage(self, Path(folder), programs, specs, ledger if ledger is not None else Ledger())
+            stage = _Stage(self, Path(folder), programs, specs, ledger if ledger is not None else Ledger(), may_leave)
             try:
                 await stage.open()
                 return await stage.play()
@@ -112,8 +119,12 @@ def specification(program: Any, name: str) -> dict[str, Any]:
 class _Stage:
     """One run: the nursery, the hub, and everybody."""
 
-    def __init__(self, runtime: Processes, folder: Path, programs: Mapping[str, Program], specs: Mapping[str, Any], ledger: Ledger):
+    def __init__(self, runtime: Processes, folder: Path, programs: Mapping[str, Program], specs: Mapping[str, Any], ledger: Ledger,
+                 may_leave: Collection[str]):
         self.runtime, self.folder, self.programs, self.specs, self.ledger = runtime, folder, programs, specs, ledger
+        self.may_leave = may_leave if runtime.deadline is not None else ()
+        # one that was killed we are told of at once; this is for one that hangs
+        self.away = None if runtime.restart or self.may_leave else PATIENCE
         self.results: dict[str, Any] = {}
         self.failed: PartyFailed | None = None
         self.pids: dict[str, int] = {}
@@ -145,7 +156,7 @@ class _Stage:
         for name, spec in self.specs.items():
             kits.save(self.kits[name], self._place(name) / "kit")
             self.orders[name] = {"name": name, "role": "party", "folder": str(self._place(name)), "program": spec, "seed": self.runtime.seed,
-                                 "max_bytes": self.runtime.max_bytes, "patience": 60.0, "linger": 5.0}
+                                 "max_bytes": self.runtime.max_bytes, "patience": PATIENCE, "linger": LINGER, "away": self.away}
 
     def _place(self, name: str) -> Path:
         """A folder of its own; the names of parties are anything, those of folders not."""
@@ -182,7 +193,8 @@ class _Stage:
         from .link import Link
 
         try:
-            async with Link(self.kits[name], seed=self.runtime.seed, max_bytes=self.runtime.max_bytes, patience=60.0, linger=5.0) as link:
+            async with Link(self.kits[name], seed=self.runtime.seed, max_bytes=self.runtime.max_bytes, patience=PATIENCE, linger=LINGER,
+                            away=self.away) as link:
                 self.link = link
                 try:
                     self.results[name] = await link.run(self.programs[name])
@@ -214,11 +226,13 @@ class _Stage:
             self._result(name, file.read_bytes())
         elif status < 0 and self.runtime.restart:
             self._start(name)
-        elif name == "hub" or self.runtime.deadline is None:
-            how = f"was killed by signal {-status}" if status < 0 else f"ended with code {status}"
-            self.failed = self.failed or PartyFailed(name, ProtocolError(f"its process {how} before it had a result"))
-        else:
+        elif name in self.may_leave:
             self.results[name] = None  # a round goes on without it, and the events name it
+        else:
+            how = f"was killed by signal {-status}" if status < 0 else f"ended with code {status}"
+            why = " If nobody meant to end it, this machine may be short of memory." if status == -signal.SIGKILL else ""
+            self.failed = self.failed or PartyFailed(name, ProtocolError(f"its process {how} before it had a result.{why} Start again: what this run had is "
+                                                                         "given up."))
 
     def _result(self, name: str, data: bytes) -> None:
         from .values import unpack
@@ -230,7 +244,7 @@ class _Stage:
             self.results[name] = unpack(said["result"])
             return
         module, kind, text, trace = unpack(said["error"])
-        if self.runtime.deadline is not None and name in self.specs and len(self.specs) < len(self.programs):
+        if name in self.may_leave:
             self.results[name] = None  # in training: named in the events, and the others go on
             return
         if self.failed is None:

@@ -1,0 +1,67 @@
+"""tacit psi and tacit split between real parties, one of whom is killed in the middle: the other says who has gone and what to do, and writes nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tacit import cli
+
+from .test_real_parties import Role
+
+IDS = 60_000  # half a minute of Diffie-Hellman on one core: a kill always strikes before the end
+SPLIT = """
+[split]
+epochs = 1000000
+every = 1000000
+[parties.a]
+id = "id"
+label = "y"
+bottom = [4]
+[parties.b]
+id = "id"
+bottom = [4]
+"""
+
+
+@pytest.mark.parametrize("verb", ["psi", "split"])
+def test_the_other_side_of_a_killed_party_ends_with_its_name(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    Path("federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b"]\n')
+    assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
+    count = IDS if verb == "psi" else 100
+    Path("a.csv").write_text("id,x,y\n" + "".join(f"{k},{k % 7},{k % 2}\n" for k in range(count)))
+    Path("b.csv").write_text("id,z\n" + "".join(f"{k},{k % 5}\n" for k in range(count)))
+    Path("job.toml").write_text(SPLIT)
+    words = ["psi", "--id", "id", "--method", "dh"] if verb == "psi" else ["split", "job.toml"]
+    hub = Role(tmp_path, "hub", "hub", "--kit", "kits/hub")
+    roles: dict[str, Role] = {}
+    try:
+        for name in "ab":
+            roles[name] = Role(tmp_path, name, *words, "--kit", f"kits/{name}", "--file", f"{name}.csv", "--out", f"out-{name}", "--patience", "2")
+        end = time.monotonic() + 90
+        while not all(f"'{name}' is here" in hub.log.read_text() for name in roles):
+            assert time.monotonic() < end, [role.log.read_text() for role in roles.values()]
+            time.sleep(0.01)
+        time.sleep(random.Random(verb).uniform(1.0, 2.0))  # they have spoken, and are not near the end
+        os.kill(roles["b"].process.pid, signal.SIGKILL)
+        assert roles["a"].wait(60) == 2, roles["a"].log.read_text()
+        said = roles["a"].log.read_text()
+        assert "party 'b' has been gone for" in said
+        assert "and party 'a' waits for" in said
+        assert "See what happened there, and start again at all parties." in said
+        assert not list(tmp_path.glob("out-*"))
+    finally:
+        for role in (*roles.values(), hub):
+            if role.process.poll() is None:
+                role.process.kill()
+            role.wait()
