@@ -29,10 +29,12 @@ from torch import Tensor, nn
 
 from tacit.mpc import checked, functions, inference, pair, spdz, tagged
 from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple
+from tacit.mpc.compare import Comparison
 from tacit.mpc.dealer import Request, Stock, dealer, plan
-from tacit.mpc.gilboa import Pair
+from tacit.mpc.extension import Line
 from tacit.mpc.model import compile, to_text
 from tacit.mpc.seat import Seat
+from tacit.mpc.truncate import Truncation
 from tacit.parties.ledger import Ledger
 from tacit.parties.mailbox import Mailbox
 from tacit.parties.party import Party
@@ -104,27 +106,29 @@ def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     return {"owner": computing(0), "client": computing(1), "helper": deal}
 
 
-def model_programs(model: nn.Module, batches: list[Tensor], home: Any = inference) -> Programs:
+def model_programs(model: nn.Module, batches: list[Tensor], home: Any = inference, helper: str | None = "helper") -> Programs:
     layers, weights = compile(model)
 
     async def owner(me: Party) -> Any:
-        return await home.owner(me, to_text(layers), weights)
+        return await home.owner(me, to_text(layers), weights, helper=helper)
 
     async def client(me: Party) -> Any:
-        return await home.client(me, batches)
+        return await home.client(me, batches, helper=helper)
 
-    return {"owner": owner, "client": client, "helper": getattr(home, "helper", idle)}
+    return {"owner": owner, "client": client, "helper": home.helper if helper else idle}
 
 
 async def idle(me: Party) -> None:
     """Where the two need nobody."""
 
 
-def pair_programs(request: Request) -> Programs:
-    """One request, made by the two themselves."""
+def pair_programs(requests: list[Request]) -> Programs:
+    """What a program asks for, made by the two themselves."""
     def making(rank: int) -> Callable[[Party], Any]:
-        async def program(me: Party) -> None:
-            await Pair(me, rank, PARTIES[:2]).take(request)
+        async def program(me: Party) -> dict[str, Any]:
+            line = Line(me, rank, PARTIES[:2])
+            await pair.make(line, requests)
+            return {"costs": {k: [c.rounds, c.bytes] for k, c in line.costs.items()}}
         return program
 
     return {"owner": making(0), "client": making(1), "helper": idle}
@@ -163,9 +167,13 @@ def harder() -> None:
         "checked mul 1e4": lambda: checked_programs(checked_product, x, x),
         "checked matmul 128": lambda: checked_programs(lambda t, a, b: checked_product(t, a, b, MATMUL), side, side),
         "checked MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], checked),
-        "no dealer: 1e5 triples": lambda: pair_programs(Triple(MUL, (100_000,), (100_000,))),
-        "no dealer: matmul 128": lambda: pair_programs(Triple(MATMUL, (128, 128), (128, 128))),
-        "no dealer: 784-10 batch 1": lambda: model_programs(linear, [torch.zeros(1, 784)], pair),
+        "no dealer: 1e5 triples": lambda: pair_programs([Triple(MUL, (100_000,), (100_000,))]),
+        "no dealer: matmul 128": lambda: pair_programs([Triple(MATMUL, (128, 128), (128, 128))]),
+        "no dealer: 1e5 truncations": lambda: pair_programs([Truncation((100_000,), 16)]),
+        "no dealer: 1e5 comparisons": lambda: pair_programs([Comparison((100_000,))]),
+        "no dealer: 784-10 batch 1": lambda: model_programs(linear, [torch.zeros(1, 784)], helper=None),
+        "no dealer: MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], helper=None),
+        "no dealer: CNN batch 1": lambda: model_programs(cnn(), [torch.zeros(1, 1, 28, 28)], helper=None),
     }
     for name, programs in rows.items():
         m = measure(programs())
@@ -186,7 +194,7 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
             took = time.process_time() - cpu, time.perf_counter() - wall
             best = took if best is None else min(best, took)
         seen = sum(line.bytes for line in box.ledger.seen) / BEST_OF
-        rounds = sum(r for r, _ in made["costs"].values()) if made else 0
+        rounds = sum(r for which in ("costs", "offline") for r, _ in made.get(which, {}).values()) if made else 0
         value = made.get("value") if made else None
         out.put((name, best, seen, rounds, None if value is None else value.tolist()))
         for task in listeners:

@@ -71,6 +71,12 @@ def test_a_matrix_on_its_side_is_what_numpy_says(w: int, m: int, seed: int) -> N
     assert np.array_equal(bits.pack(plain[0]), bits.transpose(columns)[0])
 
 
+def test_a_long_matrix_goes_in_pieces() -> None:
+    columns = np.random.default_rng(1).integers(0, 256, (16, 2 * bits.PIECE + 5), dtype=np.uint8)
+    plain = np.unpackbits(columns, axis=1, bitorder="little").T
+    assert np.array_equal(bits.transpose(columns), np.packbits(plain, axis=1, bitorder="little"))
+
+
 # cuckoo hashing ----------------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Triples that two parties make between them."""
+"""Products that two parties share between them without a dealer."""
 
 from __future__ import annotations
 
@@ -8,33 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import PartyFailed
+from tacit.mpc import pair
 from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Square, Triple, keep, product, square, times_kept
-from tacit.mpc.gilboa import Pair
-from tacit.mpc.seat import Seat
-from tacit.mpc.share import split
-from tacit.mpc.truncate import Truncation
+from tacit.mpc.dealer import Mask
+from tacit.mpc.extension import Line
 from tacit.parties import Ledger
 from tacit.parties.codec import decode, kind_of
 from tacit.parties.conformance import Tap
-from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
-NAMES = ("a", "b")
+from .two import NAMES, made, play
+
 WORD = st.integers(-(2**63), 2**63 - 1)
-
-
-def play(step, *operands, tap=None, ledger=None):
-    """What the two ended with; operands are shared freshly."""
-    shares = [split(x, 2, Secret()) for x in operands]
-
-    def program(rank):
-        async def party(me):
-            return await step(Seat(me, rank, NAMES, Pair(me, rank, NAMES)), *[s[rank] for s in shares])
-        return party
-
-    programs = {"a": program(0), "b": program(1)}
-    made = InProcess().run_sync(tap.on(programs) if tap is not None else programs, ledger=ledger)
-    return made["a"], made["b"]
+CONV = Bilinear("conv2d", ((2, 1), (1, 0), (1, 1), 1))
+GROUPED = Bilinear("conv2d", ((1, 1), (0, 1), (1, 2), 2))
 
 
 @settings(deadline=None, max_examples=5)
@@ -45,21 +32,33 @@ def test_products_and_squares_are_exact_in_the_ring(pairs):
     assert torch.equal(sum(play(square, x)), x * x)
 
 
-@pytest.mark.parametrize(("op", "x", "y"), [(MUL, (3, 1), (4,)), (MATMUL, (2, 3), (3, 5)), (MATMUL, (5, 3), (3, 2)), (MATMUL, (1, 1), (1, 1))])
+@pytest.mark.parametrize(("op", "x", "y"), [
+    (MUL, (3, 1), (4,)), (MATMUL, (2, 3), (3, 5)), (MATMUL, (5, 3), (3, 2)), (MATMUL, (1, 1), (1, 1)), (MATMUL, (2, 3, 4), (4, 5)), (MATMUL, (4,), (4, 2)),
+    (MATMUL, (3, 4), (4,)), (MATMUL, (2, 1, 3, 2), (5, 2, 4)), (CONV, (2, 3, 6, 5), (4, 3, 3, 2)), (GROUPED, (1, 4, 3, 5), (6, 2, 2, 2))])
 def test_every_shape_gives_a_triple(op, x, y):
     """c = a ∘ b, with a, b and c drawn anew for each request."""
-    async def step(seat):
-        return [await seat.stock.take(Triple(op, x, y)) for _ in range(2)]
-
-    one, two = play(step)
-    first, second = ({name: p[name] + q[name] for name in p} for p, q in zip(one, two))
+    first, second = made(Triple(op, x, y), Triple(op, x, y))
     for t in (first, second):
         assert torch.equal(t["c"], op(t["a"], t["b"]))
     assert not torch.equal(first["a"], second["a"])
 
 
-def test_a_long_product_goes_in_pieces(monkeypatch):
-    monkeypatch.setattr("tacit.mpc.gilboa.ROOM", 64 * 3 * 4)
+def test_many_requests_go_together_and_come_back_in_their_order():
+    """Elementwise products of different shapes share their transfers: four rounds, however many there are."""
+    lines: list[Line] = []
+    requests = [Triple(MUL, (3,), (3,)), Square((2, 2)), Triple(MUL, (2, 1), (3,)), Mask("w", (2,), holder=1), Triple(MUL, (5, 2), (2,), "w"), Square((1,))]
+    got = made(*requests, lines=lines)
+    for request, t in zip(requests, got):
+        if isinstance(request, Triple):
+            assert torch.equal(t["c"], t["a"] * (t["b"] if request.kept is None else got[3]["b"]))
+        elif isinstance(request, Square):
+            assert torch.equal(t["c"], t["a"] * t["a"])
+    assert {line.costs["products"].rounds for line in lines} == {4}
+
+
+@pytest.mark.parametrize("room", [64 * 3 * 4, 64 * 5, 64 * 7 * 5])
+def test_a_long_product_goes_in_pieces(room, monkeypatch):
+    monkeypatch.setattr("tacit.mpc.gilboa.ROOM", room)
     rng = torch.Generator().manual_seed(0)
     x, y = (torch.randint(-(2**63), 2**63 - 1, s, generator=rng) for s in ((3, 4), (4, 5)))
     assert torch.equal(sum(play(lambda seat, x, y: product(seat, x, y, MATMUL), x, y)), x @ y)
@@ -72,21 +71,17 @@ def test_kept_weights_need_transfers_in_one_direction_only():
 
     async def step(seat, *inputs):
         kept = await keep(seat, "w", (4, 2), w if seat.rank == 0 else None, 0)
-        return torch.stack([await times_kept(seat, x, kept, MATMUL) for x in inputs])
+        return [await times_kept(seat, x, kept, MATMUL) for x in inputs]
 
-    assert torch.equal(sum(play(step, *xs, ledger=ledger)), xs @ w)
+    assert torch.equal(sum(map(torch.stack, play(step, *xs, ledger=ledger))), xs @ w)
     assert len({line.party for line in ledger.seen if line.kind == "Extended"}) == 1
 
 
-def test_what_each_is_sent_is_uniform_whatever_the_words_are():
-    """χ² of 255 degrees on bytes of both kinds of message; a false alarm in 1e-6 each. The words are all 0 on one side: the plainest there could be."""
+def test_what_each_is_sent_is_uniform_whatever_the_words_are(monkeypatch):
+    """χ² of 255 degrees on bytes of both kinds of message; a false alarm in 1e-6 each. The words are all 0 on both sides: the plainest there could be."""
+    monkeypatch.setattr("tacit.mpc.tape.Tape.draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype))
     tap = Tap()
-
-    async def step(seat):
-        seat.stock.tape.draw = lambda shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype)
-        return await seat.stock.take(Triple(MUL, (40,), (40,)))
-
-    play(step, tap=tap)
+    made(Triple(MUL, (40,), (40,)), tap=tap)
     for name in NAMES:
         for kind, field in (("Extended", "columns"), ("Correlations", "values")):
             data = b"".join(getattr(decode(f), field) for f in tap.view(name) if kind_of(f) == kind)
@@ -96,29 +91,24 @@ def test_what_each_is_sent_is_uniform_whatever_the_words_are():
             assert float(((counts - expected) ** 2 / expected).sum()) < 375
 
 
-@pytest.mark.parametrize(("request_", "words"), [(Truncation((2,), 16), "truncation masks cannot be made by two parties alone"),
-                                                 (Triple(Bilinear("conv2d", ((1, 1), (0, 0), (1, 1), 1)), (1, 1, 2, 2), (1, 1, 1, 1)),
-                                                  "a convolution's triple cannot"),
-                                                 (Triple(MATMUL, (2, 2, 2), (2, 2)), "both must have two dimensions")])
-def test_what_two_cannot_make_is_refused(request_, words):
-    async def step(seat):
-        return await seat.stock.take(request_)
-
-    with pytest.raises(PartyFailed, match=words):
-        play(step)
+def test_a_mask_that_stays_is_made_once():
+    with pytest.raises(PartyFailed, match="mask 'w' is made twice; one mask hides one value only"):
+        made(Mask("w", (2,)), Mask("w", (2,)))
 
 
 def test_two_who_ask_for_different_things_are_told_so():
-    async def step(seat):
-        return await seat.stock.take(Triple(MUL, (2 + seat.rank,), (2 + seat.rank,)))
+    def program(rank):
+        async def party(me):
+            await pair.make(Line(me, rank, NAMES), [Triple(MUL, (2 + rank,), (2 + rank,))])
+        return party
 
     with pytest.raises(PartyFailed, match="Do both run the same program"):
-        play(step)
+        InProcess().run_sync({"a": program(0), "b": program(1)})
 
 
 def test_three_cannot():
     async def party(me):
-        return Pair(me, 0, ("a", "b", "c"))
+        return Line(me, 0, ("a", "b", "c"))
 
     with pytest.raises(PartyFailed, match="made by two parties, and there are 3"):
         InProcess().run_sync({"a": party})
@@ -126,11 +116,6 @@ def test_three_cannot():
 
 def test_a_square_takes_one_direction():
     ledger = Ledger()
-
-    async def step(seat):
-        return await seat.stock.take(Square((3,)))
-
-    one, two = play(step, ledger=ledger)
-    a = one["a"] + two["a"]
-    assert torch.equal(one["c"] + two["c"], a * a)
+    (t,) = made(Square((3,)), ledger=ledger)
+    assert torch.equal(t["c"], t["a"] * t["a"])
     assert sum(line.count for line in ledger.seen if line.kind == "Extended") == 1

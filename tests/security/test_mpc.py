@@ -183,3 +183,56 @@ def test_no_generator_of_numpys_or_torchs_is_near_a_secret():
 def test_replayable_secrets_are_stamped():
     out = tacit.infer(nn.Sequential(nn.Linear(2, 1)), torch.ones(1, 2), runtime=tacit.InProcess(secret_seed=3))
     assert any("NOT PRIVATE" in s for s in out.ledger.stamps)
+
+
+# without a dealer ----------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
+    """The same recognisable words, masks by oblivious transfer: all that is sent, offline and online, is uniform. χ² limits as above."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(60, 40, bias=False), nn.ReLU(), nn.Linear(40, 5))
+    nn.init.constant_(model[0].weight, 3.25)
+    x, tap = torch.full((4, 60), 7.5), Tap()
+    layers, weights = compile(model)
+
+    async def owner(me):
+        return await inference.owner(me, to_text(layers), weights, helper=None)
+
+    async def client(me):
+        return await inference.client(me, [x, x], helper=None)
+
+    InProcess().run_sync(tap.on({"owner": owner, "client": client}))
+    words = [int(Fixed().encode(v)).to_bytes(8, "little", signed=True) for v in (3.25, 7.5)]
+    seen: dict[str, list[torch.Tensor]] = {"owner": [], "client": []}
+    for _, to, _, frame in tap.frames:
+        assert not any(word * 2 in bytes(frame) for word in words), (to, decode(frame).kind)
+        message = decode(frame)
+        if message.kind in OPENINGS:
+            seen[to] += message.values
+        elif message.kind in ("Extended", "Correlations"):
+            data = message.columns if message.kind == "Extended" else message.values
+            assert chi_square(np.bincount(np.frombuffer(data, np.uint8), minlength=256)) < LIMIT, message.kind
+    for name, openings in seen.items():
+        assert looks_uniform([v for v in openings if v.dtype is torch.int64]), name
+    factors = [decode(f).values[0] for f in tap.view("owner") if decode(f).kind == "MaskedFactors" and decode(f).values[0].shape == (4, 60)]
+    assert len(factors) == 2
+    assert looks_uniform([factors[0] - factors[1]]), "the same input twice must not show: a mask was used twice"
+
+
+def test_without_a_helper_the_masks_are_fresh_in_every_run():
+    """Two runs of the same inference: no message of the one is in the other."""
+    model, frames = nn.Sequential(nn.Linear(4, 3), nn.ReLU()), []
+    layers, weights = compile(model)
+    for _ in range(2):
+        tap = Tap()
+
+        async def owner(me):
+            return await inference.owner(me, to_text(layers), weights, helper=None)
+
+        async def client(me):
+            return await inference.client(me, [torch.ones(2, 4)], helper=None)
+
+        InProcess().run_sync(tap.on({"owner": owner, "client": client}))
+        frames.append({bytes(f) for _, _, _, f in tap.frames if decode(f).kind not in ("Architecture", "Batches")})
+    assert not frames[0] & frames[1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..mpc import checked, inference, pair
+from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPrime
 from ..mpc.ring import Fixed
@@ -22,6 +22,7 @@ from .running import to_the_end
 if TYPE_CHECKING:
     import pandas
 
+OFFLINE = {"TapeKey", "Corrections", "TransferOffer", "TransferChoices", "Extended", "Correlations"}  # what makes masks
 
 @dataclass
 class Inference:
@@ -31,29 +32,41 @@ class Inference:
     ledger: Ledger
     costs: dict[str, tuple[int, int]] = field(repr=False)
     max_error_vs_plain: float | None = None
+    offline: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     @property
     def bytes(self) -> int:
-        """Everything that was sent, by everybody, the helper's part included."""
+        """Everything that was sent, by everybody, the helper's part and the offline phase included."""
         return sum(line.bytes for line in self.ledger.seen)
 
     @property
+    def offline_bytes(self) -> int:
+        """What of it made the masks: it can be sent before anybody knows the input."""
+        return sum(line.bytes for line in self.ledger.seen if line.kind in OFFLINE)
+
+    @property
     def rounds(self) -> int:
-        """Exchanges between owner and client, one after the other."""
+        """Exchanges between owner and client, one after the other, once the masks are there."""
         return sum(rounds for rounds, _ in self.costs.values())
 
+    @property
+    def offline_rounds(self) -> int:
+        """Exchanges before that. A helper deals without being asked: 0."""
+        return sum(rounds for rounds, _ in self.offline.values())
+
     def table(self) -> pandas.DataFrame:
-        """Rounds, and bytes the client sends, of each layer."""
+        """Rounds, and bytes the client sends, of each layer; first, where there is no helper, of the masks the two make."""
         import pandas
 
-        return pandas.DataFrame([{"operation": name, "rounds": r, "bytes": b} for name, (r, b) in self.costs.items()])
+        rows = [(f"offline: {name}", cost) for name, cost in self.offline.items()] + list(self.costs.items())
+        return pandas.DataFrame([{"operation": name, "rounds": r, "bytes": b} for name, (r, b) in rows])
 
 
 def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"), reveal: str = "logits", runtime: Any = None, *, owner: str = "owner",
           client: str = "client", helper: str | None = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False,
           adversary: str = "semi-honest") -> Inference:
     """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`; with helper=None the two
-    make it themselves, by oblivious transfer (one Linear layer; the rest is refused).
+    make it themselves, by oblivious transfer, which takes no third party and a thousand times the bytes.
 
     `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
     Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
@@ -76,8 +89,11 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     if active and debug:
         raise bad("infer", "debug", debug, "False with adversary='active'",
                   "Debugging opens what the tags protect. Debug the model with 'semi-honest' parties first.")
-    if helper is None and (active or debug):
-        raise bad("infer", "helper", helper, "a name with adversary='active' or debug=True", "Tags, and masks for what debugging checks, come from a helper.")
+    if helper is None and active:
+        raise bad("infer", "helper", helper, "a name with adversary='active'", "Tagged masks come from a helper.")
+    if helper is None and "model" not in asked:
+        raise bad("infer", "private", private, "('input', 'model') with helper=None",
+                  "With a public model there is nothing to share: the client has the weights and can compute by itself.")
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad("infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None")
@@ -94,20 +110,18 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
         fixed.encode(w, f"the model's {name}")
     if active:
         checked.accepted(layers, reveal)
-    if helper is None:
-        pair.accepted(layers, "model" in asked, reveal)
-    home, how = (pair, {"device": device}) if helper is None else (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
-    names_of = {} if helper is None else {"helper": helper}
+    home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
     made = to_the_end("infer", runtime).run_sync({
         owner: functools.partial(home.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
-                                 client=client, **names_of, **how),
-        client: functools.partial(home.client, batches=batches, owner=owner, **names_of, **how),
+                                 client=client, helper=helper, **how),
+        client: functools.partial(home.client, batches=batches, owner=owner, helper=helper, **how),
         **({} if helper is None else {helper: functools.partial(home.helper, owner=owner, client=client, device=device)})}, ledger=ledger)
     value = made[client]["value"]
     error = None
     if debug:
         plain = inference.ideal(model, rows.to(next(iter(model.parameters()), rows).dtype) if rows.is_floating_point() else rows.float(), reveal)
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
-    return Inference(value if reveal == "argmax" else value.float(), ledger, {k: (int(r), int(b)) for k, (r, b) in made[client]["costs"].items()}, error)
+    costs, offline = ({k: (int(r), int(b)) for k, (r, b) in made[client].get(which, {}).items()} for which in ("costs", "offline"))
+    return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)

@@ -159,8 +159,45 @@ async def fetch(me: Party, rank: int, parties: int, dealer: str, requests: Itera
     return path
 
 
+class Made(Stock):
+    """Shares that lie ready, in the order of the plan: what two parties made without a dealer (`pair.py`)."""
+
+    def __init__(self, ready: Iterable[dict[str, Tensor]], rank: int, parties: int, device: str = "cpu"):
+        self.ready, self.rank, self.parties, self.device = deque(ready), rank, parties, device
+        self.used = 0
+
+    async def take(self, request: Request) -> dict[str, Tensor]:
+        if not self.ready:
+            raise BadRun("the stock is used up: more is computed than was planned. Run the offline phase for the whole plan.")
+        got, due = self.ready.popleft(), {**request.free(), **request.fixed()}
+        self.used += 1
+        if {name: (tuple(v.shape), v.dtype) for name, v in got.items()} != due:
+            raise ProtocolError(f"piece {self.used} of the stock does not fit {type(request).__name__}: another program was planned. Run the offline phase "
+                                "for this one.")
+        return {name: value.to(self.device) for name, value in got.items()}
+
+    def keep(self, path: Path) -> Path:
+        """In a file, for `stored` to use once."""
+        from safetensors.torch import save_file
+
+        kept = {f"{i} {name}": value.contiguous() for i, parts in enumerate(self.ready) for name, value in parts.items()}
+        path.touch(mode=0o600)
+        save_file({**kept, "place": torch.tensor([self.rank, self.parties])}, path)
+        self.ready.clear()  # in the file now, and nowhere else
+        return path
+
+    @classmethod
+    def read(cls, kept: dict[str, Tensor], rank: int, parties: int, device: str) -> Made:
+        ready: dict[int, dict[str, Tensor]] = {}
+        for key, value in kept.items():
+            if key != "place":
+                number, name = key.split(" ", 1)
+                ready.setdefault(int(number), {})[name] = value
+        return cls([ready[i] for i in sorted(ready)], rank, parties, device)
+
+
 def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
-    """Open a file of `fetch`. It is emptied first: masks used twice would give away differences of what they hide."""
+    """Open a file of `fetch` or `Made.keep`. It is emptied first: masks used twice would give away differences of what they hide."""
     from safetensors.torch import load
 
     try:
@@ -175,6 +212,8 @@ def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
     if kept["place"].tolist() != [rank, parties]:
         raise BadRun(f"the stock at {path} was dealt to party {kept['place'][0]} of {kept['place'][1]}, not {rank} of {parties}.")
     path.write_bytes(b"")
+    if "key" not in kept:
+        return Made.read(kept, rank, parties, device)
     queue: deque[list[Tensor]] = deque()
     for name in sorted((k for k in kept if "." in k), key=lambda k: tuple(map(int, k.split(".")))):
         if name.endswith(".0"):

@@ -1,4 +1,4 @@
-"""Inference between two who do not trust each other with the input or the model, and a helper who sees neither.
+"""Inference between two who do not trust each other with the input or the model, and a helper who sees neither; or without the helper.
 
     client (x)                       owner (model)                      helper
       |<-- Architecture ----------------|--- Architecture ----------------->|
@@ -12,6 +12,9 @@
 The client learns the architecture and the result (the logits, or with reveal="argmax" the class alone); of the weights what the result says. The owner learns
 the shapes of the input. The helper learns architecture and shapes. It holds while each follows the program (semi-honest) and the helper works with
 neither of the two; helper and owner together would see the input, helper and client the model.
+
+With helper=None the two make that randomness themselves, by oblivious transfer (`pair.py`): the third column falls away, the messages of the offline phase
+take the place of TapeKey and Corrections, and there is nobody to collude with. The online phase is the same.
 
 The secrets need no sharing out: x is the client's share of x and 0 the owner's, since nothing but masked values is ever sent.
 With a public model (only the input private) weights go to the client in the clear, and linear layers cost nothing but a truncation.
@@ -28,9 +31,10 @@ from torch import Tensor
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from . import model
+from . import model, pair
 from .compare import argmax
 from .dealer import Request, Stock, dealer, plan
+from .extension import Line
 from .ring import Fixed
 from .seat import Seat
 
@@ -68,13 +72,13 @@ async def answer(seat: Seat, layers: list[model.Layer], weights: model.Weights, 
 
 
 async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, private_model: bool = True, reveal: str = "logits", fraction: int = 16,
-                client: str = "client", helper: str = "helper", device: str = "cpu", debug: bool = False) -> dict[str, Any]:
-    await me.send([client, helper], Architecture(layers, private_model, reveal, fraction))
+                client: str = "client", helper: str | None = "helper", device: str = "cpu", debug: bool = False) -> dict[str, Any]:
+    told, network = Architecture(layers, private_model, reveal, fraction), model.from_text(layers)
+    await me.send([client, helper] if helper is not None else client, told)
     if not private_model:
         await me.send(client, PublicWeights(dict(weights)))
     shapes = (await me.recv(client, Batches)).shapes
-    seat = await _sit(me, OWNER, (me.name, client), helper, fraction, device, debug)
-    network = model.from_text(layers)
+    seat = await _sit(me, OWNER, (me.name, client), helper, told, shapes, device, debug)
     known = await _weights(seat, network, weights, private_model)
     for shape in shapes:
         y = await answer(seat, network, known, torch.zeros(shape, dtype=torch.int64, device=device), reveal)
@@ -82,14 +86,15 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
     return _costs(seat)
 
 
-async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str = "helper", device: str = "cpu",
+async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str | None = "helper", device: str = "cpu",
                  debug: bool = False) -> dict[str, Any]:
     told = await me.recv(owner, Architecture)
     network, fixed = model.from_text(told.layers), Fixed(told.fraction)
     weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
     inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused here, before a word of it is sent
-    await me.send([owner, helper], Batches([list(x.shape) for x in inputs]))
-    seat = await _sit(me, CLIENT, (owner, me.name), helper, told.fraction, device, debug)
+    shapes = [list(x.shape) for x in inputs]
+    await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
+    seat = await _sit(me, CLIENT, (owner, me.name), helper, told, shapes, device, debug)
     known = await _weights(seat, network, weights, told.private_model)
     results = []
     for x in inputs:
@@ -105,11 +110,13 @@ async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", 
 async def helper(me: Party, *, owner: str = "owner", client: str = "client", device: str = "cpu") -> None:
     told = await me.recv(owner, Architecture)
     shapes = (await me.recv(client, Batches)).shapes
-    await dealer(me, (owner, client), needed(model.from_text(told.layers), shapes, told.private_model, told.reveal, told.fraction), device)
+    await dealer(me, (owner, client), needed(told, shapes), device)
 
 
-def needed(layers: list[model.Layer], shapes: list[list[int]], private_model: bool, reveal: str, fraction: int) -> Iterator[Request]:
-    """What the dealer has to make: the masks of the weights, then each batch's; a shape is rehearsed once."""
+def needed(told: Architecture, shapes: list[list[int]]) -> Iterator[Request]:
+    """What has to be dealt, or made: the masks of the weights, then each batch's; a shape is rehearsed once."""
+    layers, private_model, reveal, fraction = model.from_text(told.layers), told.private_model, told.reveal, told.fraction
+
     async def setup(seat: Seat) -> None:
         await _weights(seat, layers, None, private_model)
 
@@ -128,9 +135,15 @@ def needed(layers: list[model.Layer], shapes: list[list[int]], private_model: bo
         yield from rehearsed[tuple(shape)]
 
 
-async def _sit(me: Party, rank: int, names: tuple[str, str], helper: str, fraction: int, device: str, debug: bool) -> Seat:
-    me.ledger.stamp(ASSUMES)
-    return Seat(me, rank, names, await Stock.live(me, rank, 2, helper, device), Fixed(fraction), device, debug)
+async def _sit(me: Party, rank: int, names: tuple[str, str], helper: str | None, told: Architecture, shapes: list[list[int]], device: str,
+               debug: bool) -> Seat:
+    if helper is not None:
+        me.ledger.stamp(ASSUMES)
+        return Seat(me, rank, names, await Stock.live(me, rank, 2, helper, device), Fixed(told.fraction), device, debug)
+    me.ledger.stamp(pair.ASSUMES)
+    line = Line(me, rank, names)
+    stock = await pair.make(line, needed(told, shapes), device)  # all of it, before anything of a secret is sent under it
+    return Seat(me, rank, names, stock, Fixed(told.fraction), device, debug, offline=line.costs)
 
 
 async def _weights(seat: Seat, layers: list[model.Layer], weights: Mapping[str, Tensor] | None, private: bool) -> model.Weights:
@@ -143,7 +156,7 @@ async def _weights(seat: Seat, layers: list[model.Layer], weights: Mapping[str, 
 
 
 def _costs(seat: Seat) -> dict[str, Any]:
-    return {"costs": {name: [cost.rounds, cost.bytes] for name, cost in seat.costs.items()}}
+    return {which: {name: [cost.rounds, cost.bytes] for name, cost in costs.items()} for which, costs in (("costs", seat.costs), ("offline", seat.offline))}
 
 
 def ideal(network: torch.nn.Module, x: Tensor, reveal: str = "logits") -> Tensor:

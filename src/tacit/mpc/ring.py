@@ -75,16 +75,23 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 def conv2d(x: Tensor, w: Tensor, stride: tuple[int, int] = (1, 1), padding: tuple[int, int] = (0, 0), dilation: tuple[int, int] = (1, 1),
            groups: int = 1, product: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
     """torch's conv2d modulo 2^64, as one product of patches and filters; `product` is another ring's matmul."""
+    flat, rows, columns = patches(x, tuple(w.shape), stride, padding, dilation, groups)
+    made = (product or matmul)(w.reshape(groups, len(w) // groups, -1), flat)
+    return made.reshape(len(w), len(x), rows, columns).transpose(0, 1).contiguous()
+
+
+def patches(x: Tensor, w: tuple[int, ...], stride: tuple[int, int] = (1, 1), padding: tuple[int, int] = (0, 0), dilation: tuple[int, int] = (1, 1),
+            groups: int = 1) -> tuple[Tensor, int, int]:
+    """(what filters of shape w are multiplied with: [groups, words of a filter, places]; rows and columns of the result)."""
     n, _, height, width = x.shape
-    out, each, kh, kw = w.shape
+    _, each, kh, kw = w
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
     x = F.pad(x, (pw, pw, ph, ph))
     rows, columns = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
     sn, sc, s0, s1 = x.stride()
-    patches = x.as_strided((n, groups, each, kh, kw, rows, columns), (sn, each * sc, sc, dh * s0, dw * s1, sh * s0, sw * s1))
-    flat = patches.permute(1, 2, 3, 4, 0, 5, 6).reshape(groups, each * kh * kw, n * rows * columns)  # groups outside, so that torch sees few large products
-    made = (product or matmul)(w.reshape(groups, out // groups, -1), flat)
-    return made.reshape(out, n, rows, columns).transpose(0, 1).contiguous()
+    cut = x.as_strided((n, groups, each, kh, kw, rows, columns), (sn, each * sc, sc, dh * s0, dw * s1, sh * s0, sw * s1))
+    # groups outside, so that torch sees few large products
+    return cut.permute(1, 2, 3, 4, 0, 5, 6).reshape(groups, each * kh * kw, n * rows * columns), rows, columns
 
 
 def _in_limbs(product: Any, x: Tensor, y: Tensor) -> Tensor:

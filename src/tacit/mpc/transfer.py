@@ -1,0 +1,108 @@
+"""Federated transfer learning on secret shares: the target learns its own last layer, and nobody sees a label, a representation or a gradient.
+
+The secret-shared way of Y. Liu, Y. Kang, C. Xing, T. Chen, Q. Yang: A Secure Federated Transfer Learning Framework, IEEE Intelligent Systems 35(4), 2020,
+Section 4, brought down to one product. They take the logistic loss to second order, ℓ(φ) ≈ −½ y φ + ⅛ φ² with y = ±1. With the two scores of a shared row to
+agree, the loss is a square of the target's score φ_i = h_i·w (h: its representation, and a 1):
+
+    Σ_i −½ y_i φ_i + ⅛ φ_i² + γ (φ_i − φ_i^A)²   =   (⅛ + γ) Σ_i (h_i·w − t_i)² + …,      t_i = (½ y_i + 2γ φ_i^A) / (¼ + 2γ)
+
+so that w = (HᵀH/n + λI)⁻¹ Hᵀt/n, of which only Hᵀt needs both.
+
+    source (t: labels, and its own model's scores)           target (H)                                 helper
+      |<------------ TapeKey, Corrections ------------------------|<----------------------------------------|   one product's masks (`dealer.py`)
+      |<------------ MaskedFactors ------------------------------>|    t and H, each behind a uniform mask
+      |------------- SumsShare(my share of Hᵀt/n) --------------->|    which has the other
+
+The target learns Hᵀt/n, that is width + 1 sums over the shared rows a score, and what follows from them: w, and whatever else it can work out of so many sums,
+so that many more rows than sums must be shared (`MARGIN`). The source learns nothing but how many rows are shared, the helper shapes. It holds while each
+follows the program and the helper works with neither (semi-honest). Fixed point with 16 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BadData, ProtocolError
+from ..parties.message import Message
+from ..parties.party import Party
+from . import functions
+from .beaver import MATMUL
+from .dealer import Stock, dealer, plan
+from .ring import Fixed
+from .seat import Seat
+from .vertical import ASSUMES
+
+MARGIN = 2  # shared rows for each sum the target gets: as many as sums, and it could solve for t
+
+
+class SumsShare(Message, reveals="a share of the sums of the target's representations, weighted by labels and scores: with its own, these sums"):
+    values: Tensor
+
+
+def wanted(y: Tensor, scores: Tensor, classes: int, gamma: float) -> Tensor:
+    """t: (rows, scores), of labels and the source's own scores of these rows."""
+    kinds = [1] if classes == 2 else list(range(classes))
+    signs = torch.stack([torch.where(y == kind, 1.0, -1.0) for kind in kinds], 1).double()
+    return (0.5 * signs + 2 * gamma * scores.double()) / (0.25 + 2 * gamma)
+
+
+def spread(h: Tensor) -> Tensor:
+    """H: representations, and a 1."""
+    return torch.cat([h.double(), torch.ones(len(h), 1, dtype=torch.float64)], 1)
+
+
+def solved(h: Tensor, sums: Tensor, decay: float) -> Tensor:
+    """w: (width + 1, scores); the intercept is the last, and not drawn to zero."""
+    ridge = decay * torch.eye(h.shape[1], dtype=torch.float64)
+    ridge[-1, -1] = 0
+    return torch.linalg.solve(h.T @ h / len(h) + ridge, sums)
+
+
+def enough(rows: int, width: int) -> None:
+    if rows < MARGIN * (width + 1):
+        raise BadData(f"{rows} rows are shared, and the target would get {width + 1} sums over them, from which it could tell labels. Share at least "
+                      f"{MARGIN * (width + 1)} rows, or take a representation of at most {max(rows // MARGIN - 1, 1)} numbers.")
+
+
+async def _sums(seat: Seat, h: Tensor, t: Tensor, rows: int) -> Tensor:
+    return await functions.times(seat, await functions.mul(seat, h.T.contiguous(), t, MATMUL), 1 / rows)
+
+
+async def _product(me: Party, rank: int, names: tuple[str, str], helper: str, h: Tensor, t: Tensor) -> Tensor:
+    me.ledger.stamp(ASSUMES)
+    seat = Seat(me, rank, names, await Stock.live(me, rank, 2, helper), Fixed())
+    return await _sums(seat, h, t, len(h))
+
+
+async def source(me: Party, names: tuple[str, str], helper: str, width: int, t: Tensor) -> None:
+    """`t` by row; the target's representations are `width` wide."""
+    enough(len(t), width)
+    h = torch.zeros(len(t), width + 1, dtype=torch.int64)
+    await me.send(names[1], SumsShare(await _product(me, 0, names, helper, h, Fixed().encode(t, f"the scores of {me.name!r}"))))
+
+
+async def target(me: Party, names: tuple[str, str], helper: str, h: Tensor, scores: int, decay: float) -> Tensor:
+    """`h`: representations of the shared rows. Gives w."""
+    enough(len(h), h.shape[1])
+    full = spread(h)
+    mine = await _product(me, 1, names, helper, Fixed().encode(full, f"the representations of {me.name!r}"), torch.zeros(len(h), scores, dtype=torch.int64))
+    other = (await me.recv(names[0], SumsShare)).values
+    if other.shape != mine.shape or other.dtype != torch.int64:
+        raise ProtocolError(f"{names[0]!r} sent {tuple(other.shape)} sums of {other.dtype}; {tuple(mine.shape)} of int64 are due.")
+    return solved(full, Fixed().decode(mine + other).double(), decay)
+
+
+async def helps(me: Party, names: tuple[str, str], rows: int, width: int, scores: int) -> None:
+    """The helper: one product's masks, for shapes that all know."""
+    shape: Any = ((rows, width + 1), (rows, scores))
+    h, t = (torch.empty(s, dtype=torch.int64, device="meta") for s in shape)
+    await dealer(me, names, plan(lambda seat: _sums(seat, h, t, rows), parties=2, fixed=Fixed()))
+
+
+def ideal(h: Tensor, t: Tensor, decay: float) -> Tensor:
+    """w, in one place."""
+    full = spread(h)
+    return solved(full, full.T @ t / len(full), decay)
