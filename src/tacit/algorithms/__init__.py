@@ -3,6 +3,7 @@
 from . import schedules, solvers
 from .afl import AFL
 from .apfl import APFL
+from .cfl import CFL
 from .ditto import Ditto
 from .fedavg import FedAvg, LocalSGD, ParallelSGD
 from .fedavgm import FedAvgM
@@ -30,11 +31,11 @@ ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD, "FedAvg": FedAvg, "LocalSGD": LocalSGD, "ParallelSGD": ParallelSGD, "FedProx": FedProx, "FedNova": FedNova,
     "Scaffold": Scaffold, "FedNAG": FedNAG, "FedAvgM": FedAvgM, "FedAdagrad": FedAdagrad, "FedAdam": FedAdam, "FedYogi": FedYogi,
     "FedDyn": FedDyn, "FineTune": FineTune, "FedPer": FedPer, "FedRep": FedRep, "FedBN": FedBN, "Ditto": Ditto, "APFL": APFL, "PFedMe": PFedMe, "IFCA": IFCA,
-    "QFedAvg": QFedAvg, "AFL": AFL, "FedPA": FedPA, "FedPSO": FedPSO,
+    "CFL": CFL, "QFedAvg": QFedAvg, "AFL": AFL, "FedPA": FedPA, "FedPSO": FedPSO,
 }
 PARTS = {**solvers.ALL, **schedules.ALL}  # what may stand inside an algorithm: for job files
 SCAFFOLD = Scaffold
 
-__all__ = ["AFL", "ALL", "APFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential", "FedAdagrad",
-           "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPA", "FedPSO", "FedPer", "FedProx", "FedRep", "FedSGD", "FedYogi",
-           "FineTune", "Inverse", "LocalSGD", "PFedMe", "ParallelSGD", "QFedAvg", "Scaffold", "Upload", "Walk"]
+__all__ = ["AFL", "ALL", "APFL", "CFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential",
+           "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPA", "FedPSO", "FedPer", "FedProx", "FedRep", "FedSGD",
+           "FedYogi", "FineTune", "Inverse", "LocalSGD", "PFedMe", "ParallelSGD", "QFedAvg", "Scaffold", "Upload", "Walk"]

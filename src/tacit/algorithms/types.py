@@ -76,6 +76,7 @@ class Algorithm:
 
     personalises: ClassVar[bool] = False  # True: `personal` gives each party a model of its own
     scores: ClassVar[bool] = False  # True: clients send a `score`, how large their loss is, for a rule that picks the best
+    sees_each: ClassVar[bool] = False  # True: the server looks at each update, to `split` parties among models of their own
     own_buffers: ClassVar[bool] = False  # True: a client keeps the model's buffers, as `buffers` in what it keeps
 
     def server_state(self, w: Tensor) -> State:

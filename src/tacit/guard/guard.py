@@ -85,11 +85,12 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
 
 
 def must_see_each(stages: Sequence[Stage], rule: Any) -> None:
-    """A rule that looks at single updates cannot work where a stage hides them: refused here, with the reason."""
+    """A rule, or an algorithm, that looks at single updates cannot work where a stage hides them: refused here, with the reason."""
     hiding = [s for s in stages if s.hides]
     if hiding and getattr(rule, "sees_each", False):
+        why = ("tell who is like whom. Use another algorithm, such as IFCA," if hasattr(rule, "split") else "tell the odd ones out. Aggregate with Mean,")
         raise BadParameter(f"guard: {type(hiding[0]).__name__} hides each update from the server, and {type(rule).__name__} must see each of them to "
-                           "tell the odd ones out. Aggregate with Mean, or leave the updates unhidden.")
+                           f"{why} or leave the updates unhidden.")
 
 
 @dataclass

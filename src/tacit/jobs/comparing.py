@@ -101,7 +101,7 @@ def _all(plans: list[Plan], directory: Path | None, data_job: Any, watch: Any) -
     for i, p in enumerate(plans):
         for group in groups:
             q = plans[group[0]]
-            if stackable(p.algorithm, q.algorithm) and _shape(p) == _shape(q):
+            if stackable(p.algorithm, q.algorithm) and _shape(p) == _shape(q) and not p.algorithm.sees_each:  # clusters part at different times
                 group.append(i)
                 break
         else:

@@ -98,6 +98,9 @@ def contribution(run: Result, *, method: str = "auto", metric: str = "accuracy",
         raise BadParameter("contribution: it looks at what single parties did, which the run's guard hides. Ask it of a run without a guard.")
     if p.pace is not None or p.topology is not None or p.runtime == "parties":
         raise BadParameter("contribution: it is for synchronous rounds with one server, in a simulation. Train so to ask for contributions.")
+    if p.algorithm.sees_each:
+        raise BadParameter(f"contribution: it is for one model that all parties share, and {type(p.algorithm).__name__} has one for each cluster. "
+                           "Ask it of a run with another algorithm.")
     if not isinstance(permutations, int) or permutations < 2:
         raise bad("contribution", "permutations", permutations, "a whole number of at least 2")
     n, simple = len(p.fed), _is_simple(p)

@@ -27,7 +27,7 @@ from ..task import Task
 from .guarding import chosen, fit, reveals
 from .hiding import bytes_of, hidden_sum
 from .plan import Plan, seconds_of
-from .simulated import Simulated, fitted, wire_bytes
+from .simulated import SORTED, Simulated, fitted, wire_bytes
 
 SERVER = "server"
 
@@ -88,6 +88,15 @@ class Parties:
         return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))} | (
             {} if self.guard is None else self.guard.sent())
 
+    def downs(self, r: int) -> State | protocol.Apart:
+        """What everyone is sent, or what each is."""
+        return self.down(r)
+
+    def tests(self) -> State | protocol.Apart:
+        """The model to be tested."""
+        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalises else ()))
+        return {k: v.cpu() for k, v in self.server.items() if k in keys}
+
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
         names = p.fed.parties
@@ -100,17 +109,17 @@ class Parties:
 
         def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed) -> None:
             took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
+            self.told = [{}]
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
                 self.told = [{"clock": self.clock}]
             if took_part or (self.guard is not None and self.guard.noise is not None):  # under noise nobody may see that nobody came
-                self._merge(r, ups, len(took_part))
+                self.merge(r, ups, len(took_part))
             if not due(r + 1):
                 after(r + 1, [list(took_part)], [{}])
 
-        def model(r: int) -> State | None:
-            keys = ("w", "buffers", *(p.algorithm.sends if p.algorithm.personalises else ()))
-            return {k: v.cpu() for k, v in self.server.items() if k in keys} if due(r + 1) else None
+        def model(r: int) -> State | protocol.Apart | None:
+            return self.tests() if due(r + 1) else None
 
         def tested(r: int, answers: dict[str, State]) -> None:
             after(r + 1, [list(took_part)], [self._metrics(r + 1, answers)])
@@ -119,7 +128,7 @@ class Parties:
             self.dropped = {**who, **self.dropped}  # its first reason is the one that tells
 
         def start(me: Party, **network: Any) -> Any:
-            return protocol.server(me, names, rounds, choose, self.down, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
+            return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
                                    aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, **network)
 
         self.perform(start)
@@ -167,8 +176,8 @@ class Parties:
 
         return start
 
-    def _merge(self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int) -> None:
-        """The server's step from what `n` parties sent."""
+    def merge(self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None) -> None:
+        """The server's step from what `n` parties sent, `among` so many."""
         p = self.plan
         down, counted = self.down(r), float(n)
         there = {k: v.to(self.task.x.device) for k, v in down.items()}
@@ -183,7 +192,7 @@ class Parties:
             counted = self.guard.expected
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
         state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
-        w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / len(p.fed)))
+        w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / (among or len(p.fed))))
         if self.guard is not None:
             self.guard.moved(self.server["w"], w)
         self.server = {"w": w, **buffers, **state}
@@ -249,7 +258,9 @@ class Parties:
         place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
         last = len(order) + len(place)
         for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
-            told = reveals(self.guard) if self.guard is not None and s.kind in (protocol.Upload.kind, "Answer") else s.reveals
+            told = s.reveals
+            if s.kind in (protocol.Upload.kind, "Answer"):
+                told = reveals(self.guard) if self.guard is not None else SORTED if self.plan.algorithm.sees_each else told
             ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 

@@ -90,7 +90,7 @@ class Networked(Parties):
         """What clients keep, they keep themselves."""
 
     def save(self, i: int) -> State:
-        return {f"server.{k}": v for k, v in self.server.items()} | ({} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()})
+        return self.of_server()
 
     def beside(self) -> dict[str, Any]:
         return {**super().beside(), "run": self.run_id}

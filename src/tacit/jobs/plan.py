@@ -188,6 +188,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
     stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
     must_see_each(stages, rule)
+    must_see_each(stages, algorithm)
     if isinstance(rule, rules.Best) and not algorithm.scores:
         raise BadParameter(f"aggregate: Best tells updates by the scores parties send, and those of {type(algorithm).__name__} send none. "
                            "Use algorithms.FedPSO, or another rule.")
@@ -195,9 +196,15 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
         rule.ready([fed.test.x])
         if topology is not None:
             raise BadParameter(f"aggregate: {type(rule).__name__} works where one server has every party's model. Leave out topology, or use another rule.")
+    if hasattr(rule, "recall") and topology is not None:
+        raise BadParameter(f"aggregate: {type(rule).__name__} remembers what one server was sent in earlier rounds. Leave out topology, or use another rule.")
     if (stages or pace is not None) and rule != Mean():
         what = "guard: its stages work" if stages else f"pace: {type(pace).__name__} works"
         raise BadParameter(f"{what} on a sum of updates, and {type(rule).__name__} makes something else of them. Aggregate with Mean, or leave it out.")
+    if algorithm.sees_each and (other := next((word for word, there in (("guard", stages), ("pace", pace), ("topology", topology), ("select", select))
+                                               if there), None)):
+        raise BadParameter(f"{other}: {type(algorithm).__name__} parts the parties by what each of them sends to one server, in synchronous rounds. "
+                           f"Leave out {other}, or use another algorithm.")
     if lies and (stages or pace is not None or runtime != "cohort"):
         raise BadParameter("adversaries: liars are simulated in the synchronous rounds of the cohort runtime, before any guard, whose stages a liar would "
                            "not apply. Leave out guard and pace, and use runtime='cohort'.")

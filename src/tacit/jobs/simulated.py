@@ -23,6 +23,8 @@ from ..task import LOSSES, Task
 from .guarding import fit, reveals
 from .plan import Plan, seconds_of
 
+SORTED = "one party's model update and its weight (its number of rows), in the clear; beside the others', which parties are alike"  # where each is looked at
+
 
 class Simulated:
     """Clients as one tensor program; several runs side by side."""
@@ -59,12 +61,21 @@ class Simulated:
             after(0, [[]] * len(self.plans), self.evaluate(0))
         for r in rounds:
             self.begin(r)
-            chosen = self.cohort.round(r)
+            self.told = [{} for _ in self.plans]
+            chosen = self.step(r)
             for i, (takes, who) in enumerate(zip(self.seconds, chosen)):
                 if takes is not None:  # a synchronous round takes as long as its slowest party
                     self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
-                    self.told[i] = {"clock": self.clocks[i]}
+                    self.told[i]["clock"] = self.clocks[i]
             after(r + 1, chosen, self.evaluate(r + 1) if due(r + 1) else [{}] * len(self.plans))
+
+    def step(self, r: int) -> list[np.ndarray]:
+        """One round of every run; who took part in each."""
+        return self.cohort.round(r)
+
+    def personal(self, i: int) -> list[State]:
+        """The model each party of run i uses for itself."""
+        return self.cohort.personal(i)
 
     def _choose(self, i: int, number: int) -> np.ndarray:
         """Who is asked in this round, by the plan's rule and the model as it stands."""
@@ -99,7 +110,7 @@ class Simulated:
 
     def _personal(self, i: int, held: evaluation.Held) -> dict[str, Any]:
         """Each party's own model on its own held-out rows, which takes the place of the server's there."""
-        mine, shared = self.cohort.personal(i), None if self.buffers is None else self.buffers[i]
+        mine, shared = self.personal(i), None if self.buffers is None else self.buffers[i]
         outs = []
         for k, model in enumerate(mine):
             x = held.rows.x[held.owner == k].to(self.w.device)
@@ -160,7 +171,7 @@ class Simulated:
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
         steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
         test, tested = test_bytes({k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes)
-        said = reveals(self.guards[i]) if self.guards else None
+        said = reveals(self.guards[i]) if self.guards else SORTED if p.algorithm.sees_each else None
         ledger.record("server", everyone, Upload, said, count=steps, bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
         ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
         ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")

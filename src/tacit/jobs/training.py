@@ -247,6 +247,18 @@ def _trainer(p: Plan) -> Any:
         from .gossiping import Gossiping
 
         return Gossiping
+    if p.algorithm.sees_each:
+        if p.runtime == "cohort":
+            from .clustering import Clustered
+
+            return Clustered
+        if p.runtime != "inprocess":
+            from ..runtimes.processes import need_net
+
+            need_net("training across processes")
+        from .clustered_parties import ClusteredNetworked, ClusteredParties
+
+        return ClusteredParties if p.runtime == "inprocess" else ClusteredNetworked
     if p.runtime == "cohort":
         return Simulated if p.pace is None else paced.PacedSimulation
     if p.runtime == "inprocess":

@@ -71,10 +71,20 @@ class Door(Protocol):
         """Those of `names` that have nothing to do: all of them, or after `within` seconds at least `need`."""
 
     def asks(self, names: Sequence[str], message: Message) -> None:
-        """`names` are at work on this; whoever of them comes back meanwhile is to be asked again."""
+        """`names` are at work on this, and nobody on anything else; whoever of them comes back meanwhile is to be asked again."""
+
+    def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
+        """`names` are asked this, too."""
 
     async def refuse(self, name: str, reason: str) -> None:
         """Send a party away, saying why."""
+
+
+class Apart(NamedTuple):
+    """Several models in the place of one, and which of them each party is sent."""
+
+    models: Sequence[Vectors]
+    of: Mapping[str, int]
 
 
 class Summed(NamedTuple):
@@ -107,8 +117,8 @@ def _tag(r: int, session: Tensor) -> str:
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
 
 
-async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],
-                 merge: Callable[[int, Any], None], test: Callable[[int], Vectors | None],
+async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors | Apart],
+                 merge: Callable[[int, Any], None], test: Callable[[int], Vectors | Apart | None],
                  tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
@@ -121,15 +131,19 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     nothing opened, and tried again from the start: everybody's secrets are drawn anew.
     """
 
-    async def ask(r: int, names: Sequence[str], scope: str, message: Message, kind: type[M]) -> dict[str, M]:
+    async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
         asked = list(names) if door is None else await door.free(names, need, within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
         came: dict[str, M] = {}
         with me.scope(scope) as here:
             if door is not None:
-                door.asks(asked, message)
-            await me.send(asked, message)
+                door.asks((), Stop())  # nobody is at work on anything any more
+            for group, vectors in _groups(asked, given):
+                message = said(r, vectors)
+                if door is not None:
+                    door.adds(group, message, busy=True)
+                await me.send(group, message)
             there = asked
             while there and len(came) < need:
                 # a party that cannot be read, or is late, ends the run only where nobody said how to go on without it
@@ -148,7 +162,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                 there = [name for name in asked if name not in came and name not in left_out]
             left_out |= {name: f"no answer within {within:g} s" for name in there}
             if door is not None:
-                door.asks((), message)
+                door.asks((), Stop())
         if left_out:
             dropped(r, left_out)
         if not came:
@@ -172,8 +186,9 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         if len(asked) < add.enough:
             raise SumAborted(f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
                              f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the threshold.")
-        session = torch.frombuffer(bytearray(me.secret.bytes(8)), dtype=torch.uint8)
-        message = Down(r, down(r) | {SESSION: session})
+        session, given = torch.frombuffer(bytearray(me.secret.bytes(8)), dtype=torch.uint8), down(r)
+        assert not isinstance(given, Apart)  # whoever sorts parties by their updates must see them
+        message = Down(r, given | {SESSION: session})
         with me.scope(_tag(r, session)) as here:
             if door is not None:
                 door.asks(asked, message)
@@ -187,7 +202,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     async def examine(r: int) -> None:
         model = test(r)
         if model is not None:
-            answers = await ask(r, clients, f"test {r}", Test(r, model), Tested)
+            answers = await ask(r, clients, f"test {r}", Test, model, Tested)
             tested(r, {name: answer.counts for name, answer in answers.items()})
 
     for r in rounds:
@@ -197,7 +212,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         if hidden is not None:
             merge(r, await conceal(r, chosen, hidden))
         else:
-            ups = await ask(r, chosen, f"round {r}", Down(r, down(r)), Upload) if chosen else {}
+            ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
             merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await examine(r)
     if stop:
@@ -232,6 +247,14 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
             await done()
+
+
+def _groups(names: Sequence[str], given: Vectors | Apart) -> list[tuple[list[str], Vectors]]:
+    """Who is sent which model."""
+    if not isinstance(given, Apart):
+        return [(list(names), given)]
+    groups = [([name for name in names if given.of[name] == i], vectors) for i, vectors in enumerate(given.models)]
+    return [(group, vectors) for group, vectors in groups if group]
 
 
 async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:

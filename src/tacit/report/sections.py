@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import figures, nodes, timing, verdict
+from . import clusters, figures, nodes, timing, verdict
 from .markup import Safe, join, plain, tag
 from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, names, percent, plus_minus, significant, size, span
 from .records import ALONE, CENTRAL, RunRecord
@@ -236,6 +236,12 @@ def without_server(page: Page) -> Section | None:
                                                       _folding([p for p in pictures if p], 3, "graph")]))
 
 
+def parted(page: Page) -> Section | None:
+    """Of runs whose parties part into clusters: the tree of them."""
+    drawn = [figure(d) for r in page.records if (d := clusters.tree(r, r.label if len(page.records) > 1 else ""))]
+    return Section("clusters", "Clusters", _folding(drawn, 3, "tree")) if drawn else None
+
+
 def landscape(page: Page) -> Section | None:
     drawn: dict[tuple[str, str], list[Figure | None]] = {}
     for run in page.records:
@@ -361,4 +367,4 @@ def notes(page: Page) -> Section | None:
     return Section("notes", "Notes", tag("ul", items)) if items else None
 
 
-ALL = (summary, results, training, time, wire, privacy, skews, parties, without_server, landscape, ledger, reproduce, notes)
+ALL = (summary, results, training, time, wire, privacy, skews, parties, parted, without_server, landscape, ledger, reproduce, notes)
