@@ -321,10 +321,13 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     assert started.returncode == 130
     left = len(list((folder / "stop me" / "runs").iterdir()))
     said = (f"stopped. 'stop me' keeps the {left} runs that were begun, 0 of them finished; see them with: tacit report 'stop me'. "
-            "A comparison cannot be resumed: start it again with another --out.")
+            "Go on with: tacit compare --resume 'stop me'")
     assert err.splitlines()[-1] == f"tacit: {said}"
-    assert json.loads(out) == {"error": {"kind": "Stopped", "message": said}}
+    assert json.loads(out) == {"error": {"kind": "Stopped", "message": said, "resume": "tacit compare --resume 'stop me'"}}
     assert answer(capsys, "report", "stop me")["runs"] == left
+    again = answer(capsys, "compare", "--resume", "stop me")
+    whole = answer(capsys, "compare", "slow.toml", "--out", "not stopped")
+    assert (again["rows"], again["table"], again["gain"]) == (whole["rows"], whole["table"], whole["gain"])
     Path("stop me/compare.json").write_text("{}", encoding="utf-8")
     assert cli._left(Path("stop me")) == " The comparison itself is done and in 'stop me'; write its report with: tacit report 'stop me'"
 

@@ -122,8 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--resume", metavar="DIR", help="go on with a run that was stopped, to the same model as if it had not been")
     job(run, "rounds", "seed", "device", "data-dir")
     compare = verb(verbs, "compare", _compare, "Compare algorithms, skews and seeds with a central model and each party alone.")
-    compare.add_argument("job", help="a job file (TOML) with [[algorithms]], [[data.skews]] or both")
-    compare.add_argument("--out", metavar="DIR", help="where the comparison is kept (default: a new directory in runs/)")
+    compare.add_argument("job", nargs="?", help="a job file (TOML) with [[algorithms]], [[data.skews]] or both")
+    where = compare.add_mutually_exclusive_group()
+    where.add_argument("--out", metavar="DIR", help="where the comparison is kept (default: a new directory in runs/)")
+    where.add_argument("--resume", metavar="DIR", help="go on with a comparison that was stopped, to the same figures as if it had not been")
     job(compare, "rounds", "seeds", "device", "data-dir")
 
     data = verbs.add_parser("data", help="List data sets, or see how one lies with parties.").add_subparsers(metavar="VERB", required=True)
@@ -147,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_all(partial(verb, verbs))
     verb(verbs, "doctor", _doctor, "What tacit finds on this machine, and whether it works here.")
     return parser
+
+
+NOUNS = {"run": "run", "compare": "comparison"}
 
 
 # --- run and compare ---------------------------------------------------------------------------------------------------------------
@@ -175,15 +180,7 @@ def _out(args: argparse.Namespace) -> Path:
 def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from . import config
 
-    if args.resume is not None and args.job is None:
-        if _changes(args):
-            raise BadParameter("run: --resume goes on with a run as it was begun, so nothing about it can be changed. Leave out "
-                               f"{', '.join(_changes(args))}, or start a new run with --out.")
-        job = config.of_run(args.resume)
-    elif args.job is not None:
-        job = config.load(args.job, _changes(args))
-    else:
-        raise BadParameter("run: there is no job. Give a job file (`tacit run job.toml`), or a run to go on with (`--resume DIR`).")
+    job = _asked(args, "run", config.of_run)
     told = job.train()  # refuses what is no single run, before any data is read
     out = Path(args.resume) if args.resume is not None else _out(args)
     fed, = job.federations()
@@ -203,11 +200,25 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def _asked(args: argparse.Namespace, what: str, of: Callable[[str], Any]) -> Any:
+    """The job that was given, or the one a directory was begun with."""
+    from . import config
+
+    if args.job is not None:
+        return config.load(args.job, _changes(args))
+    if args.resume is None:
+        raise BadParameter(f"{what}: there is no job. Give a job file (`tacit {what} job.toml`), or a {NOUNS[what]} to go on with (`--resume DIR`).")
+    if _changes(args):
+        raise BadParameter(f"{what}: --resume goes on with a {NOUNS[what]} as it was begun, so nothing about it can be changed. Leave out "
+                           f"{', '.join(_changes(args))}, or start a new {NOUNS[what]} with --out.")
+    return of(args.resume)
+
+
 def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from . import config
 
-    job = config.load(args.job, _changes(args))
-    told, out = job.compare(), _out(args)
+    job = _asked(args, "compare", config.of_comparison)
+    told, out = job.compare(), Path(args.resume) if args.resume is not None else _out(args)
     feds = job.federations()
     import tacit
 
@@ -215,10 +226,11 @@ def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     def began() -> None:
         _keep(out, job)
+        args.resume_with = f"tacit compare --resume {shlex.quote(str(out))}"
         args.left = lambda: _left(out)
 
     with Watch(args.quiet, many=True, began=began) as watch:
-        found = tacit.compare(feds, **told, out=out, watch=watch)
+        found = tacit.compare(feds, **told, out=out, resume=args.resume is not None, watch=watch)
     report = found.report(out / "report.html")
     value = {"comparison": str(out), "report": str(report), **found.summary}
 
@@ -239,7 +251,7 @@ def _left(out: Path) -> str:
     runs = [p for p in (out / "runs").glob("*") if p.is_dir()]
     done = sum((p / "ledger.json").exists() for p in runs)
     return (f" {where} keeps the {len(runs)} runs that were begun, {done} of them finished; see them with: tacit report {where}. "
-            "A comparison cannot be resumed: start it again with another --out.")
+            f"Go on with: tacit compare --resume {where}")
 
 
 def _keep(out: Path, job: Any) -> None:

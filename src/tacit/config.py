@@ -108,7 +108,7 @@ class Job:
         """The whole job as tables: `load` of its `dumps` is this job again."""
         skews = [to_table(s) for s in self.skews]
         algorithms = [to_table(a) for a in self.algorithms]
-        data = {**self.data, **({"skews": skews} if self.several else {"skew": skews[0]} if skews else {})}
+        data = {**self.data, **({} if not skews else {"skews": skews} if self.several else {"skew": skews[0]})}
         settings = {k: NONE if v is None else v for k, v in self.settings.items()}
         return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
                 {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
@@ -170,6 +170,15 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
     job = load(file)
     absent = {k: None for k, hint in _settings("train").items() if type(None) in typing.get_args(hint) and k not in job.settings}
     return dataclasses.replace(job, settings={**absent, **job.settings})
+
+
+def of_comparison(directory: str | os.PathLike[str]) -> Job:
+    """The job that `tacit compare` keeps beside its runs."""
+    file = Path(directory) / "job.toml"
+    if not file.is_file():
+        raise BadRun(f"{directory} holds no comparison to resume: there is no job.toml in it. Give the job file, too, or a directory that `tacit compare` "
+                     "wrote.")
+    return load(file)
 
 
 def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job:

@@ -13,7 +13,8 @@ import json
 import os
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,9 @@ def begun_by_job(directory: Path) -> bool:
 START_ANEW = "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run anew in another directory."
 
 
-def _saved(folder: Path) -> tuple[dict[str, Any] | None, Any]:
-    """The last saved state: (tensors, what was saved beside them), or (None, None) where the run was stopped before its first."""
+def saved(directory: Path) -> tuple[dict[str, Any] | None, Any]:
+    """A run's last saved state: (tensors, what was saved beside them), or (None, None) where the run was stopped before its first."""
+    folder = directory / "state"
     at = folder / "state.json"
     if not at.exists():
         return None, None
@@ -69,6 +71,49 @@ def _saved(folder: Path) -> tuple[dict[str, Any] | None, Any]:
         raise BadRun(f"{at} cannot be read: {why}. {START_ANEW}") from error
 
 
+def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[str, Any], **more: Any) -> None:
+    """The states of runs that go side by side, all of one moment, in one file: they go on together or not at all."""
+    from safetensors.torch import save
+
+    tensors = {f"{i}.{k}": v for i, state in enumerate(states) for k, v in state.items()}
+    write_whole(path, save({**tensors, **more}, {"note": json.dumps({**note, "runs": len(states)})}))
+
+
+def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+    """(the states, the note, the tensors beside them) as they were saved."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            note = json.loads(file.metadata()["note"])
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118  # no dict
+        states: list[dict[str, Any]] = [{} for _ in range(note["runs"])]
+        for name in [n for n in tensors if "." in n]:
+            i, _, key = name.partition(".")
+            states[int(i)][key] = tensors.pop(name)
+        return states, note, tensors
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
+
+
+class Seldom:
+    """When it is time to write a state down again: at most once a second, and so that it takes no more than a twentieth of the time."""
+
+    def __init__(self) -> None:
+        self.last = self.cost = 0.0
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self.last >= max(1.0, 20 * self.cost)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.last = time.monotonic()
+        self.cost = self.last - began
+
+
 class Journal:
     """Where a run's events go: into a list, to a watcher, and, when the run has a directory, to disk."""
 
@@ -76,7 +121,7 @@ class Journal:
         self.directory, self.watch = directory, watch
         self.events: list[Event] = []
         self._file: Any = None
-        self._saved = self._cost = 0.0
+        self._seldom = Seldom()
 
     @classmethod
     def create(cls, directory: str | Path | None, job: dict[str, Any], watch: Callable[[Event], None] | None = None) -> Journal:
@@ -106,12 +151,17 @@ class Journal:
         path = Path(directory)
         if not (path / "job.toml").exists():
             raise BadRun(f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, without resume.")
+        state, beside = saved(path)
+        return cls.rewound(path, beside["events"] if beside else 0, watch, agree), state, beside
+
+    @classmethod
+    def rewound(cls, path: Path, keep: int, watch: Callable[[Event], None] | None = None,
+                agree: Callable[[list[Event]], None] = lambda events: None) -> Journal:
+        """An existing run with its first `keep` events alone."""
         journal = cls(path, watch)
-        state, beside = _saved(path / "state")
-        keep = beside["events"] if beside else 0
         lines = (path / "events.jsonl").read_bytes().split(b"\n")[:keep] if (path / "events.jsonl").exists() else []
         try:
-            journal.events = [_infinite(json.loads(line)) for line in lines]
+            journal.events = [infinite(json.loads(line)) for line in lines]
         except ValueError as error:
             raise BadRun(f"{path / 'events.jsonl'} cannot be read: {error}. {START_ANEW}") from error
         if len(lines) < keep:
@@ -119,7 +169,7 @@ class Journal:
         agree(journal.events)
         write_whole(path / "events.jsonl", b"".join(line + b"\n" for line in lines))  # what came after the state will happen again
         journal._open()
-        return journal, state, beside
+        return journal
 
     def _open(self) -> None:
         assert self.directory is not None
@@ -136,21 +186,24 @@ class Journal:
     def save(self, round: int, state: Callable[[], dict[str, Any]], beside: Callable[[], dict[str, Any]] = dict, force: bool = False) -> None:
         """Write the state down, at most once a second and so that it takes no more than a twentieth of the time: what lies between is
         computed again, to the same bits, after a crash."""
-        began = time.monotonic()
-        if self.directory is None or (not force and began - self._saved < max(1.0, 20 * self._cost)):
+        if self.directory is None or not (force or self._seldom.due):
             return
         from safetensors.torch import save
 
-        os.fsync(self._file.fileno())
-        folder = self.directory / "state"
-        name = f"round-{round:06d}.safetensors"
-        write_whole(folder / name, save(state()))
-        write_whole(folder / "state.json", json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}))
-        for old in folder.glob("round-*.safetensors"):
-            if old.name != name:
-                old.unlink()
-        self._saved = time.monotonic()
-        self._cost = self._saved - began
+        with self._seldom.timed():
+            self.sync()
+            folder = self.directory / "state"
+            name = f"round-{round:06d}.safetensors"
+            write_whole(folder / name, save(state()))
+            write_whole(folder / "state.json", json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}))
+            for old in folder.glob("round-*.safetensors"):
+                if old.name != name:
+                    old.unlink()
+
+    def sync(self) -> None:
+        """Every event so far is on the disk: a state that comes after them may count on them."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
     def close(self, ledger: dict[str, Any] | None = None) -> None:
         if self._file is not None:
@@ -171,7 +224,7 @@ def finite(value: Any) -> Any:
     return [finite(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def _infinite(event: Event) -> Event:
+def infinite(event: Event) -> Event:
     """The reverse, where a run goes on: only rounds and the end hold measured numbers (a party may well be called nan)."""
     if event["kind"] not in ("round", "end"):
         return event

@@ -1,4 +1,4 @@
-"""Run by test_resume.py as a program: train, be killed by SIGKILL, resume, and say whether anything came out differently.
+"""Run by test_resume.py as a program: train or compare, be killed by SIGKILL, resume, and say whether anything came out differently.
 
 One process imports torch, then forks a fresh child for every run, so that each kill is a real one and costs no import.
 """
@@ -34,6 +34,9 @@ def settings(algorithm: str, runtime: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4))
     fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(6, skew=data.Quantity(0.7), seed=0, min_size=3)
+    if algorithm == "compare":  # the first two are one stack; the baselines are another, and parties alone have no directory
+        return {"feds": fed, "algorithms": [algorithms.Scaffold(lr=0.1), algorithms.Scaffold(lr=0.2), "FedAvg"], "seeds": 2, "model": "logistic", "rounds": 8,
+                "per_round": 3, "batch_size": 8, "evaluate_every": 3}
     how: dict[str, Any] = {"algorithm": algorithms.ALL[algorithm](lr=0.1), "per_round": 3} if algorithm in algorithms.ALL else PACED[algorithm]
     return {"fed": fed, "model": "logistic", "rounds": ROUNDS, "batch_size": 8, "runtime": runtime, "evaluate_every": 3, **how}
 
@@ -82,8 +85,12 @@ def child(out: Path, job: dict[str, Any], moment: int | None = None, delay: floa
         axe = Axe(moment)
         axe.install()
         job = dict(job)
-        result = tacit.train(job.pop("fed"), **job, out=out, resume=(out / "job.toml").exists())
-        torch.save(result.model.state_dict(), out / "model.pt")
+        if "feds" in job:
+            found = tacit.compare(job.pop("feds"), **job, out=out, resume=(out / "runs").exists())
+            models = [r.model for r in found.results]
+        else:
+            models = [tacit.train(job.pop("fed"), **job, out=out, resume=(out / "job.toml").exists()).model]
+        torch.save({f"{i} {k}": v for i, m in enumerate(models) for k, v in m.state_dict().items()}, out / "model.pt")
         (out / "ticks").write_text(str(axe.count))
         os._exit(0)
     if delay is not None:
@@ -94,6 +101,8 @@ def child(out: Path, job: dict[str, Any], moment: int | None = None, delay: floa
 
 def told(out: Path) -> Any:
     """What a run says about itself, but for the time of day and the seconds it took."""
+    if (out / "runs").exists():
+        return [told(run) for run in sorted((out / "runs").iterdir())], json.loads((out / "compare.json").read_text())
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
     return [{k: v for k, v in e.items() if k not in ("time", "seconds")} for e in events], json.loads((out / "ledger.json").read_text())
 
@@ -112,8 +121,8 @@ def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
     for i, kills in enumerate(plans):
         out = base / f"cut{i}"
         killed = [child(out, job, **kill) for kill in kills]
-        if (out / "events.jsonl").exists() and i % 2 and not (out / "model.pt").exists():  # a run that was faster than the axe is whole
-            with open(out / "events.jsonl", "ab") as file:
+        for journal in (out.rglob("events.jsonl") if i % 2 and not (out / "model.pt").exists() else ()):  # a run that was faster than the axe is whole
+            with open(journal, "ab") as file:
                 file.write(b'{"kind": "round", "rou')  # the kill tore the line that was being written
         assert (out / "model.pt").exists() or not child(out, job)
         same = all(torch.equal(v, whole[k]) for k, v in torch.load(out / "model.pt").items())

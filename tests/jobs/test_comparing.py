@@ -205,7 +205,7 @@ def test_a_comparison_directory_has_a_run_for_every_row(tmp_path: Path) -> None:
     pictures = {r.events[0]["label"] for r in result.results if any(e["kind"] == "landscape" for e in r.events)}
     assert pictures == {"FedAvg", "Scaffold"}
     assert "<html" in result.report().read_text()
-    with pytest.raises(BadRun, match=r"already holds a comparison, or the beginning of one\. Give another directory\."):
+    with pytest.raises(BadRun, match=r"already holds a comparison, or the beginning of one\. Go on with it by resume=True, or give another"):
         compare(out=tmp_path / "study")
 
 
@@ -257,3 +257,39 @@ def test_nothing_can_be_compared_without_rows_to_test_on() -> None:
     fed = data.from_arrays(x, x[:, 0] > 0, test_fraction=0.0).split(2, held_fraction=0.0)
     with pytest.raises(BadData, match=r"arrays has no test rows and no party holds any back, so nothing can be compared\. Split it with held_fraction=0\.1\."):
         compare(fed)
+
+
+# going on ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_resuming_a_finished_comparison_gives_it_again_and_computes_nothing(tmp_path: Path) -> None:
+    """Killed at any moment it comes out the same, too: test_resume.py."""
+    first = compare(seeds=2, out=tmp_path / "study")
+    before = {p: p.read_bytes() for p in (tmp_path / "study").rglob("*") if p.is_file()}
+    seen: list[Any] = []
+    again = compare(seeds=2, out=tmp_path / "study", resume=True, watch=seen.append)
+    assert again.summary == first.summary
+    assert all(torch.equal(v, b.model.state_dict()[k]) for a, b in zip(first.results, again.results) for k, v in a.model.state_dict().items())
+    assert [r.history for r in again.results] == [r.history for r in first.results]
+    assert not seen
+    assert {p: p.read_bytes() for p in (tmp_path / "study").rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"rounds": 4}, r"holds another run: it differs in train\.rounds"),
+    ({"algorithms": ["FedProx"]}, r"holds another comparison: it has runs/00-fedavg-.*, and this one does not\. Resume with the same settings"),
+    ({"feds": numbers()}, r"holds another comparison: it has runs/")], ids=["rounds", "algorithms", "data"])
+def test_another_comparison_is_not_gone_on_with(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    compare(out=tmp_path / "study")
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(BadRun, match=words):
+        compare(**{"out": tmp_path / "study", "resume": True, **options})
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_there_must_be_a_comparison_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(BadRun, match=r"holds no comparison to resume: there is no folder runs in it\. Start it without resume\."):
+        compare(out=tmp_path / "none", resume=True)
+    with pytest.raises(BadParameter, match=r"compare: out is None; it must be the directory of the comparison to go on with\. Or leave out resume\."):
+        compare(resume=True)
+    assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ from tacit.errors import BadParameter, BadRun
 
 
 @pytest.mark.parametrize(("algorithm", "runtime"), [("FedAvg", "cohort"), ("Scaffold", "cohort"), ("FedAvg", "inprocess"), ("Scaffold", "inprocess"),
-                                                      ("FedBuff", "cohort"), ("SAFA", "inprocess")])
+                                                      ("FedBuff", "cohort"), ("SAFA", "inprocess"), ("compare", "cohort")])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(algorithm: str, runtime: str, tmp_path: Path) -> None:
     """SIGKILL before or after any write, twice in a row, at a random time: the model, every event and the ledger come out the same."""
     program = Path(__file__).with_name("killed.py")

@@ -30,7 +30,7 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
             per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
             device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
             aggregates: Sequence[Any] | None = None, adversaries: Any = None, guards: Any = None, sampling: str = "fixed",
-            out: str | Path | None = None, landscape: bool = False, data_job: dict[str, Any] | None = None,
+            out: str | Path | None = None, resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None,
             watch: Callable[[Event], None] | None = None) -> Comparison:
     """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
 
@@ -41,6 +41,7 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     `guards` are what stands around every update, a row each: a list of guards (None is none), or a dict of them by the names their rows shall have. Each row
     has an account of its own, and a budget ends its own row only. The baselines are not guarded.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
+    `resume` goes on with a comparison in `out` that was stopped: what is done is read, what was begun goes on, to the same figures.
     """
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
     for fed in federations or [feds]:
@@ -59,9 +60,11 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
         raise bad("compare", "seeds", seeds, many)
     if out is not None and not isinstance(out, str | Path):
         raise bad("compare", "out", out, "a directory for the comparison, or None (keep it in memory)")
+    if resume and out is None:
+        raise bad("compare", "out", out, "the directory of the comparison to go on with", "Or leave out resume.")
     directory = None if out is None else Path(out)
-    if directory is not None and ((directory / "compare.json").exists() or (directory / "runs").exists()):
-        raise BadRun(f"{directory} already holds a comparison, or the beginning of one. Give another directory.")
+    if directory is not None and not resume and ((directory / "compare.json").exists() or (directory / "runs").exists()):
+        raise BadRun(f"{directory} already holds a comparison, or the beginning of one. Go on with it by resume=True, or give another directory.")
     common = dict(model=model, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size,
                   device=device, precision=precision, engine=engine, evaluate_every=evaluate_every, landscape=landscape)
     rules = [as_rule(None)] if aggregates is None else [as_rule(r) for r in _listed("aggregates", aggregates, "a list of rules such as [aggregate.Median()]")]
@@ -80,7 +83,7 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     clean = [dataclasses.replace(p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None, guard=(), sampling="fixed")
              for p in plans if p.label == plans[0].label]
     baselines = [b for p in clean for b in (_central(p, base), *_alone(p, base))]
-    results = _all([*plans, *baselines], directory, data_job, watch)
+    results = _all([*plans, *baselines], directory, resume, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
     summary = _summarise([*plans, *baselines], results, directory)
     summary["notes"] = [f"The baselines train with a learning rate of {base.lr:g} and {base.solver!r}, and see their rows as often as a party does."]
@@ -95,7 +98,7 @@ def _listed(name: str, value: Any, must_be: str) -> list[Any]:
     return list(value)
 
 
-def _all(plans: list[Plan], directory: Path | None, data_job: Any, watch: Any) -> list[Result]:
+def _all(plans: list[Plan], directory: Path | None, resume: bool, data_job: Any, watch: Any) -> list[Result]:
     """Every run, grouped into stacks of what can share one."""
     groups: list[list[int]] = []
     for i, p in enumerate(plans):
@@ -107,12 +110,25 @@ def _all(plans: list[Plan], directory: Path | None, data_job: Any, watch: Any) -
         else:
             groups.append([i])
     results: list[Any] = [None] * len(plans)
-    for group in groups:
-        outs = [None if directory is None or plans[i].label == ALONE else directory / "runs" / _folder(i, plans[i]) for i in group]
-        for i, result in zip(group, train_side_by_side([plans[i] for i in group], outs, watch=watch,
+    places = [None if directory is None or p.label == ALONE else directory / "runs" / _folder(i, p) for i, p in enumerate(plans)]
+    if resume and directory is not None:
+        _same_comparison(directory, {place.name for place in places if place is not None})
+    for n, group in enumerate(groups):
+        outs = [places[i] for i in group]
+        together = None if directory is None else directory / "state" / f"stack-{n:02d}.safetensors"
+        for i, result in zip(group, train_side_by_side([plans[i] for i in group], outs, resume=resume, together=together, watch=watch,
                                                        data_jobs=[None if plans[i].label == CENTRAL else data_job for i in group])):
             results[i] = result
     return results
+
+
+def _same_comparison(directory: Path, expected: set[str]) -> None:
+    if not (directory / "runs").is_dir():
+        raise BadRun(f"{directory} holds no comparison to resume: there is no folder runs in it. Start it without resume.")
+    strange = sorted(p.name for p in (directory / "runs").glob("*") if p.name not in expected)
+    if strange:
+        raise BadRun(f"{directory} holds another comparison: it has runs/{strange[0]}, and this one does not. Resume with the same settings, or start a new "
+                     "directory.")
 
 
 def _shape(p: Plan) -> Any:

@@ -29,7 +29,7 @@ from ..data.federation import Dataset, Federation, Rows
 from ..errors import BadJob, BadRun
 from ..files import write_whole
 from ..parameters import bad
-from ..runs import finite
+from ..runs import finite, load_stack, save_stack
 from ..runtimes.cohort import Cohort
 from ..runtimes.stacking import stackable
 from .comparing import _central
@@ -263,31 +263,21 @@ class _Stack:
         return made
 
     def save(self, path: Path, began: int) -> None:
-        from safetensors.torch import save
-
-        tensors = {f"{i}.{k}": v for i in range(len(self.plans)) for k, v in self.cohort.save(i).items()}
-        tensors |= {"right": torch.stack(self.right).cpu() if self.right else torch.zeros(0), "samples": torch.from_numpy(self.samples)}
-        write_whole(path, save(tensors, {"round": str(began), "rounds": json.dumps(self.rounds), "cells": json.dumps([c.id for c in self.cells])}))
+        save_stack(path, [self.cohort.save(i) for i in range(len(self.plans))], {"round": began, "rounds": self.rounds, "cells": [c.id for c in self.cells]},
+                   right=torch.stack(self.right).cpu() if self.right else torch.zeros(0), samples=torch.from_numpy(self.samples))
 
 
 def _restored(path: Path, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack, int]:
     """The stack as it was saved; runs that had left it are not in it any more."""
     if not path.exists():
         return _Stack(cells, plans), 0
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            note = file.metadata()
-            saved = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118  # no dict
-        ids, by = json.loads(note["cells"]), {c.id: i for i, c in enumerate(cells)}
-        stack = _Stack([cells[by[i]] for i in ids], [plans[by[i]] for i in ids])
-        stack.cohort.load([{k.partition(".")[2]: v for k, v in saved.items() if k.partition(".")[0] == str(i)} for i in range(len(ids))])
-        stack.rounds, stack.samples = json.loads(note["rounds"]), saved["samples"].numpy()
-        stack.right = list(saved["right"].to(stack.cohort.device)) if stack.rounds else []
-        return stack, int(note["round"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
+    states, note, counted = load_stack(path)
+    by = {c.id: i for i, c in enumerate(cells)}
+    stack = _Stack([cells[by[i]] for i in note["cells"]], [plans[by[i]] for i in note["cells"]])
+    stack.cohort.load(states)
+    stack.rounds, stack.samples = note["rounds"], counted["samples"].numpy()
+    stack.right = list(counted["right"].to(stack.cohort.device)) if stack.rounds else []
+    return stack, note["round"]
 
 
 def _run(cells: list[Cell], plans: list[Plan], store: Store, targets: list[float | None], say: Callable[[str], None]) -> None:

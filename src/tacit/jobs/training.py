@@ -22,7 +22,7 @@ from ..parameters import bad
 from ..parties.ledger import Ledger
 from ..parties.secret import NOT_PRIVATE
 from ..results import Result
-from ..runs import START_ANEW, Event, Journal, free
+from ..runs import START_ANEW, Event, Journal, Seldom, finite, free, infinite, load_stack, save_stack, saved
 from ..topologies import Gossip, Hierarchy
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
@@ -72,19 +72,21 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
 
 
 def train_side_by_side(plans: list[Plan], outs: Sequence[str | Path | None], *, resume: bool = False,
-                       data_jobs: Sequence[dict[str, Any] | None] | None = None, watch: Callable[[Event], None] | None = None) -> list[Result]:
-    """Runs that share a model and an algorithm, as one stack; each comes out as if it had run alone."""
+                       data_jobs: Sequence[dict[str, Any] | None] | None = None, watch: Callable[[Event], None] | None = None,
+                       together: Path | None = None) -> list[Result]:
+    """Runs that share a model and an algorithm, as one stack; each comes out as if it had run alone. Several are resumed from the file `together`, in
+    which the stack was saved as a whole."""
     journals: list[Journal] = []
     try:
         with _numbers(plans[0]):
-            return _train(plans, outs, journals, resume, data_jobs, watch)
+            return _train(plans, outs, journals, resume, data_jobs, watch, together)
     finally:
         for journal in journals:
             journal.close()
 
 
 def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[Journal], resume: bool,
-           data_jobs: Sequence[dict[str, Any] | None] | None, watch: Callable[[Event], None] | None) -> list[Result]:
+           data_jobs: Sequence[dict[str, Any] | None] | None, watch: Callable[[Event], None] | None, together: Path | None) -> list[Result]:
     jobs = [p.job(d) for p, d in zip(plans, data_jobs or [None] * len(plans))]
     first = plans[0]
     task = make_task(first)
@@ -95,14 +97,16 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     starts = [made[p.seed] for p in plans]
     if first.pace is not None:
         paced.agree(first, task, starts[0])
-    saved: list[dict[str, Any] | None] = [None] * len(plans)
+    states: list[dict[str, Any] | None] = [None] * len(plans)
     beside: Any = None
-    if resume:
-        ((out, job),) = zip(outs, jobs)  # a comparison's runs are resumed one by one
+    if resume and together is not None:
+        states, beside = _rewound(plans, outs, jobs, starts, journals, together, watch)
+    elif resume:
+        ((out, job),) = zip(outs, jobs)
         assert out is not None
         _same_job(Path(out), job)
         where, prints = Path(out), fingerprints(first, starts[0])
-        journal, saved[0], beside = Journal.resume(out, watch, lambda events: _same_inputs(where, events, prints))
+        journal, states[0], beside = Journal.resume(out, watch, lambda events: _same_inputs(where, events, prints))
         journals.append(journal)
     else:
         for out in outs:  # all of them first: a comparison refused writes nothing
@@ -112,7 +116,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             journals.append(Journal.create(out, job, watch))
     begun = beside["round"] if beside else 0
     finished = any(e["kind"] == "end" for e in journals[0].events)
-    trainer: Any = _trainer(first)(task, starts, plans, saved)
+    trainer: Any = _trainer(first)(task, starts, plans, states)
     if beside:
         trainer.proceed(beside)
     if beside and "ledger" in beside:
@@ -138,7 +142,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
 
     trainer.begin = begin
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
-    clock = time.perf_counter()
+    clock, seldom = time.perf_counter(), Seldom()
 
     def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
         """Write round r (counted from 1; 0 is the model before training) into every run's journal."""
@@ -162,10 +166,22 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               bytes_down=down * asked * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
-            if r:
+            if r and together is None:
                 journals[i].save(r, lambda i=i: trainer.save(i), trainer.beside, force=r == last or trainer.durable)  # type: ignore[misc]
             if left_out:
                 left_out.clear()
+        if r and together is not None and (r == last or seldom.due):
+            with seldom.timed():
+                keep(r, [trainer.save(i) for i in range(len(plans))])
+                for i, journal in enumerate(journals):  # after the stack: what a run has by itself is never ahead of the others
+                    journal.save(r, lambda i=i: trainer.save(i), trainer.beside, force=True)  # type: ignore[misc]
+
+    def keep(r: int, states: list[State]) -> None:
+        assert together is not None
+        for journal in journals:
+            journal.sync()
+        together.parent.mkdir(exist_ok=True)
+        save_stack(together, states, {"round": r, "events": [finite(j.events) if j.directory is None else len(j.events) for j in journals], **trainer.beside()})
 
     def due(r: int) -> bool:
         return r == last or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
@@ -187,7 +203,35 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     for i, (p, guard, account) in enumerate(zip(plans, trainer.guards, accounts)):
         if account is not None and account.spent:
             ledgers[i].spend(guarding.spend(p, guard, account.spent, account.epsilon()))
-    return [_finish(trainer, i, p, journals[i], jobs[i], ledgers[i], last) for i, p in enumerate(plans)]
+    results = [_finish(trainer, i, p, journals[i], jobs[i], ledgers[i], last) for i, p in enumerate(plans)]
+    if together is not None:  # a run with a directory has its last state there
+        keep(last, [trainer.save(i) if journal.directory is None else {} for i, journal in enumerate(journals)])
+    return results
+
+
+def _rewound(plans: list[Plan], outs: Sequence[str | Path | None], jobs: list[dict[str, Any]], starts: list[State], journals: list[Journal], together: Path,
+             watch: Callable[[Event], None] | None) -> tuple[list[Any], Any]:
+    """A stack that was stopped, its journals wound back to where it was saved as a whole, or to their beginnings: (states, what was saved beside them)."""
+    places = [None if out is None else Path(out) for out in outs]
+    for place, job in zip(places, jobs):
+        if place is not None and (place / "job.toml").exists():
+            _same_job(place, job)
+    states: list[Any] = [None] * len(plans)
+    beside: Any = None
+    if together.exists():
+        states, beside, _ = load_stack(together)
+    for i, (place, job, p) in enumerate(zip(places, jobs, plans)):
+        kept = beside["events"][i] if beside else 0
+        if place is None:
+            journals.append(Journal(None, watch))
+            journals[i].events = [infinite(e) for e in (kept if beside else ())]
+        elif not kept and not (place / "job.toml").exists():
+            journals.append(Journal.create(place, job, watch))
+        else:
+            prints = fingerprints(p, starts[i])
+            journals.append(Journal.rewound(place, kept, watch, lambda events, place=place, prints=prints: _same_inputs(place, events, prints)))  # type: ignore[misc]
+            states[i] = states[i] or (saved(place)[0] if kept else None)
+    return states, beside
 
 
 def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any], spent: Ledger, last: int) -> Result:
