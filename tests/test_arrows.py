@@ -79,6 +79,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.cli": (ANYTHING, ()),
     "tacit.commands": (ANYTHING, ()),
     "tacit.config": (ANYTHING, ()),
+    "tacit.toml": ((), ()),
     "tacit.doctor": (ANYTHING, ()),
 }
 

@@ -308,4 +308,4 @@ def test_what_may_stand_in_a_job_is_what_the_code_takes():
     takes = set(inspect.signature(tacit.train).parameters) - set(config.OURS)
     assert takes == set(config._settings("train"))
     for name, make in data.ALL.items():
-        assert set(inspect.signature(make).parameters) == set(config._source({"name": name}, "job.toml")[1])
+        assert set(inspect.signature(make).parameters) == set(config.source({"name": name}, "job.toml")[1])

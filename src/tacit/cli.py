@@ -151,9 +151,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-NOUNS = {"run": "run", "compare": "comparison"}
-
-
 # --- run and compare ---------------------------------------------------------------------------------------------------------------
 
 def _changes(args: argparse.Namespace) -> list[str]:
@@ -204,13 +201,14 @@ def _asked(args: argparse.Namespace, what: str, of: Callable[[str], Any]) -> Any
     """The job that was given, or the one a directory was begun with."""
     from . import config
 
+    noun = {"run": "run", "compare": "comparison"}[what]
     if args.job is not None:
         return config.load(args.job, _changes(args))
     if args.resume is None:
-        raise BadParameter(f"{what}: there is no job. Give a job file (`tacit {what} job.toml`), or a {NOUNS[what]} to go on with (`--resume DIR`).")
+        raise BadParameter(f"{what}: there is no job. Give a job file (`tacit {what} job.toml`), or a {noun} to go on with (`--resume DIR`).")
     if _changes(args):
-        raise BadParameter(f"{what}: --resume goes on with a {NOUNS[what]} as it was begun, so nothing about it can be changed. Leave out "
-                           f"{', '.join(_changes(args))}, or start a new {NOUNS[what]} with --out.")
+        raise BadParameter(f"{what}: --resume goes on with a {noun} as it was begun, so nothing about it can be changed. Leave out "
+                           f"{', '.join(_changes(args))}, or start a new {noun} with --out.")
     return of(args.resume)
 
 
@@ -256,8 +254,8 @@ def _left(out: Path) -> str:
 
 def _keep(out: Path, job: Any) -> None:
     """The job of a comparison, beside its runs: what the report shows for doing it again."""
-    from .config import dumps
     from .runs import write_whole
+    from .toml import dumps
 
     if not (out / "job.toml").exists():
         write_whole(out / "job.toml", dumps(job.resolved()))
@@ -327,7 +325,7 @@ def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
 def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
     """--alpha 0.5 and --alpha=0.5 as ("alpha", 0.5)."""
-    from .config import value_of
+    from .toml import value_of
 
     words, pairs = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])], []
     while words:

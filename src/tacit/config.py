@@ -24,9 +24,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import re
-import tomllib
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,15 +31,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import toml
 from .errors import BadJob, BadParameter, BadRun
-from .parameters import bad, from_table, nearest, to_table
+from .parameters import bad, nearest, to_table
 from .runs import made_in_python
+from .toml import dumps as dumps  # public here, too
+from .toml import value_of as value_of
 
-NONE = "none"
-NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
 TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "select", "topology", "aggregate", "aggregates", "adversaries", "guard", "private",
           "train")
-USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
 OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
 
@@ -67,7 +64,7 @@ class Job:
     select: Any = None
 
     def dataset(self) -> Any:
-        make, known = _source(self.data, str(self.file))
+        make, known = source(self.data, str(self.file))
         return self._said(partial(make, **{k: v for k, v in self.data.items() if k in known}))
 
     def federations(self, dataset: Any = None) -> list[Any]:
@@ -109,7 +106,7 @@ class Job:
         skews = [to_table(s) for s in self.skews]
         algorithms = [to_table(a) for a in self.algorithms]
         data = {**self.data, **({} if not skews else {"skews": skews} if self.several else {"skew": skews[0]})}
-        settings = {k: NONE if v is None else v for k, v in self.settings.items()}
+        settings = {k: toml.NONE if v is None else v for k, v in self.settings.items()}
         return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
                 {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
                 **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed), ("private", self.private)) if v is not None},
@@ -143,20 +140,13 @@ def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
     if not file.is_file():
         beside = [str(p) for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
         raise BadJob(f"there is no job file {file}. " + (nearest(str(file), beside) if beside else "Check the path."))
-    tables = _read(file)
+    tables = toml.read(file)
     if made_in_python(tables):
         raise BadJob(f"{file} is the job of a run that was started from Python, with data that only that program has. Run that program again; "
                      "for the command line write a job file whose [data] has a `name` or a `path`.")
     for change in changes:
-        _change(tables, change)
+        toml.change(tables, change)
     return from_tables(tables, file)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets].") from None
 
 
 def of_run(directory: str | os.PathLike[str]) -> Job:
@@ -164,7 +154,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
     file = Path(directory) / "job.toml"
     if not file.is_file():
         raise BadRun(f"{directory} holds no run to resume: there is no job.toml in it. Give a directory that `tacit run` wrote.")
-    if made_in_python(_read(file)):
+    if made_in_python(toml.read(file)):
         raise BadRun(f"{directory} was started from Python, with data that only that program has. Resume it there: "
                      f"tacit.train(…, out={str(directory)!r}, resume=True).")
     job = load(file)
@@ -186,25 +176,25 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     from . import algorithms, data, models, selection
 
     where = str(file)
-    _only_known(where, tables, TABLES)
+    toml.only_known(where, tables, TABLES)
     if "data" not in tables:
         raise BadJob(f"{where}: there is no [data] table. Begin with one: [data] name = \"digits\", parties = 10. "
                      f"Data sets: {', '.join(data.ALL)}.")
-    raw = _table(where, "data", tables["data"])
+    raw = toml.table(where, "data", tables["data"])
     for one, table in (("algorithm", tables), ("skew", raw)):
         if one in table and f"{one}s" in table:
             raise BadJob(f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list `{one}s` for a comparison.")
-    skews = [_made(t, data.SKEWS, f"{where}, {at}") for at, t in _listed(where, "data.skew", raw.get("skew"), raw.get("skews"))]
-    listed = _listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", USUAL["algorithm"])]
+    skews = [toml.made(t, data.SKEWS, f"{where}, {at}") for at, t in toml.listed(where, "data.skew", raw.get("skew"), raw.get("skews"))]
+    listed = toml.listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", toml.USUAL["algorithm"])]
     several = "algorithms" in tables or "aggregates" in tables or "skews" in raw
     values = _data(raw, skews, file)
-    model = _made(tables.get("model", USUAL["model"]), models.ALL, f"{where}, model")
-    chosen = tuple(_made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
-    settings = _train(_table(where, "train", tables.get("train", {})), f"{where}, train")
-    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, _guard(tables.get("guard"), where),
+    model = toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{where}, model")
+    chosen = tuple(toml.made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
+    settings = train_settings(toml.table(where, "train", tables.get("train", {})), f"{where}, train")
+    return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, guarded(tables.get("guard"), where),
                paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where),
-               _table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where),
-               _made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None)
+               toml.table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where),
+               toml.made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None)
 
 
 def _private(tables: Mapping[str, Any], where: str) -> Any:
@@ -213,15 +203,15 @@ def _private(tables: Mapping[str, Any], where: str) -> Any:
         return None
     from .private.dpsgd import DPSGD
 
-    return _made({"name": "DPSGD", **_table(where, "private", tables["private"])}, {"DPSGD": DPSGD}, f"{where}, private")
+    return toml.made({"name": "DPSGD", **toml.table(where, "private", tables["private"])}, {"DPSGD": DPSGD}, f"{where}, private")
 
 
 def _aggregates(tables: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     """[aggregate] or [[aggregates]], made."""
     from . import aggregate
 
-    listed = _listed(where, "aggregate", tables.get("aggregate"), tables.get("aggregates"))
-    return tuple(_made(t, aggregate.ALL, f"{where}, {at}") for at, t in listed)
+    listed = toml.listed(where, "aggregate", tables.get("aggregate"), tables.get("aggregates"))
+    return tuple(toml.made(t, aggregate.ALL, f"{where}, {at}") for at, t in listed)
 
 
 def _adversaries(given: Any, where: str) -> tuple[Any, ...]:
@@ -229,7 +219,7 @@ def _adversaries(given: Any, where: str) -> tuple[Any, ...]:
     from .audit import poisoning
 
     if isinstance(given, list):
-        return tuple(_made(t, {k.__name__: k for k in poisoning.ALL.values()}, f"{where}, adversaries[{i}]") for i, t in enumerate(given))
+        return tuple(toml.made(t, {k.__name__: k for k in poisoning.ALL.values()}, f"{where}, adversaries[{i}]") for i, t in enumerate(given))
     try:
         return poisoning.attacks(given)
     except BadParameter as error:
@@ -240,17 +230,17 @@ def paced(tables: Mapping[str, Any], where: str) -> Any:
     """[pace], made; None where there is none."""
     from . import pace
 
-    return _made(tables["pace"], pace.ALL, f"{where}, pace") if "pace" in tables else None
+    return toml.made(tables["pace"], pace.ALL, f"{where}, pace") if "pace" in tables else None
 
 
 def speeded(tables: Mapping[str, Any], where: str) -> Any:
     """[speed], made; None where there is none."""
     from . import speeds
 
-    return _made(tables["speed"], speeds.ALL, f"{where}, speed") if "speed" in tables else None
+    return toml.made(tables["speed"], speeds.ALL, f"{where}, speed") if "speed" in tables else None
 
 
-def _guard(listed: Any, where: str) -> tuple[Any, ...]:
+def guarded(listed: Any, where: str) -> tuple[Any, ...]:
     """The stages of [[guard]], each checked, and their order."""
     if listed is None:
         return ()
@@ -258,50 +248,11 @@ def _guard(listed: Any, where: str) -> tuple[Any, ...]:
 
     if not isinstance(listed, list) or not listed:
         raise BadJob(str(bad(where, "guard", listed, "a list of at least one table, each written as [[guard]]")))
-    stages = [_made(table, guard.ALL, f"{where}, guard[{i}]") for i, table in enumerate(listed)]
+    stages = [toml.made(table, guard.ALL, f"{where}, guard[{i}]") for i, table in enumerate(listed)]
     try:
         return guard.as_stages(stages)
     except BadParameter as error:
         raise BadJob(f"{where}: {error}") from None
-
-
-def dumps(tables: Mapping[str, Any]) -> str:
-    """Tables as TOML text."""
-    import tomli_w
-
-    return tomli_w.dumps({k: v for k, v in tables.items() if v is not None})
-
-
-def _change(tables: dict[str, Any], change: str) -> None:
-    """Lay "train.rounds=5" over the tables; the value is TOML, or else text."""
-    path, equals, text = change.partition("=")
-    *outer, last = keys = [key.strip() for key in path.split(".")]
-    if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm", "pace", "speed")):
-        raise BadJob(f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or algorithm.solver.momentum=0.9, "
-                     "or as model=NAME, algorithm=NAME, pace=NAME or speed=NAME.")
-    here: Any = tables
-    try:
-        for key in outer:
-            if isinstance(here, list):
-                here = here[int(key)]
-                continue
-            named = (*USUAL, "skew", "schedule", "pace", "speed", "staleness")
-            if key in named and isinstance(here.get(key), str):  # a name alone, which may have parameters now
-                here[key] = {"name": here[key]}
-            here = here.setdefault(key, {"name": USUAL[key]} if key in USUAL else {})
-        here[int(last) if isinstance(here, list) else last] = value_of(text)
-    except (TypeError, ValueError, IndexError, AttributeError):
-        raise BadJob(f"{change!r} does not fit this job: {'.'.join(outer)} is no table here. "
-                     "In a list, count from 0: algorithms.0.mu=0.1.") from None
-
-
-def value_of(text: str) -> Any:
-    """A value as TOML has it; what is none is text, so that quotes may be left out on the command line."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        text = text.strip()
-        return float(text) if NUMBER.fullmatch(text) else text
 
 
 def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
@@ -310,15 +261,15 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
 
     where = f"{file}, data"
     flat = {k: v for k, v in raw.items() if k not in ("skew", "skews")}
-    make, source = _source(flat, str(file))
+    make, takes = source(flat, str(file))
     dealing = {**_dealing(flat.get("by")), "by": str}
     if "by" not in flat:
         dealing["parties"] = int
-    elif "parties" in flat and "parties" not in source:
+    elif "parties" in flat and "parties" not in takes:
         raise BadJob(f"{where}: both `parties` and `by` are there. `by` makes one party of each value of a column, so leave `parties` out.")
-    known = {"name": str, **source, **dealing}
-    _only_known(where, flat, known)
-    values = {key: _value(where, key, flat[key], known[key]) for key in flat}
+    known = {"name": str, **takes, **dealing}
+    toml.only_known(where, flat, known)
+    values = {key: toml.held(where, key, flat[key], known[key]) for key in flat}
     for key, hint in known.items():
         if isinstance(values.get(key), str) and any(typing.get_origin(a) is os.PathLike for a in typing.get_args(hint)):
             values[key] = str((file.parent / Path(values[key]).expanduser()).resolve())
@@ -328,12 +279,12 @@ def _data(raw: dict[str, Any], skews: list[Any], file: Path) -> dict[str, Any]:
         raise BadJob(f"{where}: it is not said who holds the rows. Add `parties = 10`, or `by` with a column that tells parties apart.")
     defaults = {k: p.default for f in (make, _deal(flat.get("by"))) for k, p in inspect.signature(f).parameters.items() if k in known}
     filled = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults.items() if v is not inspect.Parameter.empty and v is not None}
-    if "by" not in flat and "parties" in source and "parties" not in values:
+    if "by" not in flat and "parties" in takes and "parties" not in values:
         filled.pop("parties", None)
     return {k: v for k, v in {**values, **{k: v for k, v in filled.items() if k not in values}}.items() if v is not None}
 
 
-def _source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that makes the data set, and what it takes."""
     from . import data
 
@@ -348,7 +299,7 @@ def _source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], di
         raise BadJob(f"{file}, data: {table['name']!r} is not a data set. {nearest(str(table['name']), list(data.ALL))}")
     else:
         make = data.ALL[table["name"]]
-    return make, _hints(make)
+    return make, toml.hints(make)
 
 
 def _deal(by: Any) -> Callable[..., Any]:
@@ -358,54 +309,21 @@ def _deal(by: Any) -> Callable[..., Any]:
 
 
 def _dealing(by: Any) -> dict[str, Any]:
-    return {k: v for k, v in _hints(_deal(by)).items() if k not in ("self", "parties", "skew", "column")}
+    return {k: v for k, v in toml.hints(_deal(by)).items() if k not in ("self", "parties", "skew", "column")}
 
 
 def _settings(verb: str) -> dict[str, Any]:
     import tacit
 
-    return {k: v for k, v in _hints(getattr(tacit, verb)).items() if k not in OURS}
+    return {k: v for k, v in toml.hints(getattr(tacit, verb)).items() if k not in OURS}
 
 
-def _train(table: dict[str, Any], where: str) -> dict[str, Any]:
+def train_settings(table: dict[str, Any], where: str) -> dict[str, Any]:
     known = {**_settings("compare"), **_settings("train")}
-    _only_known(where, table, known)
+    toml.only_known(where, table, known)
     if "seed" in table and "seeds" in table:
         raise BadJob(f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison.")
-    return {key: _value(where, key, value, known[key]) for key, value in table.items()}
-
-
-def _hints(function: Any) -> dict[str, Any]:
-    """The arguments of a function and their types. A name known to type checkers only is a class of ours, which no TOML can hold."""
-    unknown: dict[str, Any] = {}
-    while True:
-        try:
-            hints = typing.get_type_hints(function, localns=unknown)
-            break
-        except NameError as error:
-            unknown[str(error.name)] = Any
-    return {name: hints.get(name, Any) for name in inspect.signature(function).parameters}
-
-
-def _made(table: Any, members: Mapping[str, type], where: str) -> Any:
-    """A constructor from its table. Each name only where it belongs: no solver for an algorithm, no schedule for a solver."""
-    if isinstance(table, str):
-        table = {"name": table}
-    if not isinstance(table, Mapping):
-        raise BadJob(str(bad(where, "value", table, "a table with a `name`, or a name alone")))
-    cls = {k.lower(): v for k, v in members.items()}.get(str(table.get("name")).lower())
-    if cls is None:
-        return from_table(table, members, where)  # which says what is wrong with the name
-    hints = typing.get_type_hints(cls)
-    for f in dataclasses.fields(cls):
-        if f.name in table and f.metadata.get("kind") == "part":
-            _made(table[f.name], f.metadata["of"].members, f"{where}.{f.name}")
-        elif f.name in table and not f.metadata:
-            _value(where, f.name, table[f.name], hints[f.name])
-    try:
-        return from_table(table, members, where)
-    except BadParameter as error:
-        raise BadJob(f"{where}: {error}") from None
+    return {key: toml.held(where, key, value, known[key]) for key, value in table.items()}
 
 
 def _named_as_listed(model: Any) -> dict[str, Any]:
@@ -414,56 +332,3 @@ def _named_as_listed(model: Any) -> dict[str, Any]:
     return {**to_table(model), "name": next(k for k, v in models.ALL.items() if v is type(model))}
 
 
-def _table(where: str, name: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise BadJob(str(bad(where, name, value, f"a table, written as [{name}]")))
-    return value
-
-
-def _listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
-    """(where it stands, its table) of what [name] or [[names]] gives."""
-    if many is None:
-        return [] if one is None else [(name, one)]
-    if not isinstance(many, list) or not many:
-        raise BadJob(str(bad(where, f"{name}s", many, f"a list of at least one table, each written as [[{name}s]]")))
-    return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
-
-
-def _only_known(where: str, table: Mapping[str, Any], known: typing.Iterable[str]) -> None:
-    for key in table:
-        if key not in known:
-            raise BadJob(f"{where}: {key!r} is not known here. {nearest(key, list(known))}")
-
-
-def _value(where: str, key: str, value: Any, hint: Any) -> Any:
-    """The value, held to the type its function declares; "none" is None where None may stand."""
-    if value == NONE and type(None) in typing.get_args(hint):
-        return None
-    if not _fits(value, hint):
-        raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_words(hint))))))
-    return value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, a) for a in args)
-    if origin in (tuple, list, Sequence):
-        return isinstance(value, list) and all(_fits(v, args[0]) for v in value)
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return hint in (bool, int, str) and type(value) is hint
-
-
-def _words(hint: Any, many: bool = False) -> list[str]:
-    """What a type allows, in words a job file's author knows."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return [word for a in args for word in _words(a, many)]
-    if origin in (tuple, list, Sequence):
-        return ["a list of " + " or ".join(_words(args[0], many=True))]
-    names = {bool: ("true or false",) * 2, int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("text", "texts"),
-             type(None): (f'"{NONE}"',) * 2}
-    return [names[hint][many]] if hint in names else []

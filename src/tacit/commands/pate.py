@@ -58,15 +58,15 @@ def _new(stem: str) -> Path:
 
 def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[Any, dict[str, Any]]:
     """(the data set or federation, the arguments of `tacit.pate`) that a job file asks for, everything checked."""
-    from .. import config, models, private
+    from .. import config, models, private, toml
     from ..private import pate as aggregators
 
     file = Path(path)
     if not file.is_file():
         raise BadJob(f"there is no job file {file}. Check the path.")
-    tables = config._read(file)
+    tables = toml.read(file)
     for change in changes:
-        config._change(tables, change)
+        toml.change(tables, change)
     for key, table in tables.items():
         if key not in TABLES:
             raise BadJob(f"{file}: {key!r} is not known here. {nearest(key, list(TABLES))}")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, algorithms, config, models
+from .. import __version__, algorithms, config, models, toml
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
 from ..parameters import to_table
@@ -31,24 +31,24 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
     file = Path(path)
     if not file.is_file():
         raise BadJob(f"there is no job file {file}. Check the path.")
-    tables = config._read(file)
+    tables = toml.read(file)
     for change in changes or []:
-        config._change(tables, change)
+        toml.change(tables, change)
     if "speed" in tables:
         raise BadJob(f"{file}: [speed] is for simulations; real parties take the time they take. Leave it out here.")
-    config._only_known(str(file), tables, TABLES)
-    layout = config._table(str(file), "data", tables.get("data", {}))
+    toml.only_known(str(file), tables, TABLES)
+    layout = toml.table(str(file), "data", tables.get("data", {}))
     try:
         read_layout(layout)
     except BadJob as error:
         raise BadJob(f"{file}, {error}") from None
-    settings = config._train(config._table(str(file), "train", tables.get("train", {})), f"{file}, train")
+    settings = config.train_settings(toml.table(str(file), "train", tables.get("train", {})), f"{file}, train")
     for key in ("runtime", "engine", "device", "landscape"):
         if key in settings:
             raise BadJob(f"{file}, train: {key!r} is for simulations. Leave it out here.")
-    return layout, {"model": config._made(tables.get("model", config.USUAL["model"]), models.ALL, f"{file}, model"),
-                    "algorithm": config._made(tables.get("algorithm", config.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"),
-                    "pace": config.paced(tables, str(file)), "guard": list(config._guard(tables.get("guard"), str(file))) or None, **settings}
+    return layout, {"model": toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{file}, model"),
+                    "algorithm": toml.made(tables.get("algorithm", toml.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"),
+                    "pace": config.paced(tables, str(file)), "guard": list(config.guarded(tables.get("guard"), str(file))) or None, **settings}
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:

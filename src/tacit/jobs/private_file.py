@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import config, models
+from .. import config, models, toml
 from ..errors import BadJob, BadParameter
 from ..runs import made_in_python
 
@@ -33,7 +33,7 @@ class PrivateJob:
     file: Path
 
     def dataset(self) -> Any:
-        make, known = config._source(self.data, str(self.file))
+        make, known = config.source(self.data, str(self.file))
         try:
             return partial(make, **{k: v for k, v in self.data.items() if k in known})()
         except BadParameter as error:
@@ -45,32 +45,32 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
     file = Path(path)
     if not file.is_file():
         raise BadJob(f"there is no job file {file}. Check the path.")
-    tables = config._read(file)
+    tables = toml.read(file)
     if made_in_python(tables):
         raise BadJob(f"{file} is the job of a run that was started from Python, with data that only that program has. Run that program again; for the "
                      f"command line "
                      "write a job file whose [data] has a `name` or a `path`.")
     for change in changes:
-        config._change(tables, change)
+        toml.change(tables, change)
     where = str(file)
-    config._only_known(where, tables, TABLES)
+    toml.only_known(where, tables, TABLES)
     for name in ("data", "private"):
         if name not in tables:
             raise BadJob(f"{where}: there is no [{name}] table. A job for train-private has [data] name = \"digits\" and [private] epsilon = 3.0.")
-    data = dict(config._table(where, "data", tables["data"]))
+    data = dict(toml.table(where, "data", tables["data"]))
     if data_dir is not None:
         data["data_dir"] = str(Path(data_dir).expanduser().resolve())
     for key in ("path", "data_dir"):  # relative to the job file, as in every job file
         if isinstance(data.get(key), str):
             data[key] = str((file.parent / Path(data[key]).expanduser()).resolve())
-    _, known = config._source(data, where)
+    _, known = config.source(data, where)
     keys = {**known, "name": str}
-    config._only_known(f"{where}, data", data, keys)
-    data = {k: config._value(f"{where}, data", k, v, keys[k]) for k, v in data.items()}
+    toml.only_known(f"{where}, data", data, keys)
+    data = {k: toml.held(f"{where}, data", k, v, keys[k]) for k, v in data.items()}
     from .privately import train_private
 
-    hints = {k: v for k, v in config._hints(train_private).items() if k not in OURS}
-    table = config._table(where, "private", tables["private"])
-    config._only_known(f"{where}, private", table, hints)
-    settings = {k: config._value(f"{where}, private", k, v, hints[k]) for k, v in table.items()}
-    return PrivateJob(data, config._made(tables.get("model", "mlp"), models.ALL, f"{where}, model"), settings, file)
+    hints = {k: v for k, v in toml.hints(train_private).items() if k not in OURS}
+    table = toml.table(where, "private", tables["private"])
+    toml.only_known(f"{where}, private", table, hints)
+    settings = {k: toml.held(f"{where}, private", k, v, hints[k]) for k, v in table.items()}
+    return PrivateJob(data, toml.made(tables.get("model", "mlp"), models.ALL, f"{where}, model"), settings, file)

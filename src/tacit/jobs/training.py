@@ -52,7 +52,7 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     simulation; with it, synchronous or not, every round has the time on a virtual clock.
 
     `aggregate` is how the server makes one update of many: aggregate.Median() and the like, instead of the mean. `adversaries` lets a share of the
-    parties lie in a simulation: {"sign_flip": 0.2}, or a list of attacks from tacit.audit. `select` is who is asked in a round, in a simulation:
+    parties lie in a simulation: {"sign_flip": 0.2}, or a list of attacks from tacit.audit. `select` is who is asked in a round:
     selection.PowerOfChoice(candidates=30). `topology` puts something else in the place of one server: tacit.Hierarchy(edges=4, period=2).
 
     `private`, such as private.DPSGD(epsilon=8.0, delta=1e-5), makes every local step one of DP-SGD: each row of each party is protected, by that party itself,
@@ -161,9 +161,10 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             without = {"dropped": dict(left_out)} if left_out else {}
             told = dict(trainer.told[i])
             asked = told.pop("asked", n)  # without rounds, parties may be asked now and answer for a later version
+            looked, (look, loss) = told.get("looked", 0), getattr(trainer, "looks", (0, 0))  # by how many, before it was settled who takes part
             journals[i].event("round", round=r, **tests[i], **without, **shown, **told, sampled=n if p.talks else 0, tested=heard,
-                              bytes_up=up * (n - shown.get("skipped", 0)) * p.talks,
-                              bytes_down=down * asked * p.talks, seconds=seconds)
+                              bytes_up=(up * (n - shown.get("skipped", 0)) + loss * looked) * p.talks,
+                              bytes_down=(down * asked + look * looked) * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
             if r and together is None:
@@ -221,7 +222,7 @@ def _rewound(plans: list[Plan], outs: Sequence[str | Path | None], jobs: list[di
     if together.exists():
         states, beside, _ = load_stack(together)
     for i, (place, job, p) in enumerate(zip(places, jobs, plans)):
-        kept = beside["events"][i] if beside else 0
+        kept: Any = beside["events"][i] if beside else 0
         if place is None:
             journals.append(Journal(None, watch))
             journals[i].events = [infinite(e) for e in (kept if beside else ())]
