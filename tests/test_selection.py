@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
+import torch
 
 import tacit
 from tacit import algorithms, data, guard, selection, speeds
-from tacit.errors import BadParameter
+from tacit.errors import BadParameter, PartyFailed
+from tacit.protocols import rounds
+from tacit.runtimes.inprocess import InProcess
 
 SIZES = np.array([1, 1, 1, 1, 96])
 
@@ -74,11 +78,143 @@ def test_fairness_of_a_run():
     assert told["jain"] == pytest.approx(sum(each) ** 2 / (len(each) * sum(a * a for a in each)))
 
 
+# real parties ---------------------------------------------------------------------------------------------------------------
+
+
+def vector(run):
+    return torch.cat([v.reshape(-1).double() for v in run.model.state_dict().values()])
+
+
+def told(run):
+    return [{k: v for k, v in e.items() if k != "seconds" and not isinstance(v, float)} for e in run.history]
+
+
+def seen(run, *kinds):
+    return {k: (sum(s.count for s in run.ledger.seen if s.kind == k), sum(s.bytes for s in run.ledger.seen if s.kind == k)) for k in kinds}
+
+
+def few():
+    return data.gaussian_blobs(rows=240, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.3), seed=1, held_fraction=0.2)
+
+
+JOB = dict(model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=4, per_round=2)
+
+
+@pytest.mark.parametrize("rule", [selection.BySize(), selection.PowerOfChoice(candidates=3), selection.Available(probability=0.4),
+                                  selection.Fast(deadline=0.5)], ids=lambda r: type(r).__name__)
+def test_a_program_for_each_party_asks_the_same_and_learns_the_same(rule):
+    speed = dict(speed=speeds.Lognormal(sigma=1.0)) if isinstance(rule, selection.Fast) else {}
+    stacked, apart = (tacit.train(few(), **JOB, **speed, select=rule, runtime=r) for r in ("cohort", "inprocess"))
+    assert (vector(stacked) - vector(apart)).abs().max() < 1e-6
+    assert told(stacked) == told(apart)
+    kinds = ("Upload", "Down", "Look", "Loss")
+    assert seen(stacked, *kinds) == seen(apart, *kinds)
+    plain = tacit.train(few(), **JOB, **speed)
+    assert (vector(stacked) - vector(plain)).abs().max() > 1e-4  # it does matter who is asked
+
+
+@pytest.mark.parametrize(("algorithm", "rule"), [(algorithms.FedAvg(lr=0.2), selection.PowerOfChoice(candidates=3)),
+                                                 (algorithms.QFedAvg(lr=0.2), selection.BySize()),
+                                                 (algorithms.AFL(lr=0.2), selection.Available(probability=0.5))], ids=["loss", "q-FedAvg", "agnostic"])
+def test_real_processes_ask_the_same_and_learn_the_same(algorithm, rule):
+    job = {**JOB, "algorithm": algorithm, "select": rule, "rounds": 3}
+    stacked, apart = tacit.train(few(), **job), tacit.train(few(), **job, runtime="processes")
+    assert (vector(stacked) - vector(apart)).abs().max() < 1e-6
+    assert told(stacked) == told(apart)
+    kinds = ("Upload", "Down", "Look", "Loss")
+    assert seen(stacked, *kinds) == seen(apart, *kinds)
+    if isinstance(rule, selection.PowerOfChoice):
+        assert seen(apart, "Look", "Loss")["Loss"][0] == 9  # three candidates a round are sent the model, and say their loss
+        assert all(s.how == "executed" for s in apart.ledger.seen)
+        assert apart.history[-1]["bytes_down"] > tacit.train(few(), **{**job, "select": None}).history[-1]["bytes_down"]
+
+
+def test_real_parties_are_timed_and_the_slow_are_not_asked_again():
+    """Nobody answers within a nanosecond: each is asked once, to find out."""
+    run = tacit.train(few(), **{**JOB, "rounds": 3}, select=selection.Fast(deadline=1e-9), runtime="processes")
+    assert [e["sampled"] for e in run.history] == [2, 2, 0]
+
+
+def test_losses_may_decide_who_is_in_a_hidden_sum():
+    stages = [guard.Clip(5.0), guard.Quantize(bits=24), guard.SecAgg()]
+    job = {**JOB, "per_round": 3, "select": selection.PowerOfChoice(candidates=4)}
+    plain, hidden = (tacit.train(few(), **job, guard=stages, runtime=r) for r in ("cohort", "inprocess"))
+    assert (vector(plain) - vector(hidden)).abs().max() < 1e-3
+    assert [e["looked"] for e in hidden.history] == [4] * 4
+
+
+def test_a_rule_of_ones_own_may_ask_for_losses_more_than_once():
+    @dataclasses.dataclass(frozen=True)
+    class Twice:
+        def choose(self, known, per_round, rng):
+            first = known.loss(np.array([0, 1]))
+            return np.array([int(first.argmax()), 2 + int(known.loss(np.array([2, 3])).argmax())])
+
+    stacked, apart = (tacit.train(few(), **JOB, select=Twice(), runtime=r) for r in ("cohort", "inprocess"))
+    assert told(stacked) == told(apart)
+    assert [e["looked"] for e in apart.history] == [4] * 4
+    assert (vector(stacked) - vector(apart)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
+def test_a_run_that_chooses_by_losses_goes_on_to_the_same_bits(runtime, tmp_path):
+    job = {**JOB, "rounds": 6, "select": selection.PowerOfChoice(candidates=3), "runtime": runtime}
+
+    def stop(event):
+        if event["kind"] == "round" and event["round"] == 3:
+            raise RuntimeError("stopped on purpose")
+
+    whole = tacit.train(few(), **job)
+    with pytest.raises((RuntimeError, PartyFailed), match="stopped on purpose"):
+        tacit.train(few(), **job, out=tmp_path / "run", watch=stop)
+    for _ in range(2):  # and again, when it is done
+        again = tacit.train(few(), **job, out=tmp_path / "run", resume=True)
+        assert torch.equal(vector(again), vector(whole))
+        assert again.ledger == whole.ledger
+
+
+def test_candidates_that_stay_silent_or_lie_about_their_loss_are_not_chosen():
+    """Over the protocol alone: one does not answer, one says that its loss is no number."""
+    sent = []
+
+    async def server(me):
+        def settle(losses):
+            sent.append(dict(losses))
+            return [name for name in losses if losses[name] > 1]
+
+        def wrong(name, message):
+            return None if not isinstance(message, rounds.Loss) or np.isfinite(message.loss) else "it is no number"
+
+        await rounds.server(me, ["a", "b", "c", "d"], range(1), lambda r: rounds.Candidates(["a", "b", "c", "d"], {"w": torch.zeros(1)}, settle),
+                            lambda r: {"w": torch.zeros(1)}, lambda r, ups: sent.append(list(ups)), lambda r: None, lambda r, c: None, within=0.5, at_least=1,
+                            wrong=wrong, dropped=lambda r, who: sent.append(dict(who)))
+
+    def client(loss):
+        return lambda me: rounds.client(me, lambda r, w: (1.0, dict(w)), lambda r, w: {}, look=lambda r, w: loss)
+
+    async def silent(me):
+        while not isinstance(await me.recv("server", rounds.Look, rounds.Stop), rounds.Stop):
+            pass
+
+    programs = {"server": server, "a": client(2.0), "b": client(0.5), "c": client(float("nan")), "d": silent}
+    InProcess().run_sync(programs)
+    assert sent == [{"c": "it is no number", "d": "no answer within 0.5 s"}, {"a": 2.0, "b": 0.5}, ["a"]]
+
+
+def test_whoever_is_not_there_is_not_asked():
+    there = np.array([True, False, True, False, True])
+    for seed in range(20):
+        got = selection.Available(probability=1.0).choose(known(sizes=np.ones(5))._replace(there=there), 5, np.random.default_rng(seed))
+        assert sorted(got.tolist()) == [0, 2, 4]
+    sizes = np.array([3, 0, 5, 0, 0])  # two have joined so far
+    assert sorted(selection.BySize().choose(known(sizes=sizes), 4, np.random.default_rng(0)).tolist()) == [0, 2]
+
+
 @pytest.mark.parametrize(("given", "said"), [
     (dict(select="PowerOfChance"), "select is 'PowerOfChance'; it must be one of selection.BySize"),
     (dict(select=selection.PowerOfChoice(candidates=0)), "candidates is 0; it must be a whole number at least 1"),
     (dict(select=selection.Fast()), "Fast needs to know how long parties take"),
-    (dict(select=selection.BySize(), runtime="inprocess"), "is for synchronous rounds with one server, simulated"),
+    (dict(select=selection.BySize(), sampling="poisson"), r"BySize is for synchronous rounds with one server \(sampling='fixed'\)"),
     (dict(select=selection.BySize(), guard=[guard.Clip(1.0), guard.Noise(multiplier=1.0)]), "Noise counts on a draw that looks at nobody"),
 ], ids=range(5))
 def test_what_is_refused(given, said):

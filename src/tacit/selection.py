@@ -1,14 +1,14 @@
-"""Who is asked in a round, in a simulation: tacit.train(…, per_round=10, select=selection.PowerOfChoice(candidates=30)).
+"""Who is asked in a round: tacit.train(…, per_round=10, select=selection.PowerOfChoice(candidates=30)).
 
-Without `select`, `per_round` parties are drawn alike from all. What a rule may look at is what a server could be told before the round: sizes, who is
-there, how fast each is, and the loss of the current model on a party's rows.
+Without `select`, `per_round` parties are drawn alike from all. What a rule may look at is what a server can be told before the round: sizes, who is
+there, how fast each is, and the loss of the current model on a party's rows. Over messages a loss is asked for, and everybody asked has been sent the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,8 @@ class Known(NamedTuple):
 
     sizes: np.ndarray  # rows each trains on
     loss: Callable[[np.ndarray], np.ndarray]  # of the current model on the rows of these parties: each has to work it out and say it
-    seconds: np.ndarray | None  # that each would take for this round, where the run has a speed
+    seconds: np.ndarray | None  # that each would take for this round, where the run has a speed; of real parties, that each took last (0: not known yet)
+    there: np.ndarray | None = None  # who is, where a run may go on without some
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,14 @@ class PowerOfChoice:
 
 @dataclass(frozen=True)
 class Available:
-    """Each party is there with some probability, and those that are there are drawn from alike; fewer than asked for may come."""
+    """Each party is there with some probability, and those that are there are drawn from alike; fewer than asked for may come. Of real parties that may stay
+    away (a deadline is given), those that are not connected are not asked, whatever the probability."""
 
     probability: float = real(0.8, above=0, most=1, doc="how often a party is there")
 
     def choose(self, known: Known, per_round: int, rng: np.random.Generator) -> np.ndarray:
-        there = np.flatnonzero(rng.random(len(known.sizes)) < self.probability)
-        return rng.permutation(there)[:per_round]
+        there = rng.random(len(known.sizes)) < self.probability
+        return rng.permutation(np.flatnonzero(there if known.there is None else there & known.there))[:per_round]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Fast:
     Federated Learning with Heterogeneous Resources in Mobile Edge", ICC 2019 (FedCS's idea: no round is longer than the deadline)."""
 
     needs_speed: ClassVar[bool] = True
-    deadline: float = real(1.0, above=0, doc="seconds on the run's virtual clock")
+    deadline: float = real(1.0, above=0, doc="seconds on the run's virtual clock; of real parties, by the server's own")
 
     def choose(self, known: Known, per_round: int, rng: np.random.Generator) -> np.ndarray:
         assert known.seconds is not None  # a plan with Fast has a speed
@@ -69,7 +71,19 @@ class Fast:
 
 
 def _drawn(rng: np.random.Generator, chances: np.ndarray, many: int) -> np.ndarray:
-    return rng.choice(len(chances), min(many, len(chances)), replace=False, p=chances)
+    return rng.choice(len(chances), min(many, int((chances > 0).sum())), replace=False, p=chances)
+
+
+class Wanted(Exception):
+    """A rule wants to know the losses of `who`."""
+
+    def __init__(self, who: np.ndarray):
+        self.who = who
+
+
+def chosen(rule: Any, seed: int, number: int, known: Known, per_round: int) -> np.ndarray:
+    """Who is asked in round `number`, in ascending order. A rule that is asked again draws the same: once losses are there that it wanted, it goes on."""
+    return np.sort(rule.choose(known, per_round, np.random.default_rng([seed, number, 0x5E1])))  # 0x5E1: another use than that of other draws
 
 
 ALL = {"BySize": BySize, "PowerOfChoice": PowerOfChoice, "Available": Available, "Fast": Fast}

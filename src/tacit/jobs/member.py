@@ -49,7 +49,7 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
         if work.paced:
             await buffered.client(me, work.local_beside, work.test, boss, done=free)
         else:
-            await rounds.client(me, work.local, work.test, boss, done=free, hidden=lambda: work.hidden)
+            await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden)
 
     await beside(play(), joining.attend(me, boss, __version__, work.prepare))
 
@@ -130,6 +130,11 @@ class Work:
         if not self.paced:  # which goes with algorithms that remember nothing
             self.memory.keep(r, before, after)  # before it is sent: whoever has our update must be able to rely on what we remember
         return weight, vectors
+
+    def look(self, r: int, down: State) -> float:
+        mine = self._ready()
+        self._fits(r, down, mine)
+        return mine.loss(r, down)
 
     def test(self, r: int, down: State) -> State:
         mine = self._ready()

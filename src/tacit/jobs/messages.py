@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .. import evaluation
+from .. import evaluation, selection
 from ..aggregate.mean import recalled
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State, fresh
@@ -23,11 +24,12 @@ from ..parties.party import Party
 from ..protocols import rounds as protocol
 from ..runs import Event
 from ..runtimes.inprocess import InProcess
-from ..task import Task
+from ..selection import Known, Wanted
+from ..task import LOSSES, Task
 from .guarding import chosen, fit, reveals
 from .hiding import bytes_of, hidden_sum
 from .plan import Plan, seconds_of
-from .simulated import SORTED, Simulated, fitted, wire_bytes
+from .simulated import SORTED, Simulated, fitted, look_bytes, wire_bytes
 
 SERVER = "server"
 
@@ -44,6 +46,7 @@ class Parties:
         (p,) = plans
         self.plan, self.task = p, task
         self.sizes = 0, 0  # bytes of one Down and of one Upload of the last round
+        self.looks = 0, 0  # and of one Look and one Loss
         self.earlier = Ledger()  # what was seen before this process took over
         self.here: dict[str, Party] = {}
         self.dropped: dict[str, str] = {}  # of the round at hand: {party: why it was left out}
@@ -102,17 +105,16 @@ class Parties:
         names = p.fed.parties
         took_part: list[str] = []
 
-        def choose(r: int) -> list[str]:
-            self.at = r
+        def choose(r: int) -> list[str] | protocol.Candidates:
+            self.at, self.told = r, [{}]
             self.begin(r)
-            return [names[k] for k in chosen(p, r)]
+            return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
         def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed) -> None:
             took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
-            self.told = [{}]
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
-                self.told = [{"clock": self.clock}]
+                self.told[0]["clock"] = self.clock
             if took_part or (self.guard is not None and self.guard.noise is not None):  # under noise nobody may see that nobody came
                 self.merge(r, ups, len(took_part))
             if not due(r + 1):
@@ -129,9 +131,40 @@ class Parties:
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, **network)
+                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, meet=p.select is not None, **network)
 
         self.perform(start)
+
+    def known(self, r: int) -> Known:
+        """What the server knows of the parties before a round, but for losses."""
+        n = len(self.plan.fed)
+        return Known(self.plan.fed.train.sizes.numpy(), lambda who: np.zeros(0), None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)))
+
+    def _selected(self, r: int) -> list[str] | protocol.Candidates:
+        """Who is asked, by the plan's rule; whoever's loss it wants is asked for it first, and is not chosen if it stays silent."""
+        p, names = self.plan, self.plan.fed.parties
+        losses: dict[int, float] = {}
+        silent: set[int] = set()
+        model = {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")}
+
+        def loss(who: np.ndarray) -> np.ndarray:
+            if new := [int(k) for k in who if int(k) not in losses and int(k) not in silent]:
+                raise Wanted(np.array(new))
+            return np.array([losses.get(int(k), -np.inf) for k in who])
+
+        def settle(answers: Mapping[str, float], asked: Sequence[int] = ()) -> list[str] | protocol.Candidates:
+            losses.update({k: answers[names[k]] for k in asked if names[k] in answers})
+            silent.update(k for k in asked if names[k] not in answers)
+            try:
+                who = selection.chosen(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
+            except Wanted as wanted:
+                some = wanted.who.tolist()
+                self.told[0]["looked"] = self.told[0].get("looked", 0) + len(some)
+                self.looks = look_bytes(model)
+                return protocol.Candidates([names[k] for k in some], model, partial(settle, asked=some))
+            return [names[k] for k in who.tolist() if k not in silent]
+
+        return settle({})
 
     def perform(self, server: Callable[..., Any]) -> None:
         """Everybody in this process. What the clients keep is kept here and saved with the server's state."""
@@ -172,7 +205,7 @@ class Parties:
             def test(r: int, down: State) -> State:
                 return mine.test(r, down, self.kept[mine.name])
 
-            return protocol.client(me, local, test, boss=SERVER, hidden=lambda: self.hidden, takes=takes)
+            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, takes=takes)
 
         return start
 
@@ -247,7 +280,7 @@ class Parties:
     def ledgers(self) -> list[Ledger]:
         return [me.ledger for me in self.here.values()]
 
-    kinds: tuple[type[Message], ...] = (protocol.Upload, protocol.Tested, protocol.Down, protocol.Test, protocol.Stop)
+    kinds: tuple[type[Message], ...] = (protocol.Upload, protocol.Loss, protocol.Tested, protocol.Down, protocol.Look, protocol.Test, protocol.Stop)
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""
@@ -290,6 +323,12 @@ class Member:
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
         weight = float(upload.weight)
         return (weight, vectors, kept) if self.guard is None else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
+
+    def loss(self, r: int, down: State) -> float:
+        """The mean loss of the server's model on the rows this party trains on in round r."""
+        rows, index = self.fed.at(r + 1), self.fed.train.index
+        out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
+        return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
 
     def test(self, r: int, down: State, mine: State | None = None) -> State:
         """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one."""

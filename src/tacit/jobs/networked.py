@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import tempfile
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .. import __version__, models
@@ -26,6 +28,7 @@ from ..parties.party import Party
 from ..protocols import buffered, joining
 from ..protocols import rounds as protocol
 from ..runtimes.processes import Processes
+from ..selection import Known
 from ..task import Task
 from . import guarding
 from .member import beside, deal, member, specified
@@ -86,6 +89,13 @@ class Networked(Parties):
             self.guard.state["heaviest"] = torch.tensor(float(max(self.rows.values())), dtype=torch.float64)
         return super().down(r)
 
+    def known(self, r: int) -> Known:
+        """As parties said when they joined, as they are there now, and by how long each took for its last round."""
+        names = self.plan.fed.parties
+        sizes = np.array([self.rows.get(name, 0) for name in names]) if isinstance(self.through, Deployed) else self.plan.fed.train.sizes.numpy()
+        there = None if self.within is None else np.isin(names, self.door.there(busy=True))  # without a deadline, everybody is waited for
+        return Known(sizes, lambda who: np.zeros(0), np.array([self.door.took.get(name, 0.0) for name in names]), there)
+
     def go_on(self, at: State) -> None:
         """What clients keep, they keep themselves."""
 
@@ -120,6 +130,8 @@ class Networked(Parties):
 
     def wrong(self, name: str, answer: Message) -> str | None:
         """What is wrong with a party's answer: a vector that should not be there, of another shape or kind, or one that is no finite number."""
+        if isinstance(answer, protocol.Loss):
+            return None if math.isfinite(answer.loss) else f"the loss it states is {answer.loss}; it must be a finite number"
         if isinstance(answer, protocol.Tested):
             got, want = answer.counts, self._counts()
         else:
@@ -170,8 +182,8 @@ class Networked(Parties):
     def perform(self, server: Callable[..., Any]) -> None:
         async def program(me: Party) -> None:
             self.here[SERVER] = me
-            door = joining.Door(me, self.plan.fed.parties, __version__, self.job_for, self.fits, self.note)
-            await beside(server(me, door=door, wrong=self.wrong), door.keep())
+            self.door = joining.Door(me, self.plan.fed.parties, __version__, self.job_for, self.fits, self.note)
+            await beside(server(me, door=self.door, wrong=self.wrong), self.door.keep())
 
         if isinstance(self.through, Processes):
             self._on_this_machine(self.through, program)

@@ -262,9 +262,9 @@ def _select(given: Any, runtime: str, sampling: str, stages: Sequence[Stage], pa
     name = type(given).__name__
     if any(isinstance(s, Noise) for s in stages):
         raise BadParameter(f"guard: Noise counts on a draw that looks at nobody, and {name} looks. Leave one of the two out.")
-    if runtime != "cohort" or sampling != "fixed" or pace is not None or topology is not None:
-        raise BadParameter(f"select: {name} is for synchronous rounds with one server, simulated (runtime='cohort', sampling='fixed'). Leave it out here.")
-    if getattr(given, "needs_speed", False) and speed is None:
+    if sampling != "fixed" or pace is not None or topology is not None:
+        raise BadParameter(f"select: {name} is for synchronous rounds with one server (sampling='fixed'). Leave it out here.")
+    if getattr(given, "needs_speed", False) and speed is None and runtime in ("cohort", "inprocess"):  # real parties are timed
         raise BadParameter(f"select: {name} needs to know how long parties take. Give speed, such as speeds.Lognormal().")
     return check(given)
 

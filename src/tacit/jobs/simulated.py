@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import algorithms, evaluation
+from .. import algorithms, evaluation, selection
 from ..algorithms.types import Algorithm, State
 from ..guard import Guard
 from ..metrics import count
@@ -47,6 +47,7 @@ class Simulated:
         self.seconds = [seconds_of(p) for p in plans]
         self.clocks = [0.0] * len(plans)  # what the virtual clock of each shows, where there is a speed
         self.told: list[dict[str, Any]] = [{} for _ in plans]  # what a round's event says besides
+        self.looks = 0, 0  # bytes of one Look and one Loss, where losses decide who is asked
 
     @property
     def w(self) -> Tensor:
@@ -77,16 +78,20 @@ class Simulated:
         """The model each party of run i uses for itself."""
         return self.cohort.personal(i)
 
+    def _model(self, i: int) -> State:
+        return {k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}
+
     def _choose(self, i: int, number: int) -> np.ndarray:
         """Who is asked in this round, by the plan's rule and the model as it stands."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
         known = Known(p.fed.train.sizes.numpy()[members], lambda who: self._losses(i, members[who], number),
                       None if takes is None else takes(members, np.full(len(members), number)))
-        rng = np.random.default_rng([p.seed, number, 0x5E1])
-        return members[np.sort(p.select.choose(known, p.per_round, rng))]
+        return members[selection.chosen(p.select, p.seed, number, known, p.per_round)]
 
     def _losses(self, i: int, who: np.ndarray, number: int) -> np.ndarray:
+        self.told[i]["looked"] = self.told[i].get("looked", 0) + len(who)
+        self.looks = look_bytes(self._model(i))
         rows, fed = self.plans[i].fed.at(number + 1), self.plans[i].fed
         held = [fed.train.of(int(k)) for k in who]
         index = torch.cat(held)
@@ -161,7 +166,7 @@ class Simulated:
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """The messages that real parties would have exchanged, one line a kind; a baseline exchanges none."""
-        from ..protocols.rounds import Down, Test, Tested, Upload
+        from ..protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 
         ledger, p = Ledger(), self.plans[i]
         if p.pooled:
@@ -170,11 +175,16 @@ class Simulated:
             return ledger
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
         steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
-        test, tested = test_bytes({k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes)
+        test, tested = test_bytes(self._model(i), p.fed.classes)
         said = reveals(self.guards[i]) if self.guards else SORTED if p.algorithm.sees_each else None
-        ledger.record("server", everyone, Upload, said, count=steps, bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
+        looked, (ask, answer) = sum(e.get("looked", 0) for e in rounds), look_bytes(self._model(i))
+        ledger.record("server", everyone, Upload, said, count=steps, bytes=sum(e["bytes_up"] for e in rounds) - looked * answer, how="ideal")
+        if looked:
+            ledger.record("server", everyone, Loss, count=looked, bytes=looked * answer, how="ideal")
         ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
-        ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
+        ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds) - looked * ask, how="ideal")
+        if looked:
+            ledger.record(everyone, "server", Look, count=looked, bytes=looked * ask, how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger
 
@@ -201,6 +211,16 @@ def test_bytes(model: State, classes: int | None) -> tuple[int, int]:
         return 0, 0
     counts = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)._asdict()
     return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Tested(counts))))
+
+
+def look_bytes(model: State) -> tuple[int, int]:
+    """What one Look and one Loss take on the wire; without msgpack the numbers alone are counted."""
+    try:
+        from ..parties.codec import encode_parts
+        from ..protocols.rounds import Look, Loss
+    except ImportError:
+        return sum(4 * v.numel() for v in model.values()), 8
+    return sum(map(len, encode_parts(Look(0, 0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Loss(0.0))))
 
 
 def sizes(p: Plan, guard: Guard | None, r: int, down: State, up: State) -> tuple[int, int]:

@@ -95,6 +95,8 @@ class Door:
         self.lives: dict[str, str] = {}  # of whom we know which process of theirs
         self.told: dict[str, str] = {}  # the process that was asked last: what it was sent it has, or will have
         self.asked: dict[str, dict[str, tuple[Message, bool]]] = {}  # {party: {kind: (what it is asked again if it comes back, whether that keeps it busy)}}
+        self.began: dict[str, float] = {}  # when a party was sent the work it is at
+        self.took: dict[str, float] = {}  # seconds each took for its last work, by this clock
         self.changed = asyncio.Event()
 
     async def keep(self) -> None:
@@ -115,6 +117,8 @@ class Door:
                 self._lost(name, said.reason)
             elif isinstance(said, Free):
                 self.busy.discard(name)
+                if name in self.began:
+                    self.took[name] = self.me.clock.now() - self.began.pop(name)
             elif name in self.lives:  # else it joined a server that is no more, and is being called
                 await self._enters(name, said)
             self.changed.set()
@@ -171,6 +175,8 @@ class Door:
                 self.told[name] = self.lives[name]
         if busy:
             self.busy |= set(names)
+        if message.kind == "Down":
+            self.began |= dict.fromkeys(names, self.me.clock.now())
 
     def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
         """They have answered, and are free before they have said so; or, if not `answered`, they are not waited for any more."""

@@ -1,6 +1,8 @@
 """Synchronous federated rounds.
 
     server                                    client k (chosen in this round)
+      |---- Look(round, turn, vectors) --------->|   to candidates, where losses decide who is chosen
+      |<--- Loss(loss) --------------------------|
       |---- Down(round, vectors) --------------->|
       |                                          |  local(…) on its own rows
       |<--- Upload(weight, vectors) -----------------|   in the scope of this round
@@ -14,9 +16,9 @@ With a deadline, a round goes on without those who are late, once enough have an
 dropped; a client asked twice for the same round answers twice, and the second answer goes the same way. Over a network a `door` (joining.py)
 stands beside the rounds: it knows who is there, and asks again whoever comes back within a round.
 
-The server learns each chosen client's weight and update in the clear, and everyone's counts on its own held-out rows; the clients learn
-the model. Nobody's rows are sent. Against a curious server this hides nothing an update gives away: guards do, and a `hidden` sum (secagg.py,
-lightsecagg.py, encrypted.py), which takes the place of Upload.
+The server learns each chosen client's weight and update in the clear, everyone's counts on its own held-out rows, and where it chooses by losses, those of the
+candidates; the clients learn the model. Nobody's rows are sent. Against a curious server this hides nothing an update gives away: guards do, and a `hidden` sum
+(secagg.py, lightsecagg.py, encrypted.py), which takes the place of Upload.
 """
 
 from __future__ import annotations
@@ -46,6 +48,16 @@ class Down(Message, reveals="the server's current model, and the part of its sta
 class Upload(Message, reveals="one party's model update and its weight (its number of rows), in the clear"):
     weight: float
     vectors: dict[str, Tensor]
+
+
+class Look(Message, reveals="the server's current model, to be looked at before it is settled who takes part"):
+    round: int
+    turn: int
+    vectors: dict[str, Tensor]
+
+
+class Loss(Message, reveals="how large the model's mean loss on one party's training rows is"):
+    loss: float
 
 
 class Test(Message, reveals="the server's current model, to be tested on held-out rows"):
@@ -87,6 +99,14 @@ class Apart(NamedTuple):
     of: Mapping[str, int]
 
 
+class Candidates(NamedTuple):
+    """Who is asked for the model's loss before it is settled who takes part; `settle` is given the losses of those who answered."""
+
+    names: Sequence[str]
+    vectors: Vectors
+    settle: Callable[[Mapping[str, float]], Sequence[str] | Candidates]
+
+
 class Summed(NamedTuple):
     """What takes the place of the uploads where none of them may be seen."""
 
@@ -117,18 +137,20 @@ def _tag(r: int, session: Tensor) -> str:
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
 
 
-async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors | Apart],
+async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str] | Candidates],
+                 down: Callable[[int], Vectors | Apart],
                  merge: Callable[[int, Any], None], test: Callable[[int], Vectors | Apart | None],
                  tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
-                 stop: bool = True) -> None:
+                 meet: bool = False, stop: bool = True) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
     answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
     `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`. A sum for which too few stay is `aborted`, with
-    nothing opened, and tried again from the start: everybody's secrets are drawn anew.
+    nothing opened, and tried again from the start: everybody's secrets are drawn anew. `meet`: whoever is chosen depends on what parties say as they come, so
+    they are waited for before the first round.
     """
 
     async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
@@ -205,11 +227,21 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
             answers = await ask(r, clients, f"test {r}", Test, model, Tested)
             tested(r, {name: answer.counts for name, answer in answers.items()})
 
+    async def settled(r: int) -> Sequence[str]:
+        chosen, turn = choose(r), 0  # by Poisson sampling, at times nobody
+        while isinstance(chosen, Candidates):
+            said: Callable[[int, Vectors], Message] = lambda r, vectors, turn=turn: Look(r, turn, vectors)  # type: ignore[misc]  # noqa: E731
+            answers = await ask(r, chosen.names, f"look {r} {turn}", said, chosen.vectors, Loss)
+            chosen, turn = chosen.settle({name: answer.loss for name, answer in answers.items()}), turn + 1
+        return chosen
+
+    if meet and door is not None:
+        await door.free(clients, len(clients) if at_least is None else min(at_least, len(clients)), within)
     for r in rounds:
         if r == 0:
             await examine(-1)
-        chosen = choose(r)  # by Poisson sampling, at times nobody
-        if hidden is not None:
+        chosen = await settled(r)
+        if hidden is not None and chosen:
             merge(r, await conceal(r, chosen, hidden))
         else:
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
@@ -220,13 +252,15 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, done: Callable[[], Any] | None = None, hidden: Callable[[], Sum | None] = lambda: None,
+                 boss: str = "server", *, look: Callable[[int, Vectors], float] | None = None, done: Callable[[], Any] | None = None,
+                 hidden: Callable[[], Sum | None] = lambda: None,
                  takes: Callable[[int], Awaitable[None]] | None = None) -> None:
     """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden` is
-    asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time it takes."""
+    asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time it takes.
+    `look` is the model's loss on its rows, for a server that chooses by it."""
     called: Any = None
     while True:
-        message: Any = called if called is not None else await me.recv(boss, Down, Test, Stop)
+        message: Any = called if called is not None else await me.recv(boss, Down, Test, Look, Stop)
         called = None
         if isinstance(message, Stop):
             return
@@ -243,6 +277,10 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
                     raise ProtocolError(f"party {me.name!r} hides its updates, and the server asks for them in the clear. Do both run the same job?")
                 with me.scope(_tag(r, given.pop(SESSION))) as here:
                     called = await _through(me, boss, add.client(here, r, local(r, given)[1], boss))
+        elif isinstance(message, Look):
+            if look is None:
+                raise ProtocolError(f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run the same job?")
+            await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
         else:
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
@@ -260,7 +298,7 @@ def _groups(names: Sequence[str], given: Vectors | Apart) -> list[tuple[list[str
 async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:
     """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks outside the sum meanwhile, it was started
     anew and that sum will never end: what it said is what comes next."""
-    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, Down, Test, Stop))
+    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, Down, Test, Look, Stop))
     try:
         await asyncio.wait([adding, called], return_when=asyncio.FIRST_COMPLETED)
         if adding.done():
