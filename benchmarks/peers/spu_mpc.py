@@ -22,6 +22,7 @@ BEST_OF = 3
 def works():
     import jax.numpy as jnp
     import numpy as np
+    from jax import lax
 
     rng = np.random.default_rng(0)
     million, side = rng.standard_normal(1_000_000).astype(np.float32), rng.standard_normal((512, 512)).astype(np.float32)
@@ -31,8 +32,32 @@ def works():
         e = jnp.exp(x - jnp.max(x, -1, keepdims=True))
         return e / jnp.sum(e, -1, keepdims=True)
 
-    return {"ReLU 1e6": (lambda x: jnp.maximum(x, 0), [million]), "mul 1e6": (lambda x, y: x * y, [million, million]),
+    def mlp(x, *w):
+        for i in range(0, 4, 2):
+            x = jnp.maximum(x @ w[i] + w[i + 1], 0)
+        return x @ w[4] + w[5]
+
+    def pooled(x):  # before ReLU, which commutes with it: as ours, fewer comparisons
+        n, c, h, w = x.shape
+        return jnp.maximum(jnp.max(x.reshape(n, c, h // 2, 2, w // 2, 2), (3, 5)), 0)
+
+    def cnn(x, *w):
+        for i in range(0, 4, 2):
+            x = pooled(lax.conv_general_dilated(x, w[i], (1, 1), "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW")) + w[i + 1].reshape(1, -1, 1, 1))
+        x = jnp.maximum(x.reshape(len(x), -1) @ w[4] + w[5], 0)
+        return x @ w[6] + w[7]
+
+    def weights(*shapes):
+        return [0.1 * rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+    made = {"ReLU 1e6": (lambda x: jnp.maximum(x, 0), [million]), "mul 1e6": (lambda x, y: x * y, [million, million]),
             "matmul 512": (lambda x, y: x @ y, [side, side]), "softmax 1000×10": (softmax, [logits])}
+    dense = weights((784, 128), (128,), (128, 64), (64,), (64, 10), (10,))
+    conv = weights((16, 1, 5, 5), (16,), (16, 16, 5, 5), (16,), (256, 100), (100,), (100, 10), (10,))
+    for n in (1, 64):
+        made[f"MLP batch {n}"] = (mlp, [rng.random((n, 784)).astype(np.float32), *dense])
+        made[f"CNN batch {n}"] = (cnn, [rng.random((n, 1, 28, 28)).astype(np.float32), *conv])
+    return made
 
 
 def role(rank: int, ports: list[str]) -> None:

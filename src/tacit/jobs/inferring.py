@@ -71,7 +71,7 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
     Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
     compares with the plain model; nothing is secret then. `adversary`: "semi-honest" parties follow their programs; against "active" ones, which may not, every
-    number carries a tag and a party that changes one is caught before anything is revealed (linear layers, ReLU, pools and argmax; the rest is refused).
+    number carries a tag and a party that changes one is caught before anything is revealed.
     """
     if not isinstance(model, nn.Module):
         raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
@@ -108,8 +108,6 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     layers, weights = compile(model)
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
-    if active:
-        checked.accepted(layers, reveal)
     home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]

@@ -27,11 +27,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BadData, BadParameter, ProtocolError
+from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from . import model, prime, spdz
+from . import functions, model, prime, spdz
 from .beaver import MATMUL, MUL, Bilinear
+from .elements import Desk, Elements
 from .inference import CLIENT, OWNER, Architecture, Batches, PublicWeights
 from .prime import FixedPrime
 from .spdz import Kept, Table
@@ -39,39 +40,12 @@ from .tagged import Tagged, TaggedStock, deal, plan
 
 ASSUMES = ("CHECKED: an owner or client that departs from its program is caught before anything is revealed, but with probability below 2^-59, if the helper "
            "is honest and works with neither. False inputs, and stopping, are not prevented.")
-COVERED = ("linear", "conv2d", "affine", "relu", "maxpool", "avgpool", "meanpool", "flatten")
+FUNCTIONS: dict[str, Any] = {"relu": functions.relu, "sigmoid": functions.sigmoid, "tanh": functions.tanh, "gelu": functions.gelu}
 Layers = list[model.Layer]
 
 
 class Dealing(Message, reveals="a hash of the architecture and the shapes the helper was told, to compare with one's own"):
     digest: bytes
-
-
-def accepted(layers: Layers, reveal: str) -> tuple[Layers, bool]:
-    """(what is evaluated on shares, whether the client applies σ to what it opens), or a refusal of what could not be checked."""
-    last = layers[-1]["kind"] if layers else ""
-    sigmoid = last == "sigmoid" and reveal == "logits"
-    if sigmoid or (last in ("sigmoid", "softmax") and reveal == "argmax"):  # the largest stays the largest
-        layers = layers[:-1]
-    for kind in _kinds(layers):
-        if kind not in COVERED:
-            hint = "Leave it out and reveal the logits, or reveal='argmax'." if kind == "softmax" and last == "softmax" else \
-                "Take adversary='semi-honest', or a model of these."
-            raise BadParameter(f"infer: {kind} is not covered by adversary='active': its steps carry no tags, so a change in them would go unnoticed. "
-                               f"Covered are {', '.join(COVERED)}, added branches, argmax, and a sigmoid at the end. {hint}")
-    return layers, sigmoid
-
-
-def _kinds(layers: Layers) -> Iterator[str]:
-    for layer in layers:
-        if layer["kind"] == "residual":
-            yield from _kinds(layer["body"])
-            yield from _kinds(layer["shortcut"])
-        elif layer["kind"] == "graph":
-            for node in layer["nodes"]:
-                yield from _kinds(node["layers"])
-        else:
-            yield layer["kind"]
 
 
 class Weights:
@@ -150,8 +124,12 @@ async def _layer(table: Table, layer: model.Layer, weights: Weights, x: Tensor) 
         return await weights.times(table, x, layer, Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"])))
     if kind == "affine":
         return await weights.times(table, x, layer, MUL)
-    if kind == "relu":
-        return await spdz.relu(table, x)
+    if kind in FUNCTIONS:
+        return await _applied(FUNCTIONS[kind], table, x)
+    if kind == "softmax":
+        return await _applied(functions.softmax, table, x, layer["dim"])
+    if kind == "layernorm":
+        return await _applied(functions.layer_norm, table, x, layer["dims"], layer["eps"])
     if kind == "maxpool":
         made = torch.stack([model.windows(part, layer, 0) for part in x])
         if any(layer["padding"]):  # padding is less than any value
@@ -165,6 +143,10 @@ async def _layer(table: Table, layer: model.Layer, weights: Weights, x: Tensor) 
         return await spdz.times(table, prime.total(x.flatten(-2), -1)[..., None, None], 1 / (shape[-2] * shape[-1]))
     start, end = (d if d < 0 else d + 1 for d in (layer["start"], layer["end"]))  # flatten; the tag's dimension stands in front
     return x.flatten(start, end)
+
+
+async def _applied(function: Any, table: Table, x: Tensor, *options: Any) -> Tensor:
+    return (await function(Desk(table), Elements(x), *options)).both
 
 
 async def answer(table: Table, layers: Layers, weights: Weights, x: Tensor | None, shape: list[int], reveal: str) -> Tensor | None:
@@ -187,7 +169,7 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
         await me.send(client, PublicWeights(dict(weights)))
     shapes = (await me.recv(client, Batches)).shapes
     table = await _sit(me, OWNER, (me.name, client), helper, told, shapes, device)
-    network, _ = accepted(model.from_text(layers), reveal)
+    network = model.for_reveal(model.from_text(layers), reveal)
     known = await Weights.settle(table, network, weights, private_model)
     for shape in shapes:
         await answer(table, network, known, None, shape, reveal)
@@ -196,8 +178,7 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
 
 async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str = "helper", device: str = "cpu") -> dict[str, Any]:
     told = await me.recv(owner, Architecture)
-    network, sigmoid = accepted(model.from_text(told.layers), told.reveal)
-    fixed = FixedPrime(told.fraction)
+    network, fixed = model.for_reveal(model.from_text(told.layers), told.reveal), FixedPrime(told.fraction)
     weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
     inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused here, before a word of it is sent
     shapes = [list(x.shape) for x in inputs]
@@ -208,8 +189,7 @@ async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", 
     for x, shape in zip(inputs, shapes):
         got = await answer(table, network, known, x, shape, told.reveal)
         assert got is not None
-        y = prime.centred(got) if told.reveal == "argmax" else fixed.decode(got)
-        results.append((y.sigmoid() if sigmoid else y).cpu())
+        results.append((prime.centred(got) if told.reveal == "argmax" else fixed.decode(got)).cpu())
     return {"value": torch.cat(results), **_costs(table)}
 
 
@@ -222,7 +202,7 @@ async def helper(me: Party, *, owner: str = "owner", client: str = "client", dev
 
 def needed(told: Architecture, shapes: list[list[int]]) -> Iterator[Tagged]:
     """What the dealer has to make: the masks of the weights, then each batch's; a shape is rehearsed once."""
-    layers, _ = accepted(model.from_text(told.layers), told.reveal)
+    layers = model.for_reveal(model.from_text(told.layers), told.reveal)
 
     async def setup(table: Table) -> Weights:
         return await Weights.settle(table, layers, None, told.private_model)

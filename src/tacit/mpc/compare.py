@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -93,8 +93,8 @@ def _bit(words: Tensor, place: int) -> Tensor:
 
 
 class Signed(NamedTuple):
-    bit: Tensor       # [x ≥ 0], a whole number: 0 or 1 without fractional bits
-    positive: Tensor  # [max(x, 0)]
+    bit: Any       # [x ≥ 0], a whole number: 0 or 1 without fractional bits; a tensor, or tagged elements
+    positive: Any  # [max(x, 0)]
 
 
 async def sign(seat: Seat, x: Tensor) -> Signed:

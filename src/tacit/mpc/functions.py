@@ -23,20 +23,69 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .beaver import MUL, Bilinear, product, square
-from .compare import largest, sign
+from . import beaver, compare
+from . import truncate as truncation
+from .beaver import MUL, Bilinear
+from .compare import Signed
 from .seat import Seat
-from .truncate import truncate
 
 LOW, HIGH = -10, 15  # the powers of two between which numbers are scaled into one octave
 FINE = 22  # fractional bits of inner steps
 EXP_LOW, EXP_HIGH, EXP_SQUARES = -16.0, 10.0, 4  # e^-16 is less than a unit of 22 bits; e^10 with 44 fractional bits is below 2^59
 GELU_END = 4.0  # beyond, x·(1 − Φ(x)) is below 2^-12
+
+Step = Callable[..., Awaitable[Any]]
+
+
+class Steps(NamedTuple):
+    """What every function is made of. Shares in the ring have these; tagged ones have their own (`elements.py`)."""
+
+    product: Step
+    known: Step  # with a public factor
+    square: Step
+    truncate: Step
+    sign: Step
+    largest: Step
+    argmax: Step
+
+
+async def _known(seat: Seat, x: Tensor, public: Tensor, op: Bilinear) -> Tensor:
+    await beaver.watch(seat, op, x, seat.public(public, x))
+    return op(x, public)
+
+
+RING = Steps(beaver.product, _known, beaver.square, truncation.truncate, compare.sign, compare.largest, compare.argmax)
+
+
+async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
+    return await (seat.steps or RING).product(seat, x, y, op)
+
+
+async def square(seat: Seat, x: Tensor) -> Tensor:
+    return await (seat.steps or RING).square(seat, x)
+
+
+async def truncate(seat: Seat, v: Tensor, bits: int | None = None) -> Tensor:
+    return await (seat.steps or RING).truncate(seat, v, bits)
+
+
+async def sign(seat: Seat, x: Tensor) -> Signed:
+    return await (seat.steps or RING).sign(seat, x)
+
+
+async def largest(seat: Seat, x: Tensor) -> Tensor:
+    return await (seat.steps or RING).largest(seat, x)
+
+
+async def argmax(seat: Seat, x: Tensor) -> Tensor:
+    return await (seat.steps or RING).argmax(seat, x)
 
 
 async def mul(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL, bits: int | None = None) -> Tensor:
@@ -44,9 +93,9 @@ async def mul(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL, bits: int | 
     return await truncate(seat, await product(seat, x, y, op), bits)
 
 
-async def scale(seat: Seat, x: Tensor, public: Tensor) -> Tensor:
-    """[x] times public encoded numbers."""
-    return await truncate(seat, x * public)
+async def scale(seat: Seat, x: Tensor, public: Tensor, op: Bilinear = MUL) -> Tensor:
+    """[x] ∘ public encoded numbers."""
+    return await truncate(seat, await (seat.steps or RING).known(seat, x, public, op))
 
 
 async def times(seat: Seat, x: Tensor, factor: float) -> Tensor:

@@ -73,7 +73,8 @@ async def answer(seat: Seat, layers: list[model.Layer], weights: model.Weights, 
 
 async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, private_model: bool = True, reveal: str = "logits", fraction: int = 16,
                 client: str = "client", helper: str | None = "helper", device: str = "cpu", debug: bool = False) -> dict[str, Any]:
-    told, network = Architecture(layers, private_model, reveal, fraction), model.from_text(layers)
+    told = Architecture(layers, private_model, reveal, fraction)
+    network = model.for_reveal(model.from_text(layers), reveal)
     await me.send([client, helper] if helper is not None else client, told)
     if not private_model:
         await me.send(client, PublicWeights(dict(weights)))
@@ -89,7 +90,7 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
 async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str | None = "helper", device: str = "cpu",
                  debug: bool = False) -> dict[str, Any]:
     told = await me.recv(owner, Architecture)
-    network, fixed = model.from_text(told.layers), Fixed(told.fraction)
+    network, fixed = model.for_reveal(model.from_text(told.layers), told.reveal), Fixed(told.fraction)
     weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
     inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused here, before a word of it is sent
     shapes = [list(x.shape) for x in inputs]
@@ -115,7 +116,8 @@ async def helper(me: Party, *, owner: str = "owner", client: str = "client", dev
 
 def needed(told: Architecture, shapes: list[list[int]]) -> Iterator[Request]:
     """What has to be dealt, or made: the masks of the weights, then each batch's; a shape is rehearsed once."""
-    layers, private_model, reveal, fraction = model.from_text(told.layers), told.private_model, told.reveal, told.fraction
+    private_model, reveal, fraction = told.private_model, told.reveal, told.fraction
+    layers = model.for_reveal(model.from_text(told.layers), reveal)
 
     async def setup(seat: Seat) -> None:
         await _weights(seat, layers, None, private_model)

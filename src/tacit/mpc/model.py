@@ -208,6 +208,13 @@ def encoded(seat: Seat, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: seat.fixed.encode(w, f"the model's {name}", scale=2 if name.endswith(".bias") else 1).to(seat.device) for name, w in weights.items()}
 
 
+def for_reveal(layers: list[Layer], reveal: str) -> list[Layer]:
+    """What has to be evaluated: behind a last sigmoid, tanh or softmax the largest number is the one that was largest before."""
+    last = layers[-1] if layers else {}
+    rising = last.get("kind") in ("sigmoid", "tanh") or (last.get("kind") == "softmax" and last["dim"] == -1)
+    return layers[:-1] if reveal == "argmax" and rising else layers
+
+
 def weighted(layers: list[Layer]) -> list[Layer]:
     made = []
     for layer in layers:

@@ -41,6 +41,7 @@ class Seat:
     device: str = "cpu"
     debug: bool = False
     costs: dict[str, Cost] = field(default_factory=dict)
+    steps: Any = None  # other than the ring's, for `functions.py`
     offline: dict[str, Cost] = field(default_factory=dict)  # what it took to make the stock, where the parties made it themselves
     _label: str = "other"
 

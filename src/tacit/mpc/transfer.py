@@ -13,14 +13,12 @@ so that w = (HᵀH/n + λI)⁻¹ Hᵀt/n, of which only Hᵀt needs both.
       |<------------ MaskedFactors ------------------------------>|    t and H, each behind a uniform mask
       |------------- SumsShare(my share of Hᵀt/n) --------------->|    which has the other
 
-The target learns Hᵀt/n, that is width + 1 sums over the shared rows a score, and what follows from them: w, and whatever else it can work out of so many sums,
+The target learns Hᵀt/n, that is width + 1 sums over the shared rows, and what follows from them: w, and whatever else it can work out of so many sums,
 so that many more rows than sums must be shared (`MARGIN`). The source learns nothing but how many rows are shared, the helper shapes. It holds while each
 follows the program and the helper works with neither (semi-honest). Fixed point with 16 bits.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,11 +40,9 @@ class SumsShare(Message, reveals="a share of the sums of the target's representa
     values: Tensor
 
 
-def wanted(y: Tensor, scores: Tensor, classes: int, gamma: float) -> Tensor:
-    """t: (rows, scores), of labels and the source's own scores of these rows."""
-    kinds = [1] if classes == 2 else list(range(classes))
-    signs = torch.stack([torch.where(y == kind, 1.0, -1.0) for kind in kinds], 1).double()
-    return (0.5 * signs + 2 * gamma * scores.double()) / (0.25 + 2 * gamma)
+def wanted(y: Tensor, scores: Tensor, gamma: float) -> Tensor:
+    """t: (rows, 1), of labels (0 and 1) and the source's own scores of these rows."""
+    return ((y.double() - 0.5)[:, None] + 2 * gamma * scores.double().reshape(-1, 1)) / (0.25 + 2 * gamma)
 
 
 def spread(h: Tensor) -> Tensor:
@@ -55,7 +51,7 @@ def spread(h: Tensor) -> Tensor:
 
 
 def solved(h: Tensor, sums: Tensor, decay: float) -> Tensor:
-    """w: (width + 1, scores); the intercept is the last, and not drawn to zero."""
+    """w: (width + 1, 1); the intercept is the last, and not drawn to zero."""
     ridge = decay * torch.eye(h.shape[1], dtype=torch.float64)
     ridge[-1, -1] = 0
     return torch.linalg.solve(h.T @ h / len(h) + ridge, sums)
@@ -84,22 +80,21 @@ async def source(me: Party, names: tuple[str, str], helper: str, width: int, t: 
     await me.send(names[1], SumsShare(await _product(me, 0, names, helper, h, Fixed().encode(t, f"the scores of {me.name!r}"))))
 
 
-async def target(me: Party, names: tuple[str, str], helper: str, h: Tensor, scores: int, decay: float) -> Tensor:
+async def target(me: Party, names: tuple[str, str], helper: str, h: Tensor, decay: float) -> Tensor:
     """`h`: representations of the shared rows. Gives w."""
     enough(len(h), h.shape[1])
     full = spread(h)
-    mine = await _product(me, 1, names, helper, Fixed().encode(full, f"the representations of {me.name!r}"), torch.zeros(len(h), scores, dtype=torch.int64))
+    mine = await _product(me, 1, names, helper, Fixed().encode(full, f"the representations of {me.name!r}"), torch.zeros(len(h), 1, dtype=torch.int64))
     other = (await me.recv(names[0], SumsShare)).values
     if other.shape != mine.shape or other.dtype != torch.int64:
         raise ProtocolError(f"{names[0]!r} sent {tuple(other.shape)} sums of {other.dtype}; {tuple(mine.shape)} of int64 are due.")
     return solved(full, Fixed().decode(mine + other).double(), decay)
 
 
-async def helps(me: Party, names: tuple[str, str], rows: int, width: int, scores: int) -> None:
+async def helps(me: Party, names: tuple[str, str], rows: int, width: int) -> None:
     """The helper: one product's masks, for shapes that all know."""
-    shape: Any = ((rows, width + 1), (rows, scores))
-    h, t = (torch.empty(s, dtype=torch.int64, device="meta") for s in shape)
-    await dealer(me, names, plan(lambda seat: _sums(seat, h, t, rows), parties=2, fixed=Fixed()))
+    h, t = (torch.empty(rows, columns, dtype=torch.int64, device="meta") for columns in (width + 1, 1))
+    await dealer(me, names, plan(lambda seat: _sums(seat, h, t, rows), fixed=Fixed()))
 
 
 def ideal(h: Tensor, t: Tensor, decay: float) -> Tensor:
