@@ -1,7 +1,7 @@
 """Generators on Adult (26,000 training rows, the rest of the training file held out), and the two published small studies.
 
-    .venv/bin/python benchmarks/synth.py                        # the quick generators, and the networks after 30 epochs
-    .venv/bin/python benchmarks/synth.py Cart GaussianCopula    # only these
+    .venv/bin/python benchmarks/synth.py                        # every generator; the networks after 30 epochs, the private ones as they are (ε = 1)
+    .venv/bin/python benchmarks/synth.py Cart TabDDPM:300       # only these, one of them after 300 epochs
     .venv/bin/python benchmarks/synth.py --small 1000           # the small studies, CTGAN with so many epochs
 
 CPU s is process time with one thread, fitting and drawing 26,000 rows. QR is the quality score of `tacit.synth.evaluate`, TSTR the AUC of boosted trees
@@ -45,6 +45,13 @@ def adult() -> tuple[pd.DataFrame, pd.DataFrame]:
     return frame.iloc[:TRAIN].reset_index(drop=True), frame.iloc[TRAIN:].reset_index(drop=True)
 
 
+def declared(frame: pd.DataFrame) -> dict[str, synth.Column]:
+    """What the data set's description (adult.names) says of the columns, for the private generators; numbers by round bounds."""
+    bounds = {"age": (17, 90), "education-num": (1, 16), "capital-gain": (0, 100_000), "capital-loss": (0, 5_000), "hours-per-week": (1, 99)}
+    listed = {c: sorted(frame[c].dropna().unique()) for c in frame if c not in bounds}  # the description's lists; all of each stands in the file
+    return {c: synth.integer(*bounds[c]) if c in bounds else synth.categorical(listed[c], missing=bool(frame[c].isna().any())) for c in frame}
+
+
 def tstr(made: pd.DataFrame, holdout: pd.DataFrame) -> float:
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.metrics import roc_auc_score
@@ -69,19 +76,23 @@ def on_adult(names: list[str]) -> None:
     print(f"{'':24s} {'CPU s':>7s}  QR     TSTR   copies of natural  membership AUC")
     line("bootstrap (a copy)", real.sample(len(real), replace=True, random_state=1), real, holdout, 0.0)
     made: list[tuple[str, Any]] = []
-    for name in names:
+    for asked in names:
+        name, _, epochs = asked.partition(":")
         generator = synth.ALL[name]()
         fields = {f.name for f in dataclasses.fields(generator)}  # type: ignore[arg-type]
-        made.append((name, dataclasses.replace(generator, epochs=EPOCHS) if "epochs" in fields else generator))  # type: ignore[type-var]
+        if "epochs" in fields and (epochs or not generator.private):
+            generator = dataclasses.replace(generator, epochs=int(epochs or EPOCHS))  # type: ignore[type-var]
+        made.append((asked, generator))
         if "even" in fields:
             made.append((f"{name}, even=False", dataclasses.replace(generator, even=False)))  # type: ignore[type-var]
     for name, generator in made:
         heard: list[float] = []
         began = time.process_time()
-        fitted = generator.fit(real, watch=lambda event, heard=heard: heard.append(time.process_time()))
+        fitted = generator.fit(real, declared(pd.concat([real, holdout])) if generator.private else None,
+                               watch=lambda event, heard=heard: heard.append(time.process_time()))
         rows = fitted.sample(len(real))
         seconds, more = time.process_time() - began, ""
-        if hasattr(generator, "epochs"):
+        if hasattr(generator, "epochs") and len(heard) > 1:
             each = (heard[-1] - heard[0]) / (len(heard) - 1)
             more = f"{each:.2f} s an epoch + {heard[0] - began - each:.2f} s"
         line(name, rows, real, holdout, seconds, more)
@@ -111,7 +122,7 @@ def small(epochs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("names", nargs="*", default=[n for n, c in synth.ALL.items() if not c.private])
+    parser.add_argument("names", nargs="*", default=list(synth.ALL), metavar="NAME[:EPOCHS]")
     parser.add_argument("--small", type=int, metavar="EPOCHS")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""DPGAN: what it spends, what it may look at, and that it learns when the budget lets it."""
+"""The private networks: what they spend, what they may look at, and that DPGAN learns when the budget lets it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from tacit.errors import BadData, BadParameter
 from tacit.parties.secret import Secret
-from tacit.synth import DPGAN, Table, categorical, integer
+from tacit.synth import DPCTGAN, DPGAN, PATEGAN, Table, categorical, integer
 from tacit.synth.dpgan import COUNTING, SURE, at_least
 
 torch.set_num_threads(1)
@@ -25,8 +25,12 @@ def people(rows: int = 2000) -> pd.DataFrame:
     return pd.DataFrame({"kind": kind, "age": np.where(kind == "a", rng.integers(10, 30, rows), rng.integers(60, 90, rows))})
 
 
-def test_the_ledger_holds_what_was_asked_for_and_the_unit():
-    generator = DPGAN(epochs=1)
+SHORT = {"DPGAN": DPGAN(epochs=1), "DPCTGAN": DPCTGAN(epochs=1), "PATEGAN": PATEGAN(rounds=2, queries=20, steps=2)}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_ledger_holds_what_was_asked_for_and_the_unit(name):
+    generator = SHORT[name]
     made = generator.fit(people(300), TABLE)
     (spent,) = made.ledger.spent
     assert spent.epsilon <= generator.epsilon + 1e-9
@@ -38,8 +42,9 @@ def test_the_ledger_holds_what_was_asked_for_and_the_unit():
     assert replayed.ledger.stamps[0].startswith("NOT PRIVATE")
 
 
-def test_a_seed_repeats_a_run_and_its_absence_does_not():
-    generator = DPGAN(epochs=2, seed=1)
+@pytest.mark.parametrize("name", SHORT)
+def test_a_seed_repeats_a_run_and_its_absence_does_not(name):
+    generator = dataclasses.replace(SHORT[name], seed=1)
     one, two = (generator.fit(people(300), TABLE).learned.tensors for _ in range(2))
     assert all(torch.equal(one[k], two[k]) for k in one)
     free = dataclasses.replace(generator, seed=None)
@@ -47,15 +52,25 @@ def test_a_seed_repeats_a_run_and_its_absence_does_not():
     assert not all(torch.equal(one[k], two[k]) for k in one)
 
 
-def test_domains_are_declared_and_what_is_outside_says_nothing():
-    with pytest.raises(BadData, match="DPGAN needs declared domains"):
-        DPGAN().fit(people(50))
+@pytest.mark.parametrize("name", SHORT)
+def test_domains_are_declared_and_what_is_outside_says_nothing(name):
+    generator = SHORT[name]
+    with pytest.raises(BadData, match=f"{name} needs declared domains"):
+        generator.fit(people(50))
     with pytest.raises(BadData, match="the column 'kind' has no declared domain"):
-        DPGAN().fit(people(50), Table.infer(people(50), age=integer(0, 99)))
-    with pytest.raises(BadParameter, match=r"DPGAN\.learn: numbers without declared domains"):
-        DPGAN().learn(np.zeros((2, 2)), None, None, None)
-    stranger = pd.concat([people(50), pd.DataFrame({"kind": ["only one person's"], "age": [30]})])
-    assert set(DPGAN(epochs=1).fit(stranger, TABLE).sample(500)["kind"]) <= {"a", "b", "c"}
+        generator.fit(people(50), Table.infer(people(50), age=integer(0, 99)))
+    with pytest.raises(BadParameter, match=rf"{name}\.learn: numbers without declared domains"):
+        generator.learn(np.zeros((2, 2)), None, None, None)
+    stranger = pd.concat([people(50), pd.DataFrame({"kind": ["only one person's"], "age": [300]})])
+    drawn = generator.fit(stranger, TABLE).sample(500)
+    assert set(drawn["kind"]) <= {"a", "b", "c"}
+    assert drawn["age"].max() <= 99
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_table_of_no_rows_is_fitted_too_since_a_refusal_would_tell(name, rows):
+    assert len(SHORT[name].fit(people(rows), TABLE).sample(20)) == 20
 
 
 def test_a_private_gan_learns_marginals_and_their_dependence_at_a_large_epsilon():

@@ -18,12 +18,14 @@ from .constraints import Combinations, Ordered, Range, Unique
 from .copula import GaussianCopula
 from .ctgan import CTGAN
 from .diffusion import TabDDPM
+from .dpctgan import DPCTGAN
 from .dpgan import DPGAN
 from .evaluate import Evaluation, evaluate
 from .gan import GAN
 from .generator import Fitted, Generator, Learned
 from .independent import Independent
 from .mst import MST
+from .pategan import PATEGAN
 from .ranking import rank
 from .saved import load
 from .statistics import Statistics
@@ -33,8 +35,8 @@ from .wgan import WGAN
 
 ALL: dict[str, type[Generator]] = {"Independent": Independent, "GaussianCopula": GaussianCopula, "Bayes": Bayes, "Cart": Cart,
                                    "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "TabDDPM": TabDDPM, "MST": MST, "AIM": AIM,
-                                   "DPGAN": DPGAN}
+                                   "DPGAN": DPGAN, "DPCTGAN": DPCTGAN, "PATEGAN": PATEGAN}
 
-__all__ = ["AIM", "ALL", "CTGAN", "DPGAN", "GAN", "MST", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation", "Fitted",
-           "GaussianCopula", "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "TabDDPM", "Table", "Unique", "boolean",
+__all__ = ["AIM", "ALL", "CTGAN", "DPCTGAN", "DPGAN", "GAN", "MST", "PATEGAN", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation",
+           "Fitted", "GaussianCopula", "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "TabDDPM", "Table", "Unique", "boolean",
            "categorical", "continuous", "evaluate", "identifier", "integer", "load", "moment", "ordinal", "rank"]

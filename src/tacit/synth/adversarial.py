@@ -176,7 +176,8 @@ def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list
     return {f"maker.{k}.{name}": t for k, state in enumerate(kept.values()) for name, t in state.items()}, history
 
 
-def make(tensors: Mapping[str, Tensor], encoding: Encoding, plan: Plan, n: int, condition: Callable[[int], Tensor], device: torch.device) -> np.ndarray:
+def make(tensors: Mapping[str, Tensor], encoding: Encoding, noise: int, hidden: tuple[int, ...], n: int, condition: Callable[[int], Tensor],
+         device: torch.device) -> np.ndarray:
     """`n` rows, the same number from each checkpoint."""
     checkpoints = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("maker."))
     shares = np.diff(np.linspace(0, n, checkpoints + 1).round().astype(int))
@@ -185,12 +186,12 @@ def make(tensors: Mapping[str, Tensor], encoding: Encoding, plan: Plan, n: int, 
         if not share:
             continue
         given = condition(int(share)).to(device)
-        maker = Maker(plan.noise + given.shape[1], plan.hidden, encoding.width).to(device).eval()
+        maker = Maker(noise + given.shape[1], hidden, encoding.width).to(device).eval()
         prefix = f"maker.{k}."
         maker.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}, strict=False)
         with torch.no_grad():
-            noise = torch.randn(int(share), plan.noise, device=device)
-            out.append(encoding.back(activated(maker(torch.cat([noise, given], dim=1)), encoding).cpu().numpy()))
+            drawn = torch.cat([torch.randn(int(share), noise, device=device), given], dim=1)
+            out.append(encoding.back(activated(maker(drawn), encoding).cpu().numpy()))
     return np.concatenate(out)
 
 

@@ -7,6 +7,7 @@ rare levels are seen. The lists of rows by level live while it trains; what is k
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -77,26 +78,35 @@ class CTGAN(GAN):
     table_of_rows: ClassVar[type[Rows]] = Conditioned
 
     def frequencies(self, v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
-        return {f"frequency.{b.variable}": torch.from_numpy(np.bincount(v[:, b.variable].astype(np.int64), minlength=b.width) / len(v))
-                for b in encoding.discrete}
+        return frequencies_of(v, encoding)
 
     def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
-        encoding, device = Encoding.from_tensors(layout, learned.tensors), device_of(self.device)
-        shares = _asked(learned, layout, encoding, given)
-        offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
-
-        def condition(rows: int) -> Tensor:
-            out = torch.zeros(rows, int(offsets[-1]))
-            if encoding.discrete:
-                column = torch.randint(len(shares), (rows,))
-                for k, (at, share) in enumerate(shares):
-                    mine = torch.nonzero(column == k).ravel()
-                    if len(mine):
-                        out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
-            return out
-
+        encoding, device, plan = Encoding.from_tensors(layout, learned.tensors), device_of(self.device), self.plan
         with seeded(int(rng.integers(2**62)), device):
-            return make(learned.tensors, encoding, self.plan, n, condition, device)
+            return make(learned.tensors, encoding, plan.noise, plan.hidden, n, conditions_of(learned, layout, encoding, given), device)
+
+
+def frequencies_of(v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
+    return {f"frequency.{b.variable}": torch.from_numpy(np.bincount(v[:, b.variable].astype(np.int64), minlength=b.width) / len(v))
+            for b in encoding.discrete}
+
+
+def conditions_of(learned: Learned, layout: Layout, encoding: Encoding, given: Conditions) -> Callable[[int], Tensor]:
+    """So many conditional vectors: a column drawn evenly, among those given or else any, and a level of it by its frequency."""
+    shares = _asked(learned, layout, encoding, given)
+    offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
+
+    def condition(rows: int) -> Tensor:
+        out = torch.zeros(rows, int(offsets[-1]))
+        if encoding.discrete:
+            column = torch.randint(len(shares), (rows,))
+            for k, (at, share) in enumerate(shares):
+                mine = torch.nonzero(column == k).ravel()
+                if len(mine):
+                    out[mine, int(offsets[at]) + torch.multinomial(share, len(mine), replacement=True)] = 1
+        return out
+
+    return condition
 
 
 def _asked(learned: Learned, layout: Layout, encoding: Encoding, given: Conditions) -> list[tuple[int, Tensor]]:

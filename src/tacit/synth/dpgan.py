@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,42 +40,58 @@ class DPGAN(NetworkGenerator):
     critic_width: int = whole(64, least=1, doc="of both hidden layers of the critic: the noise is spread over its weights, so it is small")
 
     def contest(self, rows: Tensor, sizes: tuple[int, ...], secret: Secret, watch: Watch) -> tuple[Maker, Spend, list[dict[str, Any]]]:
+        maker, critic = self.maker(sizes), small_critic(sum(sizes), self.critic_width)
+        duel = PrivateDuel(maker, critic, lambda at: rows[at], lambda n: (self.made(maker, n, sizes), None))
+        return maker, *self.fought(duel, len(rows), 1.0, "", secret, watch)
+
+    def fought(self, duel: PrivateDuel, rows: int, share: float, before: str, secret: Secret, watch: Watch) -> tuple[Spend, list[dict[str, Any]]]:
+        """The contest, for this share of ε; the rest was spent `before`. What all of it spent, and a history row an epoch."""
         from ..private import DPSGD
 
-        about = at_least(len(rows), COUNTING * self.epsilon, secret)
+        mine = share * self.epsilon
+        about = at_least(rows, COUNTING * mine, secret)
         batch = min(self.batch, about)
-        maker, critic = self.maker(sizes), small_critic(sum(sizes), self.critic_width)
-        by_critic = torch.optim.Adam(critic.parameters(), lr=self.lr, betas=(0.5, 0.9))
-        by_maker = torch.optim.Adam(maker.parameters(), lr=self.lr, betas=(0.5, 0.9))
+        by_critic, by_maker = (torch.optim.Adam(net.parameters(), lr=self.lr, betas=(0.5, 0.9)) for net in (duel.critic, duel.maker))
         per_epoch = math.ceil(about / batch)
-        settings = DPSGD(epsilon=(1 - COUNTING) * self.epsilon, delta=self.delta - SURE if self.delta > 2 * SURE else self.delta / 2, clip=self.clip)
+        settings = DPSGD(epsilon=(1 - COUNTING) * mine, delta=self.delta - SURE if self.delta > 2 * SURE else self.delta / 2, clip=self.clip)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that δ is small enough for so many rows is said with the parameters
-            session = settings.attach(critic, by_critic, about, steps=self.epochs * per_epoch, batch_size=batch,
+            session = settings.attach(duel.critic, by_critic, about, steps=self.epochs * per_epoch, batch_size=batch,
                                       secret_seed=int.from_bytes(secret.bytes(7), "big") if secret.replayable else None)
         history: list[dict[str, Any]] = []
         for epoch in range(1, self.epochs + 1):
             for _ in range(per_epoch):
                 drawn = session.draw()
-                real = rows[drawn[drawn < len(rows)]]  # numbers beyond the last row are nobody's: the estimate is above the truth
+                real = duel.real(drawn[drawn < rows])  # numbers beyond the last row are nobody's: the estimate is above the truth
                 with torch.no_grad():
-                    fake = self.made(maker, batch, sizes)
+                    fake, _ = duel.made(batch)
                 if len(real):
-                    session.backward(functional.softplus(-critic(real)).squeeze(1))
-                session.backward(functional.softplus(critic(fake)).squeeze(1), public=True)
+                    session.backward(functional.softplus(-duel.critic(real)).squeeze(1))
+                session.backward(functional.softplus(duel.critic(fake)).squeeze(1), public=True)
                 by_critic.step()
                 with session.paused():
-                    loss = functional.softplus(-critic(self.made(maker, batch, sizes))).mean()
+                    fake, asked = duel.made(batch)
+                    loss = functional.softplus(-duel.critic(fake)).mean()
                     by_maker.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    (loss if asked is None else loss + asked).backward()
                     by_maker.step()
             history.append({"epoch": epoch, "maker_loss": float(loss.detach())})
             watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
-        spent = session.epsilon + COUNTING * self.epsilon
+        spent = session.epsilon + COUNTING * mine + (1 - share) * self.epsilon
         session.close()
-        note = (f"ε = {session.epsilon:.4g} for {self.epochs * per_epoch:,} steps of DP-SGD on the critic, {COUNTING * self.epsilon:.4g} for the number of "
-                "rows. Domains are the declared ones.")
-        return maker, spend_of("DPGAN (DP-SGD on the critic)", spent, self.delta, f"Poisson ({batch} of about {about:,})", note), history
+        note = (f"ε = {session.epsilon:.4g} for {self.epochs * per_epoch:,} steps of DP-SGD on the critic, {COUNTING * mine:.4g} for the number of "
+                f"rows{before}. Domains are the declared ones.")
+        return spend_of(f"{type(self).__name__} (DP-SGD on the critic)", spent, self.delta, f"Poisson ({batch} of about {about:,})", note), history
+
+
+@dataclass(frozen=True)
+class PrivateDuel:
+    """Two networks, the real rows of these numbers as the critic sees them, and so many made ones, with what else the maker is held to."""
+
+    maker: Maker
+    critic: nn.Module
+    real: Callable[[Tensor], Tensor]
+    made: Callable[[int], tuple[Tensor, Tensor | None]]
 
 
 def at_least(n: int, epsilon: float, secret: Secret) -> int:

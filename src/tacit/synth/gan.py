@@ -64,4 +64,5 @@ class GAN(Generator):
     def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
         device = device_of(self.device)
         with seeded(int(rng.integers(2**62)), device):
-            return make(learned.tensors, Encoding.from_tensors(layout, learned.tensors), self.plan, n, lambda rows: torch.zeros(rows, 0), device)
+            encoding, plan = Encoding.from_tensors(layout, learned.tensors), self.plan
+            return make(learned.tensors, encoding, plan.noise, plan.hidden, n, lambda rows: torch.zeros(rows, 0), device)

@@ -64,6 +64,22 @@ class Grid:
     def codes(self, frame: pd.DataFrame) -> np.ndarray:
         """Each row's cells. Numbers outside the bounds are moved to them. A value that was not declared counts as missing where the column may be
         missing; elsewhere its row is left out. Both treat each row by itself, and say nothing, for what they said would be about somebody."""
+        out = self._placed(frame)
+        return out[(out >= 0).all(axis=1)]
+
+    def values(self, frame: pd.DataFrame) -> np.ndarray:
+        """The same rows with their numbers uncut: a place in the list, a number between the bounds, NaN where missing."""
+        codes = self._placed(frame)
+        out = codes.astype(np.float64)
+        for j, column in enumerate(self.columns):
+            if column.is_number:
+                out[:, j] = np.clip(column.numbers_unchecked(frame[column.name]), *_ends(column))
+            if column.missing:
+                out[codes[:, j] == self._cells(column), j] = np.nan
+        return out[(codes >= 0).all(axis=1)]
+
+    def _placed(self, frame: pd.DataFrame) -> np.ndarray:
+        """Cells of all rows; −1 where a value was not declared."""
         out = np.empty((len(frame), len(self.columns)), np.int64)
         for j, column in enumerate(self.columns):
             last = self._cells(column)
@@ -73,7 +89,7 @@ class Grid:
             else:
                 code = _listed(column, frame[column.name])
             out[:, j] = np.where(code < 0, last if column.missing else -1, code)
-        return out[(out >= 0).all(axis=1)]
+        return out
 
     def _bin(self, column: Column, x: np.ndarray) -> np.ndarray:
         (low, high), k, places = _ends(column), self._cells(column), self._places(column)
