@@ -1,6 +1,6 @@
 """What CI, which has no GPU, cannot show: run it where there is one.
 
-    PYTHONPATH=src python tests/on_a_gpu.py        needs torch and numpy only
+    PYTHONPATH=src python tests/on_a_gpu.py        needs torch and numpy only; shares also msgpack, cryptography and rbcl (what is absent is said)
 
 Every check holds a run on the card to the same run on the CPU, or to itself.
 """
@@ -44,7 +44,64 @@ class Draws(nn.Module):
         return self.out(x + 0.1 * torch.randn_like(x))
 
 
+def field_arithmetic(device: str) -> None:
+    """Numbers modulo 2^61 − 1, in which checked shares are computed, and modulo 2^64: what the card makes is what the CPU makes, to the last bit."""
+    from tacit.mpc import prime, ring
+    from tacit.mpc.beaver import Bilinear
+
+    rng = np.random.default_rng(1)
+    conv = Bilinear("conv2d", ((2, 1), (1, 1), (1, 1), 2))
+    a, b, images, filters = (torch.from_numpy(rng.integers(0, prime.P, s)) for s in ((40, 1500), (1500, 30), (3, 4, 9, 8), (6, 2, 3, 3)))
+    for made in (lambda *t: prime.mul(t[0], t[0]), lambda *t: prime.add(t[0], t[0]), lambda *t: prime.total(t[0], 1), lambda *t: prime.matmul(t[0], t[1]),
+                 lambda *t: prime.bilinear(conv, t[2], t[3]), lambda *t: ring.matmul(t[0], t[1]), lambda *t: conv(t[2], t[3])):
+        given = (a, b, images, filters)
+        assert torch.equal(made(*given), made(*[t.to(device) for t in given]).cpu())
+
+
+def shares(device: str) -> None:
+    """A network on the card against the plain model: with a helper, against cheats, and without a helper. The last needs rbcl for its transfers."""
+    from tacit.errors import MissingExtra, PartyFailed
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48, 8), nn.Tanh(),
+                          nn.Linear(8, 4)).eval()
+    x = torch.randn(5, 1, 8, 8)
+    with torch.no_grad():
+        plain = model(x)
+    for name, options in (("with a helper", {}), ("against cheats", {"adversary": "active"}), ("without a helper", {"helper": None})):
+        try:
+            for reveal in ("logits", "argmax"):
+                out = tacit.infer(model, x, device=device, reveal=reveal, batch=3, **options)
+                assert out.value.device.type == "cpu"
+                assert torch.equal(out.value, plain.argmax(-1)) if reveal == "argmax" else (out.value - plain).abs().max() < 1e-3, (name, reveal)
+        except MissingExtra as absent:
+            print(f"inference on shares, {name}: NOT RUN, {absent}")
+            continue
+        print(f"inference on shares, {name}, on {device}: as the plain model")
+    try:
+        y = torch.linspace(-3, 3, 9)
+        a = tacit.mpc.share(y.to(device), checked=True)
+        assert (a.sigmoid().open().cpu() - y.sigmoid()).abs().max() < 1e-3
+        assert (((a * a + 1) @ a).open().cpu() - (y * y + 1) @ y).abs() < 1e-2
+        a.shares[1][0, 0] ^= 1
+        caught = ""
+        try:
+            a.open()
+        except PartyFailed as failed:
+            caught = str(failed)
+        assert "check 1 failed" in caught, "a changed share on the card went unnoticed"
+        print(f"checked tensors on {device}: a changed share is caught")
+    except MissingExtra as absent:
+        print(f"checked tensors: NOT RUN, {absent}")
+
+
 def main() -> None:
+    try:
+        field_arithmetic("cuda")
+        print("arithmetic of shares, modulo 2^64 and modulo a prime: as on the CPU")
+        shares("cuda")
+    except ModuleNotFoundError as absent:  # messages need msgpack, and so does everything that may send one
+        print(f"inference on shares: NOT RUN, {absent}")
     for algorithm in algorithms.ALL.values():
         both(federation(), 1e-4, model=SMALL, algorithm=algorithm(), per_round=4, local_epochs=[1, 2, 3, 1, 1, 1, 2])
     print("every algorithm, ragged, partial participation: as on the CPU")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tacit
-from tacit.errors import BadParameter, BadRun, PartyFailed
+from tacit.crypto import group
+from tacit.errors import BadParameter, BadRun, MissingExtra, PartyFailed
 from tacit.mpc import Residual, inference, pair
 from tacit.mpc.beaver import MATMUL, Triple
 from tacit.mpc.compare import Bits, Comparison
@@ -107,6 +109,16 @@ def test_the_two_programs_hold_to_the_protocol_suite():
 def test_what_needs_a_helper_is_refused_with_the_reason(options, words):
     with pytest.raises(BadParameter, match=words):
         tacit.infer(made(nn.Linear(8, 3)), torch.ones(1, 8), helper=None, **options)
+
+
+def test_without_the_library_of_transfers_its_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rbcl", None)
+    group._sodium.cache_clear()
+    try:
+        with pytest.raises(MissingExtra, match=r"inference without a helper .*tacit\[mpc\]"):
+            tacit.infer(LINEAR, ROWS, helper=None)
+    finally:
+        group._sodium.cache_clear()
 
 
 def test_an_input_of_another_shape_is_refused_before_a_mask_is_made():

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..crypto import group
+from ..errors import MissingExtra
 from ..mpc import checked, inference
 from ..mpc.model import compile, to_text
 from ..mpc.prime import FixedPrime
@@ -66,7 +68,7 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
           client: str = "client", helper: str | None = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False,
           adversary: str = "semi-honest") -> Inference:
     """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`; with helper=None the two
-    make it themselves, by oblivious transfer, which takes no third party and a thousand times the bytes.
+    make it themselves, by oblivious transfer, which takes no third party and a hundred times the bytes.
 
     `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
     Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
@@ -94,6 +96,8 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     if helper is None and "model" not in asked:
         raise bad("infer", "private", private, "('input', 'model') with helper=None",
                   "With a public model there is nothing to share: the client has the weights and can compute by itself.")
+    if helper is None:
+        _transfers()
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad("infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None")
@@ -123,3 +127,11 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
     costs, offline = ({k: (int(r), int(b)) for k, (r, b) in made[client].get(which, {}).items()} for which in ("costs", "offline"))
     return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)
+
+
+def _transfers() -> None:
+    """Before anything is sent: is there what oblivious transfer needs?"""
+    try:
+        group.ready()
+    except MissingExtra:
+        raise MissingExtra("inference without a helper", "mpc", "rbcl") from None
