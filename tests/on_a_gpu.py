@@ -7,6 +7,7 @@ Every check holds a run on the card to the same run on the CPU, or to itself.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import tacit
-from tacit import algorithms, data, models
+from tacit import aggregate, algorithms, data, models
 
 SMALL = models.MLP(hidden=(16,))
 
@@ -105,12 +106,20 @@ def main() -> None:
     for algorithm in algorithms.ALL.values():
         both(federation(), 1e-4, model=SMALL, algorithm=algorithm(), per_round=4, local_epochs=[1, 2, 3, 1, 1, 1, 2])
     print("every algorithm, ragged, partial participation: as on the CPU")
+    for rule in (aggregate.Momentum(aggregate.Median()), aggregate.FoolsGold(), aggregate.Legato(window=2)):
+        both(federation(), 1e-4, model=SMALL, aggregate=rule, per_round=4, rounds=4)
+    parted = federation()
+    parted = dataclasses.replace(parted, rows=parted.rows._replace(y=(parted.rows.y + parted.owner % 2) % 3))
+    both(parted, 1e-3, model=SMALL, algorithm=algorithms.CFL(lr=0.3), rounds=8)
+    assert tacit.train(parted, model=SMALL, algorithm=algorithms.CFL(lr=0.3), rounds=8, batch_size=16, seed=3, device="cuda").history[-1]["clusters"] > 1
+    print("rules that remember earlier rounds, and clusters that part: as on the CPU")
     both(federation(data.ConceptDrift(every=1)), 1e-4, model=SMALL, rounds=6)
     print("rows that drift: as on the CPU, and no graph reads rows that are gone")
     norm = lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 3))  # noqa: E731
     both(federation(shape=(1, 8, 8)), 1e-3, model=norm)
     both(federation(shape=(1, 8, 8)), 1e-3, model="cnn")
-    print("convolutions as products, batch norm, dropout: as on the CPU")
+    both(federation(shape=(1, 8, 8)), 1e-3, model=tacit.models.CNN(crop=2, flip=True))
+    print("convolutions as products, batch norm, dropout, random crops: as on the CPU")
     both(federation(), 1e-4, model=SMALL, runtime="inprocess", algorithm=algorithms.Scaffold())
     print("one program per party on the card: as on the CPU")
     fed = federation()

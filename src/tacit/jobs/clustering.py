@@ -74,11 +74,11 @@ class Book:
         return {"book.of": torch.from_numpy(self.of.copy()), "book.numbers": torch.tensor(self.numbers), "book.born": torch.tensor(self.born),
                 "book.reach": torch.tensor(self.reach, dtype=torch.float64), **kept, **weights}
 
-    def load(self, saved: State) -> None:
+    def load(self, saved: State, device: torch.device | str = "cpu") -> None:
         self.of, self.numbers = saved["book.of"].numpy().copy(), saved["book.numbers"].tolist()
         self.born, self.reach = int(saved["book.born"]), float(saved["book.reach"])
         heard = [int(k.rpartition(".")[2]) for k in saved if k.startswith("book.last.")]
-        self.last = {k: (saved[f"book.last.{k}"], float(saved[f"book.weight.{k}"])) for k in heard}
+        self.last = {k: (saved[f"book.last.{k}"].to(device), float(saved[f"book.weight.{k}"])) for k in heard}
 
 
 def mean_of(parts: Sequence[Tensor], share: Tensor) -> Tensor:
@@ -93,10 +93,9 @@ class Clustered(Simulated):
         (p,) = plans  # runs side by side would part at different times
         super().__init__(task, starts, plans, [None])
         self.plan, self.begun_with, self.book = p, starts[0], Book(p)
-        self.sizes: dict[str, torch.Size] = {}
         at = saved[0]
         if at is not None:
-            self.book.load(at)
+            self.book.load(at, self.cohort.device)
         self._seat([self.cohort.save(0)] if at is None else
                    [{k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"cluster.{c}.")} for c in range(len(self.book.numbers))])
 
