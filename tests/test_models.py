@@ -116,3 +116,56 @@ def test_a_width_that_eight_groups_cannot_share_is_refused() -> None:
         models.build(models.ResNet8(12), (3, 8, 8), 2, 0)
     with pytest.raises(BadParameter, match=r"ResNet8: width is 4; it must be a whole number at least 8\."):
         models.build(models.ResNet8(4), (3, 8, 8), 2, 0)
+
+
+def pictures(n: int = 400, side: int = 9) -> torch.Tensor:
+    """Every pixel of a picture is another number, so that where it came from can be read off."""
+    return (torch.arange(side * side, dtype=torch.float32) + 1).view(1, 1, side, side).expand(n, 2, side, side).clone()
+
+
+def test_crops_are_those_of_a_mirrored_border_and_every_one_occurs_equally_often() -> None:
+    torch.manual_seed(0)
+    x = pictures(6000)
+    out = models.CropFlip(crop=1, flip=True)(x)
+    wide = torch.nn.functional.pad(x[:1], (1, 1, 1, 1), mode="reflect")
+    allowed = {}
+    for i in range(3):
+        for j in range(3):
+            piece = wide[0, :, i : i + 9, j : j + 9]
+            allowed[tuple(piece[0].flatten().tolist())] = (i, j, 0)
+            allowed[tuple(piece[0].flip(1).flatten().tolist())] = (i, j, 1)
+    assert len(allowed) == 18
+    assert torch.equal(out[:, 0], out[:, 1])  # all channels move together
+    found = [allowed[tuple(p.flatten().tolist())] for p in out[:, 0]]  # a KeyError would be a picture that no crop gives
+    counts = np.unique(np.array(found), axis=0, return_counts=True)[1]
+    assert len(counts) == 18
+    assert ((counts - 6000 / 18) ** 2 / (6000 / 18)).sum() < 52  # chi-square of 17 degrees: less than one in 50,000, and the seed is fixed
+
+
+def test_a_model_at_rest_sees_pictures_as_they_are() -> None:
+    x = pictures(5)
+    assert torch.equal(models.CropFlip(4).eval()(x), x)
+    plain, shaken = (models.build(models.CNN(crop=c), (2, 9, 9), 3, seed=1).eval() for c in (0, 4))
+    assert torch.equal(plain(x), shaken(x))
+
+
+def test_crops_are_the_same_stacked_one_by_one_and_over_messages() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((90, 1, 8, 8)).astype(np.float32), rng.integers(0, 3, 90)
+    fed = data.from_arrays(x, y, test=(x[:20], y[:20]), classes=3).split(3, skew=data.Quantity(1.0), seed=0)
+
+    def trained(crop: int = 2, **how: Any) -> torch.Tensor:
+        run = tacit.train(fed, model=models.CNN(crop=crop, flip=crop > 0), rounds=2, batch_size=8, seed=4, **how)
+        return torch.cat([p.detach().flatten() for p in run.model.parameters()])
+
+    stacked = trained(engine="stack")
+    assert torch.allclose(stacked, trained(engine="each"), atol=1e-6)
+    assert torch.allclose(stacked, trained(runtime="inprocess"), atol=1e-6)
+    assert not torch.allclose(stacked, trained(crop=0), atol=1e-3)  # and they do something
+
+
+def test_a_crop_wider_than_the_picture_is_refused() -> None:
+    with pytest.raises(BadParameter, match="fewer pixels than the 8 of an image's side"):
+        models.build(models.CNN(crop=8), (1, 8, 8), 3, seed=0)
+    with pytest.raises(ValueError, match="cannot be moved by 9 pixels"):
+        models.CropFlip(9)(pictures(1))
