@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .jobs.synthesizing import synthesize
     from .jobs.teaching import pate
     from .jobs.training import train
+    from .jobs.transferring import ftl
     from .parties.ledger import Ledger
     from .protocols.splitnn_parts import cut
     from .results import Comparison, Result
@@ -59,13 +60,14 @@ if TYPE_CHECKING:
     from .topologies import Hierarchy
 
 __all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
-           "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "fedmd", "gossip", "graphs", "guard", "infer", "models",
+           "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "fedmd", "ftl", "gossip", "graphs", "guard", "infer", "models",
            "mpc", "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "selection", "speeds", "splitnn", "synth", "synthesize", "testing",
            "train", "train_private", "transfer"]
 
 _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
          "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "fedmd": "jobs.distilling", "gossip": "jobs.gossiping",
+         "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "fedmd": "jobs.distilling", "ftl": "jobs.transferring",
+         "gossip": "jobs.gossiping",
          "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "regress": "jobs.regressing",
          "risk": "jobs.risking", "run": "jobs.running", "splitnn": "jobs.splitting", "synthesize": "jobs.synthesizing", "train": "jobs.training",
          "train_private": "jobs.privately"}

@@ -34,7 +34,7 @@ from .skews import (
 )
 from .synthetic import synthetic
 from .tables import Recipe, from_csv, from_frame, from_parquet
-from .vertical import Columns, Vertical
+from .vertical import Columns, Vertical, apart
 from .wine import wine
 
 ALL: dict[str, Callable[..., Dataset]] = {
@@ -44,7 +44,7 @@ ALL: dict[str, Callable[..., Dataset]] = {
 
 __all__ = [
     "ALL", "IID", "SKEWS", "ByColumn", "Columns", "ConceptDrift", "ConceptShift", "CovariateShift", "Dataset", "Dirichlet", "FeatureNoise",
-    "Federation", "Holdings", "LabelsPerParty", "Quantity", "Recipe", "Rows", "Skew", "Vertical", "adult", "breast_cancer", "cifar10", "digits",
+    "Federation", "Holdings", "LabelsPerParty", "Quantity", "Recipe", "Rows", "Skew", "Vertical", "adult", "apart", "breast_cancer", "cifar10", "digits",
     "fashion_mnist", "from_arrays", "from_csv", "from_frame", "from_parquet", "gaussian_blobs", "heart_disease", "iris", "mnist",
     "synthetic", "wine",
 ]

@@ -153,6 +153,21 @@ def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> V
     return Vertical(data.name, parties, label_at, torch.arange(n), torch.arange(n, len(whole)))
 
 
+def apart(data: Dataset, source: Iterable[Any], target: Iterable[Any], shared: int, seed: int = 0) -> tuple[Columns, Columns]:
+    """Two parties' tables for a study of transfer: each has these columns of about half of the people, and `shared` of them stand in both. Columns may
+    stand on both sides. The target's labels are there to measure by."""
+    names = {"source": list(source), "target": list(target)}
+    parts = divide(data, {"source": names["source"], "target": names["target"]}, "source")
+    rows = len(parts)
+    if isinstance(shared, bool) or not isinstance(shared, int) or not 1 <= shared < rows:
+        raise bad("apart", "shared", shared, f"a whole number between 1 and {rows - 1}, as there are {rows} people")
+    order = np.random.default_rng([seed, HOLDING]).permutation(rows)
+    half = shared + (rows - shared) // 2
+    whole = parts.parties["source"]
+    other = replace(parts.parties["target"], y=whole.y, classes=whole.classes, labels=whole.labels)
+    return whole.take(order[:half]), other.take(np.concatenate([order[:shared], order[half:]]))
+
+
 def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Columns:
     if data.table is None:
         width = int(whole.x[0].numel())

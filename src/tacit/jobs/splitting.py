@@ -101,7 +101,11 @@ def splitnn(parties: Any, labels: Any = None, *, bottoms: Any = None, top: Any =
     """
     ledger = Ledger()
     settings = parts.optimizer_of(optimizer, lr, momentum, weight_decay)
-    guards = _guards(guard, protect, nopeek, slices)
+    guards = guards_at_the_cut("splitnn", guard, protect)
+    if isinstance(nopeek, bool) or not isinstance(nopeek, int | float) or not nopeek >= 0:
+        raise bad("splitnn", "nopeek", nopeek, "a number of at least 0")
+    if nopeek and slices != 1:
+        raise bad("splitnn", "slices", slices, "1 with nopeek, which looks at a whole batch at once")
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise bad("splitnn", "width", width, "a whole number of at least 1")
     rows = lay_out(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
@@ -131,20 +135,17 @@ def splitnn(parties: Any, labels: Any = None, *, bottoms: Any = None, top: Any =
     return run
 
 
-def _guards(guard: Any, protect: Any, nopeek: float, slices: int) -> tuple[Any, ...]:
+def guards_at_the_cut(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
+    """Guards on activations, checked; the one on gradients is checked, too."""
     made = tuple(guard) if isinstance(guard, Sequence) else (guard,)
     for g in made:
         if type(g).__name__ not in ACTIVATIONS:
-            raise bad("splitnn", "guard", g, f"of {', '.join(f'{k}(…)' for k in ACTIVATIONS)}", "They are in tacit.protocols.splitnn_guards.")
+            raise bad(owner, "guard", g, f"of {', '.join(f'{k}(…)' for k in ACTIVATIONS)}", "They are in tacit.protocols.splitnn_guards.")
         check(g)
     if protect is not None:
         if type(protect).__name__ not in GRADIENTS:
-            raise bad("splitnn", "protect", protect, f"one of {', '.join(f'{k}(…)' for k in GRADIENTS)}, or None")
+            raise bad(owner, "protect", protect, f"one of {', '.join(f'{k}(…)' for k in GRADIENTS)}, or None")
         check(protect)
-    if isinstance(nopeek, bool) or not isinstance(nopeek, int | float) or not nopeek >= 0:
-        raise bad("splitnn", "nopeek", nopeek, "a number of at least 0")
-    if nopeek and slices != 1:
-        raise bad("splitnn", "slices", slices, "1 with nopeek, which looks at a whole batch at once")
     return made
 
 

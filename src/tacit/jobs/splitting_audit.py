@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,17 +133,20 @@ def _gradients(shares: Mapping[str, Share], route: Route, z: Mapping[str, Tensor
 
 def write(path: Path, run: Split, audited: Audit | None = None) -> Path:
     """The page of a run: how it went, who saw what, and what was given away where that was measured."""
+    facts = [f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs"]
+    return page(path, "A split network", facts, run, "on held-out rows", () if audited is None else audited.sections())
+
+
+def page(path: Path, title: str, facts: Sequence[str], run: Any, measured: str, more: Sequence[Section] = ()) -> Path:
+    """The page of anything with metrics, a history by epoch, notes and a ledger."""
     epochs = [row["epoch"] for row in run.history]
-    shown = []
     numbers = [[k, f"{v:.4f}"] for k, v in run.metrics.items()]
     curves = [figure(plot(name.replace("_", " "), [Series(name.replace("_", " "), epochs, [row.get(name) for row in run.history])], Axis("epoch"), Axis(name)))
               for name in ("train_loss", "auc", "accuracy", "r2") if any(name in row for row in run.history)]
-    body = [table(["metric", "on held-out rows"], numbers, caption="result", sortable=False), *(tag("p", n) for n in run.notes)]
-    shown.append(Section("result", "Result", join([*body, tag("div", curves, class_="figures")])))
-    if audited is not None:
-        shown += audited.sections()
+    body = [table(["metric", measured], numbers, caption="result", sortable=False), *(tag("p", n) for n in run.notes)]
+    shown = [Section("result", "Result", join([*body, tag("div", curves, class_="figures")])), *more]
     lines = [[s.party, s.sender, s.kind, str(s.count), str(s.bytes), s.reveals] for s in run.ledger.seen]
     shown.append(Section("ledger", "Who saw what", table(["party", "from", "message", "count", "bytes", "what it learns"], lines, caption="messages received")))
     stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in run.ledger.stamps]
-    facts = join([tag("span", f) for f in (f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs")])
-    return put(path, assemble("A split network", facts, stamps, shown, "Made by tacit from the run's own records. This file makes no network request."))
+    return put(path, assemble(title, join([tag("span", f) for f in facts]), stamps, shown,
+                              "Made by tacit from the run's own records. This file makes no network request."))

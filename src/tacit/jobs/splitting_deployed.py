@@ -15,7 +15,7 @@ import functools
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,8 +50,8 @@ SPLIT: dict[str, Any] = {"labels": None, "merge": "concat", "top": [], "epochs":
 PARTY = ("file", "id", "label", "bottom", "middle", "drop", "categories")
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """A job file, checked: {"split": every setting, "parties": {name: …}}."""
+def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """([verb] with what it leaves out, [parties.…]) of a job file; what is in neither is refused."""
     file = Path(path)
     try:
         raw = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -60,12 +60,19 @@ def read(path: str | Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadJob(f"{file} is no TOML: {error}.") from None
     for key in raw:
-        if key not in ("split", "parties"):
-            raise BadJob(f"{file}: there is no table [{key}] in a split job. {nearest(key, ['split', 'parties'])}")
-    given, who = raw.get("split", {}), raw.get("parties", {})
+        if key not in (verb, "parties"):
+            raise BadJob(f"{file}: there is no table [{key}] in a {verb} job. {nearest(key, [verb, 'parties'])}")
+    given, who = raw.get(verb, {}), raw.get("parties", {})
     for key in given:
-        if key not in SPLIT:
-            raise BadJob(f"{file}, split: there is no {key!r}. {nearest(key, list(SPLIT))}")
+        if key not in usual:
+            raise BadJob(f"{file}, {verb}: there is no {key!r}. {nearest(key, list(usual))}")
+    return {**usual, **given}, who
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """A job file, checked: {"split": every setting, "parties": {name: …}}."""
+    file = Path(path)
+    settings, who = tables_of(path, "split", SPLIT)
     if not isinstance(who, dict) or len(who) < 2:
         raise BadJob(f"{file}: name at least two parties, as [parties.bank] and [parties.shop].")
     for name, table in who.items():
@@ -78,7 +85,6 @@ def read(path: str | Path) -> dict[str, Any]:
                 raise BadJob(f"{file}, parties.{name}: {key} is {widths!r}; it must be a list of widths, like [16].")
         if ("middle" in table) == ("id" in table):
             raise BadJob(f"{file}, parties.{name}: give id (and file, bottom) for a party with a table, or middle for one without.")
-    settings = {**SPLIT, **given}
     holders = [name for name, table in who.items() if "label" in table]
     if len(holders) != 1 or settings["labels"] not in (None, holders[0]):
         raise BadJob(f"{file}: the label is at {holders or 'nobody'}; exactly one party has one, and split.labels, if given, names it.")
@@ -88,7 +94,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def agreed(job: Mapping[str, Any]) -> str:
     """What all parties' job files must have alike: everything but where each keeps its file."""
-    plain = {"split": job["split"], "parties": {n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories")} for n, t in job["parties"].items()}}
+    plain = {**job, "parties": {n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories")} for n, t in job["parties"].items()}}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -110,15 +116,20 @@ def _layers(seed: int, name: str, start: int, widths: list[int], out: int | None
         return nn.Sequential(*made, *([nn.Linear(start, out)] if out is not None else []))
 
 
-async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], everybody: tuple[str, ...], mark: str) -> tuple[Columns | None, int, bytes]:
-    """(my rows of those all share, how many, the fingerprint of their order). A party without a table hears how many from the first who has one."""
-    without = [n for n in everybody if n not in holders]
+async def same_job(me: Party, everybody: Iterable[str], mark: str) -> None:
+    """All have the same job, or nothing else is said."""
     others = [n for n in everybody if n != me.name]
     for name in others:
         await me.send(name, Asked(-1, mark))
     for name, said in (await me.gather(others, Asked)).items():
         if said.job != mark:
             raise BadJob(f"{name!r} and {me.name!r} have different job files, or parts of different runs. All must have the same but for their own file.")
+
+
+async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], everybody: tuple[str, ...], mark: str) -> tuple[Columns | None, int, bytes]:
+    """(my rows of those all share, how many, the fingerprint of their order). A party without a table hears how many from the first who has one."""
+    without = [n for n in everybody if n not in holders]
+    await same_job(me, everybody, mark)
     if table is None:
         return None, (await me.recv(holders[0], Asked)).rows, b""
     if len(holders) > 1:
@@ -130,7 +141,8 @@ async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], ev
     return table, len(table), splitnn.fingerprint([normal(str(i)) for i in table.ids])
 
 
-def _table(file: str | Path, entry: Mapping[str, Any], regression: bool) -> Columns:
+def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
+    """A party's own table, as its entry of the job says."""
     read: Any = from_csv
     made = read(file, entry.get("label"), id=entry["id"], drop=entry.get("drop", []), categories=entry.get("categories", []),
                 **({"regression": regression, "test_fraction": 0} if "label" in entry else {}))
@@ -142,7 +154,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict
     split, mine = job["split"], job["parties"][me.name]
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
-    table = _table(file, mine, split["regression"]) if "id" in mine else None
+    table = table_of(file, mine, split["regression"]) if "id" in mine else None
     table, count, mark = await _people(me, table, holders, tuple(job["parties"]), agreed(job))
     train, test = held_out(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
@@ -220,11 +232,12 @@ async def foresee(me: Party, folder: str, file: str, out: str) -> dict[str, Any]
     made = await splitnn.predict(me, share.terms, seat)
     if made is None:
         return {"rows": count}
-    _answer(Path(out), told(share.terms.loss, made), None if table is None else table.ids, share)
+    answer(Path(out), told(share.terms.loss, made), None if table is None else table.ids, share)
     return {"rows": count, "out": out}
 
 
-def _answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share) -> None:
+def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share) -> None:
+    """A row a person: the likeliest class and the chance of each, or the number."""
     import pandas
 
     frame = pandas.DataFrame({share.id or "row": ids if ids is not None else np.arange(len(values))})
@@ -246,19 +259,27 @@ def _answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Shar
 def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None) -> dict[str, Any]:
     """All parties of a job on this machine, each with the file the job names: to try it out."""
     job = read(path)
-    base = Path(path).parent
+    made = everybody("split", path, job, attend, out, runtime, ledger)
+    return {"history": made[job["split"]["labels"]]["history"], "rows": made[job["split"]["labels"]]["rows"], "folder": str(out)}
+
+
+def everybody(verb: str, path: str | Path, job: Mapping[str, Any], program: Any, out: str | Path, runtime: Any, ledger: Ledger | None) -> dict[str, Any]:
+    """`program(me, job, file, out)` of every party of a job, on this machine."""
     programs = {}
     for k, (name, entry) in enumerate(job["parties"].items()):
         if "id" in entry and "file" not in entry:
             raise BadJob(f"{path}, parties.{name}: file is missing; to run everybody here, the job must say where each table lies.")
-        programs[name] = functools.partial(attend, job=job, file=str(base / entry.get("file", "")), out=str(Path(out) / folder_of(name, k)))
-    made = to_the_end("split", runtime).run_sync(programs, ledger=ledger)
-    return {"history": made[job["split"]["labels"]]["history"], "rows": made[job["split"]["labels"]]["rows"], "folder": str(out)}
+        programs[name] = functools.partial(program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(Path(out) / folder_of(name, k)))
+    return dict(to_the_end(verb, runtime).run_sync(programs, ledger=ledger))
 
 
 def take_part(kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0) -> dict[str, Any]:
     """One party's side of a job, over the federation's hub."""
-    job = read(path)
+    return join(kit, path, read(path), attend, file, out, patience)
+
+
+def join(kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file: str | Path | None, out: str | Path | None, patience: float) -> dict[str, Any]:
+    """The kit's party runs `program(me, job, file, out)` with its own table."""
     if kit.name not in job["parties"]:
         raise BadKit(f"this is the kit of {kit.name!r}, which {path} does not name. Its parties are {', '.join(job['parties'])}.")
     entry = job["parties"][kit.name]
@@ -266,13 +287,13 @@ def take_part(kit: Kit, path: str | Path, file: str | Path | None, out: str | Pa
     if "id" in entry and not where:
         raise BadJob(f"{path}, parties.{kit.name}: no file is named; give yours with --file.")
     folder = Path(out) if out is not None else (kit.directory or Path(".")) / "part"
-    made, ledger = _linked(kit, functools.partial(attend, job=job, file=str(where), out=str(folder)), patience)
+    made, ledger = linked(kit, functools.partial(program, job=job, file=str(where), out=str(folder)), patience)
     return {"party": kit.name, **made, "ledger": ledger}
 
 
 def predict_part(kit: Kit, folder: str | Path, file: str | Path | None, out: str | Path, patience: float = 300.0) -> dict[str, Any]:
     """One party's side of a joint prediction, over the federation's hub."""
-    made, ledger = _linked(kit, functools.partial(foresee, folder=str(folder), file=str(file or ""), out=str(out)), patience)
+    made, ledger = linked(kit, functools.partial(foresee, folder=str(folder), file=str(file or ""), out=str(out)), patience)
     return {"party": kit.name, **made, "ledger": ledger}
 
 
@@ -285,12 +306,14 @@ def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, 
     for name in files:
         if name not in shares:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
-    programs = {n: functools.partial(foresee, folder=str(p), file=files.get(n, ""), out=str(out)) for n, p in shares.items()}
+    asked = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(shares)  # predictors may lie beside each other
+    programs = {n: functools.partial(foresee, folder=str(shares[n]), file=files.get(n, ""), out=str(out)) for n in asked}
     made = to_the_end("predict", runtime).run_sync(programs, ledger=ledger)
     return {"rows": next(iter(made.values()))["rows"], "out": str(out)}
 
 
-def _linked(kit: Kit, program: Any, patience: float) -> tuple[dict[str, Any], dict[str, Any]]:
+def linked(kit: Kit, program: Any, patience: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(what a party's program gives over the federation's hub, what it saw)."""
     from ..runtimes.link import Link
 
     async def connected() -> tuple[dict[str, Any], dict[str, Any]]:

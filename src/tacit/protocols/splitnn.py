@@ -41,13 +41,13 @@ from ..parties.party import Party
 from .splitnn_seat import Seat
 from .splitnn_terms import Agreed, HandedOn, Mine, Route, Terms, fingerprint, losses
 
-__all__ = ["Mine", "Route", "Terms", "fingerprint", "ideal", "party", "predict"]
+__all__ = ["Mine", "Route", "Terms", "agree", "fingerprint", "ideal", "party", "predict"]
 
 
 async def party(me: Party, terms: Terms, mine: Mine) -> dict[str, Any]:
     """The program of any party: {"history": a row an epoch, where it has labels; "state": its weights}."""
     seat = Seat(me, terms, mine)
-    await _agree(me, terms, mine)
+    await agree(me, terms, mine)
     clients = [route.sources[0] for route in terms.routes] if len(terms.routes) > 1 else []
     history = []
     for epoch in range(terms.epochs):
@@ -75,7 +75,7 @@ async def party(me: Party, terms: Terms, mine: Mine) -> dict[str, Any]:
     return {"history": history, "state": {k: v.detach().clone() for k, v in seat.parts.state_dict().items()}}
 
 
-async def _agree(me: Party, terms: Terms, mine: Mine) -> None:
+async def agree(me: Party, terms: Terms, mine: Mine) -> None:
     """Everyone I shall talk with has the same settings, and rows in the same order."""
     others = [name for name in dict.fromkeys(n for r in terms.routes for n in r.parties) if name != me.name]
     if not any(me.name in r.parties for r in terms.routes):
@@ -142,7 +142,7 @@ def mean_of(states: Sequence[Mapping[str, Tensor]], weights: Sequence[int]) -> d
 async def predict(me: Party, terms: Terms, mine: Mine) -> Tensor | None:
     """Every party's program of a joint prediction on `tests` rows (`test_x`): the last stop gets the outputs, the others None."""
     seat = Seat(me, terms, mine)
-    await _agree(me, terms, mine)
+    await agree(me, terms, mine)
     return await seat.outputs(0, terms.tests[0], mine.test_x.get(0))
 
 
