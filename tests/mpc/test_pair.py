@@ -169,6 +169,40 @@ def test_masks_made_before_wait_in_a_file_and_serve_once(tmp_path):
         stored(tmp_path / "0.safetensors", 0, 2)
 
 
+def test_a_network_on_masks_made_the_night_before(tmp_path):
+    layers, weights = compile(MLP)
+    told = inference.Architecture(to_text(layers), True, "logits", 16)
+    files = [tmp_path / name for name in ("owner", "client")]
+
+    def night(rank):
+        async def party(me):
+            await pair.prepare(me, rank, ("owner", "client"), inference.needed(told, [list(ROWS.shape)]), files[rank])
+        return party
+
+    InProcess().run_sync({"owner": night(0), "client": night(1)})
+    ledger = Ledger()
+    day = {"owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=files[0]),
+           "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=files[1])}
+    out = InProcess().run_sync(day, ledger=ledger)
+    assert (out["client"]["value"] - inference.ideal(MLP, ROWS)).abs().max() < 1e-3
+    assert not {"Extended", "Correlations", "TransferOffer", "Corrections"} & {line.kind for line in ledger.seen}
+    assert ledger.stamps == [pair.ASSUMES]
+    with pytest.raises(PartyFailed, match="was used already; a mask hides one value only"):
+        InProcess().run_sync(day)
+
+
+def test_masks_of_two_different_nights_are_not_used_together(tmp_path):
+    layers, weights = compile(LINEAR)
+    told = inference.Architecture(to_text(layers), True, "logits", 16)
+    for night in "12":
+        (tmp_path / night).mkdir()
+        prepared(tmp_path / night, list(inference.needed(told, [list(ROWS.shape)])))
+    with pytest.raises(PartyFailed, match="were not made together"):
+        InProcess().run_sync({
+            "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=tmp_path / "1" / "0.safetensors"),
+            "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=tmp_path / "2" / "1.safetensors")})
+
+
 def test_a_stock_for_another_place_or_program_is_refused(tmp_path):
     prepared(tmp_path, [Truncation((2,), 16), Truncation((2,), 16)])
     with pytest.raises(BadRun, match="was dealt to party 0 of 2, not 1 of 2"):

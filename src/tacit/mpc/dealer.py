@@ -162,8 +162,8 @@ async def fetch(me: Party, rank: int, parties: int, dealer: str, requests: Itera
 class Made(Stock):
     """Shares that lie ready, in the order of the plan: what two parties made without a dealer (`pair.py`)."""
 
-    def __init__(self, ready: Iterable[dict[str, Tensor]], rank: int, parties: int, device: str = "cpu"):
-        self.ready, self.rank, self.parties, self.device = deque(ready), rank, parties, device
+    def __init__(self, ready: Iterable[dict[str, Tensor]], rank: int, parties: int, device: str = "cpu", session: bytes = b""):
+        self.ready, self.rank, self.parties, self.device, self.session = deque(ready), rank, parties, device, session
         self.used = 0
 
     async def take(self, request: Request) -> dict[str, Tensor]:
@@ -182,7 +182,7 @@ class Made(Stock):
 
         kept = {f"{i} {name}": value.contiguous() for i, parts in enumerate(self.ready) for name, value in parts.items()}
         path.touch(mode=0o600)
-        save_file({**kept, "place": torch.tensor([self.rank, self.parties])}, path)
+        save_file({**kept, "place": torch.tensor([self.rank, self.parties]), "session": torch.tensor(list(self.session), dtype=torch.uint8)}, path)
         self.ready.clear()  # in the file now, and nowhere else
         return path
 
@@ -190,10 +190,10 @@ class Made(Stock):
     def read(cls, kept: dict[str, Tensor], rank: int, parties: int, device: str) -> Made:
         ready: dict[int, dict[str, Tensor]] = {}
         for key, value in kept.items():
-            if key != "place":
+            if key not in ("place", "session"):
                 number, name = key.split(" ", 1)
                 ready.setdefault(int(number), {})[name] = value
-        return cls([ready[i] for i in sorted(ready)], rank, parties, device)
+        return cls([ready[i] for i in sorted(ready)], rank, parties, device, bytes(kept["session"].tolist()))
 
 
 def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:

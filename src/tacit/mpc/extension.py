@@ -65,8 +65,8 @@ def pads(rows: np.ndarray, first: int, length: int) -> np.ndarray:
 class Chooser:
     """Holds both seeds of each base transfer; its bits choose."""
 
-    def __init__(self, zeros: ot.Columns, ones: ot.Columns):
-        self.zeros, self.ones, self.count = zeros, ones, 0
+    def __init__(self, zeros: ot.Columns, ones: ot.Columns, said: bytes):
+        self.zeros, self.ones, self.said, self.count = zeros, ones, said, 0
 
     @classmethod
     async def meet(cls, me: Party, other: str) -> Chooser:
@@ -74,7 +74,7 @@ class Chooser:
         await me.send(other, TransferOffer(said))
         points = (await me.recv(other, TransferChoices)).points
         zeros, ones = await asyncio.to_thread(ot.pairs, a, said, points, BASE, bind("tacit gilboa 1", me.name, other))
-        return cls(ot.Columns(zeros), ot.Columns(ones))
+        return cls(ot.Columns(zeros), ot.Columns(ones), said)
 
     def ask(self, bits: np.ndarray, length: int) -> tuple[bytes, np.ndarray]:
         """(what goes to the holder, the pad of each bit); bits are packed, eight to a byte, the lowest first."""
@@ -90,8 +90,8 @@ class Chooser:
 class Holder:
     """Chose one seed of each base transfer, by secret bits s; has both pads of every transfer."""
 
-    def __init__(self, columns: ot.Columns, s: np.ndarray):
-        self.columns, self.mask, self.s, self.count = columns, (s * np.uint8(255))[:, None], pack(s), 0
+    def __init__(self, columns: ot.Columns, s: np.ndarray, said: bytes):
+        self.columns, self.mask, self.s, self.said, self.count = columns, (s * np.uint8(255))[:, None], pack(s), said, 0
 
     @classmethod
     async def meet(cls, me: Party, other: str) -> Holder:
@@ -99,7 +99,7 @@ class Holder:
         said = (await me.recv(other, TransferOffer)).point
         points, keys = await asyncio.to_thread(ot.choose, said, s, bind("tacit gilboa 1", other, me.name), me.secret.bytes)
         await me.send(other, TransferChoices(points))
-        return cls(ot.Columns(keys), s)
+        return cls(ot.Columns(keys), s, said)
 
     def hear(self, came: bytes, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Both pads of each transfer the chooser asked for."""
@@ -121,19 +121,20 @@ class Line:
         self.tape = Tape(me.secret.bytes(KEY))
         self.costs: dict[str, Cost] = {}
         self.label = "products"
+        self.session = b""  # what both know of these transfers and nobody else's have: a hash of the offers, in order
         self._chooser: Chooser | None = None
         self._holder: Holder | None = None
 
     async def chooser(self) -> Chooser:
         if self._chooser is None:
             self._chooser = await Chooser.meet(self.me, self.other)
-            self._charge("base transfers", group.POINT, 2)
+            self._met(self._chooser.said, group.POINT)
         return self._chooser
 
     async def holder(self) -> Holder:
         if self._holder is None:
             self._holder = await Holder.meet(self.me, self.other)
-            self._charge("base transfers", BASE * group.POINT, 2)
+            self._met(self._holder.said, BASE * group.POINT)
         return self._holder
 
     def bits(self, *shape: int) -> np.ndarray:
@@ -185,6 +186,10 @@ class Line:
             raise ProtocolError(f"{len(came.values)} bytes came where {due} were due. Do both run the same program?")
         self._charge(self.label, 0, 1)
         return came.values
+
+    def _met(self, said: bytes, sent: int) -> None:
+        self.session = hashlib.sha256(b"tacit transfers 1" + self.session + said).digest()
+        self._charge("base transfers", sent, 2)
 
     def _charge(self, label: str, bytes: int, rounds: int) -> None:
         cost = self.costs.setdefault(label, Cost())

@@ -23,6 +23,7 @@ With a public model (only the input private) weights go to the client in the cle
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,10 +34,10 @@ from ..parties.message import Message
 from ..parties.party import Party
 from . import model, pair
 from .compare import argmax
-from .dealer import Request, Stock, dealer, plan
+from .dealer import Made, Request, Stock, dealer, plan, stored
 from .extension import Line
 from .ring import Fixed
-from .seat import Seat
+from .seat import Cost, Seat
 
 ASSUMES = ("SEMI-HONEST: the secrets hold if every party follows its program and the helper works with neither owner nor client; a party that deviates can "
            "spoil the result unnoticed.")
@@ -58,6 +59,10 @@ class Batches(Message, reveals="how many inputs there are and their shapes, not 
     shapes: list[list[int]]
 
 
+class Prepared(Message, reveals="which run of the offline phase the masks come from: a hash of random group elements"):
+    session: bytes
+
+
 class ResultShare(Message, reveals="the owner's share of the result; with its own share the client has the result"):
     values: list[Tensor]
 
@@ -72,14 +77,16 @@ async def answer(seat: Seat, layers: list[model.Layer], weights: model.Weights, 
 
 
 async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, private_model: bool = True, reveal: str = "logits", fraction: int = 16,
-                client: str = "client", helper: str | None = "helper", device: str = "cpu", debug: bool = False) -> dict[str, Any]:
+                client: str = "client", helper: str | None = "helper", device: str = "cpu", debug: bool = False,
+                stock: Path | None = None) -> dict[str, Any]:
+    """`stock` is a file of masks made before (`pair.prepare`, `dealer.fetch`): then helper=None, and nothing is made now."""
     told = Architecture(layers, private_model, reveal, fraction)
     network = model.for_reveal(model.from_text(layers), reveal)
     await me.send([client, helper] if helper is not None else client, told)
     if not private_model:
         await me.send(client, PublicWeights(dict(weights)))
     shapes = (await me.recv(client, Batches)).shapes
-    seat = await _sit(me, OWNER, (me.name, client), helper, told, shapes, device, debug)
+    seat = await _sit(me, OWNER, (me.name, client), helper, told, shapes, device, debug, stock)
     known = await _weights(seat, network, weights, private_model)
     for shape in shapes:
         y = await answer(seat, network, known, torch.zeros(shape, dtype=torch.int64, device=device), reveal)
@@ -88,14 +95,14 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
 
 
 async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str | None = "helper", device: str = "cpu",
-                 debug: bool = False) -> dict[str, Any]:
+                 debug: bool = False, stock: Path | None = None) -> dict[str, Any]:
     told = await me.recv(owner, Architecture)
     network, fixed = model.for_reveal(model.from_text(told.layers), told.reveal), Fixed(told.fraction)
     weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
     inputs = [fixed.encode(x, "the input").to(device) for x in batches]  # refused here, before a word of it is sent
     shapes = [list(x.shape) for x in inputs]
     await me.send([owner, helper] if helper is not None else owner, Batches(shapes))
-    seat = await _sit(me, CLIENT, (owner, me.name), helper, told, shapes, device, debug)
+    seat = await _sit(me, CLIENT, (owner, me.name), helper, told, shapes, device, debug, stock)
     known = await _weights(seat, network, weights, told.private_model)
     results = []
     for x in inputs:
@@ -138,14 +145,27 @@ def needed(told: Architecture, shapes: list[list[int]]) -> Iterator[Request]:
 
 
 async def _sit(me: Party, rank: int, names: tuple[str, str], helper: str | None, told: Architecture, shapes: list[list[int]], device: str,
-               debug: bool) -> Seat:
+               debug: bool, file: Path | None) -> Seat:
+    offline: dict[str, Cost] = {}
     if helper is not None:
-        me.ledger.stamp(ASSUMES)
-        return Seat(me, rank, names, await Stock.live(me, rank, 2, helper, device), Fixed(told.fraction), device, debug)
-    me.ledger.stamp(pair.ASSUMES)
-    line = Line(me, rank, names)
-    stock = await pair.make(line, needed(told, shapes), device)  # all of it, before anything of a secret is sent under it
-    return Seat(me, rank, names, stock, Fixed(told.fraction), device, debug, offline=line.costs)
+        stock = await Stock.live(me, rank, 2, helper, device)
+    elif file is not None:
+        stock = await _same(me, names[1 - rank], stored(file, rank, 2, device))
+    else:
+        line = Line(me, rank, names)
+        stock = await pair.make(line, needed(told, shapes), device)  # all of it, before anything of a secret is sent under it
+        offline = line.costs
+    me.ledger.stamp(pair.ASSUMES if isinstance(stock, Made) else ASSUMES)
+    return Seat(me, rank, names, stock, Fixed(told.fraction), device, debug, offline=offline)
+
+
+async def _same(me: Party, other: str, stock: Stock) -> Stock:
+    """Halves of different nights would give a wrong result, and nobody would see it."""
+    session = stock.session if isinstance(stock, Made) else b""
+    await me.send(other, Prepared(session))
+    if (await me.recv(other, Prepared)).session != session:
+        raise ProtocolError(f"the masks of {me.name!r} and of {other!r} were not made together. Run the offline phase again, both.")
+    return stock
 
 
 async def _weights(seat: Seat, layers: list[model.Layer], weights: Mapping[str, Tensor] | None, private: bool) -> model.Weights:

@@ -45,7 +45,7 @@ async def make(line: Line, requests: Iterable[Request], device: str = "cpu") -> 
     for bits in sorted({r.bits for r in wanted if isinstance(r, Truncation)}):
         made |= await _truncations(line, {i: r for i, r in enumerate(wanted) if isinstance(r, Truncation) and r.bits == bits}, bits)
     made |= await _comparisons(line, {i: r for i, r in enumerate(wanted) if isinstance(r, Comparison)})
-    return Made([made[i] for i in range(len(wanted))], line.rank, 2, device)
+    return Made([made[i] for i in range(len(wanted))], line.rank, 2, device, line.session)
 
 
 async def prepare(me: Party, rank: int, names: tuple[str, ...], requests: Iterable[Request], path: Path) -> Path:
