@@ -83,7 +83,7 @@ class Job:
         guard = {"guard": list(self.guard)} if self.guard else {}
         guard |= {k: v for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}
         more: tuple[tuple[str, Any], ...] = (("aggregate", self.aggregates[0] if self.aggregates else None), ("adversaries", list(self.adversaries)),
-                                             ("topology", self.topology), ("private", self.private))
+                                             ("topology", self.topology), ("private", self.private), ("select", self.select))
         guard |= {k: v for k, v in more if v}
         return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **guard, **self._for("train")}
 
@@ -93,6 +93,8 @@ class Job:
             raise BadJob(f"{self.file}: [private] is for `tacit run`. Leave it out, or run the job by itself; `tacit report` draws several runs.")
         if self.pace is not None or self.speed is not None:
             raise BadJob(f"{self.file}: [pace] and [speed] are for `tacit run`. Leave them out, or run the job by itself; `tacit report` draws several runs.")
+        if (other := "select" if self.select is not None else "topology" if self.topology else "") != "":
+            raise BadJob(f"{self.file}: [{other}] is for `tacit run`. Leave it out, or run the job by itself; `tacit report` draws several runs.")
         settings = self._for("compare")
         if "seed" in settings:
             settings = {**{k: v for k, v in settings.items() if k != "seed"}, "seeds": (settings["seed"],)}

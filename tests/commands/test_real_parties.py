@@ -146,3 +146,25 @@ def test_simulate_parties_runs_a_job_with_real_processes(place: Path, capsys: py
     assert len(value["history"]) == 2
     assert value["dropped"] == {}
     assert {line["how"] for line in value["ledger"]["seen"]} == {"executed"}
+
+
+def test_a_job_for_real_parties_says_how_updates_become_one_and_by_what_parties_are_chosen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How many rows each has, the server knows only from what it is told as they join; losses it asks for."""
+    assert said(capsys, "party", "--kit", "kits/server", "job.toml", "--set", "select.name=PowerOfChance")[0] == 2
+    changes = ["select.name=PowerOfChoice", "select.candidates=2", "aggregate.name=Momentum", "train.rounds=3", "train.per_round=1",
+               "train.evaluate_every=0", "algorithm.name=FedAvg"]
+    hub = Role(place, "hub", "hub", "--kit", "kits/hub")
+    try:
+        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run", "--json",
+                      *(word for change in changes for word in ("--set", change)))
+        others = [Role(place, name, "party", "--kit", f"kits/{name}", "--data", f"{name}.csv") for name in ("a", "b")]
+        assert [role.wait() for role in (server, *others)] == [0, 0, 0], (place / "server.log").read_text()
+    finally:
+        hub.process.terminate()
+        hub.wait()
+    events = [json.loads(line) for line in (place / "run" / "events.jsonl").read_text().splitlines()]
+    rounds = [e for e in events if e["kind"] == "round" and e["round"]]
+    assert [(e["sampled"], e["looked"]) for e in rounds] == [(1, 2)] * 3
+    seen = json.loads((place / "run" / "ledger.json").read_text())["seen"]
+    assert sum(line["count"] for line in seen if line["kind"] == "Loss") == 6
+    assert sum(line["count"] for line in seen if line["kind"] == "Upload") == 3

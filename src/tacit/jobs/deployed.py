@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .. import __version__, algorithms, config, models, toml
+from .. import __version__, aggregate, algorithms, config, models, selection, toml
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
 from ..parameters import to_table
@@ -23,7 +23,7 @@ from .networked import Deployed, Elsewhere
 from .plan import make_plan, make_task
 from .training import train
 
-TABLES = ("data", "model", "algorithm", "pace", "guard", "train")
+TABLES = ("data", "model", "algorithm", "pace", "select", "aggregate", "guard", "train")
 
 
 def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -46,9 +46,10 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
     for key in ("runtime", "engine", "device", "landscape"):
         if key in settings:
             raise BadJob(f"{file}, train: {key!r} is for simulations. Leave it out here.")
+    asks = {key: toml.made(tables[key], room.ALL, f"{file}, {key}") for key, room in (("select", selection), ("aggregate", aggregate)) if key in tables}
     return layout, {"model": toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{file}, model"),
                     "algorithm": toml.made(tables.get("algorithm", toml.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"),
-                    "pace": config.paced(tables, str(file)), "guard": list(config.guarded(tables.get("guard"), str(file))) or None, **settings}
+                    "pace": config.paced(tables, str(file)), "guard": list(config.guarded(tables.get("guard"), str(file))) or None, **asks, **settings}
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
