@@ -7,11 +7,12 @@
     [algorithm.solver]  name = "SGD", momentum = 0.9
     [pace]              name = "FedBuff", buffer = 10              asynchronous training: whom the server waits for
     [speed]             name = "Lognormal", sigma = 1.0            how long local work takes, on the virtual clock of a simulation
-    [select]            name = "PowerOfChoice", candidates = 30    who is asked in a round, in a simulation
+    [select]            name = "PowerOfChoice", candidates = 30    who is asked in a round
     [topology]          name = "Gossip", graph = "ring"            without a server; or name = "Hierarchy", edges = 4, period = 2
     [aggregate]         name = "Median"                            how updates become one     ([[aggregates]]: several, for a comparison)
     [adversaries]       sign_flip = 0.2                            the share of parties that lie, in a simulation ([[adversaries]]: with a `name` each)
     [[guard]]           name = "Clip", norm = 1.0                  one after the other: the stages around every update, in their order
+    [[variants]]        label = "five steps", local_steps = 5      settings of [train], or a guard, that a row has for itself, in a comparison
     [private]           epsilon = 8.0, delta = 1e-5, clip = 1.0    every local step is DP-SGD's: `tacit.private.DPSGD`
     [train]             rounds = 20, local_epochs = 2, …           the arguments of `tacit.train` and `tacit.compare`
 
@@ -38,7 +39,7 @@ from .runs import made_in_python
 from .toml import dumps as dumps  # public here, too
 from .toml import value_of as value_of
 
-TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "select", "topology", "aggregate", "aggregates", "adversaries", "guard", "private",
+TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "select", "topology", "aggregate", "aggregates", "adversaries", "guard", "variants", "private",
           "train")
 OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
@@ -62,6 +63,7 @@ class Job:
     topology: dict[str, Any] | None = None  # as written: it needs the number of parties to be made
     private: Any = None
     select: Any = None
+    variants: dict[str, dict[str, Any]] | None = None
 
     def dataset(self) -> Any:
         make, known = source(self.data, str(self.file))
@@ -101,6 +103,8 @@ class Job:
         rules: dict[str, Any] = {k: list(v) for k, v in (("aggregates", self.aggregates), ("adversaries", self.adversaries)) if v}
         if self.guard:  # each algorithm with it and without
             rules["guards"] = {"no guard": None, "guarded": list(self.guard)}
+        if self.variants:
+            rules["variants"] = self.variants
         return {"model": self.model, "algorithms": list(self.algorithms), "data_job": self.resolved()["data"], **rules, **settings}
 
     def resolved(self) -> dict[str, Any]:
@@ -115,6 +119,8 @@ class Job:
                 **({} if not self.aggregates else {"aggregates": [to_table(r) for r in self.aggregates]} if self.several else
                    {"aggregate": to_table(self.aggregates[0])}),
                 **({"select": to_table(self.select)} if self.select is not None else {}),
+                **({"variants": [{"label": name, **{k: [to_table(s) for s in v] if k == "guard" else toml.NONE if v is None else v for k, v in given.items()}}
+                                 for name, given in self.variants.items()]} if self.variants else {}),
                 **({"topology": self.topology} if self.topology else {}),
                 **({"adversaries": [to_table(a) for a in self.adversaries]} if self.adversaries else {}), "train": settings}
 
@@ -188,7 +194,7 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
             raise BadJob(f"{where}: both `{one}` and `{one}s` are there. Keep `{one}` for one run, or the list `{one}s` for a comparison.")
     skews = [toml.made(t, data.SKEWS, f"{where}, {at}") for at, t in toml.listed(where, "data.skew", raw.get("skew"), raw.get("skews"))]
     listed = toml.listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", toml.USUAL["algorithm"])]
-    several = "algorithms" in tables or "aggregates" in tables or "skews" in raw
+    several = "algorithms" in tables or "aggregates" in tables or "skews" in raw or "variants" in tables
     values = _data(raw, skews, file)
     model = toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{where}, model")
     chosen = tuple(toml.made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
@@ -196,7 +202,24 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, guarded(tables.get("guard"), where),
                paced(tables, where), speeded(tables, where), _aggregates(tables, where), _adversaries(tables.get("adversaries"), where),
                toml.table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where),
-               toml.made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None)
+               toml.made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None,
+               _variants(tables.get("variants"), where))
+
+
+def _variants(listed: Any, where: str) -> dict[str, dict[str, Any]] | None:
+    """[[variants]]: a label each, and the settings of [train] that are its own; `guard` is a list of stages."""
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or not listed or not all(isinstance(t, dict) and isinstance(t.get("label"), str) and t["label"] for t in listed):
+        raise BadJob(str(bad(where, "variants", listed, "a list of tables with a label each, written as [[variants]]")))
+    if len({t["label"] for t in listed}) < len(listed):
+        raise BadJob(f"{where}, variants: two have the same label. Name each differently.")
+    made = {}
+    for i, table in enumerate(listed):
+        at = f"{where}, variants[{i}]"
+        plain = train_settings({k: v for k, v in table.items() if k not in ("label", "guard")}, at)
+        made[table["label"]] = plain | ({"guard": list(guarded(table["guard"], at))} if table.get("guard") else {})
+    return made
 
 
 def _private(tables: Mapping[str, Any], where: str) -> Any:

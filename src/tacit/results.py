@@ -80,6 +80,27 @@ class Comparison:
         cells = [[_cell(m, e, numbers) for m, e in zip(means, errors)] for means, errors in zip(t["mean"], t["error"])]
         return pandas.DataFrame(cells, index=t["index"], columns=t["columns"])
 
+    def bytes_to(self, accuracy: float) -> pandas.DataFrame:
+        """What it took to reach this accuracy on the global test set, by label and skew: `rounds`, `bytes` up and down of all parties together, those `up`
+        alone, each a mean over the seeds that got there, and the share of seeds that `reached` it. A row that never did has no numbers."""
+        import pandas
+
+        from .parameters import bad
+
+        if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 < accuracy <= 1:
+            raise bad("bytes_to", "accuracy", accuracy, "a number above 0 and at most 1")
+        found: dict[tuple[str, str], list[tuple[int, int, int] | None]] = {}
+        for run in self.results:
+            start = next(e for e in run.events if e["kind"] == "start")
+            if start["label"] not in self.summary["baselines"]:
+                found.setdefault((start["label"], start["skew"]), []).append(_until(run.history, accuracy))
+        made = []
+        for (label, skew), runs in found.items():
+            there = [r for r in runs if r is not None]
+            means = [sum(r[k] for r in there) / len(there) if there else float("nan") for k in range(3)]
+            made.append({"label": label, "skew": skew, "rounds": means[0], "bytes": means[1], "up": means[2], "reached": len(there) / len(runs)})
+        return pandas.DataFrame(made).set_index("label")
+
     def report(self, path: str | Path | None = None) -> Path:
         from .report import page, records
 
@@ -89,6 +110,16 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.table().to_string() + "\n\n" + "\n".join(self.verdict)
+
+
+def _until(history: list[dict[str, Any]], accuracy: float) -> tuple[int, int, int] | None:
+    """(rounds, bytes up and down, bytes up) until a round's accuracy is at least this; None if none's is."""
+    up = down = 0
+    for row in history:
+        up, down = up + row["bytes_up"], down + row["bytes_down"]
+        if row.get("accuracy", 0.0) >= accuracy:
+            return row["round"], up + down, up
+    return None
 
 
 def _cell(mean: float | None, error: float | None, numbers: bool) -> Any:

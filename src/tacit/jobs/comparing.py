@@ -15,7 +15,7 @@ from ..data.federation import Federation, Holdings
 from ..errors import BadData, BadParameter, BadRun
 from ..guard import Noise, Stage, as_stages
 from ..numbers import mean_error
-from ..parameters import bad
+from ..parameters import bad, nearest
 from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
@@ -25,11 +25,14 @@ from .plan import Plan, as_algorithm, as_rule, make_plan
 from .simulated import plain
 from .training import train_side_by_side
 
+VARY = ("guard", "local_epochs", "local_steps", "batch_size", "per_round", "sampling")  # what a row may have for itself
+
 
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
             per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
             device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
-            aggregates: Sequence[Any] | None = None, adversaries: Any = None, guards: Any = None, sampling: str = "fixed",
+            aggregates: Sequence[Any] | None = None, adversaries: Any = None, guards: Any = None,
+            variants: Mapping[str, Mapping[str, Any]] | None = None, sampling: str = "fixed",
             out: str | Path | None = None, resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None,
             watch: Callable[[Event], None] | None = None) -> Comparison:
     """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
@@ -40,6 +43,8 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     `aggregates` are rules in the mean's place, a row each; `adversaries`, such as {"sign_flip": 0.2}, are attacks, a column each beside the one without.
     `guards` are what stands around every update, a row each: a list of guards (None is none), or a dict of them by the names their rows shall have. Each row
     has an account of its own, and a budget ends its own row only. The baselines are not guarded.
+    `variants` are other settings by the names their rows shall have, such as {"five steps": {"local_steps": 5}, "small": {"guard": [guard.Quantize(bits=8)]}};
+    the baselines take those of the first.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
     `resume` goes on with a comparison in `out` that was stopped: what is done is read, what was begun goes on, to the same figures.
     """
@@ -70,11 +75,12 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     rules = [as_rule(None)] if aggregates is None else [as_rule(r) for r in _listed("aggregates", aggregates, "a list of rules such as [aggregate.Median()]")]
     lies = (None, *attacks(adversaries))
     columns = [(fed, lie, _column(skew, lie, len(federations) > 1, len(lies) > 1)) for fed, skew in zip(federations, _names(federations)) for lie in lies]
-    rows = [(a, rule, stages, _row([name] * (len(algorithms) > 1) + [word] * (aggregates is not None) + [words] * (guards is not None)) or name)
+    rows = [(a, {"aggregate": rule, "guard": stages, **changed}, _row([name] * (len(algorithms) > 1) + [word] * (aggregates is not None)
+                                                                      + [words] * (guards is not None) + [other] * (variants is not None)) or name)
             for a, name in zip(algorithms, _labels(algorithms, "algorithm")) for rule, word in zip(rules, _labels(rules, "rule"))
-            for words, stages in _guards(guards).items()]
-    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, aggregate=rule, adversaries=lie, guard=stages, sampling=sampling,
-                       **common) for fed, lie, skew in columns for a, rule, stages, label in rows for s in seed_list]  # type: ignore[arg-type]
+            for words, stages in _guards(guards).items() for other, changed in _variants(variants, guards is not None).items()]
+    plans = [make_plan(fed, algorithm=a, seed=s, label=label, skew=skew, adversaries=lie, **{**common, "sampling": sampling, **changed})
+             for fed, lie, skew in columns for a, changed, label in rows for s in seed_list]  # type: ignore[arg-type]
     honest = {skew: fed for fed, _, skew in columns}
     if match:
         wanted = {p.label: p.effective_update for p in reversed(plans)}  # each algorithm's own, on the first federation
@@ -177,6 +183,21 @@ def _guards(given: Any) -> dict[str, tuple[Stage, ...]]:
     if len(named) < len(listed):
         raise BadParameter(f"compare: the same guard stands twice among {'; '.join(named)}. Leave one out.")
     return named
+
+
+def _variants(given: Any, guarded: bool) -> dict[str, dict[str, Any]]:
+    """{the name of a row: the settings it has for itself}."""
+    if given is None:
+        return {"": {}}
+    if not isinstance(given, Mapping) or not given or not all(isinstance(k, str) and k and isinstance(v, Mapping) for k, v in given.items()):
+        raise bad("compare", "variants", given, 'settings by name, such as {"plain": {}, "five steps": {"local_steps": 5}}')
+    for name, settings in given.items():
+        for key in settings:
+            if key not in VARY:
+                raise bad("compare", f"a setting of the variant {name!r}", key, f"one of {', '.join(map(repr, VARY))}", nearest(key, list(VARY)))
+        if guarded and "guard" in settings:
+            raise bad("compare", "guards", "given", f"None where a variant has a guard of its own, as {name!r} has")
+    return {name: {k: as_stages(v) if k == "guard" else v for k, v in settings.items()} for name, settings in given.items()}
 
 
 def _short(stage: Any) -> str:

@@ -146,7 +146,7 @@ class Simulated:
             up = {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
             if self.guards:  # what its guard lets out, in as many bits as that takes
                 up = self.guards[0].blank()
-            self._wire = {k: torch.zeros(s) for k, s in shapes.items()}, up
+            self._wire = {k: torch.zeros(s) for k, s in shapes.items()} | (self.guards[0].sent() if self.guards else {}), up
         return sizes(self.plans[0], self.guards[0] if self.guards else None, r, *self._wire)
 
     def landscape(self, i: int) -> dict[str, Any]:
@@ -232,6 +232,11 @@ def sizes(p: Plan, guard: Guard | None, r: int, down: State, up: State) -> tuple
             return wire_bytes(r, down, up)
         return bytes_of(p, guard, r, down)
     return wire_bytes(r, down, up)
+
+
+def silence() -> int:
+    """What an Upload takes whose party has nothing new to say: its weight, and no numbers."""
+    return wire_bytes(1, {}, {})[1]
 
 
 def wire_bytes(r: int, down: State, up: State) -> tuple[int, int]:

@@ -173,7 +173,7 @@ def accuracy_against_bytes(runs: Sequence[RunRecord], *, title: str = "", colour
     """What accuracy costs on the wire: everything sent so far, up and down, all parties together."""
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
-    series, rules, rows = [], [], []
+    series, rules, found = [], [], []
     for name, group in groups.items():
         paths: dict[int, list[tuple[float, float]]] = {}
         for run in group:
@@ -185,19 +185,25 @@ def accuracy_against_bytes(runs: Sequence[RunRecord], *, title: str = "", colour
         points = [(math.fsum(b for b, _ in path) / len(path), *mean_error(a for _, a in path)) for _, path in sorted(paths.items())]
         if points and points[-1][0] > 0:
             series.append(_band(name, colours[name], "accuracy", points))
-            best = max(p[1] for p in points)
-            near = next(p for p in points if p[1] >= 0.95 * best)
-            rows.append((name, size(points[-1][0]), percent(points[-1][1]), size(near[0])))
+            found.append((name, points))
         elif finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
             rules.append(Rule(name, level, colours[name]))
     if not series:
         return None
     ends = [s.x[-1] for s in series]
+    bests = [max(p[1] for p in points) for _, points in found]
+    level = math.floor(100 * min(bests)) / 100  # what all of them reach
+
+    def until(points: Sequence[Any], accuracy: float) -> str:
+        return size(next(p[0] for p in points if p[1] >= accuracy))
+
+    rows = [(name, size(points[-1][0]), percent(points[-1][1]), until(points, 0.95 * best), until(points, level))
+            for (name, points), best in zip(found, bests)]
     return plot(f"Accuracy against bytes sent{': ' if title else ''}{title}", series,
                 Axis("sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
                 Axis("accuracy", form=_share), rules=rules,
                 caption="Up and down together, all parties." + (" A baseline without messages is a dashed level." if rules else ""),
-                table=Table(("algorithm", "sent in all", "last accuracy", "sent until 95% of its best"), rows))
+                table=Table(("algorithm", "sent in all", "last accuracy", "sent until 95% of its best", f"sent until {percent(level)}"), rows))
 
 
 def accuracy_against_epsilon(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
