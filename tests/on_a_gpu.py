@@ -96,7 +96,45 @@ def shares(device: str) -> None:
         print(f"checked tensors: NOT RUN, {absent}")
 
 
+def generators(device: str = "cuda") -> None:
+    """Every generator that is a network learns and draws there, from arrays, since neither pandas nor safetensors need be here: finite, in its domain, the
+    same again from the same seed, from a copy of what it learnt, and drawn on the CPU from what the card learnt."""
+    from tacit import synth
+    from tacit.synth.conditions import Conditions
+    from tacit.synth.encode import Layout
+    from tacit.synth.generator import Learned
+
+    table = synth.Table.declare({"kind": synth.categorical(["a", "b", "c"]), "age": synth.integer(0, 99), "dose": synth.continuous(0, 8, missing=True),
+                                 "smokes": synth.categorical(["no", "yes"], missing=True)})
+    layout, rng = Layout(table), np.random.default_rng(0)
+    kind = rng.choice(3, 3000, p=[0.6, 0.3, 0.1])
+    v = np.column_stack([kind, np.where(kind == 0, rng.integers(10, 30, 3000), rng.integers(60, 90, 3000)),
+                         np.where(rng.random(3000) < 0.1, np.nan, rng.normal(4, 1, 3000).clip(0, 8)), rng.integers(0, 3, 3000)]).astype(np.float64)
+    for name in ("TVAE", "GAN", "WGAN", "CTGAN", "TabDDPM"):
+        made = synth.ALL[name](epochs=30, device=device, **({} if name == "TabDDPM" else {"width": 64}))  # type: ignore[call-arg]
+        told: list[Any] = []
+        learned = made.learn(v, layout, np.random.default_rng(1), told.append)
+        assert all(bool(torch.isfinite(t).all()) and t.device.type == "cpu" for t in learned.tensors.values()), name
+        assert len(told) == 30
+        assert all(np.isfinite(x) for event in told for x in event.values() if isinstance(x, float)), name
+        copied = Learned({k: torch.from_numpy(t.numpy().copy()) for k, t in learned.tensors.items()}, learned.facts)
+        for asked in (Conditions({}, {}, {}), Conditions({"kind": "c"}, {0: np.array([2.0])}, {})):
+            first, again = (made.draw(known, layout, 2000, np.random.default_rng(2), asked) for known in (learned, copied))
+            assert np.array_equal(first, again, equal_nan=True), f"{name}: the same seed draws other rows"
+            here = dataclasses.replace(made, device="cpu").draw(learned, layout, 2000, np.random.default_rng(2), asked)  # type: ignore[type-var]
+            for rows in (first, here):
+                x = table.tidied(layout.back(rows))
+                assert np.isfinite(rows[:, [0, 1, 3]]).all(), name
+                assert set(np.unique(rows[:, 0])) <= {0.0, 1.0, 2.0}, name
+                assert ((x[:, 1] >= 0) & (x[:, 1] <= 99)).all(), name
+                assert np.nanmax(x[:, 2]) <= 8, name
+            if not asked.told:
+                assert abs(np.mean(first[:, 0] == 0) - np.mean(here[:, 0] == 0)) < 0.06, f"{name}: drawn here other rows than there"  # 4 deviations
+    print("every network of tacit.synth: learns and draws, the same again, and on the CPU from what the card learnt")
+
+
 def main() -> None:
+    generators()
     try:
         field_arithmetic("cuda")
         print("arithmetic of shares, modulo 2^64 and modulo a prime: as on the CPU")

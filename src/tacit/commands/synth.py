@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,21 +49,21 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     _check(args)
     began = time.monotonic()
     frame = holdout = None
-    with _Line(args.quiet) as line:
+    with Line(args.quiet) as line:
         if args.load:
             from ..synth import load
 
             fitted, rows = load(args.load), args.rows
         else:
-            frame, holdout = _parts(_read(args.table).drop(columns=_known(args)), args)
+            frame, holdout = _parts(read(args.table).drop(columns=_known(args)), args)
             rows = args.rows or len(frame)
-            fitted = _model(args).fit(frame, _table(frame, args.columns), watch=line.event)
+            fitted = model_of(args).fit(frame, _table(frame, args.columns), watch=line.event)
             fit_seconds = time.monotonic() - began
-        given = dict(_condition(fitted.table, text) for text in args.given)
+        given = dict(condition(fitted.table, text) for text in args.given)
         if args.save:
             fitted.save(args.save)
         if args.out:
-            _write(fitted, rows, given, args.seed, Path(args.out), line)
+            write(fitted, rows, given, args.seed, Path(args.out), line)
     name = type(fitted.generator).__name__
     value: dict[str, Any] = {"model": name, "rows": rows if args.out else 0, "out": args.out, "save": args.save, "report": args.report, "seed": args.seed,
                              "ledger": fitted.ledger.to_dict(), "history": fitted.history, "seconds": time.monotonic() - began}
@@ -99,22 +99,22 @@ def _check(args: argparse.Namespace) -> None:
             raise BadParameter(f"synth: --{option} {target}: there is no such folder. Make it first.")
         if target and args.table and Path(target).absolute() == Path(args.table).absolute():
             raise BadParameter(f"synth: --{option} is the real table itself, which would be lost. Choose another name.")
-    if args.out and _ending(args.out) is None:
+    if args.out and ending(args.out) is None:
         raise BadParameter(f"synth: --out {args.out} ends in neither .csv, .csv.gz nor .parquet; its ending says what to write.")
     if args.holdout is not None and not 0 < args.holdout < 1:
         raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
 
 
-def _ending(path: str) -> str | None:
+def ending(path: str) -> str | None:
     name = path.lower()
     return "csv" if name.endswith((".csv", ".csv.gz")) else "parquet" if name.endswith((".parquet", ".pq")) else None
 
 
-def _read(path: str) -> DataFrame:
+def read(path: str) -> DataFrame:
     import pandas as pd
 
     try:
-        if _ending(path) == "parquet":
+        if ending(path) == "parquet":
             return pd.read_parquet(path)
         return pd.read_csv(path, na_values="?", skipinitialspace=True)
     except FileNotFoundError:
@@ -126,18 +126,18 @@ def _read(path: str) -> DataFrame:
 
 
 def _known(args: argparse.Namespace) -> list[str]:
-    names = list(_read_names(args.table)) if args.drop else []
+    names = list(_names_in(args.table)) if args.drop else []
     for name in args.drop:
         if name not in names:
             raise BadParameter(f"synth: --drop {name}: there is no such column. {nearest(name, names)}")
     return list(args.drop)
 
 
-def _read_names(path: str) -> Iterator[str]:
+def _names_in(path: str) -> Iterator[str]:
     import pandas as pd
 
-    if _ending(path) == "parquet":
-        return map(str, _read(path).columns)
+    if ending(path) == "parquet":
+        return map(str, read(path).columns)
     try:
         return map(str, pd.read_csv(path, nrows=0, skipinitialspace=True).columns)
     except (OSError, ValueError) as error:
@@ -156,7 +156,7 @@ def _parts(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataF
     return mixed.iloc[held:].reset_index(drop=True), mixed.iloc[:held].reset_index(drop=True)
 
 
-def _model(args: argparse.Namespace) -> Any:
+def model_of(args: argparse.Namespace, among: Mapping[str, Any] | None = None) -> Any:
     from ..config import value_of
     from ..synth import ALL
 
@@ -168,33 +168,41 @@ def _model(args: argparse.Namespace) -> Any:
         told[name] = value_of(text)
     if args.epochs is not None:
         told["epochs"] = args.epochs
-    return from_table(told, ALL, "synth")
+    return from_table(told, ALL if among is None else among, "synth" if among is None else "synthesize")
 
 
 def _table(frame: DataFrame, path: str | None) -> Table | None:
     if path is None:
         return None
+    from ..synth import Table
+
+    columns, constraints = told(path)
+    return Table.infer(frame, constraints=constraints, columns=columns)
+
+
+def told(path: str) -> tuple[dict[str, Any], list[Any]]:
+    """The columns and the constraints of a TOML file."""
     import tomllib
 
-    from ..synth import Table
     from ..synth.columns import declared_from
     from ..synth.constraints import from_dict
 
     try:
-        told = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise MissingFiles(f"synth: there is no file {path}.") from None
     except (OSError, ValueError) as error:
         raise BadData(f"synth: {path} cannot be read: {error}. It must be {COLUMNS}.") from None
     try:
-        constraints = [from_dict({"low": None, "high": None, "strictly": False, "allowed": None, **c}) for c in told.pop("constraints", [])]
-        columns = {name: declared_from(name, about) for name, about in told.items()}
-    except (KeyError, TypeError, ValueError) as error:
+        constraints = [from_dict({"low": None, "high": None, "strictly": False, "allowed": None, **c}) for c in tables.pop("constraints", [])]
+        return {name: declared_from(name, about) for name, about in tables.items()}, constraints
+    except KeyError as error:
+        raise BadData(f"synth: {path}: {error} is missing. It must be {COLUMNS}.") from None
+    except (TypeError, ValueError) as error:
         raise BadData(f"synth: {path}: {error}. It must be {COLUMNS}.") from None
-    return Table.infer(frame, constraints=constraints, columns=columns)
 
 
-def _condition(table: Table, text: str) -> tuple[str, Any]:
+def condition(table: Table, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise BadParameter(f"synth: --given {text} is no COLUMN=VALUE.")
@@ -214,7 +222,7 @@ def _number(name: str, text: str) -> float:
         raise BadParameter(f"synth: --given {name}={text}: {name} is a number; give one, or LOW..HIGH.") from None
 
 
-def _write(fitted: Fitted, rows: int, given: dict[str, Any], seed: int, path: Path, line: _Line) -> None:
+def write(fitted: Fitted, rows: int, given: dict[str, Any], seed: int, path: Path, line: Line) -> None:
     """A chunk at a time into a file beside the target, which takes its place when it is whole."""
     temporary = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
     done = 0
@@ -233,7 +241,7 @@ def _write(fitted: Fitted, rows: int, given: dict[str, Any], seed: int, path: Pa
 
 @contextlib.contextmanager
 def _writer(path: Path, table: Table) -> Iterator[Callable[[DataFrame], None]]:
-    if _ending(path.name) == "csv":
+    if ending(path.name) == "csv":
         import gzip
 
         made = gzip.open(path, "wt", encoding="utf-8", newline="") if path.name.lower().endswith(".gz") else open(path, "x", encoding="utf-8", newline="")  # noqa: SIM115
@@ -264,13 +272,13 @@ def _writer(path: Path, table: Table) -> Iterator[Callable[[DataFrame], None]]:
             sink.close()
 
 
-class _Line:
+class Line:
     """Where it stands, on stderr: one line that is written over in a terminal, every tenth elsewhere, nothing when quiet."""
 
     def __init__(self, quiet: bool):
         self.quiet, self.terminal, self.began, self.tenth = quiet, sys.stderr.isatty(), time.monotonic(), -1
 
-    def __enter__(self) -> _Line:
+    def __enter__(self) -> Line:
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -281,6 +289,8 @@ class _Line:
         if event["kind"] == "epoch":
             losses = "  ".join(f"{k.replace('_', ' ')} {event[k]:.3f}" for k in ("loss", "maker_loss", "critic_loss") if k in event)
             self.said(f"epoch {event['epoch']}/{event['epochs']}  {losses}", event["epoch"] / event["epochs"])
+        elif event["kind"] == "round":
+            self.said(f"round {event['round'] + 1}/{event['rounds']}  {event['holders']} holders", (event["round"] + 1) / event["rounds"])
         elif event["kind"] == "guard":
             self.said(f"leaves of {event['leaf']} rows: {event['copies']:.1%} of rows are copies, {event['natural']:.1%} would be natural", 0)
             self.tenth = -1

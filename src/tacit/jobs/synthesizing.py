@@ -1,7 +1,7 @@
 """`tacit.synthesize`: several holders of rows, one synthetic table. It runs on the rounds that train models, with sums nobody can look into.
 
     coordinator                                 holder k
-      |---- Down(0) ------------------------------>|  counts its rows in cells of the declared domains
+      |---- Down(0, hash of the job) ------------->|  has the same job, and counts its rows in cells of the declared domains
       |<=== secure sum: counts of each column =====|
       |---- Down(1, totals) ---------------------->|  cells or modes follow from the totals, alike for everybody
       |<=== secure sum: two-way counts ============|   copula: done
@@ -15,17 +15,18 @@ The coordinator learns the sums, and so does everybody who is sent them back: wi
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData
+from ..errors import BadData, BadJob, BadKit
 from ..parameters import bad, check, from_table, to_table
 from ..parties.ledger import Ledger
 from ..parties.party import Party
@@ -36,65 +37,117 @@ from ..synth.columns import Column
 from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import LARGEST, UNIT, Histograms, PooledGAN, pooled, seed_of
-from ..synth.generator import NOT_PRIVATE
+from ..synth.generator import NOT_PRIVATE, Watch
 
 if TYPE_CHECKING:
     import pandas
+
+    from ..runtimes.kits import Kit
 
 COORDINATOR = "coordinator"
 MOST_ROWS = 2**40  # counts that a secure sum makes room for
 
 
 def synthesize(holders: Mapping[str, pandas.DataFrame], table: Table | Mapping[str, Column], generator: Any = None, *, local_epochs: int = 1,
-               hide: bool = True, runtime: Any = None) -> Fitted:
+               hide: bool = True, runtime: Any = None, watch: Watch | None = None) -> Fitted:
     """A generator that has learnt from the rows of all holders, none of which left its holder: `.sample(n)`, `.save(path)`, `.ledger`.
 
     `table` declares every column's domain, since nobody may read it off everybody's rows. `generator`: GaussianCopula(…), GAN(…), WGAN(…) or CTGAN(…); a
     GAN passes `epochs` times over each holder's rows and the networks meet every `local_epochs`. `hide` adds up under masks (secure aggregation), so that
-    the coordinator sees sums alone. `runtime`: InProcess() (default), or Processes() for one process a party and real sockets.
+    the coordinator sees sums alone. `runtime`: InProcess() (default), or Processes() for one process a party and real sockets. `watch` hears of each round.
     """
-    generator = check(GaussianCopula() if generator is None else generator)
-    if type(generator).__name__ not in _models():
-        raise bad("synthesize", "generator", type(generator).__name__, "one of " + ", ".join(_models()), "The others need all rows in one place.")
-    if isinstance(generator, GAN) and generator.checkpoints != 1:
-        raise bad("synthesize", "checkpoints", generator.checkpoints, "1: the last common maker is kept")
+    generator, table = _checked(generator, table, local_epochs)
     if not isinstance(holders, Mapping) or not all(isinstance(n, str) and n and n != COORDINATOR for n in holders):
         raise bad("synthesize", "holders", type(holders).__name__, f"a dictionary: each holder's name (not {COORDINATOR!r}) and data frame")
     if len(holders) < (2 if hide else 1):
         raise bad("synthesize", "holders", list(holders), "at least two holders where sums are hidden", "Of one holder the sum is its own number.")
-    if isinstance(local_epochs, bool) or not isinstance(local_epochs, int) or local_epochs < 1:
-        raise bad("synthesize", "local_epochs", local_epochs, "a whole number of at least 1")
-    table = _declared(table)
-    numbers = {}
-    for name, frame in holders.items():
-        try:
-            numbers[name] = table.numbers(frame)
-            table.settled(numbers[name])
-        except BadData as error:
-            raise BadData(f"the rows of {name!r}: {error}") from None
+    numbers = {name: _numbers(table, name, frame) for name, frame in holders.items()}
     if table.constraints:
         table = table.settled(next(iter(numbers.values())))  # words of allowed combinations as numbers; nothing is read off the rows
-    job: dict[str, Any] = {"table": json.dumps(table.to_dict()), "generator": to_table(generator), "local_epochs": local_epochs, "hide": hide,
-                           "names": list(holders)}
+    job = _job(table, generator, local_epochs, hide, list(holders))
     ledger = Ledger()
     ledger.stamp(NOT_PRIVATE)
-    made = (runtime or InProcess()).run_sync({
-        COORDINATOR: functools.partial(coordinator, **job),
-        **{name: functools.partial(holder, x=x, place=k, **job) for k, (name, x) in enumerate(numbers.items())}}, ledger=ledger)
+    runtime = runtime or InProcess()
+    watching: dict[str, Any] = {} if watch is None else {"watch": watch}
+    here: dict[str, Any] = {} if watch is None or isinstance(runtime, InProcess) else {"here": (COORDINATOR,)}  # who watches is in this process
+    made = runtime.run_sync({
+        COORDINATOR: functools.partial(coordinator, **job, **watching),
+        **{name: functools.partial(holder, x=x, place=k, **job) for k, (name, x) in enumerate(numbers.items())}}, ledger=ledger, **here)
+    return _fitted(generator, table, made[COORDINATOR], ledger, COORDINATOR, hide)
+
+
+def synthesize_with(kit: Kit, frame: pandas.DataFrame | None, table: Table | Mapping[str, Column], generator: Any = None, *, local_epochs: int = 1,
+                    hide: bool = True, patience: float = 300.0, watch: Watch | None = None) -> Fitted | None:
+    """This party's part among real parties: the server coordinates, without rows, and is given the generator; the clients hold the rows, and are given None.
+    Everybody says the same table, generator, `local_epochs` and `hide`; a holder whose job is another one than the coordinator's refuses it."""
+    from ..runtimes.link import Link
+
+    generator, table = _checked(generator, table, local_epochs)
+    names = [p for p in kit.parties if p != kit.server]
+    if kit.role == "hub" or (kit.name == kit.server) != (frame is None):
+        raise BadKit(f"this is the kit of {kit.name!r}. Rows are held by the clients, {', '.join(map(repr, names))}; the server, {kit.server!r}, has none.")
+    if len(names) < 2 and hide:
+        raise bad("synthesize", "holders", names, "at least two holders where sums are hidden", "Of one holder the sum is its own number.")
+    x = None if frame is None else _numbers(table, kit.name, frame)
+    if table.constraints:
+        table = table.settled(np.zeros((0, len(table.modelled))))
+    job = _job(table, generator, local_epochs, hide, names)
+    watching: dict[str, Any] = {} if watch is None else {"watch": watch}
+    program: Any = functools.partial(coordinator, **job, **watching)
+    if x is not None:
+        program = functools.partial(holder, x=x, place=names.index(kit.name), boss=kit.server, **job)
+
+    async def connected() -> tuple[Any, Ledger]:
+        async with Link(kit, patience=patience, away=patience) as link:
+            return await link.run(lambda me: program(me)), link.mailbox.ledger
+
+    answer, ledger = asyncio.run(connected())
+    if x is not None:
+        return None
+    ledger.stamp(NOT_PRIVATE)
+    return _fitted(generator, table, answer, ledger, kit.name, hide)
+
+
+def _checked(generator: Any, table: Any, local_epochs: int) -> tuple[Any, Table]:
+    generator = check(GaussianCopula() if generator is None else generator)
+    if type(generator).__name__ not in models():
+        raise bad("synthesize", "generator", type(generator).__name__, "one of " + ", ".join(models()), "The others need all rows in one place.")
+    if isinstance(generator, GAN) and generator.checkpoints != 1:
+        raise bad("synthesize", "checkpoints", generator.checkpoints, "1: the last common maker is kept")
+    if isinstance(local_epochs, bool) or not isinstance(local_epochs, int) or local_epochs < 1:
+        raise bad("synthesize", "local_epochs", local_epochs, "a whole number of at least 1")
+    return generator, _declared(table)
+
+
+def _numbers(table: Table, name: str, frame: pandas.DataFrame) -> np.ndarray:
+    try:
+        x = table.numbers(frame)
+        table.settled(x)
+    except BadData as error:
+        raise BadData(f"the rows of {name!r}: {error}") from None
+    return x
+
+
+def _job(table: Table, generator: Any, local_epochs: int, hide: bool, names: list[str]) -> dict[str, Any]:
+    return {"table": json.dumps(table.to_dict()), "generator": to_table(generator), "local_epochs": local_epochs, "hide": hide, "names": names}
+
+
+def _fitted(generator: Any, table: Table, answer: dict[str, Any], ledger: Ledger, who: str, hide: bool) -> Fitted:
     for what in _learnt(generator):
-        ledger.record(COORDINATOR, "all holders together" if hide else "each holder", *what)
-    answer = made[COORDINATOR]
+        ledger.record(who, "all holders together" if hide else "each holder", *what)
     return Fitted(generator, table, Learned(answer["tensors"], history=answer["history"], ledger=ledger))
 
 
-async def coordinator(me: Party, *, table: str, generator: dict[str, Any], local_epochs: int, hide: bool, names: Sequence[str]) -> dict[str, Any]:
-    work = _Work(table, generator, local_epochs, names)
+async def coordinator(me: Party, *, table: str, generator: dict[str, Any], local_epochs: int, hide: bool, names: Sequence[str],
+                      watch: Watch = lambda event: None) -> dict[str, Any]:
+    work = _Work(table, generator, local_epochs, hide, names)
     history: list[dict[str, Any]] = []
 
     def merge(r: int, came: Any) -> None:
         total = came.total if isinstance(came, rounds.Summed) else sum(v["sum"] for _, v in came.values())
         work.merge(r, np.asarray(total).astype(np.int64))
         history.append({"round": r, "holders": len(came.included if isinstance(came, rounds.Summed) else came)})
+        watch({"kind": "round", "rounds": work.rounds, **history[-1]})
 
     await rounds.server(me, names, range(work.rounds), lambda r: names, work.down, merge, lambda r: None, lambda r, counts: None,
                         hidden=_Masked(work) if hide else None)
@@ -102,8 +155,8 @@ async def coordinator(me: Party, *, table: str, generator: dict[str, Any], local
 
 
 async def holder(me: Party, *, x: Tensor | np.ndarray, place: int, table: str, generator: dict[str, Any], local_epochs: int, hide: bool,
-                 names: Sequence[str]) -> None:
-    work = _Work(table, generator, local_epochs, names)
+                 names: Sequence[str], boss: str = COORDINATOR) -> None:
+    work = _Work(table, generator, local_epochs, hide, names)
     v = work.layout.forward(np.asarray(x, dtype=np.float64))
 
     def local(r: int, vectors: dict[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
@@ -113,15 +166,17 @@ async def holder(me: Party, *, x: Tensor | np.ndarray, place: int, table: str, g
     def untested(r: int, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
         raise AssertionError("nobody is asked to test")
 
-    await rounds.client(me, local, untested, COORDINATOR, hidden=lambda: _Masked(work) if hide else None)
+    await rounds.client(me, local, untested, boss, hidden=lambda: _Masked(work) if hide else None)
 
 
 class _Work:
     """What both sides know of the job: the table, the generator, and since round 1 the totals."""
 
-    def __init__(self, table: str, generator: dict[str, Any], local_epochs: int, names: Sequence[str]):
+    def __init__(self, table: str, generator: dict[str, Any], local_epochs: int, hide: bool, names: Sequence[str]):
+        told = json.dumps([table, generator, local_epochs, hide, list(names)], sort_keys=True)
+        self.job = torch.tensor(list(hashlib.sha256(told.encode()).digest()), dtype=torch.uint8)
         self.layout = Layout(Table.from_dict(json.loads(table)))
-        self.generator: Any = from_table(generator, _models(), "synthesize")
+        self.generator: Any = from_table(generator, models(), "synthesize")
         self.epochs, self.names = local_epochs, names
         self.histograms = Histograms(self.layout)
         self.totals: np.ndarray | None = None
@@ -138,10 +193,13 @@ class _Work:
 
     def down(self, r: int) -> dict[str, Tensor]:
         if r == 0:
-            return {}
+            return {"job": self.job}
         return {"totals": torch.from_numpy(self.totals), **({} if self.state is None else {"state": self.state})}
 
     def hear(self, r: int, vectors: dict[str, Tensor]) -> None:
+        if r == 0 and not torch.equal(vectors["job"], self.job):
+            raise BadJob("the coordinator's job is another one than this holder's: the columns declared, the generator, its parameters, local_epochs, hide or "
+                         "who takes part. Sums of different cells would mean nothing. Let everybody use the same file of columns and the same options.")
         if r and self.pooled is None:
             self._know(vectors["totals"].numpy().astype(np.int64))
         self.state = vectors.get("state")
@@ -191,7 +249,8 @@ class _Masked:
         await secagg.client(me, vectors["sum"], self._terms(r), None, boss)
 
 
-def _models() -> dict[str, Any]:
+def models() -> dict[str, Any]:
+    """Generators that several holders can teach."""
     from ..synth import CTGAN, WGAN
 
     return {"GaussianCopula": GaussianCopula, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN}
@@ -199,7 +258,7 @@ def _models() -> dict[str, Any]:
 
 def _declared(table: Any) -> Table:
     if isinstance(table, Mapping) and all(isinstance(c, Column) for c in table.values()):
-        table = Table(tuple(replace(c, name=name, dtype=c.dtype or ("int64" if c.kind == "integer" and not c.missing else "")) for name, c in table.items()))
+        table = Table.declare(table)
     if not isinstance(table, Table):
         raise bad("synthesize", "table", type(table).__name__, "a Table, or a dictionary of declared columns",
                   "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,9 +42,7 @@ def declared(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: 
         if not isinstance(table, Mapping) or not all(isinstance(c, Column) for c in table.values()):
             raise bad(who, "table", table, "a Table, or a dictionary of declared columns",
                       "Write {'age': tacit.synth.integer(0, 120), 'sex': tacit.synth.categorical(['F', 'M'])}.")
-        # whole numbers come back as such: what a declaration says, not what the data happens to hold
-        table = Table(tuple(replace(column, name=name, dtype=column.dtype or ("int64" if column.kind == "integer" and not column.missing else ""))
-                            for name, column in table.items()))
+        table = Table.declare(table)
     if not table.modelled:
         raise BadData(f"{who}: no column is declared but identifiers, so there is nothing to learn. Declare at least one.")
     for constraint in table.constraints:

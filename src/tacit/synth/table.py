@@ -63,6 +63,12 @@ class Table:
             raise BadData("every column is an identifier, so there is nothing to learn. Declare one otherwise, or give a table with more columns.")
         return table
 
+    @classmethod
+    def declare(cls, columns: Mapping[str, Column], constraints: Sequence[Constraint] = ()) -> Table:
+        """Columns as you write them down, with nothing read off any data; whole numbers come back as such."""
+        made = [replace(c, name=name, dtype=c.dtype or ("int64" if c.kind == "integer" and not c.missing else "")) for name, c in columns.items()]
+        return cls(tuple(_ranged(c, constraints) for c in made), tuple(constraints))
+
     @property
     def modelled(self) -> tuple[Column, ...]:
         """All but the identifiers: the columns of the numbers that generators learn."""
