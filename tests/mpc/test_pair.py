@@ -16,9 +16,9 @@ import tacit
 from tacit.crypto import group
 from tacit.errors import BadParameter, BadRun, MissingExtra, PartyFailed
 from tacit.mpc import Residual, inference, pair
-from tacit.mpc.beaver import MATMUL, Triple
+from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Square, Triple
 from tacit.mpc.compare import Bits, Comparison
-from tacit.mpc.dealer import Made, plan, stored
+from tacit.mpc.dealer import Made, Mask, plan, stored
 from tacit.mpc.extension import Correlations, Extended, Line
 from tacit.mpc.functions import relu
 from tacit.mpc.model import compile, to_text
@@ -30,6 +30,7 @@ from tacit.parties.party import Party
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
+from . import two
 from .test_model import images, made
 
 LINEAR, ROWS = made(nn.Flatten(), nn.Linear(8, 3), nn.BatchNorm1d(3)), images(3, 2, 2)
@@ -74,6 +75,24 @@ def test_what_is_made_before_is_counted_apart():
     assert alone.table().operation.tolist()[:4] == ["offline: base transfers", "offline: products", "offline: truncations", "offline: comparisons"]
     kinds = [line.kind for line in alone.ledger.seen if line.kind in ("TapeKey", "Corrections")]
     assert not kinds, "nobody dealt"
+
+
+SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+CONV = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2)).map(lambda t: Triple(
+    Bilinear("conv2d", ((1, 1), (1, 0), (1, 1), t[0])), (t[1], 2 * t[0], 3, 4), (t[2] * t[0], 2, 2, 3)))
+REQUESTS = st.one_of(SHAPES.map(Comparison), st.tuples(SHAPES, st.sampled_from([12, 16, 28])).map(lambda t: Truncation(*t)), SHAPES.map(Square), CONV,
+                     SHAPES.map(lambda s: Triple(MUL, s, s[-1:])), st.tuples(*[st.integers(1, 4)] * 3).map(lambda t: Triple(MATMUL, t[:2], t[1:])),
+                     st.tuples(*[st.integers(1, 3)] * 4).map(lambda t: Triple(MATMUL, t[:3], (t[0], t[2], t[3]))))
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.lists(REQUESTS, min_size=1, max_size=4))
+def test_what_it_will_cost_is_known_before(requests):
+    """To the byte, but for the base transfers."""
+    lines: list[Line] = []
+    two.made(*requests, Mask("w", (3, 2), holder=1), Triple(MATMUL, (4, 3), (3, 2), "w"), lines=lines)
+    sent = {name: sum(line.costs[name].bytes for line in lines if name in line.costs) for name in ("products", "truncations", "comparisons")}
+    assert pair.estimate([*requests, Mask("w", (3, 2), holder=1), Triple(MATMUL, (4, 3), (3, 2), "w")]) == sent
 
 
 def test_a_network_with_argmax_between_two_real_processes():

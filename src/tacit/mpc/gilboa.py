@@ -13,6 +13,7 @@ many transfers as its smaller factor has bits; a convolution is the product of i
 from __future__ import annotations
 
 import asyncio
+import math
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from ..crypto.bits import pack
 from .beaver import Bilinear
-from .extension import Line
+from .extension import BASE, Line
 from .ring import WORD, patches
 
 ROOM = 1 << 22  # words of pads at a time: 32 MB
@@ -115,6 +116,21 @@ def _held(zero: np.ndarray, one: np.ndarray, y: np.ndarray) -> tuple[bytes, np.n
         parts.append(np.ascontiguousarray(zero[j] - one[j] + y).view(np.uint8).reshape(count, length, 8)[..., :width].tobytes())
         total -= zero[j] << np.uint64(j)
     return b"".join(parts), total
+
+
+def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> int:
+    """Bytes that one cross term takes, both ways together: transfers for the smaller factor, and a word for every product."""
+    shape = op.shape(xs, ys)
+    if op.name == "mul":
+        choices = products = math.prod(shape)
+    elif op.name == "matmul":
+        n, m = (math.prod(xs[:-1]), math.prod(ys[1:])) if len(ys) < 3 else (xs[-2] if len(xs) > 1 else 1, ys[-1])
+        many = math.prod(shape) // (n * m) if n * m else 0
+        choices, products = many * min(n, m) * xs[-1], many * n * m * xs[-1]
+    else:
+        groups, places = op.options[3] if op.options else 1, math.prod(shape) // shape[1]
+        choices, products = groups * min(ys[0] // groups, places) * math.prod(ys[1:]), math.prod(shape) * math.prod(ys[1:])
+    return choices * WORD * BASE // 8 + products * sum(_WIDTHS)
 
 
 def _fold(made: np.ndarray, some: np.ndarray, start: int, fold: int) -> None:

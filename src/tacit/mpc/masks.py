@@ -28,7 +28,7 @@ import numpy as np
 
 from ..crypto.bits import pack
 from .compare import DIGIT, DIGITS, LEVELS, SIGN
-from .extension import Line
+from .extension import BASE, Line
 from .ring import WORD
 
 PIECE = 1 << 13  # values at a time: half a million transfers, 8 MB a matrix
@@ -40,10 +40,21 @@ _WHERE = [[np.array([255 * ((k >> p & 1) == v) for k in range(8)], np.uint8).vie
 Parts = dict[str, np.ndarray]
 
 
+def traffic(bits: int | None) -> int:
+    """Bytes that the masks of one truncation by `bits` take, both ways together; of one comparison, if None."""
+    if bits is not None:
+        return WORD * BASE // 8 + sum(_truncated(bits))
+    return (SIGN + 1 + 2 * (1 + ANDS)) * BASE // 8 + sum(_bytes(WORD - i) for i in range(SIGN + 1)) + 8 * DIGITS + 16 + 8
+
+
+def _truncated(bits: int) -> list[int]:
+    """Bytes that matter of each bit's share: 2^i in r, 2^(i − bits) in R."""
+    return [_bytes(WORD - i + (bits if i >= bits else 0)) for i in range(WORD)]
+
+
 async def truncations(line: Line, count: int, bits: int) -> Parts:
     """r, R and s for `count` values (a multiple of 8), of which `bits` fractional bits are taken."""
-    widths = [_bytes(WORD - i + (bits if i >= bits else 0)) for i in range(WORD)]
-    pieces = []
+    widths, pieces = _truncated(bits), []
     for number, start in enumerate(range(0, count, PIECE)):
         n = min(PIECE, count - start)
         if line.rank == number % 2:

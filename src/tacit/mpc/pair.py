@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import BadParameter, ProtocolError
 from ..parties.party import Party
 from . import gilboa, masks
-from .beaver import Square, Triple
+from .beaver import MUL, Square, Triple
 from .compare import Comparison
 from .dealer import Made, Mask, Request
 from .extension import Line
@@ -46,6 +46,17 @@ async def make(line: Line, requests: Iterable[Request], device: str = "cpu") -> 
         made |= await _truncations(line, {i: r for i, r in enumerate(wanted) if isinstance(r, Truncation) and r.bits == bits}, bits)
     made |= await _comparisons(line, {i: r for i, r in enumerate(wanted) if isinstance(r, Comparison)})
     return Made([made[i] for i in range(len(wanted))], line.rank, 2, device, line.session)
+
+
+def estimate(requests: Iterable[Request]) -> dict[str, int]:
+    """Bytes that `make` will send, both parties together, by what for: what to know before a large network is begun."""
+    wanted = list(requests)
+    holders = {r.name: r.holder for r in wanted if isinstance(r, Mask)}
+    triples = [(r, 2 if r.kept is None or holders[r.kept] is None else 1) for r in wanted if isinstance(r, Triple)]
+    return {"products": sum(ways * gilboa.traffic(r.op, r.x, r.y) for r, ways in triples) + sum(gilboa.traffic(MUL, r.x, r.x) for r in wanted
+                                                                                               if isinstance(r, Square)),
+            "truncations": sum(_eights(int(np.prod(r.shape))) * masks.traffic(r.bits) for r in wanted if isinstance(r, Truncation)),
+            "comparisons": sum(_eights(r.count) for r in wanted if isinstance(r, Comparison)) * masks.traffic(None)}
 
 
 async def prepare(me: Party, rank: int, names: tuple[str, ...], requests: Iterable[Request], path: Path) -> Path:
