@@ -25,7 +25,8 @@ CHUNK = 1024  # rows at a time where nothing is learned
 
 
 class Seat:
-    """One party at its work. Heavy arithmetic leaves the event loop free, so that messages move meanwhile."""
+    """One party at its work. Heavy arithmetic leaves the event loop free where there is something to move meanwhile: a slice that was just sent, or the next
+    that may come. To hand work to a thread and wait for it costs as much as a small batch."""
 
     def __init__(self, me: Party, terms: Terms, mine: Mine):
         self.me, self.terms, self.mine = me, terms, mine
@@ -34,6 +35,7 @@ class Seat:
         weights = list(self.parts.parameters())
         self.optimizer = mine.optimizer(weights) if weights else None
         self.threaded = isinstance(me.clock, RealClock)
+        self.said = False  # something may still be on its way out
         me.ledger.stamp(ASSUMES)
         if mine.guards and isinstance(mine.guards[-1], QuantizeRows):
             self.quantize: QuantizeRows | None = mine.guards[-1]
@@ -44,7 +46,9 @@ class Seat:
             raise bad("splitnn", "guard", [type(g).__name__ for g in mine.guards], "an order in which QuantizeRows comes last")
 
     async def compute(self, work: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.to_thread(work, *args) if self.threaded else work(*args)
+        if self.threaded and (self.said or self.terms.slices > 1):
+            return await asyncio.to_thread(work, *args)
+        return work(*args)
 
     @contextlib.contextmanager
     def drawn(self, *place: Any) -> Iterator[None]:
@@ -59,6 +63,7 @@ class Seat:
 
     async def recv(self, sender: str, kind: type[Any], step: int, rows: int) -> Tensor:
         came = await self.me.recv(sender, kind, within=self.mine.within)
+        self.said = False  # who answers has heard
         values = came.values
         if came.step != step or values.dim() < 1 or len(values) != rows:
             raise ProtocolError(f"{sender!r} sent {kind.kind} of {tuple(values.shape)} for step {came.step}; {self.me.name!r} is at step {step} "
@@ -89,7 +94,11 @@ class Seat:
         values, grid = z.detach(), list[float]()
         if self.quantize is not None:
             values, *grid = self.quantize.codes(values)
-        await self.me.send(to, Activations(step, values, grid))
+        await self.say(to, Activations(step, values, grid))
+
+    async def say(self, to: str, message: Activations | CutGradients) -> None:
+        self.said = True
+        await self.me.send(to, message)
 
     def arrive(self, depth: int, came: list[Tensor], y: Tensor | None, share: float, place: Sequence[Any]) -> tuple[list[Tensor], Tensor, float]:
         """(inputs, what goes on, loss). At the last stop the gradients are made at once, and lie with the inputs."""
@@ -108,7 +117,7 @@ class Seat:
                                 "Check the merge and the part behind it.")
         if self.mine.protect is not None and y is not None:
             gradient = self.mine.protect.out(gradient, y, self.me.secret)
-        await self.me.send(to, CutGradients(step, gradient))
+        await self.say(to, CutGradients(step, gradient))
 
     async def learn(self, turn: int, step: int, rows: Tensor) -> float:
         """One batch: forward over my parts, slice by slice; backward over them; a step. Gives my share of the loss, at the last stop."""
@@ -136,7 +145,7 @@ class Seat:
                 if depth == last:
                     await self._gradients(senders, depth, step, inputs, y)
                 else:
-                    await self.me.send(route.stops[depth + 1], Activations(step, out.detach(), []))
+                    await self.say(route.stops[depth + 1], Activations(step, out.detach(), []))
         for depth in sorted(at, reverse=True):
             if depth == last:
                 continue
@@ -193,7 +202,7 @@ class Seat:
                     if depth == len(route.stops) - 1:
                         outs.append(out)
                     else:
-                        await self.me.send(route.stops[depth + 1], Activations(step, out, []))
+                        await self.say(route.stops[depth + 1], Activations(step, out, []))
         finally:
             self.parts.train()
         return torch.cat(outs) if outs else None
