@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .errors import BadParameter
 from .parties.ledger import Ledger
 from .runs import Event, rounds_of
 
@@ -25,12 +27,21 @@ class Result:
     events: list[Event] = field(repr=False)
     directory: Path | None = None
     origin: Any = field(default=None, repr=False)  # what was asked, rows included, where the run was made in this program
+    own: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)  # makes `models`, where the algorithm personalises
 
     @property
     def history(self) -> list[dict[str, Any]]:
         """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. With more than 1,000 parties
         each one's accuracy is in the last row only."""
         return [row for row in rounds_of(self.events) if row["round"] > 0]
+
+    def models(self) -> dict[str, Any]:
+        """The model each party uses for itself, by its name: its own where the algorithm personalises, else `model` for all. Real parties keep theirs."""
+        if self.own is not None:
+            return self.own()
+        if getattr(self.origin, "fed", None) is None:
+            raise BadParameter("models: this run was not made by tacit.train in this program, so its parties are not known. Its model is `model`.")
+        return dict.fromkeys(self.origin.fed.parties, self.model)
 
     def fairness(self) -> dict[str, float]:
         """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last round that was tested: the mean, the mean of

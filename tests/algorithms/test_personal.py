@@ -253,3 +253,24 @@ def test_gain_is_measured_on_what_a_party_ends_up_with():
 def test_a_head_of_all_layers_is_refused():
     with pytest.raises(BadParameter, match="head is 2, and the model has 2 layers with parameters; at least one must be shared"):
         tacit.train(WORLD.federation(), model=WORLD.module, algorithm=FedPer(head=2), rounds=1)
+
+
+@pytest.mark.parametrize("algorithm", [FedBN(lr=0.2), Ditto(lr=0.2), IFCA(lr=0.2), algorithms.CFL(lr=0.2), algorithms.FedAvg(lr=0.2)],
+                         ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
+def test_each_partys_model_can_be_had_and_is_the_one_that_was_tested(algorithm, runtime):
+    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.5), held_fraction=0.25)
+    run = tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, runtime=runtime)
+    own = run.models()
+    assert list(own) == list(fed.parties)
+    for k, name in enumerate(fed.parties):
+        rows = fed.held.of(k)
+        right = (own[name](fed.rows.x[rows]).argmax(1) == fed.rows.y[rows]).double().mean()
+        assert float(right) == pytest.approx(run.history[-1]["parties"]["accuracy"][k])
+
+
+def test_real_parties_keep_their_own_models():
+    fed = data.gaussian_blobs(rows=100, classes=3, features=4, seed=3).split(2, held_fraction=0.25)
+    run = tacit.train(fed, model="mlp", algorithm=Ditto(lr=0.2), rounds=1, runtime="processes")
+    with pytest.raises(BadParameter, match="models: with Ditto a party's own model is made of what it keeps, and here it keeps that to itself"):
+        run.models()

@@ -33,8 +33,8 @@ class CFL(Personal):
     It must see each update, so it does not go with secure aggregation; it learns which parties are alike. A party gets its own cluster's model alone.
     """
 
-    eps1: float = real(0.5, above=0, below=1, doc="ε₁: a cluster has come to rest where the mean of its updates is shorter than this part of `reach`")
-    eps2: float = real(0.6, above=0, doc="ε₂: and its parties pull where the longest of their updates is longer than this part of it")
+    eps1: float = real(0.5, above=0, below=1, doc="ε₁: a cluster has come to rest where its mean update is shorter than this part of an update at its longest")
+    eps2: float = real(0.6, above=0, doc="ε₂: and its parties pull at it where the longest of their updates is longer than this part of that")
     gamma: float = real(0.75, least=0, below=1, doc="γ: how noisy an update may be; across a cut no two may have a cosine of 1 − 2γ² (−0.125) or more")
     sees_each: ClassVar[bool] = True
 

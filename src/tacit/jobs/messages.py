@@ -100,6 +100,15 @@ class Parties:
         keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalises else ()))
         return {k: v.cpu() for k, v in self.server.items() if k in keys}
 
+    def personal(self, i: int) -> list[State]:
+        """The model each party uses for itself, from what the server would have it test and what it keeps."""
+        given, p = self.tests(), self.plan
+        out = []
+        for name in p.fed.parties:
+            down = given.models[given.of[name]] if isinstance(given, protocol.Apart) else given
+            out.append({**down, **(p.algorithm.personal(self.task, down, self.kept[name]) if self.kept[name] else {})})
+        return out
+
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
         names = p.fed.parties

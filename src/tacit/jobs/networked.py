@@ -19,7 +19,7 @@ from .. import __version__, models
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
 from ..data.federation import Federation, Holdings, Rows
-from ..errors import ProtocolError
+from ..errors import BadParameter, ProtocolError
 from ..metrics import count
 from ..parameters import bad, real, to_table, whole
 from ..parties.ledger import Ledger
@@ -98,6 +98,12 @@ class Networked(Parties):
 
     def go_on(self, at: State) -> None:
         """What clients keep, they keep themselves."""
+
+    def personal(self, i: int) -> list[State]:
+        if self.fresh:
+            raise BadParameter(f"models: with {type(self.plan.algorithm).__name__} a party's own model is made of what it keeps, and here it keeps that to "
+                               "itself. Ask the parties, or train with runtime='cohort'.")
+        return super().personal(i)
 
     def save(self, i: int) -> State:
         return self.of_server()

@@ -76,7 +76,8 @@ class Simulated:
 
     def personal(self, i: int) -> list[State]:
         """The model each party of run i uses for itself."""
-        return self.cohort.personal(i)
+        shared = {} if self.buffers is None else {"buffers": self.buffers[i]}
+        return [shared | mine for mine in self.cohort.personal(i)]
 
     def _model(self, i: int) -> State:
         return {k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}
@@ -115,11 +116,10 @@ class Simulated:
 
     def _personal(self, i: int, held: evaluation.Held) -> dict[str, Any]:
         """Each party's own model on its own held-out rows, which takes the place of the server's there."""
-        mine, shared = self.personal(i), None if self.buffers is None else self.buffers[i]
         outs = []
-        for k, model in enumerate(mine):
+        for k, model in enumerate(self.personal(i)):
             x = held.rows.x[held.owner == k].to(self.w.device)
-            outs.append(self.task.predict(model["w"], x, model.get("buffers", shared)).cpu())
+            outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
         each = evaluation.accuracies(torch.cat(outs), held, self.plans[i].fed.classes)  # rows stand owner by owner
         if each is None:
             return {}

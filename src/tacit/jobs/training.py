@@ -251,7 +251,11 @@ def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]
     journal.save(last, lambda: trainer.save(i), trainer.beside, force=True)
     journal.close(ledger.to_dict())
     buffers = trainer.buffers[i] if trainer.buffers is not None else None
-    return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory, p)
+    def own() -> dict[str, Any]:
+        return {name: trainer.task.module_at(mine["w"], mine.get("buffers")) for name, mine in zip(p.fed.parties, trainer.personal(i))}
+
+    return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory, p,
+                  own if p.algorithm.personalises and p.topology is None else None)
 
 
 @contextmanager
