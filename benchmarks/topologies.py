@@ -1,7 +1,7 @@
 """Beyond one server and one mean: what gossip and robust rules cost.
 
     python benchmarks/topologies.py gossip                 1,000 nodes of a logistic model on an exponential graph, 100 rounds, against a plain loop
-    python benchmarks/topologies.py rules [--updates 1000 --size 1000000]   robust rules in bounded memory, against numpy written out
+    python benchmarks/topologies.py rules [Median …] [--updates 1000 --size 1000000]   rules in bounded memory, against numpy written out
 
 Each rule runs in a process of its own; *anonymous MB* is the most memory the process held that is not a mapped file (the system takes that back when it
 needs it). The naive versions keep all updates in one array, which is counted with them.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import subprocess
 import sys
 import threading
@@ -98,61 +99,121 @@ def loop(fed, graph, rounds: int) -> torch.Tensor:
 
 
 def chunks(n: int, size: int, of: int = 20):
+    """Updates in chunks. Normal numbers are drawn once and moved on from chunk to chunk: drawing a thousand million would take longer than any rule."""
     rng = np.random.default_rng(0)
+    drawn = rng.standard_normal((of, size), dtype=np.float32) + 1
     for i in range(0, n, of):
-        yield rng.standard_normal((min(of, n - i), size), dtype=np.float32) + 1
+        yield np.roll(drawn, int(rng.integers(size)), axis=1)[: min(of, n - i)]
+
+
+def distances(x: np.ndarray) -> np.ndarray:
+    squares = (x * x).sum(1)
+    return squares[:, None] + squares[None] - 2 * x @ x.T
 
 
 def naive(name: str, x: np.ndarray) -> np.ndarray:
+    """The rule with its usual parameters, as one would write it down over one array of all updates."""
     n = len(x)
-    if name == "Median":
-        return np.median(x, axis=0)
-    if name == "TrimmedMean":
-        cut = int(0.2 * n)
-        return np.sort(x, axis=0)[cut : n - cut].mean(0)
-    if name == "MultiKrum":
-        f = int(0.2 * n)
-        squares = (x * x).sum(1)
-        d = squares[:, None] + squares[None] - 2 * x @ x.T
-        score = np.sort(d, axis=1)[:, 1 : n - f - 1].sum(1)
-        return x[np.argsort(score)[: n - f]].mean(0)
+    f = int(0.2 * n)
+    match name:
+        case "Mean":
+            return x.mean(0)
+        case "ClippedMean":
+            norms = np.linalg.norm(x, axis=1)
+            return (x * np.minimum(1, np.median(norms) / norms)[:, None]).mean(0)
+        case "NormBound":
+            norms = np.linalg.norm(x, axis=1)
+            return x[norms <= 2 * np.median(norms)].mean(0)
+        case "CenteredClip":
+            tau, v = np.median(np.linalg.norm(x, axis=1)), np.zeros_like(x[0])
+            for _ in range(5):
+                away = x - v
+                v = v + (away * np.minimum(1, tau / np.linalg.norm(away, axis=1))[:, None]).mean(0)
+            return v
+        case "Median":
+            return np.median(x, axis=0)
+        case "TrimmedMean":
+            return np.sort(x, axis=0)[f : n - f].mean(0)
+        case "Krum" | "MultiKrum":
+            score = np.sort(distances(x), axis=1)[:, 1 : n - f - 1].sum(1)
+            return x[np.argmin(score)] if name == "Krum" else x[np.argsort(score)[: n - f]].mean(0)
+        case "Bulyan":
+            d, left, chosen = distances(x), list(range(n)), []
+            for _ in range(n - 2 * f):
+                here = d[np.ix_(left, left)]
+                chosen.append(left.pop(int(np.sort(here, axis=1)[:, 1 : max(2, len(left) - f - 1)].sum(1).argmin())))
+            kept = np.sort(x[chosen], axis=0)
+            middle, near = np.median(kept, axis=0), n - 4 * f
+            order = np.argsort(np.abs(kept - middle), axis=0)[:near]
+            return np.take_along_axis(kept, order, axis=0).mean(0)
+        case "FoolsGold":
+            unit = x / np.linalg.norm(x, axis=1)[:, None]
+            alike = unit @ unit.T
+            np.fill_diagonal(alike, -1)
+            most = alike.max(1)
+            pardon = np.where(most[None] > most[:, None], most[:, None] / np.maximum(most[None], 1e-12), 1)
+            share = np.clip(1 - (alike * pardon).max(1), 0, 1)
+            share = np.clip(share / share.max(), 1e-12, 1 - 1e-6)
+            share = np.clip(np.log(share / (1 - share)) + 0.5, 0, 1)
+            return (share / share.sum()) @ x
+        case "SignMajority":
+            up, down = (x > 0).sum(0), (x < 0).sum(0)
+            rise, fall = np.where(x > 0, x, 0).sum(0), np.where(x < 0, x, 0).sum(0)
+            return np.where(up > down, rise / np.maximum(up, 1), np.where(down > up, fall / np.maximum(down, 1), 0))
     z = x.mean(0)
-    for _ in range(10):  # Weiszfeld, ten steps
+    for _ in range(10):  # the geometric median: Weiszfeld, ten steps
         far = np.maximum(1e-6, np.linalg.norm(x - z, axis=1))
         z = (x / far[:, None]).sum(0) / (1 / far).sum()
     return z
+
+
+RULES = ("Mean", "ClippedMean", "NormBound", "CenteredClip", "Median", "TrimmedMean", "Krum", "MultiKrum", "Bulyan", "GeometricMedian", "FoolsGold",
+         "SignMajority")
+ROOM = 20e9  # bytes the naive version may take; with copies of the array it takes up to four times its size
+COPIES = {"Bulyan": 4}  # the rest make one or two
 
 
 def rule(name: str, n: int, size: int, who: str) -> None:
     from tacit import aggregate
 
     torch.set_num_threads(1)
+    cpu = wall = 0.0
+
+    def timed(work):
+        nonlocal cpu, wall
+        begin = time.process_time(), time.perf_counter()
+        made = work()
+        cpu, wall = cpu + time.process_time() - begin[0], wall + time.perf_counter() - begin[1]
+        return made
+
     with Peak() as peak:
-        if who == "ours":
+        if who == "ours":  # taking an update in is part of the work; making it is not
             make = aggregate.ALL[name]()
             total = make.start()
             for c in chunks(n, size):
-                total = make.add(total, torch.ones(1, len(c)), {"delta": torch.from_numpy(c)})
-            begin = time.process_time(), time.perf_counter()
-            out = make.result(total)["delta"][0].numpy()
+                total = timed(lambda c=c, total=total: make.add(total, torch.ones(1, len(c)), {"delta": torch.from_numpy(c)}))
+            out = timed(lambda: make.result(total))["delta"][0].numpy()
         else:
-            x = np.concatenate(list(chunks(n, size)))
-            begin = time.process_time(), time.perf_counter()
-            out = naive(name, x)
-        cpu, wall = time.process_time() - begin[0], time.perf_counter() - begin[1]
+            x, at = np.empty((n, size), np.float32), 0
+            for c in chunks(n, size):
+                x[at : at + len(c)], at = c, at + len(c)
+            out = timed(lambda: naive(name, x))
     print(f"{cpu:.2f} {wall:.2f} {peak.most:.0f} {float(out[:1000].mean()):.4f}")
 
 
-def rules(n: int, size: int) -> None:
+def rules(n: int, size: int, names: list[str]) -> None:
     print(f"{n} updates of {size:,} numbers ({4 * n * size / 1e9:.1f} GB)")
-    for name in ("Median", "TrimmedMean", "MultiKrum", "GeometricMedian"):
+    for name in names or RULES:
         told = []
-        for who in ("ours", "naive"):
-            done = subprocess.run([sys.executable, __file__, "rule", name, str(n), str(size), who], capture_output=True, text=True, check=True)
+        few = size if 4 * n * size * (1 + COPIES.get(name, 2)) <= ROOM else size // 4  # where it would not fit, a quarter of the numbers, said in the line
+        for who, many in (("ours", size), ("naive", few)):
+            done = subprocess.run([sys.executable, __file__, "rule", name, str(n), str(many), who], capture_output=True, text=True, check=True,
+                                  env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})  # a core for either
             told.append([float(v) for v in done.stdout.split()])
         (a, wa, ma, va), (b, wb, mb, vb) = told
-        print(f"{name:16} ours {a:6.1f} CPU-s {wa:6.1f} s {ma:6.0f} anonymous MB | naive {b:6.1f} CPU-s {wb:6.1f} s {mb:6.0f} MB | {b / a:.1f}× ; "
-              f"first coordinates' mean {va:.4f} and {vb:.4f}")
+        small = "" if few == size else f" (on {few:,} numbers)"
+        print(f"{name:16} ours {a:6.1f} CPU-s {wa:6.1f} s {ma:6.0f} anonymous MB | naive {b:6.1f} CPU-s {wb:6.1f} s {mb:6.0f} MB{small} | "
+              f"{b * size / few / max(a, 0.01):.1f}× ; first coordinates' mean {va:.4f} and {vb:.4f}", flush=True)
 
 
 def main() -> None:
@@ -167,7 +228,7 @@ def main() -> None:
     if args.what == "gossip":
         gossip(args.nodes, args.rounds)
     elif args.what == "rules":
-        rules(args.updates, args.size)
+        rules(args.updates, args.size, args.rest)
     else:
         name, n, size, who = args.rest
         rule(name, int(n), int(size), who)
