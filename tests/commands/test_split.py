@@ -120,7 +120,7 @@ def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(plac
         assert right("answer.csv") > 0.85
     finally:
         hub.send_signal(signal.SIGINT)
-        hub.communicate(timeout=30)
+        hub.communicate(timeout=90)
 
 
 def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,7 +107,7 @@ def test_a_client_killed_at_its_work_is_started_again_and_the_model_is_the_same(
 
 def test_a_client_that_stays_away_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     model = partial(fragile, marker=str(tmp_path / "died"), home=os.getpid())
-    run = train(tacit.Processes(deadline=1.0, at_least=2), model=model, pace=pace.FedBuff(buffer=2), rounds=40, evaluate_every=0)
+    run = train(tacit.Processes(deadline=5.0, at_least=2), model=model, pace=pace.FedBuff(buffer=2), rounds=40, evaluate_every=0)
     assert (tmp_path / "died").exists()
     assert [e["round"] for e in run.history] == list(range(1, 41))
 

@@ -244,7 +244,10 @@ class Link:
             except ProtocolError:
                 self.note(f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped")
                 return
+            before = channel.their_life
             channel.receive(payload)
+            if channel.their_life != before:
+                log.info("party %r: sealed words with %r have begun", self.kit.name, sender)
             if channel.failure is not None:
                 self._fail(channel.failure)
             if channel.unconfirmed_records and self._soon is None:
