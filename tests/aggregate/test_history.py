@@ -104,6 +104,15 @@ def test_history_is_of_each_party_by_its_name_and_not_by_its_place():
     np.testing.assert_allclose(shuffled[-1], share @ rounds[-1][orders[-1]], atol=1e-5)
 
 
+def test_whoever_sends_nothing_has_no_say():
+    """A free rider's zeros are unlike everybody's updates; parties that agree are not to be silenced for them."""
+    agree = 1 + 0.3 * np.random.default_rng(8).standard_normal((4, 4))
+    (got,) = play(aggregate.FoolsGold(), [np.concatenate([agree, np.zeros((2, 4))])])
+    (wanted,) = play(aggregate.FoolsGold(), [agree])
+    np.testing.assert_allclose(got, wanted, atol=1e-6)
+    assert play(aggregate.FoolsGold(), [np.zeros((3, 4))])[0].tolist() == [0.0] * 4
+
+
 def legato_by_hand(rounds: list[np.ndarray], window: int, cuts: tuple[int, ...]) -> list[np.ndarray]:
     out = []
     for t in range(len(rounds)):

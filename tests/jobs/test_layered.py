@@ -128,3 +128,21 @@ def test_a_party_may_not_be_called_an_edge():
     fed = dataclasses.replace(blobs(), parties=("edge-0", *blobs().parties[1:]))
     with pytest.raises(BadData, match="a party is called 'edge-0'"):
         tacit.train(fed, model="logistic", rounds=1, topology=tacit.Hierarchy(2))
+
+
+def test_edges_and_clients_that_are_gone_are_not_resumed(tmp_path):
+    """They would begin with nothing of what they kept, and the model would be another: refused before anything is touched."""
+    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4)
+    job = dict(model="logistic", algorithm=algorithms.Scaffold(lr=0.2), rounds=4, topology=tacit.Hierarchy(edges=2, period=2))
+    with pytest.raises(BadParameter, match=r"train: resume is True; it must be False where a Hierarchy has a program for each party"):
+        tacit.train(fed, **job, runtime="inprocess", out=tmp_path / "run", resume=True)
+
+    def stop(event):
+        if event["kind"] == "round" and event["round"] == 3:
+            raise RuntimeError("stopped on purpose")
+
+    whole = tacit.train(fed, **job)
+    with pytest.raises(RuntimeError, match="stopped on purpose"):
+        tacit.train(fed, **job, out=tmp_path / "run", watch=stop)
+    again = tacit.train(fed, **job, out=tmp_path / "run", resume=True)  # in a simulation everything is in the run's directory
+    assert all(torch.equal(a, b) for a, b in zip(again.model.state_dict().values(), whole.model.state_dict().values()))

@@ -48,6 +48,7 @@ class FoolsGold(Remembering):
         most = alike.max(1).values  # v_i
         pardon = torch.where(most[None, :] > most[:, None], most[:, None] / most[None, :].clamp(min=1e-12), torch.ones_like(alike))
         share = (1 - (alike * pardon).max(1).values).clamp(0, 1)  # pardoned: an honest party is not punished for a sybil that looks like it
+        share = share.masked_fill(g.diagonal() <= 0, 0)  # whoever never moved points nowhere, and is not unlike the rest for it
         if float(share.max()) < 1e-6:
             return torch.full((n,), 1 / n, device=g.device)  # all say the same: there is nothing to tell apart
         share = share / share.max()

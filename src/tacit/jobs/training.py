@@ -64,6 +64,9 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
                      adversaries=adversaries, topology=topology, private=private, select=select)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
+    if resume and isinstance(todo.topology, Hierarchy) and todo.runtime != "cohort":
+        raise bad("train", "resume", resume, "False where a Hierarchy has a program for each party",
+                  "What edges and their clients keep is theirs, and is gone with them; start a new run, or use runtime='cohort'.")
     if resume and private is not None:
         raise bad("train", "resume", resume, "False with private", "A round that was lost and computed again would be spent twice; start a new run.")
     if resume and out is None:
