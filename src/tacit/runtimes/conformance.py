@@ -87,6 +87,12 @@ def each_senders_messages_arrive_in_order(runtime: Runtime) -> None:
 
 async def _tell(me: Party) -> None:
     await me.send("server", CheckWord(me.name))
+    await me.scope("told").send("server", CheckWord(me.name))
+
+
+async def _told(me: Party, *names: str) -> None:
+    """What these had to say is here: a process may take long to start, and what is looked at is the waiting for one that never speaks."""
+    await me.scope("told").gather(names, CheckWord)
 
 
 async def _silent(me: Party) -> None:
@@ -94,11 +100,13 @@ async def _silent(me: Party) -> None:
 
 
 async def _collect(me: Party) -> tuple[dict[str, str], tuple[str, ...]]:
+    await _told(me, "a", "b", "c")
     came = await me.gather(["c", "silent", "a", "b"], CheckWord, at_least=3, within=LATE)
     return {name: message.value for name, message in came.items()}, came.missing
 
 
 async def _collect_all(me: Party) -> None:
+    await _told(me, "a")
     await me.gather(["a", "silent"], CheckWord, within=LATE)
 
 
