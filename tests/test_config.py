@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit import algorithms, config, data, models
+from tacit import algorithms, config, data, models, selection
 from tacit.errors import BadJob, BadParameter, BadRun
 from tacit.parameters import check
 
@@ -309,3 +309,13 @@ def test_what_may_stand_in_a_job_is_what_the_code_takes():
     assert takes == set(config._settings("train"))
     for name, make in data.ALL.items():
         assert set(inspect.signature(make).parameters) == set(config.source({"name": name}, "job.toml")[1])
+
+
+def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:
+    tables = {"data": {"name": "iris", "parties": 3}, "select": {"name": "PowerOfChoice", "candidates": 2}, "train": {"per_round": 1}}
+    job = config.from_tables(tables)
+    assert job.train()["select"] == selection.PowerOfChoice(candidates=2)
+    for table in ({"select": {"name": "BySize"}}, {"topology": {"name": "Hierarchy", "edges": 2}}):
+        (word,) = table
+        with pytest.raises(BadJob, match=rf"job\.toml: \[{word}\] is for `tacit run`\. Leave it out"):
+            config.from_tables({"data": {"name": "iris", "parties": 3}, **table}).compare()

@@ -156,6 +156,13 @@ def test_a_rule_of_ones_own_may_ask_for_losses_more_than_once():
     assert (vector(stacked) - vector(apart)).abs().max() < 1e-6
 
 
+def test_a_plan_says_beforehand_that_losses_are_asked_for():
+    told = str(tacit.plan(few(), **JOB, select=selection.PowerOfChoice(candidates=3)))
+    assert "the server sees: how large the model's mean loss on one party's training rows is, of 3 parties a round, which are sent the model first" in told
+    assert "loss on one party's" not in str(tacit.plan(few(), **JOB, select=selection.BySize()))
+    assert "which parties are alike" in str(tacit.plan(few(), **{**JOB, "algorithm": algorithms.CFL()}))
+
+
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_a_run_that_chooses_by_losses_goes_on_to_the_same_bits(runtime, tmp_path):
     job = {**JOB, "rounds": 6, "select": selection.PowerOfChoice(candidates=3), "runtime": runtime}

@@ -6,8 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from .. import selection
 from ..algorithms.types import State
 from ..data.federation import Federation
 from ..guard import Guard, Noise
@@ -16,7 +18,7 @@ from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
-from .simulated import sizes, test_bytes
+from .simulated import SORTED, look_bytes, sizes, test_bytes
 
 
 @dataclass(frozen=True)
@@ -96,11 +98,28 @@ def _tolerated(p: Plan, guard: Guard | None) -> int:
     return 0 if guard is None or guard.hiding is None else p.per_round - guard.hiding.survivors(p.per_round)
 
 
+def _looked(p: Plan) -> int:
+    """How many are asked for their loss before it is settled who takes part."""
+    asked: list[int] = []
+
+    def loss(who: np.ndarray) -> np.ndarray:
+        asked.append(len(who))
+        return np.zeros(len(who))
+
+    if p.select is not None:
+        n = len(p.fed)
+        selection.chosen(p.select, p.seed, 0, selection.Known(p.fed.train.sizes.numpy(), loss, np.zeros(n)), p.per_round)
+    return sum(asked)
+
+
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
-    from ..protocols.rounds import Down, Tested, Upload
+    from ..protocols.rounds import Down, Loss, Tested, Upload
 
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
-    seen = [{"party": "the server", "what": Upload.reveals if guard is None else guarding.reveals(guard)}]
+    seen = [{"party": "the server", "what": guarding.reveals(guard) if guard is not None else SORTED if p.algorithm.sees_each else Upload.reveals}]
+    if looked := _looked(p):
+        ask, _ = look_bytes(start)
+        seen.append({"party": "the server", "what": f"{Loss.reveals}, of {looked} parties a round, which are sent the model first ({size(ask)} each)"})
     if guard is not None and guard.hiding is not None:
         least = guard.hiding.survivors(p.per_round)
         seen.append({"party": "the server", "what": f"the sum of at least {least} updates" + (", with their noise in it" if noise is not None and
