@@ -40,7 +40,8 @@ def two_way(real: np.ndarray, made: np.ndarray, sizes: list[int]) -> float:
 
 
 def evenly(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
-    return np.column_stack([np.random.default_rng(0).integers(0, size, len(rows)) for size in sizes])
+    rng = np.random.default_rng(0)
+    return np.column_stack([rng.integers(0, size, len(rows)) for size in sizes])
 
 
 def alone(rows: np.ndarray, sizes: list[int]) -> np.ndarray:

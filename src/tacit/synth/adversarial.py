@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from .generator import Watch
 from .modes import Encoding
 
 TEMPERATURE = 0.2  # of the Gumbel softmax, as in the paper
+NORMS = 50  # batches of which an averaged maker takes its batch norm's means
 
 
 class Maker(nn.Module):
@@ -105,6 +107,7 @@ class Plan:
     wasserstein: bool
     dropout: float
     checkpoints: int
+    average: float = 0.0
     slope_weight: float = 10.0
 
 
@@ -118,6 +121,23 @@ class Duel:
         self.maker, self.critic = networks(rows.encoding, plan, rows.condition_width, device)
         self.optimise = [torch.optim.Adam(net.parameters(), lr=plan.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True)
                          for net, decay in ((self.maker, plan.decay), (self.critic, 0.0))]
+        # Y. Yazıcı et al., *The Unusual Effectiveness of Averaging in GAN Training*, ICLR 2019: two networks circle around where each is best against the other
+        self.mean, self.steps = copy.deepcopy(self.maker) if plan.average else None, 0
+
+    def kept(self) -> dict[str, Tensor]:
+        """The maker to draw from: as it is, or as it was on average. Batch norm's means are those of the weights they were seen with, so an average has its own
+        taken anew."""
+        if self.mean is None:
+            return state_of(self.maker)
+        norms = [module for module in self.mean.modules() if isinstance(module, nn.BatchNorm1d)]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain mean of what comes
+        with seeded(self.steps, self.rows.encoded.device), torch.no_grad():  # training goes on as if nobody had looked
+            for _ in range(NORMS):
+                condition = self.rows.batch(self.size)[0]
+                self.mean(torch.cat([torch.randn(self.size, self.plan.noise, device=condition.device), condition], dim=1))
+        return state_of(self.mean)
 
     def _made(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         condition, real, real_condition, chosen = self.rows.batch(self.size)
@@ -148,6 +168,11 @@ class Duel:
             self.optimise[0].zero_grad(set_to_none=True)
             (maker_loss if asked is None else maker_loss + asked).backward()
             self.optimise[0].step()
+            if self.mean is not None:
+                self.steps += 1
+                keep = min(plan.average, self.steps / (self.steps + 9))  # at first the mean follows: the maker's first weights are nothing to remember
+                with torch.no_grad():
+                    torch._foreach_lerp_(list(self.mean.parameters()), list(self.maker.parameters()), 1 - keep)
         return float(maker_loss.detach()), float(loss.detach())
 
 
@@ -172,7 +197,7 @@ def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list
         history.append({"epoch": epoch, "maker_loss": maker_loss, "critic_loss": critic_loss, "seconds": time.monotonic() - began})
         watch({"kind": "epoch", "epochs": plan.epochs, **history[-1]})
         if epoch in keep_at:
-            kept[epoch] = {name: t.cpu().clone() for name, t in state_of(duel.maker).items()}
+            kept[epoch] = {name: t.cpu().clone() for name, t in duel.kept().items()}
     return {f"maker.{k}.{name}": t for k, state in enumerate(kept.values()) for name, t in state.items()}, history
 
 

@@ -11,6 +11,8 @@ What is added up are whole numbers, so that sums are exact, and the same whether
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -150,7 +152,8 @@ class PooledGAN:
         with seeded(seed, cpu):
             if self.duel is None:  # Adam's memory stays with the holder
                 encoded = self.encoding.forward(v, np.random.default_rng([seed, 1]))
-                self.duel = Duel(self.generator.table_of_rows(encoded, self.encoding), self.generator.plan)
+                plan = replace(self.generator.plan, average=0.0)  # the mean that counts is the one over holders
+                self.duel = Duel(self.generator.table_of_rows(encoded, self.encoding), plan)
                 self.nets = (self.duel.maker, self.duel.critic)
             self.take(vector)
             losses = (0.0, 0.0)

@@ -31,6 +31,7 @@ class GAN(Generator):
     width: int = whole(256, least=1, doc="of both hidden layers of both networks")
     modes: int = whole(10, least=1, doc="Gaussian modes a number has at most")
     checkpoints: int = whole(1, least=1, doc="rows come in equal parts from so many makers, kept over the second half of training; 1: the last")
+    average: float = real(0.99, least=0, below=1, doc="β: rows come from a moving mean of the maker's weights, of which a step keeps β; 0: from the last ones")
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="where it trains and draws")
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
@@ -47,7 +48,7 @@ class GAN(Generator):
     @property
     def plan(self) -> Plan:
         return Plan(self.epochs, self.batch, self.noise, (self.width, self.width), self.pac, self.lr, self.decay, self.critic_steps,
-                    wasserstein=self.wasserstein, dropout=self.dropout, checkpoints=self.checkpoints)
+                    wasserstein=self.wasserstein, dropout=self.dropout, checkpoints=self.checkpoints, average=self.average)
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
         device = device_of(self.device)
