@@ -16,6 +16,8 @@ Against guessing there is no cure in any such protocol: a receiver that puts eve
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from ..parties.message import Message
 from ..parties.party import Party
 from .together import together
 
+M = TypeVar("M", bound=Message)
 CHUNK = 2048  # ids in a message: 64 KiB, and about a tenth of a second of work on one core
 
 
@@ -64,35 +67,47 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
         await together(answer(), offer(to, other, digests[order], key, shop, session))
 
 
-async def offer(me: Party, other: str, digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> None:
-    """My ids under my key, chunk after chunk; the next is computed while one is on its way."""
+async def lifted(digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> AsyncIterator[tuple[int, bytes]]:
+    """(the place of its first, points) of my ids under my key, chunk after chunk."""
     for first in range(0, len(digests), CHUNK):
         part = digests[first:first + CHUNK]
-        points = await asyncio.to_thread(shop.lift, part.tobytes(), part.shape[1], session, key)
+        yield first, await asyncio.to_thread(shop.lift, part.tobytes(), part.shape[1], session, key)
+
+
+async def arriving(me: Party, other: str, kind: type[M], read: Callable[[M], tuple[int, bytes]], each: int, total: int,
+                   what: str) -> AsyncIterator[tuple[int, bytes]]:
+    """The other's chunks as they come and as `read` reads them, until `total` things of `each` bytes are here; each in its place."""
+    count = 0
+    while count < total:
+        first, data = read(await me.recv(other, kind))
+        before, count = count, in_order(first, count, len(data), each, total, what)
+        yield before, data
+
+
+def stacked(parts: list[np.ndarray], size: int) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
+
+
+async def offer(me: Party, other: str | Sequence[str], digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> None:
+    """My ids under my key, to one or to several; the next chunk is computed while one is on its way."""
+    async for first, points in lifted(digests, key, shop, session):
         await me.send(other, BlindedIds(first, points))
 
 
 async def answered(me: Party, other: str, theirs: int, key: bytes, shop: Workshop, session: bytes, size: int, back: Party | None) -> np.ndarray:
     """The other's ids under both keys, as tags; said `back` chunk by chunk if asked to."""
-    parts, count = [], 0
-    while count < theirs:
-        came = await me.recv(other, BlindedIds)
-        first, count = count, in_order(came.first, count, len(came.points), group.POINT, theirs, "ids")
-        points = await asyncio.to_thread(shop.multiply, key, came.points)
-        parts.append(tagged(points, group.POINT, session, size))
+    parts = []
+    async for first, points in arriving(me, other, BlindedIds, lambda m: (m.first, m.points), group.POINT, theirs, "ids"):
+        parts.append(tagged(await asyncio.to_thread(shop.multiply, key, points), group.POINT, session, size))
         if back is not None:
             await back.send(other, Tags(first, parts[-1].tobytes()))
-    return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
+    return stacked(parts, size)
 
 
 async def heard(me: Party, other: str, count: int, size: int) -> np.ndarray:
     """Tags of all my ids."""
-    parts, have = [], 0
-    while have < count:
-        came = await me.recv(other, Tags)
-        have = in_order(came.first, have, len(came.tags), size, count, "tags")
-        parts.append(np.frombuffer(came.tags, np.uint8).reshape(-1, size))
-    return np.concatenate(parts) if parts else np.zeros((0, size), np.uint8)
+    came = arriving(me, other, Tags, lambda m: (m.first, m.tags), size, count, "tags")
+    return stacked([np.frombuffer(tags, np.uint8).reshape(-1, size) async for _, tags in came], size)
 
 
 async def say(me: Party, other: str, tags: np.ndarray) -> None:

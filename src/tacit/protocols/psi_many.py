@@ -35,7 +35,7 @@ from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from .psi import ASSUMES, NONCE, Opening, ready
-from .psi_dh import CHUNK, BlindedIds, in_order
+from .psi_dh import BlindedIds, arriving, lifted, offer, stacked
 from .together import together
 
 REVEALS = ("leader", "all")
@@ -76,28 +76,20 @@ async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str 
     await me.send(others, Session(session, len(held)))
     key = group.scalar(me.secret.bytes)
     with Workshop(len(held) * (1 + len(others))) as shop:
-        async def ask() -> None:
-            for first in range(0, len(held), CHUNK):
-                part = held[first:first + CHUNK]
-                points = await asyncio.to_thread(shop.lift, part.tobytes(), part.shape[1], session, key)
-                await me.send(others, BlindedIds(first, points))
-
         async def hear(name: str) -> tuple[np.ndarray, np.ndarray]:
             """(F_i, F_i ⊕ the store) at each of my ids."""
-            parts, count = [], 0
-            while count < len(held):
-                came = await me.recv(name, Answers)
-                count = in_order(came.first, count, len(came.points), group.POINT, len(held), "answers")
-                points = await asyncio.to_thread(shop.multiply, group.inverse(key), came.points)
+            parts = []
+            async for _, answers in arriving(me, name, Answers, lambda m: (m.first, m.points), group.POINT, len(held), "answers"):
+                points = await asyncio.to_thread(shop.multiply, group.inverse(key), answers)
                 parts.append(tagged(points, group.POINT, session, okvs.VALUE))
-            values = np.concatenate(parts) if parts else np.zeros((0, okvs.VALUE), np.uint8)
+            values = stacked(parts, okvs.VALUE)
             table = np.frombuffer((await me.recv(name, Hints)).table, np.uint8)
             if len(table) != okvs.entries(told[name].count) * okvs.VALUE:
                 raise ProtocolError(f"party {name!r} sends {len(table)} bytes for {told[name].count} ids; they must be "
                                     f"{okvs.entries(told[name].count) * okvs.VALUE}.")
             return values, values ^ await asyncio.to_thread(okvs.decode, table.reshape(-1, okvs.VALUE), held, session)
 
-        _, *found = await together(ask(), *(hear(name) for name in others))
+        _, *found = await together(offer(me, others, held, key, shop, session), *(hear(name) for name in others))
     total = np.zeros((len(held), okvs.VALUE), np.uint8)
     for _, shares in found:
         total ^= shares
@@ -120,19 +112,12 @@ async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str],
             shares ^= scrambled(held, hashlib.sha256(bind(told.session, *sorted((me.name, name)), await _seed(me, name))).digest())
     with Workshop(len(held) + told.count) as shop:
         async def answer() -> None:
-            count = 0
-            while count < told.count:
-                came = await me.recv(leader, BlindedIds)
-                first, count = count, in_order(came.first, count, len(came.points), group.POINT, told.count, "ids")
-                await me.send(leader, Answers(first, await asyncio.to_thread(shop.multiply, key, came.points)))
+            async for first, points in arriving(me, leader, BlindedIds, lambda m: (m.first, m.points), group.POINT, told.count, "ids"):
+                await me.send(leader, Answers(first, await asyncio.to_thread(shop.multiply, key, points)))
 
         async def own() -> np.ndarray:
-            parts = []
-            for first in range(0, len(held), CHUNK):
-                part = held[first:first + CHUNK]
-                points = await asyncio.to_thread(shop.lift, part.tobytes(), part.shape[1], told.session, key)
-                parts.append(tagged(points, group.POINT, told.session, okvs.VALUE))
-            return np.concatenate(parts) if parts else np.zeros((0, okvs.VALUE), np.uint8)
+            mine = lifted(held, key, shop, told.session)
+            return stacked([tagged(points, group.POINT, told.session, okvs.VALUE) async for _, points in mine], okvs.VALUE)
 
         _, values = await together(answer(), own())
     table = await asyncio.to_thread(okvs.encode, held, values ^ shares, told.session, me.secret.bytes)

@@ -29,7 +29,7 @@ from ..crypto.tags import match, permutation, tag_bytes
 from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .psi_dh import CHUNK, answered, heard, in_order, offer, say
+from .psi_dh import CHUNK, answered, arriving, heard, offer, say
 from .together import together
 
 
@@ -59,10 +59,8 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
 
     async def values() -> list[bytes]:
         held: list[bytes] = []
-        while len(held) < theirs:
-            came = await sums.recv(other, EncryptedValues)
-            in_order(came.first, len(held), len(came.ciphertexts), each, theirs, "values")
-            held += [came.ciphertexts[at:at + each] for at in range(0, len(came.ciphertexts), each)]
+        async for _, some in arriving(sums, other, EncryptedValues, lambda m: (m.first, m.ciphertexts), each, theirs, "values"):
+            held += [some[at:at + each] for at in range(0, len(some), each)]
         return held
 
     with Workshop(len(digests) + theirs) as shop:
