@@ -87,8 +87,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 EXCEPTIONS = {
     ("tacit.data.federation", "tacit.report.figures"): "Federation.plot() draws itself; whoever does not plot loads no drawing",
     ("tacit.parties.conformance", "tacit.runtimes.inprocess"): "check_protocol's default runtime; it takes any other",
-    ("tacit.mpc.tensor", "tacit.runtimes.inprocess"): "each operator of a shared tensor runs its parties' programs in one process",
-    ("tacit.mpc.tensor_checked", "tacit.runtimes.inprocess"): "as above",
+    ("tacit.mpc.operators", "tacit.runtimes.inprocess"): "each operator of a shared tensor runs its parties' programs in one process",
     ("tacit.results", "tacit.report.page"): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
 }

@@ -124,11 +124,10 @@ def test_every_function_carries_tags(layer):
     with torch.no_grad():
         plain = model(x)
     assert (tacit.infer(model, x, adversary="active").value - plain).abs().max() < 1e-3
-    assert tacit.infer(model, x, adversary="active", reveal="argmax").value.tolist() == plain.argmax(-1).tolist()
 
 
 def test_a_cheat_inside_a_function_is_caught():
-    """Every opening of a sigmoid, changed by a unit, a run each for five of them."""
+    """Every opening of a sigmoid, changed by a unit, a run each for three of them."""
     x = torch.tensor([[1.0]])
     parts = programs(made(nn.Linear(1, 1), nn.Sigmoid()), x)
 
@@ -148,7 +147,7 @@ def test_a_cheat_inside_a_function_is_caught():
 
     sent = run(-1)
     assert len(sent) > 30
-    for n in range(0, len(sent), len(sent) // 4):
+    for n in (0, len(sent) // 2, len(sent) - 1):
         with pytest.raises(PartyFailed, match="check 1 failed"):
             run(n)
 
