@@ -18,11 +18,12 @@ from ..algorithms.types import Algorithm
 from ..audit.poisoning import Adversaries, attacks
 from ..data.federation import Federation
 from ..errors import BadData, BadParameter
-from ..guard import Noise, Stage, as_stages, must_see_each
+from ..guard import Stage, as_stages, must_see_each
 from ..parameters import bad, check, nearest, to_table
 from ..runtimes.cohort import Run
 from ..task import Task
 from . import guarding
+from .clashes import Asked, refuse
 from .running import to_the_end
 
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -189,49 +190,16 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
     must_see_each(stages, rule)
     must_see_each(stages, algorithm)
-    if isinstance(rule, rules.Best) and not algorithm.scores:
-        raise BadParameter(f"aggregate: Best tells updates by the scores parties send, and those of {type(algorithm).__name__} send none. "
-                           "Use algorithms.FedPSO, or another rule.")
     if hasattr(rule, "ready"):
         rule.ready([fed.test.x])
-        if topology is not None:
-            raise BadParameter(f"aggregate: {type(rule).__name__} works where one server has every party's model. Leave out topology, or use another rule.")
-    if hasattr(rule, "recall") and topology is not None:
-        raise BadParameter(f"aggregate: {type(rule).__name__} remembers what one server was sent in earlier rounds. Leave out topology, or use another rule.")
-    if (stages or pace is not None) and rule != Mean():
-        what = "guard: its stages work" if stages else f"pace: {type(pace).__name__} works"
-        raise BadParameter(f"{what} on a sum of updates, and {type(rule).__name__} makes something else of them. Aggregate with Mean, or leave it out.")
-    if algorithm.sees_each and (other := next((word for word, there in (("guard", stages), ("pace", pace), ("topology", topology), ("select", select))
-                                               if there), None)):
-        raise BadParameter(f"{other}: {type(algorithm).__name__} parts the parties by what each of them sends to one server, in synchronous rounds. "
-                           f"Leave out {other}, or use another algorithm.")
-    if lies and (stages or pace is not None or runtime != "cohort"):
-        raise BadParameter("adversaries: liars are simulated in the synchronous rounds of the cohort runtime, before any guard, whose stages a liar would "
-                           "not apply. Leave out guard and pace, and use runtime='cohort'.")
     if topology is not None:
         to_the_end("topology", through)
-    topology, select = topologies.made(topology, k), _select(select, runtime, sampling, stages, pace, speed, topology)
-    clash = [word for word, there in (("guard", stages), ("pace", pace), ("speed", speed), ("adversaries", lies), ("per_round", per_round),
-                                      ("aggregate", rule != Mean())) if there]
-    if isinstance(topology, topologies.Gossip) and clash:
-        raise BadParameter(f"gossip: {clash[0]} is for training with a server, and here there is none. Leave it out.")
+    topology, select, pace, speed = topologies.made(topology, k), _select(select), _pace(pace), _speed(speed, k, runtime)
+    _one_of("sampling", sampling, ("fixed", "poisson"))
+    wanted = _whole("per_round", per_round, 1, k, "everyone")
+    refuse(Asked(algorithm, stages, rule, lies, runtime, pace, speed, select, topology, sampling, wanted, k))
     liars = Adversaries.among(fed, lies, _whole("seed", seed, 0, 2**63 - 1)) if lies else None
     fed = fed if liars is None else liars.rows(fed)
-    per_round = _whole("per_round", per_round, 1, k, "everyone") or k
-    _one_of("sampling", sampling, ("fixed", "poisson"))
-    really = "everyone" if per_round == k else sampling
-    for hiding in (s for s in stages if s.hides and really == "poisson"):
-        raise BadParameter(f"guard: {type(hiding).__name__} needs to know how many take part in a round, and by Poisson sampling nobody does. "
-                           "Use sampling='fixed'.")
-    for noise in (s for s in stages if isinstance(s, Noise)):
-        if noise.sampling not in ("as run", really):
-            words = {"everyone": "everyone takes part in every round", "poisson": "each client takes part by a coin of its own (Poisson)",
-                     "fixed": "a fixed number of clients is drawn without replacement"}
-            raise BadParameter(f"guard: Noise assumes that {words[noise.sampling]}, and in this run {words[really]}; its ε would be of another run. Set "
-                               "train's sampling and per_round to what you assume, or leave Noise's sampling out.")
-    pace, speed = _pace(pace, algorithm, stages, per_round, k, sampling), _speed(speed, k, runtime)
-    if topology is not None and (pace is not None or speed is not None):
-        raise BadParameter("topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed.")
     if pace is not None and speed is None and through is None:
         speed = speeds.Constant()  # a simulation needs a clock
     if isinstance(topology, topologies.Gossip):
@@ -242,7 +210,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
 
         private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None})
         engine = "each" if engine == "auto" else engine
-    return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), per_round, epochs,
+    return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), wanted or k, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
                 _whole("seed", seed, 0, 2**63 - 1), device, _one_of("precision", precision, PRECISIONS), _one_of("engine", engine, ("auto", "stack", "each")),
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
@@ -251,50 +219,25 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                 aggregate=rule, adversaries=liars, topology=topology, private=private, select=select)
 
 
-def _select(given: Any, runtime: str, sampling: str, stages: Sequence[Stage], pace: Any, speed: Any, topology: Any) -> Any:
-    """A rule for who is asked, checked; and that everything else can go with it."""
+def _select(given: Any) -> Any:
+    """A rule for who is asked, checked."""
     if given is None:
         return None
     if isinstance(given, str) and given in selection.ALL:
         given = selection.ALL[given]()
     if not dataclasses.is_dataclass(given) or isinstance(given, type) or not selection.SELECTION.fits(given):
         raise bad("train", "select", given, "one of " + ", ".join(f"selection.{name}(…)" for name in selection.ALL) + ", or None")
-    name = type(given).__name__
-    if any(isinstance(s, Noise) for s in stages):
-        raise BadParameter(f"guard: Noise counts on a draw that looks at nobody, and {name} looks. Leave one of the two out.")
-    if sampling != "fixed" or pace is not None or topology is not None:
-        raise BadParameter(f"select: {name} is for synchronous rounds with one server (sampling='fixed'). Leave it out here.")
-    if getattr(given, "needs_speed", False) and speed is None and runtime in ("cohort", "inprocess"):  # real parties are timed
-        raise BadParameter(f"select: {name} needs to know how long parties take. Give speed, such as speeds.Lognormal().")
     return check(given)
 
 
-def _pace(given: Any, algorithm: Algorithm, stages: Sequence[Stage], per_round: int, parties: int, sampling: str) -> Any:
-    """An asynchronous pace, checked; and that everything else can go with it."""
+def _pace(given: Any) -> Any:
+    """An asynchronous pace, checked."""
     if given is None:
         return None
     if isinstance(given, str) and given in paces.ALL:
         given = paces.ALL[given]()
     if type(given) not in paces.ALL.values():
         raise bad("train", "pace", given, "one of pace.FedBuff(…), pace.FedAsync(…), pace.SAFA(…), or None (synchronous rounds)")
-    name, other = type(given).__name__, type(algorithm).__name__
-    if algorithm.client_state(torch.zeros(1)):
-        raise BadParameter(f"train: the clients of {other} keep state from round to round, and with {name} there are none: work may be given up, and the model "
-                           "moves on, in between. Use an algorithm without client state, such as FedAvg or FedProx, or no pace.")
-    if not algorithm.scales:
-        raise BadParameter(f"train: {name} counts old updates for less, and an update of {other} cannot be scaled. Use FedAvg or FedProx, or no pace.")
-    if sampling != "fixed":
-        raise bad("train", "sampling", sampling, f"'fixed' with {name}, which asks whoever is free")
-    if isinstance(given, paces.SAFA) and per_round != parties:
-        raise bad("train", "per_round", per_round, "left out with SAFA, in which every party trains", "Set its fraction instead.")
-    for s in stages:
-        why = ("needs to know how many take part in a round and who may be in it twice, and a fast party is as often in a buffer as it likes"
-               if isinstance(s, Noise) else "agrees on masks or keys among the parties of one round, and here there is none" if s.hides else
-               "takes an update of an earlier round again" if s.skips else
-               "follows how many updates of a round are shortened" if getattr(s, "quantile", None) is not None else
-               "keeps at the client what it left out, for the next round" if getattr(s, "feedback", False) else "")
-        if why:
-            raise BadParameter(f"guard: {type(s).__name__} {why}, so it does not go with {name}. Leave one of the two out; Clip and Quantize go with it.")
     return check(given)
 
 
