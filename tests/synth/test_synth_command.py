@@ -50,6 +50,20 @@ def test_a_table_in_a_table_out_in_every_format(folder, capsys, real, made):
     assert not list(folder.glob(".*"))  # no temporary file is left
 
 
+def test_a_private_model_is_private_unless_a_seed_is_asked_for(folder, capsys):
+    (folder / "columns.toml").write_text('age = {kind = "integer", low = 0, high = 120}\nsex = {kind = "categorical", values = ["F", "M"]}\n')
+    pd.read_csv("table.csv")[["age", "sex"]].to_csv("real.csv", index=False)
+    common = ["real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "200"]
+    for name in ("one", "two"):
+        code, out, _ = said(capsys, *common, "--out", f"{name}.csv")
+        assert code == 0
+        assert "NOT PRIVATE" not in out
+        assert "privacy    ε = 1, δ = 1e-09, record (one row added or removed)" in out
+    assert Path("one.csv").read_bytes() != Path("two.csv").read_bytes()  # noise of the operating system: 200 rows the same by chance will not be
+    code, out, _ = said(capsys, *common, "--out", "three.csv", "--seed", "3")
+    assert "NOT PRIVATE: secrets came from a seed that can be replayed" in out
+
+
 def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_json(folder, capsys):
     code, out, err = said(capsys, "table.csv", "--model", "ctgan", "--epochs", "3", "--out", "s.csv", "--save", "g.tacit",
                           "--given", "sex=F", "--given", "age=30..60", "--seed", "4", "--json")

@@ -9,11 +9,12 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
-from ..parameters import from_table, nearest
+from ..parameters import check, from_table, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,7 +36,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="leave this column out; may be given several times")
     made.add_argument("--rows", type=int, metavar="N", help="rows to draw (default: as many as the generator learnt from)")
     made.add_argument("--given", action="append", default=[], metavar="COLUMN=VALUE", help="only such rows; for a number also COLUMN=LOW..HIGH")
-    made.add_argument("--seed", type=int, default=0, help="of fitting and of drawing (default: 0)")
+    made.add_argument("--seed", type=int, help="of fitting and of drawing (default: 0; a private model fits with secrets of the operating system)")
     made.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
     made.add_argument("--save", metavar="FILE", help="keep the generator, to draw from it later")
     made.add_argument("--load", metavar="FILE", help="draw from a generator that was kept")
@@ -47,7 +48,7 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     _check(args)
-    began = time.monotonic()
+    began, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
     with Line(args.quiet) as line:
         if args.load:
@@ -63,18 +64,19 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if args.save:
             fitted.save(args.save)
         if args.out:
-            write(fitted, rows, given, args.seed, Path(args.out), line)
+            write(fitted, rows, given, seed, Path(args.out), line)
     name = type(fitted.generator).__name__
-    value: dict[str, Any] = {"model": name, "rows": rows if args.out else 0, "out": args.out, "save": args.save, "report": args.report, "seed": args.seed,
+    value: dict[str, Any] = {"model": name, "rows": rows if args.out else 0, "out": args.out, "save": args.save, "report": args.report, "seed": seed,
                              "ledger": fitted.ledger.to_dict(), "history": fitted.history, "seconds": time.monotonic() - began}
-    lines = [*fitted.ledger.stamps, *([f"{rows:,} rows   {args.out}"] if args.out else []), *([f"generator  {args.save}"] if args.save else [])]
+    lines = [*fitted.ledger.stamps, *(f"privacy    ε = {s.epsilon:.4g}, δ = {s.delta:g}, {s.unit}" for s in fitted.ledger.spent),
+             *([f"{rows:,} rows   {args.out}"] if args.out else []), *([f"generator  {args.save}"] if args.save else [])]
     if not args.load:
         value |= {"trained_on": len(frame), "fit_seconds": fit_seconds}  # type: ignore[arg-type]
     if args.report:
         from ..synth.evaluate import evaluate
 
         assert frame is not None
-        scores = evaluate(frame, fitted.sample(len(frame), seed=args.seed), holdout, args.target, table=fitted.table, name=name, seed=args.seed)
+        scores = evaluate(frame, fitted.sample(len(frame), seed=seed), holdout, args.target, table=fitted.table, name=name, seed=seed)
         scores.report(args.report)
         value |= {"scores": {s.name: s.value for s in scores.scores}, "warnings": scores.warnings}
         lines += [str(scores), f"report     {args.report}"]
@@ -148,7 +150,7 @@ def _parts(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataF
     share = args.holdout if args.holdout is not None else HOLDOUT if args.report else None
     if share is None:
         return frame, None
-    mixed = frame.sample(frac=1, random_state=args.seed)
+    mixed = frame.sample(frac=1, random_state=args.seed or 0)
     held = round(share * len(frame))
     if not 2 <= held <= len(frame) - 2:
         raise BadParameter(f"synth: {share:g} of {len(frame)} rows leaves too few to learn from or to hold out. "
@@ -160,7 +162,7 @@ def model_of(args: argparse.Namespace, among: Mapping[str, Any] | None = None) -
     from ..config import value_of
     from ..synth import ALL
 
-    told: dict[str, Any] = {"name": args.model, "seed": args.seed}
+    told: dict[str, Any] = {"name": args.model}
     for change in args.changes:
         name, equals, text = change.partition("=")
         if not equals:
@@ -168,7 +170,10 @@ def model_of(args: argparse.Namespace, among: Mapping[str, Any] | None = None) -
         told[name] = value_of(text)
     if args.epochs is not None:
         told["epochs"] = args.epochs
-    return from_table(told, ALL if among is None else among, "synth" if among is None else "synthesize")
+    made = from_table(told, ALL if among is None else among, "synth" if among is None else "synthesize")
+    if "seed" in told or (args.seed is None and made.private):  # a private model whose seed is known is none: only who asks for one gets it
+        return made
+    return check(replace(made, seed=args.seed or 0))
 
 
 def _table(frame: DataFrame, path: str | None) -> Table | None:

@@ -28,7 +28,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS", help="with --kit: how long to wait while others are away (default: 300)")
     made.add_argument("--rows", type=int, metavar="N", help="rows to draw (default, without --kit: as many as the holders have)")
     made.add_argument("--given", action="append", default=[], metavar="COLUMN=VALUE", help="only such rows; for a number also COLUMN=LOW..HIGH")
-    made.add_argument("--seed", type=int, default=0, help="of fitting and of drawing (default: 0)")
+    made.add_argument("--seed", type=int, help="of fitting and of drawing (default: 0)")
     made.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
     made.add_argument("--save", metavar="FILE", help="keep the generator, to draw from it later with `tacit synth --load`")
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
@@ -75,8 +75,8 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if args.save:
             fitted.save(args.save)
         if args.out:
-            write(fitted, rows, given, args.seed, Path(args.out), line)
-    value = {"model": type(generator).__name__, "rows": rows if args.out else 0, "out": args.out, "save": args.save, "seed": args.seed,
+            write(fitted, rows, given, args.seed or 0, Path(args.out), line)
+    value = {"model": type(generator).__name__, "rows": rows if args.out else 0, "out": args.out, "save": args.save, "seed": args.seed or 0,
              "ledger": fitted.ledger.to_dict(), "history": fitted.history, "seconds": time.monotonic() - began}
     lines = [*fitted.ledger.stamps, *([f"{rows:,} rows   {args.out}"] if args.out else []), *([f"generator  {args.save}"] if args.save else [])]
     return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
