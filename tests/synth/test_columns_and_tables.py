@@ -181,3 +181,12 @@ def test_that_no_boolean_is_missing_is_read_off_the_data_and_so_not_declared():
     assert Table.infer(frame, age=integer(0, 120), smoker=boolean()).undeclared == []
     with pytest.raises(BadData, match="the column 'smoker' has no declared domain"):
         MST().fit(frame, Table.infer(frame, age=integer(0, 120)))
+
+
+def test_a_declared_table_reads_nothing_off_data_and_a_range_narrows_it():
+    made = Table.declare({"age": integer(0, 120), "dose": continuous(0, 20, missing=True)}, [Range("dose", 2, None)])
+    age, dose = made.columns
+    assert (age.name, age.dtype, age.low, age.high) == ("age", "int64", 0, 120)
+    assert (dose.low, dose.high) == (2, 20)
+    assert made.undeclared == []
+    assert made.frame(np.array([[3.0, np.nan]]))["age"].dtype == np.int64
