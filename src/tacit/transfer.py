@@ -18,6 +18,7 @@ from .parameters import bad
 
 def rehead(model: nn.Module, classes: int, seed: int = 0) -> nn.Module:
     """A copy whose last linear layer gives `classes` numbers, drawn anew; everything before it is as it was."""
+    _module("rehead", model)
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
         raise bad("rehead", "classes", classes, "a whole number of at least 1")
     new = copy.deepcopy(model)
@@ -37,6 +38,7 @@ def rehead(model: nn.Module, classes: int, seed: int = 0) -> nn.Module:
 
 def freeze(model: nn.Module, layers: int) -> nn.Module:
     """The first `layers` layers with parameters of this model do not learn any more; 0 lets all learn again. Returns the model."""
+    _module("freeze", model)
     found = _layers(model)
     if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers < len(found):
         raise bad("freeze", "layers", layers, f"a whole number between 0 and {len(found) - 1}: the model has {len(found)} layers with parameters, and one "
@@ -45,6 +47,12 @@ def freeze(model: nn.Module, layers: int) -> nn.Module:
         for p in layer.parameters(recurse=False):
             p.requires_grad_(i >= layers)
     return model
+
+
+def _module(owner: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise bad(owner, "model", model if isinstance(model, str) else type(model).__name__, "a torch.nn.Module",
+                  "A model that has no weights yet is made by tacit.models.build, or is run.model after training.")
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:

@@ -143,6 +143,25 @@ def test_frozen_layers_come_out_as_they_went_in():
     assert all(p.requires_grad for p in transfer.freeze(model, 0).parameters())
 
 
+def test_weight_decay_would_draw_frozen_layers_to_zero_and_is_refused():
+    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4)
+    with pytest.raises(BadParameter, match=r"some layers of the model are frozen, and weight_decay=0.1 of the solver would still draw them to zero"):
+        tacit.train(fed, model=transfer.freeze(body(), 2), algorithm=algorithms.FedAvg(lr=0.3, solver=algorithms.SGD(weight_decay=0.1)), rounds=1)
+
+
+def started():
+    """A module that knows something, as another process makes it."""
+    return transfer.freeze(transfer.rehead(body(), 3, seed=1), 2)
+
+
+def test_a_model_that_knows_something_starts_in_processes_too():
+    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(2)
+    told = {"algorithm": algorithms.FedAvg(lr=0.3), "rounds": 2}
+    here, there = tacit.train(fed, model=started(), **told), tacit.train(fed, model=started, runtime="processes", **told)
+    assert all(torch.equal(a, b) for a, b in zip(here.model.parameters(), there.model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(started()[:4].parameters(), there.model[:4].parameters()))
+
+
 def two_tasks(overlap):
     """Ten digits seen through some of the 64 columns: the second task has the odd ones out of four classes of the first, and shares all or no columns."""
     digits = data.digits()
@@ -172,7 +191,9 @@ def test_what_was_learned_on_one_task_helps_another_with_the_same_columns(overla
     (lambda: transfer.freeze(body(), 3), "layers is 3; it must be a whole number between 0 and 2"),
     (lambda: transfer.rehead(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), 2), "does not end in a linear layer"),
     (lambda: transfer.rehead(body(), 0), "classes is 0"),
-], ids=range(3))
+    (lambda: transfer.rehead("mlp", 3), "rehead: model is 'mlp'; it must be a torch.nn.Module"),
+    (lambda: transfer.freeze([1], 1), "freeze: model is 'list'; it must be a torch.nn.Module"),
+], ids=range(5))
 def test_what_transfer_refuses(ask, said):
     with pytest.raises(BadParameter, match=said):
         ask()

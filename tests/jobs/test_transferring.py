@@ -116,7 +116,7 @@ def test_it_is_what_the_ideal_gives_on_rows_matched_in_the_clear():
         decoder = nn.Linear(3, 3)  # as the job makes it: encoders that are given draw nothing
     assert first.y is not None
     phi, _ = ftl.ideal(terms, a, b, decoder, x_a, first.y, x_b, (torch.tensor([ids.index(second.ids[k]) for k in order]), torch.tensor(order)))
-    torch.testing.assert_close(run.shares["target"].mine().stops[0].body[0].weight, phi, rtol=1e-4, atol=1e-5)  # one batch holds all: its order is of no account
+    torch.testing.assert_close(run.shares["target"].mine().stops[0].body[0].weight, phi, rtol=1e-4, atol=1e-5)  # one batch: order is of no account
 
 
 def net(columns):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,6 +23,7 @@ from torch import Tensor
 ROOM = 1 << 30  # bytes of updates held in memory by one rule
 BLOCK = 1 << 22  # numbers looked at together: they fit a core's cache, or nearly
 Total = dict[str, Any]
+_ROOMS = threading.local()  # what a thread looks at
 
 
 class Each:
@@ -145,6 +147,18 @@ class Updates:
         """[n, b − a]: some coordinates of every update."""
         return torch.cat([c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows) for c, rows in zip(self.chunks[key], self.rows)])
 
+    def _look(self, key: str, a: int, b: int) -> Tensor:
+        """`block`, until this thread looks at the next one: always in the same memory, which would else be taken and left in pieces, up to the size of all
+        updates."""
+        need = len(self) * (b - a)
+        if self.weights.device.type != "cpu":
+            return self.block(key, a, b)
+        room = getattr(_ROOMS, "room", None)
+        if room is None or room.dtype != self.chunks[key][0].dtype or room.numel() < need:
+            room = _ROOMS.room = torch.empty(max(need, BLOCK), dtype=self.chunks[key][0].dtype)
+        return torch.cat([c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows) for c, rows in zip(self.chunks[key], self.rows)],
+                         out=room[:need].view(len(self), b - a))
+
     def row(self, key: str, i: int) -> Tensor:
         """One vector of update i."""
         for chunk, rows in zip(self.chunks[key], self.rows):
@@ -156,8 +170,8 @@ class Updates:
     def products(self, centred: bool) -> Tensor:
         """[n, n] inner products, in float64; `centred` on their mean, which leaves distances as they are and does not lose them to rounding."""
         def one(place: tuple[str, int, int]) -> Tensor:
-            x = self.block(*place)
-            x = x - x.mean(0) if centred else x
+            x = self._look(*place)
+            x = x.sub_(x.mean(0)) if centred and x.device.type == "cpu" else x - x.mean(0) if centred else x
             return (x @ x.T).double()
 
         total = torch.zeros(len(self), len(self), dtype=torch.float64, device=self.weights.device)
@@ -173,16 +187,16 @@ class Updates:
 
     def norms(self) -> Tensor:
         """[n]"""
-        return sum(self._map(lambda place: self.block(*place).double().square().sum(1)), torch.zeros(())).sqrt()
+        return sum(self._map(lambda place: torch.linalg.vector_norm(self._look(*place), dim=1, dtype=torch.float64).square()), torch.zeros(())).sqrt()
 
     def combined(self, share: Tensor) -> dict[str, Tensor]:
         """Σ share_i · update_i"""
         share = share.to(torch.float32)
-        return self._made(lambda place: share @ self.block(*place))
+        return self._made(lambda place: share @ self._look(*place))
 
     def by_coordinate(self, rule: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
         """`rule` gets some coordinates of all updates, [b, n], each row in ascending order, and gives [b]."""
-        return self._made(lambda place: rule(_ascending(self.block(*place))))
+        return self._made(lambda place: rule(_ascending(self._look(*place))))
 
     def _made(self, one: Callable[[tuple[str, int, int]], Tensor]) -> dict[str, Tensor]:
         parts: dict[str, list[Tensor]] = {k: [] for k in self.chunks}

@@ -288,6 +288,10 @@ def make_task(p: Plan) -> Task:
     module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
     _fits(module, p, rows.x, outputs)
     task = Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
+    decay = getattr(getattr(p.algorithm, "solver", None), "weight_decay", 0.0)
+    if task.frozen and decay:
+        raise BadParameter(f"train: some layers of the model are frozen, and weight_decay={decay:g} of the solver would still draw them to zero. Train without "
+                           "weight decay, or let all layers learn.")
     if p.private is None:
         return task
     from .locally_private import PrivateTask
