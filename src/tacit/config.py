@@ -39,8 +39,8 @@ from .runs import made_in_python
 from .toml import dumps as dumps  # public here, too
 from .toml import value_of as value_of
 
-TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "select", "topology", "aggregate", "aggregates", "adversaries", "guard", "variants", "private",
-          "train")
+TABLES = ("data", "model", "algorithm", "algorithms", "pace", "speed", "select", "topology", "aggregate", "aggregates", "adversaries", "guard", "variants",
+          "private", "train")
 OURS = (*TABLES[1:-1], "fed", "feds", "guards", "out", "resume", "data_job", "watch")  # a job's arguments that are no settings
 
 

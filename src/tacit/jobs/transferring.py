@@ -256,8 +256,8 @@ def finished(terms: Terms, name: str, table: Columns, given: Mapping[str, Any], 
                                            **{k: None if given["recipe"][k] is None else tuple(given["recipe"][k]) for k in ("mean", "std")},
                                            "numbers": tuple(given["recipe"]["numbers"]), "missing": tuple(given["recipe"]["missing"])})
     plain = splitnn_terms.Terms((Route((name,), (name,)),), (0,), (0,), 0, terms.batch_size, 1, terms.seed, terms.loss)
-    return Share(name, plain, encoder, {0: Stop(nn.Sequential(head))}, {}, "adam", {"lr": terms.lr, "weight_decay": terms.weight_decay}, classes=2, labels=labels,
-                 columns=table.columns, recipe=recipe or None)
+    return Share(name, plain, encoder, {0: Stop(nn.Sequential(head))}, {}, "adam", {"lr": terms.lr, "weight_decay": terms.weight_decay}, classes=2,
+                 labels=labels, columns=table.columns, recipe=recipe or None)
 
 
 def measured_on_the_rest(terms: Terms, share: Share, table: Columns, at: Tensor, labels: tuple[str, ...]) -> dict[str, float]:

@@ -19,9 +19,9 @@ Gossip learning by push: R. Ormándi, I. Hegedűs, M. Jelasity, "Gossip learning
             ---- Asleep() --------------->  all it may ever send to, after its last wake
 
 Hidden averaging (the idea of SecureD-FL: B. Jeon, S. M. Ferdous, M. R. Rahman, A. Walid, "Privacy-preserving Decentralized Aggregation for Federated
-Learning", INFOCOM Workshops 2021; they average by ADMM and hide by who talks to whom in which round, with no cipher): around every node its neighbours run a secure sum (secagg.py) of which that
-node is the server, so it learns the weighted sum of their models and no single one. It needs two neighbours or more; neighbours that are all but one in
-league with the node open the last one's.
+Learning", INFOCOM Workshops 2021; they average by ADMM and hide by who talks to whom in which round, with no cipher): around every node its neighbours
+run a secure sum (secagg.py) of which that node is the server, so it learns the weighted sum of their models and no single one. It needs two neighbours or
+more; neighbours that are all but one in league with the node open the last one's.
 
 Without hiding, a node sees its neighbours' models whole; it never sees the rows, and never hears of nodes that are not its neighbours, other than through them.
 """
