@@ -113,5 +113,5 @@ def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path
             members.deal(fed, k, folder / f"rows-{k}")
             programs[name] = partial(clients, runs=list(jobs), rows=str(folder / f"rows-{k}"), state=str(folder / f"state-{k}"), dies=doomed.get(name, 0),
                                      mark=str(folder / f"killed-{k}"))
-        runtime.run_sync(programs, here=("server",))
+        runtime.run_sync(programs, here=("server",), may_leave=fed.parties)
         return {name: r.result(60) for name, r in results.items()}
