@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -106,8 +107,9 @@ def test_a_killed_party_ends_the_run_with_its_name(job: Callable[[Path], Any], v
     lambda **more: tacit.psi([1], [1], **more), lambda **more: tacit.splitnn(columns(), LABELS, **more),
     lambda **more: tacit.infer(torch.nn.Linear(4, 2), torch.zeros(1, 4), **more), lambda **more: tacit.regress(columns(), LABELS, **more),
     lambda **more: tacit.gossip(nodes(), graph=tacit.graphs.ring(3), model="logistic", **more),
-    lambda **more: tacit.train(nodes(), model="logistic", topology=tacit.Hierarchy(edges=2), **more)],
-    ids=["psi", "splitnn", "infer", "regress", "gossip", "hierarchy"])
+    lambda **more: tacit.train(nodes(), model="logistic", topology=tacit.Hierarchy(edges=2), **more),
+    lambda **more: tacit.synthesize(dict.fromkeys("ab", pandas.DataFrame({"x": [1, 2]})), {"x": tacit.synth.integer(0, 9)}, **more)],
+    ids=["psi", "splitnn", "infer", "regress", "gossip", "hierarchy", "synthesize"])
 def test_a_protocol_nobody_can_leave_takes_no_runtime_that_goes_on_without_them(job: Callable[..., Any], runtime: Any) -> None:
     with pytest.raises(BadParameter, match=r"of the runtime is (True|5.0); it must be (False|None)\. Nobody can leave this protocol"):
         job(runtime=runtime)

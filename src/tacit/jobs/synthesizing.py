@@ -38,6 +38,7 @@ from ..synth.constraints import Combinations
 from ..synth.encode import Layout
 from ..synth.federated import LARGEST, UNIT, Histograms, PooledGAN, pooled, seed_of
 from ..synth.generator import NOT_PRIVATE, Watch
+from .running import to_the_end
 
 if TYPE_CHECKING:
     import pandas
@@ -67,7 +68,7 @@ def synthesize(holders: Mapping[str, pandas.DataFrame], table: Table | Mapping[s
     job = _job(table, generator, local_epochs, hide, list(holders))
     ledger = Ledger()
     ledger.stamp(NOT_PRIVATE)
-    runtime = runtime or InProcess()
+    runtime = to_the_end("synthesize", runtime or InProcess())
     watching: dict[str, Any] = {} if watch is None else {"watch": watch}
     here: dict[str, Any] = {} if watch is None or isinstance(runtime, InProcess) else {"here": (COORDINATOR,)}  # who watches is in this process
     made = runtime.run_sync({
