@@ -153,11 +153,8 @@ class Updates:
         need = len(self) * (b - a)
         if self.weights.device.type != "cpu":
             return self.block(key, a, b)
-        room = getattr(_ROOMS, "room", None)
-        if room is None or room.dtype != self.chunks[key][0].dtype or room.numel() < need:
-            room = _ROOMS.room = torch.empty(max(need, BLOCK), dtype=self.chunks[key][0].dtype)
         return torch.cat([c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows) for c, rows in zip(self.chunks[key], self.rows)],
-                         out=room[:need].view(len(self), b - a))
+                         out=_room(self.chunks[key][0].dtype, need).view(len(self), b - a))
 
     def row(self, key: str, i: int) -> Tensor:
         """One vector of update i."""
@@ -187,7 +184,12 @@ class Updates:
 
     def norms(self) -> Tensor:
         """[n]"""
-        return sum(self._map(lambda place: torch.linalg.vector_norm(self._look(*place), dim=1, dtype=torch.float64).square()), torch.zeros(())).sqrt()
+        def one(place: tuple[str, int, int]) -> Tensor:
+            x = self._look(*place)
+            wide = _room(torch.float64, x.numel()).view(x.shape).copy_(x) if x.device.type == "cpu" and x.dtype != torch.float64 else x.double()
+            return wide.square().sum(1) if wide is x else wide.square_().sum(1)
+
+        return sum(self._map(one), torch.zeros(())).sqrt()
 
     def combined(self, share: Tensor) -> dict[str, Tensor]:
         """Σ share_i · update_i"""
@@ -212,6 +214,14 @@ class Updates:
             return
         with ThreadPoolExecutor(cores, thread_name_prefix="tacit-aggregate") as pool:
             yield from pool.map(one, places)
+
+
+def _room(dtype: torch.dtype, numbers: int) -> Tensor:
+    """Memory of this thread's own for so many numbers, the same every time."""
+    held: dict[Any, Tensor] = vars(_ROOMS)
+    if dtype not in held or held[dtype].numel() < numbers:
+        held[dtype] = torch.empty(max(numbers, BLOCK), dtype=dtype)
+    return held[dtype][:numbers]
 
 
 def _ascending(block: Tensor) -> Tensor:
