@@ -136,11 +136,85 @@ def test_relu_moves_behind_a_max_pool_and_batch_norm_disappears():
 
 
 @pytest.mark.parametrize(("layer", "words"), [
-    (nn.LSTM(3, 3), "LSTM"), (nn.MaxPool2d(2, ceil_mode=True), "MaxPool2d"), (nn.Conv2d(1, 1, 3, padding="same"), "Conv2d"),
-    (nn.Conv2d(1, 1, 3, padding_mode="reflect", padding=1), "Conv2d"), (nn.Hardswish(), "Hardswish")])
+    (nn.LSTM(3, 3), "LSTM"), (nn.Hardswish(), "Hardswish"), (nn.Dropout2d(), "Dropout2d")])
 def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
     with pytest.raises(BadParameter, match=rf"infer: layer 0 is {words}.*cannot be evaluated on shares\. Allowed are Linear, Conv2d"):
         tacit.infer(nn.Sequential(layer), torch.ones(1, 3))
+
+
+@pytest.mark.parametrize(("layer", "words"), [
+    (nn.MaxPool2d(2, ceil_mode=True), "dilation=1, ceil_mode=False"), (nn.Conv2d(1, 1, 2, padding="same"), "as much padding on one side as on the other"),
+    (nn.Conv2d(1, 1, 3, padding_mode="reflect", padding=1), "padding_mode='zeros'"), (nn.AvgPool2d(2, ceil_mode=True), "ceil_mode=False"),
+    (nn.AdaptiveAvgPool2d(2), "an output of 1 × 1"), (nn.Softmax(), "a dim")])
+def test_a_known_layer_in_a_way_that_is_not_known_is_refused_with_what_it_must_have(layer, words):
+    with pytest.raises(BadParameter, match=rf"infer: layer 0 is {type(layer).__name__}.*cannot be evaluated on shares as it is: it must have .*{words}"):
+        tacit.infer(nn.Sequential(layer), torch.ones(1, 1, 3, 3))
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_padding_may_be_given_in_a_word(padding):
+    model, x = made(nn.Conv2d(2, 2, (3, 5), padding=padding, dilation=(2, 1))), images()
+    assert (tacit.infer(model, x).value - model(x)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("options", [{}, {"helper": None}, {"adversary": "active"}])
+def test_a_layer_that_stands_twice_in_a_sequence_is_applied_twice(options):
+    """torch's named_children lists a module once however often it stands there; with two of four layers left out the result is another number."""
+    act, same = nn.ReLU(), nn.Linear(6, 6)
+    model, x = made(same, act, nn.Linear(6, 6), act, same, seed=3), torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
+    assert [layer["kind"] for layer in compile(model)[0]] == ["linear", "relu", "linear", "relu", "linear"]
+    assert (tacit.infer(model, x, **options).value - model(x)).abs().max() < 1e-3
+
+
+def test_a_branch_that_overwrites_what_the_shortcut_adds_is_refused():
+    """torch would add relu(x): body runs first, and in place."""
+    with pytest.raises(BadParameter, match=r"the body of 0 begins in place .* Give the layer inplace=False"):
+        compile(nn.Sequential(Residual(nn.Sequential(nn.Identity(), nn.ReLU(inplace=True), nn.Linear(3, 3)))))
+    compile(nn.Sequential(Residual(nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True)))))  # what it overwrites is its own
+
+
+@pytest.mark.parametrize("adversary", ["semi-honest", "active"])
+@pytest.mark.parametrize("model", [made(nn.Linear(6, 6), nn.BatchNorm1d(6)), made(nn.BatchNorm1d(6), nn.Linear(6, 6))], ids=["folded", "alone"])
+def test_a_batch_norm_of_rows_does_not_take_channels_for_features(model, adversary):
+    """On (rows, channels, length) torch scales the second dimension; where there are as many features the last would be scaled unseen."""
+    with pytest.raises(PartyFailed, match=r"with its BatchNorm1d gets a shape of \[2, 6, 6\].*\(rows, features\) only"):
+        tacit.infer(model, torch.ones(2, 6, 6), adversary=adversary)
+
+
+def test_a_batch_norm_of_images_behind_a_linear_layer_scales_channels():
+    model, x = made(nn.Linear(8, 2), nn.BatchNorm2d(2)), images()
+    assert (tacit.infer(model, x).value - model(x)).abs().max() < 1e-3
+
+
+def test_a_batch_norm_that_does_not_fit_the_layer_before_it_is_refused():
+    with pytest.raises(BadParameter, match=r"layer 1 is BatchNorm1d.*the layer before it gives 5"):
+        compile(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(6)))
+
+
+@pytest.mark.parametrize("options", [{}, {"adversary": "active"}])
+@pytest.mark.parametrize("side", [3, 28, 56, 90])
+def test_a_mean_of_thousands_is_as_exact_as_one_of_nine(side, options):
+    """1/8100 has 9 significant bits in 22 fractional ones: that alone would put the mean of a constant 100 off by 0.08."""
+    model, x = made(nn.AvgPool2d(side), nn.Flatten()), torch.full((1, 1, side, side), 100.0)
+    assert abs(float(tacit.infer(model, x, **options).value) - 100) < 100 * 2**-15 + 2**-14
+
+
+def test_means_of_a_power_of_two_reach_to_the_end_of_the_range():
+    model = made(nn.AvgPool2d(2), nn.Flatten())
+    for edge, adversary in ((2.0**30, "semi-honest"), (2.0**26, "active")):
+        assert tacit.infer(model, torch.full((1, 1, 2, 2), -edge), adversary=adversary).value.tolist() == [[-edge]]
+
+
+def test_a_mean_that_leaves_its_range_is_seen_in_debug_mode():
+    """2^26: with 22 bits more it is 2^64, and wrapped around it would be 0."""
+    with pytest.raises(PartyFailed, match=r"a multiplication by 0\.111111 got values from 6.*e\+08.*its domain is"):
+        tacit.infer(made(nn.AvgPool2d(3)), torch.full((1, 1, 3, 3), 2.0**26), debug=True)
+
+
+def test_a_layer_norm_whose_squares_leave_the_range_is_seen_in_debug_mode():
+    x = torch.tensor([[-40000.0, 40000.0]])  # 2 · 40,000² is above 2^30
+    with pytest.raises(PartyFailed, match=r"a product reaches .*it would wrap around"):
+        tacit.infer(made(nn.LayerNorm(2)), x, debug=True)
 
 
 @pytest.mark.parametrize(("options", "words"), [

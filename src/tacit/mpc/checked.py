@@ -14,8 +14,7 @@
 Who learns what is as in `inference.py`. It holds, and the result is the model's on the input or there is none, even if owner or client departs from its program
 in any way (but with probability below 2^-59), as long as the helper is honest and works with neither. Stopping, and false inputs, cannot be prevented.
 
-Linear, Conv2d, batch norm, average and max-pools, ReLU, flatten, added branches and argmax are covered. A sigmoid at the very end is applied by the client to
-the score it opens (it can be undone, so it hides nothing). Every other function is refused: its steps are made for the ring of 64 bits and carry no tags.
+Every layer of `model.py` is covered: functions are those of `functions.py`, with steps that carry tags (`elements.py`).
 """
 
 from __future__ import annotations
@@ -102,7 +101,10 @@ async def evaluate(table: Table, layers: Layers, weights: Weights, x: Tensor, at
         elif kind == "graph":
             values = [x]
             for j, node in enumerate(layer["nodes"]):
-                joined = prime.total(torch.stack([values[k] for k in node["sum"]]), 0)
+                branches = [values[k] for k in node["sum"]]
+                if len({branch.shape for branch in branches}) > 1:
+                    raise BadData(f"{label} adds branches of shapes {[list(b.shape[1:]) for b in branches]}; they must be equal.")
+                joined = prime.total(torch.stack(branches), 0)
                 values.append(await evaluate(table, node["layers"], weights, joined, f"{label} node {j} "))
             x = values[-1]
         else:
@@ -113,13 +115,11 @@ async def evaluate(table: Table, layers: Layers, weights: Weights, x: Tensor, at
 
 async def _layer(table: Table, layer: model.Layer, weights: Weights, x: Tensor) -> Tensor:
     kind, shape = layer["kind"], list(x.shape[1:])
+    if kind in ("linear", "conv2d", "affine"):
+        model.fits(layer, shape)
     if kind == "linear":
-        if shape[-1] != layer["shape"][0]:
-            raise BadData(f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the input's shape, or flatten first.")
         return await weights.times(table, x, layer, MATMUL)
     if kind == "conv2d":
-        if len(shape) != 4 or shape[1] != layer["shape"][1] * layer["groups"]:
-            raise BadData(f"layer {layer['name']} takes {layer['shape'][1] * layer['groups']} channels of images and gets a shape of {shape}.")
         (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
         return await weights.times(table, x, layer, Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"])))
     if kind == "affine":
@@ -138,9 +138,9 @@ async def _layer(table: Table, layer: model.Layer, weights: Weights, x: Tensor) 
         return await spdz.largest(table, made)
     if kind == "avgpool":
         size = layer["kernel"][0] * layer["kernel"][1]
-        return await spdz.times(table, prime.total(torch.stack([model.windows(part, layer, 0) for part in x]), -1), 1 / size)
+        return await _applied(functions.times, table, prime.total(torch.stack([model.windows(part, layer, 0) for part in x]), -1), 1 / size)
     if kind == "meanpool":
-        return await spdz.times(table, prime.total(x.flatten(-2), -1)[..., None, None], 1 / (shape[-2] * shape[-1]))
+        return await _applied(functions.times, table, prime.total(x.flatten(-2), -1)[..., None, None], 1 / (shape[-2] * shape[-1]))
     start, end = (d if d < 0 else d + 1 for d in (layer["start"], layer["end"]))  # flatten; the tag's dimension stands in front
     return x.flatten(start, end)
 

@@ -32,12 +32,14 @@ from torch import Tensor
 
 from . import beaver, compare
 from . import truncate as truncation
-from .beaver import MUL, Bilinear
+from .beaver import MATMUL, MUL, Bilinear
 from .compare import Signed
 from .seat import Seat
 
 LOW, HIGH = -10, 15  # the powers of two between which numbers are scaled into one octave
 FINE = 22  # fractional bits of inner steps
+FAR = 32  # bits that one truncation may take off
+COARSE = 2.0**-15  # of a public factor
 EXP_LOW, EXP_HIGH, EXP_SQUARES = -16.0, 10.0, 4  # e^-16 is less than a unit of 22 bits; e^10 with 44 fractional bits is below 2^59
 GELU_END = 4.0  # beyond, x·(1 − Φ(x)) is below 2^-12
 
@@ -54,6 +56,7 @@ class Steps(NamedTuple):
     sign: Step
     largest: Step
     argmax: Step
+    watch: Step  # in debug mode: does a product stay in range?
 
 
 async def _known(seat: Seat, x: Tensor, public: Tensor, op: Bilinear) -> Tensor:
@@ -61,7 +64,7 @@ async def _known(seat: Seat, x: Tensor, public: Tensor, op: Bilinear) -> Tensor:
     return op(x, public)
 
 
-RING = Steps(beaver.product, _known, beaver.square, truncation.truncate, compare.sign, compare.largest, compare.argmax)
+RING = Steps(beaver.product, _known, beaver.square, truncation.truncate, compare.sign, compare.largest, compare.argmax, beaver.watch)
 
 
 async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
@@ -99,7 +102,18 @@ async def scale(seat: Seat, x: Tensor, public: Tensor, op: Bilinear = MUL) -> Te
 
 
 async def times(seat: Seat, x: Tensor, factor: float) -> Tensor:
-    """[x] times one public number, which may be small: it is taken with 22 bits."""
+    """[x] times one public number, |x · factor| < 2^(40−f), as a rule 2^24; exact for 2^-k. It is taken with 22 fractional bits, and where these would leave
+    an error above 2^-15 of it (1/n of thousands), its power of two is taken off x first."""
+    if not factor:
+        return torch.zeros_like(x)
+    part, power = math.frexp(factor)  # factor = part · 2^power, 1/2 ≤ |part| < 1
+    if abs(part) == 0.5 and 0 < 1 - power <= FAR:
+        return await truncate(seat, x if factor > 0 else -x, 1 - power)
+    if abs(round(factor * 2**FINE) / 2**FINE - factor) > COARSE * abs(factor):
+        down = min(-power, FAR)
+        x, factor = await truncate(seat, x, down), factor * 2.0**down
+    most = 2.0 ** (beaver.ROOM - FINE - seat.fixed.fraction) / abs(factor)
+    await seat.expect(x, -most, most, f"a multiplication by {factor:g}")
     return await truncate(seat, x * round(factor * 2**FINE), FINE)
 
 
@@ -245,6 +259,7 @@ async def layer_norm(seat: Seat, x: Tensor, dims: int, eps: float) -> Tensor:
     flat = x.flatten(-dims)
     n = flat.shape[-1]
     centred = flat - await times(seat, flat.sum(-1, keepdim=True), 1 / n)
+    await (seat.steps or RING).watch(seat, MATMUL, centred.unsqueeze(-2), centred.unsqueeze(-1))  # Σ (x − mean)², which is not truncated on the way
     variance = await times(seat, await truncate(seat, (await square(seat, centred)).sum(-1, keepdim=True)), 1 / n)
     extra = FINE - seat.fixed.fraction
     over = await rsqrt(seat, plus(seat, variance, eps), extra)

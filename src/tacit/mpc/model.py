@@ -27,6 +27,11 @@ from .truncate import truncate
 Layer = dict[str, Any]
 ALLOWED = ("Linear, Conv2d, BatchNorm1d, BatchNorm2d, LayerNorm, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, ReLU, Sigmoid, Tanh, GELU, Softmax, Flatten, "
            "Dropout, Identity, nn.Sequential and tacit.mpc.Residual of these, and modules of your own that apply and add them")
+LIMITS: dict[type[nn.Module], str] = {
+    nn.Conv2d: "padding_mode='zeros', and as much padding on one side as on the other (an odd kernel, or padding in numbers)",
+    nn.MaxPool2d: "dilation=1, ceil_mode=False and return_indices=False",
+    nn.AvgPool2d: "ceil_mode=False, no divisor_override, and count_include_pad=True where it pads",
+    nn.AdaptiveAvgPool2d: "an output of 1 × 1", nn.Softmax: "a dim"}  # what is known of a layer but not every way of it
 PLAIN = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh", nn.GELU: "gelu"}
 
 
@@ -54,7 +59,9 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
         return trace.layers(module, name, weights, _layers, _norm, _tidied)
     if isinstance(module, nn.Sequential):
         made: list[Layer] = []
-        for key, child in module.named_children():
+        for key, child in module._modules.items():  # not named_children, which passes over a layer that stands there twice
+            if child is None:
+                continue
             part = f"{name}.{key}" if name else key
             if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
                 made += _norm(child, part, weights, made[-1] if made else None)
@@ -62,6 +69,9 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
                 made += _layers(child, part, weights)
         return made
     if isinstance(module, Residual):
+        if _overwrites(module.body):
+            raise BadParameter(f"infer: the body of {name or 'the model'} begins in place (inplace=True), so that its shortcut adds what is left of x, not x. "
+                               "Give the layer inplace=False, and see whether the model was trained as you meant it.")
         return [{"kind": "residual", "body": _tidied(_layers(module.body, f"{name}.body", weights)),
                  "shortcut": _tidied(_layers(module.shortcut, f"{name}.shortcut", weights))}]
     if isinstance(module, nn.Dropout | nn.Identity):
@@ -73,9 +83,9 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
     if isinstance(module, nn.Linear):
         weights[f"{name}.weight"] = module.weight.T
         return [_biased({"kind": "linear", "name": name, "shape": list(module.weight.T.shape)}, module.bias, weights)]
-    if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros" and not isinstance(module.padding, str):
+    if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros" and (padding := _padding(module)) is not None:
         weights[f"{name}.weight"] = module.weight
-        return [_biased({"kind": "conv2d", "name": name, "shape": list(module.weight.shape), "stride": list(module.stride), "padding": list(module.padding),
+        return [_biased({"kind": "conv2d", "name": name, "shape": list(module.weight.shape), "stride": list(module.stride), "padding": padding,
                          "dilation": list(module.dilation), "groups": module.groups}, module.bias, weights)]
     if isinstance(module, nn.LayerNorm):
         shape = list(module.normalized_shape)
@@ -94,7 +104,30 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
         return [{"kind": "softmax", "dim": module.dim}]
     if isinstance(module, nn.Flatten):
         return [{"kind": "flatten", "start": module.start_dim, "end": module.end_dim}]
+    limit = next((limit for known, limit in LIMITS.items() if isinstance(module, known)), None)
+    if limit is not None:
+        raise BadParameter(f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares as it is: it must have {limit}.")
     raise BadParameter(f"infer: layer {name or 'the model'} is {module!r:.160}, which cannot be evaluated on shares. Allowed are {ALLOWED}.")
+
+
+def _overwrites(module: nn.Module) -> bool:
+    """Is the first thing it does to its input done in place?"""
+    if isinstance(module, nn.Sequential):
+        first = next((child for child in module if not isinstance(child, nn.Identity | nn.Flatten | nn.Dropout)), None)
+        return first is not None and _overwrites(first)
+    if isinstance(module, Residual):
+        return _overwrites(module.body) or _overwrites(module.shortcut)
+    return bool(getattr(module, "inplace", False)) and not isinstance(module, nn.Dropout)
+
+
+def _padding(module: nn.Conv2d) -> list[int] | None:
+    """In numbers; None where 'same' would be one more on one side."""
+    if not isinstance(module.padding, str):
+        return list(module.padding)
+    if module.padding == "valid":
+        return [0, 0]
+    both = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size)]
+    return None if any(b % 2 for b in both) else [b // 2 for b in both]
 
 
 def _biased(layer: Layer, bias: Tensor | None, weights: dict[str, Tensor]) -> Layer:
@@ -112,16 +145,20 @@ def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d, name: str, weights: dict[str,
     scale = scale if module.weight is None else scale * module.weight.detach().double()
     shift = -module.running_mean.double() * scale
     shift = shift if module.bias is None else shift + module.bias.detach().double()
-    if before is not None and before["kind"] in ("linear", "conv2d"):
+    rows = isinstance(module, nn.BatchNorm1d)
+    if before is not None and before["kind"] == ("linear" if rows else "conv2d"):
+        if before["shape"][1 if rows else 0] != len(scale):
+            raise BadParameter(f"infer: layer {name} is {module!r}, and the layer before it gives {before['shape'][1 if rows else 0]}. "
+                               "On (rows, features) they must be as many.")
         key = before["name"]
         weight = weights[f"{key}.weight"].detach().double()
         weights[f"{key}.weight"] = weight * (scale if before["kind"] == "linear" else scale.reshape(-1, 1, 1, 1))
         weights[f"{key}.bias"] = shift + (weights[f"{key}.bias"].detach().double() * scale if before["bias"] else 0)
-        before["bias"] = True
+        before |= {"bias": True, "rows": rows}
         return []
-    shape = [len(scale)] + [1, 1] * isinstance(module, nn.BatchNorm2d)
+    shape = [len(scale)] + [1, 1] * (not rows)
     weights[f"{name}.weight"] = scale.reshape(shape)
-    return [_biased({"kind": "affine", "name": name, "shape": shape}, shift.reshape(shape), weights)]
+    return [_biased({"kind": "affine", "name": name, "shape": shape, "rows": rows}, shift.reshape(shape), weights)]
 
 
 def _tidied(layers: list[Layer]) -> list[Layer]:
@@ -247,20 +284,31 @@ async def evaluate(seat: Seat, layers: list[Layer], weights: Weights, x: Tensor,
     return x
 
 
+def fits(layer: Layer, shape: list[int]) -> None:
+    """Refuse what a layer with weights cannot take, or would take for something else."""
+    if layer["kind"] == "linear" and shape[-1] != layer["shape"][0]:
+        raise BadData(f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {shape}. Check the input's shape, or flatten first.")
+    if layer["kind"] == "conv2d" and (len(shape) != 4 or shape[1] != layer["shape"][1] * layer["groups"]):
+        raise BadData(f"layer {layer['name']} takes {layer['shape'][1] * layer['groups']} channels of images and gets a shape of {shape}. Check the "
+                      "input's shape: (rows, channels, height, width).")
+    if layer.get("rows") and len(shape) != 2:
+        raise BadData(f"layer {layer['name']} with its BatchNorm1d gets a shape of {shape}, and is evaluated on (rows, features) only: of three dimensions "
+                      "the second would be the channels. Flatten first, or take BatchNorm2d.")
+
+
 async def _linear(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    if x.shape[-1] != layer["shape"][0]:
-        raise BadData(f"layer {layer['name']} takes {layer['shape'][0]} inputs and gets a shape of {list(x.shape)}. Check the input's shape, or flatten first.")
+    fits(layer, list(x.shape))
     return await weights.times(seat, x, layer, MATMUL)
 
 
 async def _conv2d(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    if x.dim() != 4 or x.shape[1] != layer["shape"][1] * layer["groups"]:
-        raise BadData(f"layer {layer['name']} takes {layer['shape'][1] * layer['groups']} channels of images and gets a shape of {list(x.shape)}.")
+    fits(layer, list(x.shape))
     (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
     return await weights.times(seat, x, layer, Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"])))
 
 
 async def _affine(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
+    fits(layer, list(x.shape))
     return await weights.times(seat, x, layer, MUL)
 
 

@@ -299,9 +299,3 @@ async def argmax(table: Table, x: Tensor) -> Tensor:
         x = torch.cat([prime.add(b, both[..., :pairs]), x[..., 2 * pairs:]], -1)
         place = torch.cat([prime.add(j, both[..., pairs:]), place[..., 2 * pairs:]], -1)
     return place[..., 0]
-
-
-async def times(table: Table, x: Tensor, factor: float) -> Tensor:
-    """[x · factor], a public real number."""
-    code = table.fixed.encode(factor, "the factor").to(x.device)
-    return await truncate(table, times_public(x, code.expand(x.shape[1:])))
