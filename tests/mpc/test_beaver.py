@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-from tacit.errors import PartyFailed, ProtocolError
+from tacit.errors import BadRun, PartyFailed, ProtocolError
 from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Triple, keep, product, square, times_kept
 from tacit.mpc.dealer import Mask, Stock, dealer, fetch, plan, stored
 from tacit.mpc.seat import Seat
@@ -179,11 +180,15 @@ def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
 
 
 def test_a_stock_that_is_not_one_is_refused(tmp_path):
-    with pytest.raises(Exception, match="there is no stock of correlated randomness"):
+    with pytest.raises(BadRun, match="there is no stock of correlated randomness"):
         stored(tmp_path / "none", 0, 2)
+    save_file({"weight": torch.ones(2)}, tmp_path / "other")
     (tmp_path / "bad").write_bytes(b"hello")
-    with pytest.raises(Exception, match="is no stock of correlated randomness"):
-        stored(tmp_path / "bad", 0, 2)
+    for name in ("bad", "other"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(BadRun, match="is no stock of correlated randomness"):
+            stored(tmp_path / name, 0, 2)
+        assert (tmp_path / name).read_bytes() == before, "what is not ours is not emptied"
 
 
 def test_parties_with_different_shapes_are_told_so():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import itertools
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +16,11 @@ from torch import nn
 
 import tacit
 from tacit.crypto import group
-from tacit.errors import BadParameter, BadRun, MissingExtra, PartyFailed
+from tacit.errors import BadParameter, BadRun, MissingExtra, PartyFailed, ProtocolError
 from tacit.mpc import Residual, inference, pair
 from tacit.mpc.beaver import MATMUL, MUL, Bilinear, Square, Triple
 from tacit.mpc.compare import Bits, Comparison
-from tacit.mpc.dealer import Made, Mask, plan, stored
+from tacit.mpc.dealer import Made, Mask, dealer, fetch, plan, stored
 from tacit.mpc.extension import Correlations, Extended, Line
 from tacit.mpc.functions import relu
 from tacit.mpc.model import compile, to_text
@@ -210,16 +212,77 @@ def test_a_network_on_masks_made_the_night_before(tmp_path):
         InProcess().run_sync(day)
 
 
-def test_masks_of_two_different_nights_are_not_used_together(tmp_path):
+def dealt(folder, requests):
+    """The same, from a helper."""
+    def program(rank):
+        async def party(me):
+            await fetch(me, rank, 2, "c", requests, folder / f"{rank}.safetensors")
+        return party
+
+    async def deal(me):
+        await dealer(me, NAMES, requests)
+
+    InProcess().run_sync({"a": program(0), "b": program(1), "c": deal})
+
+
+@pytest.mark.parametrize("night", [prepared, dealt])
+def test_two_nights_do_not_go_together_whoever_made_the_masks(tmp_path, night):
     layers, weights = compile(LINEAR)
     told = inference.Architecture(to_text(layers), True, "logits", 16)
-    for night in "12":
-        (tmp_path / night).mkdir()
-        prepared(tmp_path / night, list(inference.needed(told, [list(ROWS.shape)])))
+    folders = [tmp_path / name for name in "123"]
+    for folder in folders[:2]:
+        folder.mkdir()
+        night(folder, list(inference.needed(told, [list(ROWS.shape)])))
+
+    def day(one, other):
+        return InProcess().run_sync({
+            "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=one / "0.safetensors"),
+            "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=other / "1.safetensors")})["client"]["value"]
+
     with pytest.raises(PartyFailed, match="were not made together"):
-        InProcess().run_sync({
-            "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=tmp_path / "1" / "0.safetensors"),
-            "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=tmp_path / "2" / "1.safetensors")})
+        day(folders[0], folders[1])
+    folders[2].mkdir()
+    night(folders[2], list(inference.needed(told, [list(ROWS.shape)])))
+    assert (day(folders[2], folders[2]) - inference.ideal(LINEAR, ROWS)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("night", [prepared, dealt])
+@pytest.mark.parametrize(("planned", "asked"), [
+    (Truncation((2,), 16), Truncation((2,), 14)),
+    (Triple(MATMUL, (2, 2), (2, 2)), Triple(MUL, (2, 2), (2, 2))),
+    (Triple(Bilinear("conv2d", ((1, 1), (1, 1), (1, 1), 1)), (1, 1, 4, 4), (1, 1, 3, 3)),
+     Triple(Bilinear("conv2d", ((1, 1), (2, 2), (2, 2), 1)), (1, 1, 4, 4), (1, 1, 3, 3)))], ids=["fractional bits", "another product", "another convolution"])
+def test_masks_of_the_same_shapes_made_for_something_else_are_refused(tmp_path, night, planned, asked):
+    """Shapes are equal, so nothing else would tell, and the result would be any number."""
+    night(tmp_path, [planned])
+    stock = stored(tmp_path / "0.safetensors", 0, 2)
+    with pytest.raises(ProtocolError, match=r"piece 1 of the stock does not fit .*the same architecture, shapes and fractional bits"):
+        asyncio.run(stock.take(asked))
+
+
+def test_masks_may_serve_fewer_batches_than_they_were_made_for(tmp_path):
+    layers, weights = compile(LINEAR)
+    told = inference.Architecture(to_text(layers), True, "logits", 16)
+    prepared(tmp_path, list(inference.needed(told, [list(ROWS.shape)] * 2)))
+    out = InProcess().run_sync({
+        "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=tmp_path / "0.safetensors"),
+        "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=tmp_path / "1.safetensors")})
+    assert (out["client"]["value"] - inference.ideal(LINEAR, ROWS)).abs().max() < 1e-3
+
+
+def test_masks_are_nobody_elses_to_read_also_where_a_file_was(tmp_path):
+    (tmp_path / "0.safetensors").touch(mode=0o644)
+    (tmp_path / "0.safetensors").chmod(0o644)
+    prepared(tmp_path, [Truncation((2,), 16)])
+    assert (tmp_path / "0.safetensors").stat().st_mode & 0o077 == 0
+
+
+def test_a_file_beside_a_helper_is_refused():
+    """It would stay unused, and the parties would wait for the helper."""
+    layers, weights = compile(LINEAR)
+    with pytest.raises(PartyFailed, match=r"masks come from the helper 'helper' or from the file .*Give helper=None with a file"):
+        InProcess().run_sync({"owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, stock=Path("masks")),
+                              "client": functools.partial(inference.client, batches=[ROWS])})
 
 
 def test_a_stock_for_another_place_or_program_is_refused(tmp_path):

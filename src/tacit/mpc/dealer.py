@@ -1,7 +1,7 @@
 """Correlated randomness from a dealer: a party that sees no share and no opening, and must not work with any party that does.
 
     dealer                                       computing party i of n
-      |--- TapeKey(k_i) --------------------------->|   once, to each: its shares of everything random are on this tape
+      |--- TapeKey(k_i, which dealing) ------------>|   once, to each: its shares of everything random are on this tape
       |--- Corrections(c − Σ_{i<n−1} c_i) --------->|   to the last party only: what makes the products come out right
 
 A request has *free* parts (uniform: the sum, or for bits the exclusive or, of what lies on the n tapes) and *fixed* parts, which follow from the free ones.
@@ -13,8 +13,10 @@ Learns: the dealer nothing but the plan. A party's view is uniform words. Trust:
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +32,13 @@ from .tape import KEY, Tape
 if TYPE_CHECKING:
     from .seat import Seat
 
+SESSION = 16  # bytes
 Parts = dict[str, tuple[tuple[int, ...], torch.dtype]]  # uint8 holds bits, shared by exclusive or; wider words are shared by addition
 
 
-class TapeKey(Message, reveals="a random key of the dealer's: the receiver's shares of masks, and nothing of anybody's data"):
+class TapeKey(Message, reveals="a random key of the dealer's: the receiver's shares of masks, and nothing of anybody's data; and the dealing's random number"):
     key: bytes
+    session: bytes  # the same for all: halves of two dealings do not go together
 
 
 class Corrections(Message, reveals="one share of random products: uniform words"):
@@ -85,10 +89,10 @@ def join(parts: list[Tensor]) -> Tensor:
 
 async def dealer(me: Party, parties: tuple[str, ...], requests: Iterable[Request], device: str = "cpu") -> None:
     """1. a fresh key to each;  2. for each request: read the tapes, make the fixed parts, send the last party what is missing."""
-    tapes = []
+    tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
         key = me.secret.bytes(KEY)
-        await me.send(name, TapeKey(key))
+        await me.send(name, TapeKey(key, session))
         tapes.append(Tape(key))
     masks: dict[str, Tensor] = {}
     for request in requests:
@@ -111,25 +115,41 @@ def _on_tape(request: Request, rank: int, parties: int) -> Parts:
     return free if rank == parties - 1 else {**free, **request.fixed()}
 
 
+def label(request: Request) -> bytes:
+    """What a piece in a file was made for: kind, shapes, and what shapes do not tell (how many bits are taken off, a convolution's stride)."""
+    return hashlib.sha256(repr(request).encode()).digest()[:SESSION]
+
+
 class Stock:
     """A computing party's side of the dealing: shares in the order of the plan, each used once."""
 
-    def __init__(self, tape: Tape, rank: int, parties: int, corrections: Callable[[], Awaitable[list[Tensor]]], device: str = "cpu"):
+    def __init__(self, tape: Tape, rank: int, parties: int, corrections: Callable[[], Awaitable[list[Tensor]]], device: str = "cpu", session: bytes = b"",
+                 labels: Sequence[bytes] | None = None):
         self.tape, self.rank, self.parties, self.corrections, self.device = tape, rank, parties, corrections, device
+        self.session, self.labels = session, labels  # None while the dealer works: what it deals follows from the program
         self.used = 0
 
     @classmethod
     async def live(cls, me: Party, rank: int, parties: int, dealer: str, device: str = "cpu") -> Stock:
         """While the dealer works."""
-        key = (await me.recv(dealer, TapeKey)).key
+        came = await me.recv(dealer, TapeKey)
 
         async def receive() -> list[Tensor]:
             return (await me.recv(dealer, Corrections)).values
 
-        return cls(Tape(key), rank, parties, receive, device)
+        return cls(Tape(came.key), rank, parties, receive, device, came.session)
+
+    def _next(self, request: Request) -> None:
+        """Is this what comes next in the file?"""
+        if self.labels is not None and self.used >= len(self.labels):
+            raise BadRun("the stock is used up: more is computed than was planned. Run the offline phase for the whole plan.")
+        self.used += 1
+        if self.labels is not None and self.labels[self.used - 1] != label(request):
+            raise ProtocolError(f"piece {self.used} of the stock does not fit {type(request).__name__}: another program was planned. Run the offline phase "
+                                "for this one: the same architecture, shapes and fractional bits.")
 
     async def take(self, request: Request) -> dict[str, Tensor]:
-        self.used += 1
+        self._next(request)
         got = {name: self.tape.draw(shape, dtype) for name, (shape, dtype) in _on_tape(request, self.rank, self.parties).items()}
         for name, (shape, dtype) in request.free().items():
             if name not in got:
@@ -146,54 +166,55 @@ class Stock:
 
 async def fetch(me: Party, rank: int, parties: int, dealer: str, requests: Iterable[Request], path: Path) -> Path:
     """The offline phase: keep what the dealer sends in a file, for `stored` to use once."""
-    from safetensors.torch import save_file
-
-    key = (await me.recv(dealer, TapeKey)).key
-    kept = {"key": torch.frombuffer(bytearray(key), dtype=torch.uint8), "place": torch.tensor([rank, parties])}
+    came, wanted = await me.recv(dealer, TapeKey), list(requests)
+    kept = {"key": torch.frombuffer(bytearray(came.key), dtype=torch.uint8)}
     if rank == parties - 1:
-        for i in range(sum(bool(r.fixed()) for r in requests)):
+        for i in range(sum(bool(r.fixed()) for r in wanted)):
             for j, value in enumerate((await me.recv(dealer, Corrections)).values):
                 kept[f"{i}.{j}"] = value
-    path.touch(mode=0o600)
-    save_file(kept, path)
-    return path
+    return _write(path, kept, rank, parties, came.session, list(map(label, wanted)))
 
 
 class Made(Stock):
-    """Shares that lie ready, in the order of the plan: what two parties made without a dealer (`pair.py`)."""
+    """Masks that are there already, in the order of the plan: what two parties made themselves (`pair.py`), each used once."""
 
-    def __init__(self, ready: Iterable[dict[str, Tensor]], rank: int, parties: int, device: str = "cpu", session: bytes = b""):
-        self.ready, self.rank, self.parties, self.device, self.session = deque(ready), rank, parties, device, session
+    def __init__(self, ready: list[dict[str, Tensor]], rank: int, parties: int, device: str = "cpu", session: bytes = b"",
+                 labels: Sequence[bytes] | None = None):
+        self.ready, self.rank, self.parties, self.device, self.session, self.labels = deque(ready), rank, parties, device, session, labels
         self.used = 0
 
     async def take(self, request: Request) -> dict[str, Tensor]:
-        if not self.ready:
-            raise BadRun("the stock is used up: more is computed than was planned. Run the offline phase for the whole plan.")
+        self._next(request)
         got, due = self.ready.popleft(), {**request.free(), **request.fixed()}
-        self.used += 1
         if {name: (tuple(v.shape), v.dtype) for name, v in got.items()} != due:
-            raise ProtocolError(f"piece {self.used} of the stock does not fit {type(request).__name__}: another program was planned. Run the offline phase "
-                                "for this one.")
+            raise ProtocolError(f"piece {self.used} of the stock has not the parts of {type(request).__name__}. Run the offline phase again.")
         return {name: value.to(self.device) for name, value in got.items()}
 
     def keep(self, path: Path) -> Path:
         """In a file, for `stored` to use once."""
-        from safetensors.torch import save_file
-
         kept = {f"{i} {name}": value.contiguous() for i, parts in enumerate(self.ready) for name, value in parts.items()}
-        path.touch(mode=0o600)
-        save_file({**kept, "place": torch.tensor([self.rank, self.parties]), "session": torch.tensor(list(self.session), dtype=torch.uint8)}, path)
+        _write(path, kept, self.rank, self.parties, self.session, list(self.labels or [])[self.used:])
         self.ready.clear()  # in the file now, and nowhere else
         return path
 
     @classmethod
-    def read(cls, kept: dict[str, Tensor], rank: int, parties: int, device: str) -> Made:
-        ready: dict[int, dict[str, Tensor]] = {}
+    def read(cls, kept: dict[str, Tensor], rank: int, parties: int, device: str, session: bytes, labels: Sequence[bytes]) -> Made:
+        ready: dict[int, dict[str, Tensor]] = {i: {} for i in range(len(labels))}
         for key, value in kept.items():
-            if key not in ("place", "session"):
-                number, name = key.split(" ", 1)
-                ready.setdefault(int(number), {})[name] = value
-        return cls([ready[i] for i in sorted(ready)], rank, parties, device, bytes(kept["session"].tolist()))
+            number, name = key.split(" ", 1)
+            ready[int(number)][name] = value
+        return cls([ready[i] for i in sorted(ready)], rank, parties, device, session, labels)
+
+
+def _write(path: Path, kept: dict[str, Tensor], rank: int, parties: int, session: bytes, labels: list[bytes]) -> Path:
+    from safetensors.torch import save
+
+    about = {"place": torch.tensor([rank, parties]), "session": torch.tensor(list(session), dtype=torch.uint8),
+             "plan": torch.tensor([list(one) for one in labels], dtype=torch.uint8).reshape(-1, SESSION)}
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        os.chmod(path, 0o600)  # nobody else's to read, also where a file was there before
+        file.write(save({**kept, **about}))
+    return path
 
 
 def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
@@ -203,17 +224,21 @@ def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
     try:
         data = path.read_bytes()
         kept = load(data) if data else {}
+        place, session, plan = (kept.pop(name).tolist() for name in ("place", "session", "plan")) if kept else ([], [], [])
     except FileNotFoundError:
         raise BadRun(f"there is no stock of correlated randomness at {path}. Run the offline phase first.") from None
     except Exception as error:  # safetensors has its own error, without a base worth naming
         raise BadRun(f"{path} is no stock of correlated randomness: {error}. Run the offline phase again.") from None
-    if not kept:
+    if not data:
         raise BadRun(f"the stock at {path} was used already; a mask hides one value only. Run the offline phase again.")
-    if kept["place"].tolist() != [rank, parties]:
-        raise BadRun(f"the stock at {path} was dealt to party {kept['place'][0]} of {kept['place'][1]}, not {rank} of {parties}.")
-    path.write_bytes(b"")
+    if place != [rank, parties]:
+        raise BadRun(f"the stock at {path} was dealt to party {place[0]} of {place[1]}, not {rank} of {parties}.")
+    with path.open("r+b") as file:
+        file.truncate()
+        os.fsync(file.fileno())  # on the disk before a mask is used: a machine that goes down must not find it full again
+    labels = [bytes(one) for one in plan]
     if "key" not in kept:
-        return Made.read(kept, rank, parties, device)
+        return Made.read(kept, rank, parties, device, bytes(session), labels)
     queue: deque[list[Tensor]] = deque()
     for name in sorted((k for k in kept if "." in k), key=lambda k: tuple(map(int, k.split(".")))):
         if name.endswith(".0"):
@@ -221,11 +246,9 @@ def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
         queue[-1].append(kept[name])
 
     async def next_one() -> list[Tensor]:
-        if not queue:
-            raise BadRun(f"the stock at {path} is used up: more is computed than was planned. Run the offline phase for the whole plan.")
-        return queue.popleft()
+        return queue.popleft()  # as many as the plan has, which `take` looks at first
 
-    return Stock(Tape(bytes(kept["key"].numpy())), rank, parties, next_one, device)
+    return Stock(Tape(bytes(kept["key"].numpy())), rank, parties, next_one, device, bytes(session), labels)
 
 
 class Rehearsal(Stock):

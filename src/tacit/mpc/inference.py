@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ProtocolError
+from ..errors import BadParameter, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
 from . import model, pair
@@ -59,7 +59,7 @@ class Batches(Message, reveals="how many inputs there are and their shapes, not 
     shapes: list[list[int]]
 
 
-class Prepared(Message, reveals="which run of the offline phase the masks come from: a hash of random group elements"):
+class Prepared(Message, reveals="which run of the offline phase the masks come from: a hash of random group elements, or a dealer's random number"):
     session: bytes
 
 
@@ -80,6 +80,7 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
                 client: str = "client", helper: str | None = "helper", device: str = "cpu", debug: bool = False,
                 stock: Path | None = None) -> dict[str, Any]:
     """`stock` is a file of masks made before (`pair.prepare`, `dealer.fetch`): then helper=None, and nothing is made now."""
+    _one_source(helper, stock)
     told = Architecture(layers, private_model, reveal, fraction)
     network = model.for_reveal(model.from_text(layers), reveal)
     await me.send([client, helper] if helper is not None else client, told)
@@ -96,6 +97,7 @@ async def owner(me: Party, layers: str, weights: Mapping[str, Tensor], *, privat
 
 async def client(me: Party, batches: Iterable[Tensor], *, owner: str = "owner", helper: str | None = "helper", device: str = "cpu",
                  debug: bool = False, stock: Path | None = None) -> dict[str, Any]:
+    _one_source(helper, stock)
     told = await me.recv(owner, Architecture)
     network, fixed = model.for_reveal(model.from_text(told.layers), told.reveal), Fixed(told.fraction)
     weights = None if told.private_model else (await me.recv(owner, PublicWeights)).weights
@@ -159,11 +161,15 @@ async def _sit(me: Party, rank: int, names: tuple[str, str], helper: str | None,
     return Seat(me, rank, names, stock, Fixed(told.fraction), device, debug, offline=offline)
 
 
+def _one_source(helper: str | None, stock: Path | None) -> None:
+    if helper is not None and stock is not None:
+        raise BadParameter(f"masks come from the helper {helper!r} or from the file {stock}, not from both. Give helper=None with a file.")
+
+
 async def _same(me: Party, other: str, stock: Stock) -> Stock:
     """Halves of different nights would give a wrong result, and nobody would see it."""
-    session = stock.session if isinstance(stock, Made) else b""
-    await me.send(other, Prepared(session))
-    if (await me.recv(other, Prepared)).session != session:
+    await me.send(other, Prepared(stock.session))
+    if (await me.recv(other, Prepared)).session != stock.session:
         raise ProtocolError(f"the masks of {me.name!r} and of {other!r} were not made together. Run the offline phase again, both.")
     return stock
 

@@ -25,7 +25,7 @@ from ..parties.party import Party
 from . import gilboa, masks
 from .beaver import MUL, Square, Triple
 from .compare import Comparison
-from .dealer import Made, Mask, Request
+from .dealer import Made, Mask, Request, label
 from .extension import Line
 from .truncate import Truncation
 
@@ -45,7 +45,7 @@ async def make(line: Line, requests: Iterable[Request], device: str = "cpu") -> 
     for bits in sorted({r.bits for r in wanted if isinstance(r, Truncation)}):
         made |= await _truncations(line, {i: r for i, r in enumerate(wanted) if isinstance(r, Truncation) and r.bits == bits}, bits)
     made |= await _comparisons(line, {i: r for i, r in enumerate(wanted) if isinstance(r, Comparison)})
-    return Made([made[i] for i in range(len(wanted))], line.rank, 2, device, line.session)
+    return Made([made[i] for i in range(len(wanted))], line.rank, 2, device, line.session, list(map(label, wanted)))
 
 
 def estimate(requests: Iterable[Request]) -> dict[str, int]:

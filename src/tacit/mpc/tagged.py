@@ -25,7 +25,7 @@ from ..parties.party import Party
 from ..parties.secret import Secret
 from . import prime
 from .beaver import Bilinear
-from .dealer import Corrections, TapeKey
+from .dealer import SESSION, Corrections, TapeKey
 from .tape import KEY, Tape
 
 if TYPE_CHECKING:
@@ -152,10 +152,10 @@ def tagged(x: Tensor, alphas: Sequence[int], secret: Secret) -> list[Tensor]:
 async def deal(me: Party, parties: Sequence[str], requests: Iterable[Tagged], device: str = "cpu", alphas: Sequence[int] | None = None) -> None:
     """1. a fresh key to each, α from the tapes (or the table's own);  2. for each request: read the tapes, make the fixed parts and all tags, send what
     is missing to the last party."""
-    tapes = []
+    tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
         key = me.secret.bytes(KEY)
-        await me.send(name, TapeKey(key))
+        await me.send(name, TapeKey(key, session))
         tapes.append(Tape(key))
     first = torch.stack([drawn(tape, (1,), device) for tape in tapes])
     alpha = prime.total(first[:, 0] if alphas is None else torch.tensor(list(alphas), device=device), 0)
