@@ -47,3 +47,9 @@ def test_bad_requests_are_refused():
         tacit.mpc.train_logistic(x, y, lr=-1)
     with pytest.raises(BadData, match=r"x has shape \[4, 2\] and y \[4, 2\]"):
         tacit.mpc.train_logistic(x, x)
+
+
+def test_it_is_trained_on_plain_shares_only():
+    x, y = tacit.mpc.share(torch.ones(4, 2), checked=True), tacit.mpc.share(torch.ones(4), checked=True)
+    with pytest.raises(BadParameter, match="train_logistic: x is 'Checked'; it must be a tensor shared with"):
+        tacit.mpc.train_logistic(x, y)

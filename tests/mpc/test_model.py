@@ -217,7 +217,39 @@ def test_a_layer_norm_whose_squares_leave_the_range_is_seen_in_debug_mode():
         tacit.infer(made(nn.LayerNorm(2)), x, debug=True)
 
 
+@pytest.mark.parametrize("adversary", ["semi-honest", "active"])
+@pytest.mark.parametrize(("model", "shape", "words"), [
+    (made(nn.LayerNorm(3, elementwise_affine=False)), (2, 4), r"a layer norm over \[3\] gets a shape of \[2, 4\]"),
+    (made(nn.BatchNorm2d(3)), (2, 1, 4, 4), r"a batch norm, takes 3 channels and gets a shape of \[2, 1, 4, 4\]"),
+    (made(nn.Conv2d(1, 1, 5)), (2, 1, 3, 3), r"filters of \[5, 5\], larger than its images"),
+    (made(nn.MaxPool2d(2)), (2, 4), r"layer 0 maxpool cannot take a shape of \[2, 4\]"),
+    (made(nn.Softmax(5)), (2, 4), r"layer 0 softmax cannot take a shape of \[2, 4\]"),
+    (made(Residual(nn.Linear(4, 3))), (2, 4), r"layer 0 residual cannot take a shape of \[2, 4\]")],
+    ids=["layer norm", "batch norm", "filters", "pool", "softmax", "residual"])
+def test_a_shape_that_does_not_fit_is_refused_by_the_layers_name(model, shape, words, adversary):
+    """The first two would broadcast into a result where torch has none."""
+    with pytest.raises(PartyFailed, match=words) as failed:
+        tacit.infer(model, torch.ones(shape), adversary=adversary)
+    assert isinstance(failed.value.error, BadData)
+
+
+def test_debug_leaves_the_model_and_the_input_as_they_were():
+    model, x = made(nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(3, 2)).train(), -torch.ones(2, 3)
+    model[1].eval()
+    tacit.infer(model, x, debug=True)
+    assert [part.training for part in model.modules()] == [True, True, False, True]
+    assert (x == -1).all()
+
+
+def test_a_table_of_pandas_is_an_input():
+    import pandas
+
+    model, x = made(nn.Linear(3, 2)), torch.randn(4, 3)
+    assert (tacit.infer(model, pandas.DataFrame(x.numpy(), columns=list("abc")), device=torch.device("cpu")).value - model(x)).abs().max() < 1e-3
+
+
 @pytest.mark.parametrize(("options", "words"), [
+    ({"private": None}, "private is None; it must be"), ({"device": None}, "device is 'None'; it must be 'cpu'"),
     ({"private": ("model",)}, r"private is \('model',\); it must be \('input', 'model'\) or \('input',\)"),
     ({"private": ()}, "private is"), ({"reveal": "all"}, "reveal is 'all'; it must be 'logits' or 'argmax'"), ({"batch": 0}, "batch is 0"),
     ({"device": "tpu"}, "device is 'tpu'; it must be 'cpu', or 'cuda'"), ({"owner": "client"}, "three different names"), ({"fraction": 99}, "fraction is 99")])

@@ -69,3 +69,18 @@ def test_more_fractional_bits_are_more_precise():
     x = torch.rand(200, dtype=torch.float64)
     errors = [float(((share(x, fraction=f) * share(x, fraction=f)).open() - x * x).abs().max()) for f in (12, 18)]
     assert errors[1] < 1e-5 < errors[0]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("divisor", [1, 2, -3, 7.5, 3000, -1e5])
+def test_division_by_a_public_number_keeps_its_digits(divisor, checked):
+    """1/3000 in 16 fractional bits is 22 units, 0.7% off; within two units of the last place, and 2^-16 of the value, it must be right."""
+    x = torch.tensor([3e6, -7.0, 0.5, 1e5])
+    error = ((share(x, checked=checked) / divisor).open().double() - x.double() / divisor).abs()
+    assert (error <= 2**-14 + 2**-16 * (x.double() / divisor).abs()).all()
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_summands_that_do_not_fit_are_refused(checked):
+    with pytest.raises(BadData, match=r"shapes \[2\] and \[3\] cannot be added"):
+        share(torch.ones(2), checked=checked) + share(torch.ones(3), checked=checked)

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -65,7 +66,7 @@ class Inference:
 
 
 def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"), reveal: str = "logits", runtime: Any = None, *, owner: str = "owner",
-          client: str = "client", helper: str | None = "helper", batch: int = 64, fraction: int = 16, device: str = "cpu", debug: bool = False,
+          client: str = "client", helper: str | None = "helper", batch: int = 64, fraction: int = 16, device: str | torch.device = "cpu", debug: bool = False,
           adversary: str = "semi-honest") -> Inference:
     """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`; with helper=None the two
     make it themselves, by oblivious transfer, which takes no third party and a hundred times the bytes.
@@ -77,7 +78,7 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     """
     if not isinstance(model, nn.Module):
         raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
-    asked = {private} if isinstance(private, str) else set(private)
+    asked = {private} if isinstance(private, str) else set(private) if isinstance(private, Collection) else set()
     if asked not in ({"input"}, {"input", "model"}):
         raise bad("infer", "private", private, "('input', 'model') or ('input',)",
                   "Where only the model is private, let the client send the input and the owner compute: no shares are needed.")
@@ -102,10 +103,11 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad("infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None")
     fixed = check(FixedPrime(fraction) if active else Fixed(fraction))
+    device = str(device)
     if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
         raise bad("infer", "device", device, "'cpu', or 'cuda' where this machine has a card")
     fixed.encode(x, "the input")
-    rows = torch.as_tensor(x)
+    rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     if rows.dim() < 2 or not len(rows):
         raise bad("infer", "the shape of x", tuple(rows.shape), "(rows, …) with at least one row",
                   "Give x[None] for a single one.")
@@ -123,7 +125,8 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     value = made[client]["value"]
     error = None
     if debug:
-        plain = inference.ideal(model, rows.to(next(iter(model.parameters()), rows).dtype) if rows.is_floating_point() else rows.float(), reveal)
+        like = next(iter(model.parameters()), rows if rows.is_floating_point() else torch.empty(0))
+        plain = inference.ideal(model, rows.to(like.device, like.dtype), reveal)
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
     costs, offline = ({k: (int(r), int(b)) for k, (r, b) in made[client].get(which, {}).items()} for which in ("costs", "offline"))
     return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)

@@ -96,8 +96,9 @@ async def evaluate(table: Table, layers: Layers, weights: Weights, x: Tensor, at
     for i, layer in enumerate(layers):
         kind, label = layer["kind"], f"{at}{i} {layer['kind']}"
         if kind == "residual":
-            x = prime.add(await evaluate(table, layer["body"], weights, x, f"{label} body "),
-                          await evaluate(table, layer["shortcut"], weights, x, f"{label} shortcut "))
+            both = [await evaluate(table, layer[part], weights, x, f"{label} {part} ") for part in ("body", "shortcut")]
+            with model.rehearsing(table.me is None, label, list(x.shape[1:])):
+                x = prime.add(*both)
         elif kind == "graph":
             values = [x]
             for j, node in enumerate(layer["nodes"]):
@@ -108,15 +109,14 @@ async def evaluate(table: Table, layers: Layers, weights: Weights, x: Tensor, at
                 values.append(await evaluate(table, node["layers"], weights, joined, f"{label} node {j} "))
             x = values[-1]
         else:
-            with table.at(label):
+            with table.at(label), model.rehearsing(table.me is None, label, list(x.shape[1:])):
+                model.fits(layer, list(x.shape[1:]))
                 x = await _layer(table, layer, weights, x)
     return x
 
 
 async def _layer(table: Table, layer: model.Layer, weights: Weights, x: Tensor) -> Tensor:
     kind, shape = layer["kind"], list(x.shape[1:])
-    if kind in ("linear", "conv2d", "affine"):
-        model.fits(layer, shape)
     if kind == "linear":
         return await weights.times(table, x, layer, MATMUL)
     if kind == "conv2d":

@@ -189,6 +189,11 @@ def _costs(seat: Seat) -> dict[str, Any]:
 
 def ideal(network: torch.nn.Module, x: Tensor, reveal: str = "logits") -> Tensor:
     """What the programs compute, up to rounding."""
-    with torch.no_grad():
-        y = network.eval()(x)
+    was = {part: part.training for part in network.modules()}
+    try:
+        with torch.no_grad():
+            y = network.eval()(x.clone())  # a layer may overwrite what it gets
+    finally:
+        for part, training in was.items():
+            part.training = training
     return y.argmax(-1) if reveal == "argmax" else y

@@ -35,6 +35,9 @@ def train_logistic(x: Shared, y: Shared, *, epochs: int = 10, lr: float = 1.0, b
     """Shared weights (columns, then the intercept) from shared rows and shared 0/1 labels. Rows are taken in the order given.
 
     Scale columns to about ±1 first."""
+    for name, table in (("x", x), ("y", y)):
+        if not isinstance(table, Shared):
+            raise bad("train_logistic", name, type(table).__name__, "a tensor shared with tacit.mpc.share, without checked=True")
     for name, value in (("epochs", epochs), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise bad("train_logistic", name, value, "a whole number of at least 1")

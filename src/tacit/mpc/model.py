@@ -8,9 +8,10 @@ The architecture is told to everybody; shapes of weights are part of it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.nn.functional as F
@@ -90,9 +91,10 @@ def _layers(module: nn.Module, name: str, weights: dict[str, Tensor]) -> list[La
     if isinstance(module, nn.LayerNorm):
         shape = list(module.normalized_shape)
         if module.weight is None:
-            return [{"kind": "layernorm", "dims": len(shape), "eps": module.eps}]
+            return [{"kind": "layernorm", "dims": len(shape), "over": shape, "eps": module.eps}]
         weights[f"{name}.weight"] = module.weight
-        return [{"kind": "layernorm", "dims": len(shape), "eps": module.eps}, _biased({"kind": "affine", "name": name, "shape": shape}, module.bias, weights)]
+        return [{"kind": "layernorm", "dims": len(shape), "over": shape, "eps": module.eps},
+                _biased({"kind": "affine", "name": name, "shape": shape}, module.bias, weights)]
     if isinstance(module, nn.MaxPool2d) and _pair(module.dilation) == [1, 1] and not module.ceil_mode and not module.return_indices:
         return [{"kind": "maxpool", "kernel": _pair(module.kernel_size), "stride": _pair(module.stride), "padding": _pair(module.padding)}]
     whole = isinstance(module, nn.AvgPool2d) and not module.ceil_mode and module.divisor_override is None
@@ -269,7 +271,9 @@ async def evaluate(seat: Seat, layers: list[Layer], weights: Weights, x: Tensor,
     for i, layer in enumerate(layers):
         label = f"{at}{i} {layer['kind']}"
         if layer["kind"] == "residual":
-            x = await evaluate(seat, layer["body"], weights, x, f"{label} body ") + await evaluate(seat, layer["shortcut"], weights, x, f"{label} shortcut ")
+            body, shortcut = [await evaluate(seat, layer[part], weights, x, f"{label} {part} ") for part in ("body", "shortcut")]
+            with rehearsing(seat.me is None, label, list(x.shape)):
+                x = body + shortcut
         elif layer["kind"] == "graph":
             values = [x]
             for j, node in enumerate(layer["nodes"]):
@@ -279,7 +283,8 @@ async def evaluate(seat: Seat, layers: list[Layer], weights: Weights, x: Tensor,
                 values.append(await evaluate(seat, node["layers"], weights, sum(branches[1:], start=branches[0]), f"{label} node {j} "))
             x = values[-1]
         else:
-            with seat.at(label):
+            with seat.at(label), rehearsing(seat.me is None, label, list(x.shape)):
+                fits(layer, list(x.shape))
                 x = await _EVALUATE[layer["kind"]](seat, layer, weights, x)
     return x
 
@@ -291,24 +296,38 @@ def fits(layer: Layer, shape: list[int]) -> None:
     if layer["kind"] == "conv2d" and (len(shape) != 4 or shape[1] != layer["shape"][1] * layer["groups"]):
         raise BadData(f"layer {layer['name']} takes {layer['shape'][1] * layer['groups']} channels of images and gets a shape of {shape}. Check the "
                       "input's shape: (rows, channels, height, width).")
+    if layer["kind"] == "conv2d" and any(s + 2 * p <= d * (k - 1) for s, p, d, k in zip(shape[2:], layer["padding"], layer["dilation"], layer["shape"][2:])):
+        raise BadData(f"layer {layer['name']} has filters of {layer['shape'][2:]}, larger than its images: it gets a shape of {shape}.")
+    if layer["kind"] == "layernorm" and shape[-layer["dims"]:] != layer.get("over"):
+        raise BadData(f"a layer norm over {layer.get('over')} gets a shape of {shape}. Check the input's shape.")
+    if layer["kind"] == "affine" and "rows" in layer and len(shape) > 1 and shape[1] != layer["shape"][0]:
+        raise BadData(f"layer {layer['name']}, a batch norm, takes {layer['shape'][0]} channels and gets a shape of {shape}. Check the input's shape.")
     if layer.get("rows") and len(shape) != 2:
         raise BadData(f"layer {layer['name']} with its BatchNorm1d gets a shape of {shape}, and is evaluated on (rows, features) only: of three dimensions "
                       "the second would be the channels. Flatten first, or take BatchNorm2d.")
 
 
+@contextlib.contextmanager
+def rehearsing(it: bool, label: str, shape: list[int]) -> Iterator[None]:
+    """In a rehearsal nothing but a shape can be wrong: torch's error, with the layer's name."""
+    try:
+        yield
+    except (RuntimeError, IndexError) as error:
+        if not it:
+            raise
+        raise BadData(f"layer {label} cannot take a shape of {shape}: {error}. Check the input's shape against the model's.") from None
+
+
 async def _linear(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    fits(layer, list(x.shape))
     return await weights.times(seat, x, layer, MATMUL)
 
 
 async def _conv2d(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    fits(layer, list(x.shape))
     (sh, sw), (ph, pw), (dh, dw) = layer["stride"], layer["padding"], layer["dilation"]
     return await weights.times(seat, x, layer, Bilinear("conv2d", ((sh, sw), (ph, pw), (dh, dw), layer["groups"])))
 
 
 async def _affine(seat: Seat, layer: Layer, weights: Weights, x: Tensor) -> Tensor:
-    fits(layer, list(x.shape))
     return await weights.times(seat, x, layer, MUL)
 
 

@@ -3,6 +3,7 @@ say what a share is and who sits at the table."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
@@ -87,6 +88,10 @@ class Operators(ABC):
     def __add__(self, other: Any) -> Self:
         if isinstance(other, type(self)):
             self._with(other)
+            try:
+                torch.broadcast_shapes(self.shape, other.shape)
+            except RuntimeError:
+                raise BadData(f"shapes {list(self.shape)} and {list(other.shape)} cannot be added. They must be equal, or 1 where they differ.") from None
             return self._each(lambda a, b: a + b, other)
         self._number()
         public = self._encoded(other, "the public summand")
@@ -132,7 +137,18 @@ class Operators(ABC):
         return self.run(lambda seat, x: functions.scale(seat, x, public.to(seat.device), op))
 
     def __truediv__(self, other: Any) -> Self:
+        if isinstance(other, int | float) and not isinstance(other, bool) and 1 < abs(other) < math.inf:
+            return self._over(float(other))
         return self * (other.reciprocal() if isinstance(other, type(self)) else 1 / torch.as_tensor(other, dtype=torch.float64))
+
+    def _over(self, number: float) -> Self:
+        """A public number's inverse may be small, and 16 fractional bits of it too few: its power of two is taken off first."""
+        down = min(math.frexp(number)[1] - 1, functions.FAR)  # 2^down ≤ |number|, so the inverse that is left lies in (1/2, 1]
+        inverse = self._encoded(2.0**down / number, "the inverse of the public divisor")
+
+        async def step(seat: Any, x: Any) -> Any:
+            return await functions.scale(seat, await functions.truncate(seat, x, down) if down else x, inverse.to(seat.device))
+        return self.run(step)
 
     def __rtruediv__(self, other: Any) -> Self:
         return self.reciprocal() * other

@@ -50,7 +50,7 @@ class Fixed:
         """Real numbers → ring, with scale·f fractional bits; what does not fit is refused, because wrapped around it would be another number unseen."""
         check(self)
         try:
-            x = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
+            x = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))  # a copy: pandas gives what may not be written
         except (TypeError, ValueError, RuntimeError):
             raise BadData(f"{what} is {type(values).__name__}, not numbers. Give a tensor, an array or a number.") from None
         if x.dtype is torch.bool or x.is_complex():
