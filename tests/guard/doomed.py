@@ -27,16 +27,16 @@ from tacit.protocols.secagg import MaskedVector
 
 
 class Deadly:
-    """Kills this process, as the kernel would, in place of sending the n-th masked vector; with several runs in this process, once all of them have come
-    so far. `mark` is a file: only the first life is so short."""
+    """Kills this process, as the kernel would, in place of sending the n-th message of a kind (a masked vector, if not given); with several runs in this
+    process, once all of them have come so far. `mark` is a file: only the first life is so short."""
 
-    def __init__(self, inner: Transport, nth: int, mark: Path, runs: int = 1):
-        self.inner, self.nth, self.mark, self.runs = inner, nth, mark, runs
+    def __init__(self, inner: Transport, nth: int, mark: Path, runs: int = 1, kind: str = MaskedVector.kind):
+        self.inner, self.nth, self.mark, self.runs, self.kind = inner, nth, mark, runs, kind
         self.sent: dict[str, int] = {}
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         run = scope.split("/")[0] if self.runs > 1 else ""
-        if isinstance(decode(frame), MaskedVector):
+        if decode(frame).kind == self.kind:
             self.sent[run] = self.sent.get(run, 0) + 1
             if self.sent[run] == self.nth:
                 if sum(n == self.nth for n in self.sent.values()) == self.runs:
@@ -46,18 +46,18 @@ class Deadly:
         await self.inner.deliver(sender, to, scope, frame)
 
 
-async def member(me: Party, doomed: Mapping[str, int], marks: str, **told: Any) -> None:
-    """A client of a training run, of which those in `doomed` are killed at their n-th upload."""
+async def member(me: Party, doomed: Mapping[str, int], marks: str, kind: str = MaskedVector.kind, **told: Any) -> None:
+    """A client of a training run, of which those in `doomed` are killed at their n-th message of this kind."""
     mark = Path(marks) / me.name
     if me.name in doomed and not mark.exists():
-        me = replace(me, transport=Deadly(me.transport, doomed[me.name], mark))
+        me = replace(me, transport=Deadly(me.transport, doomed[me.name], mark, kind=kind))
     await members.member(me, **told)
 
 
-def doom(monkeypatch: pytest.MonkeyPatch, marks: Path, **doomed: int) -> None:
+def doom(monkeypatch: pytest.MonkeyPatch, marks: Path, kind: str = MaskedVector.kind, **doomed: int) -> None:
     """From now on the clients of training runs across processes are these."""
     marks.mkdir(exist_ok=True)
-    monkeypatch.setattr(networked, "member", partial(member, doomed=doomed, marks=str(marks)))
+    monkeypatch.setattr(networked, "member", partial(member, doomed=doomed, marks=str(marks), kind=kind))
 
 
 # many runs in the same processes -------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def test_any_text_is_a_job_or_refused(text: str) -> None:
 
 
 GOOD: dict[str, Any] = {"run": "x", "model": None, "algorithm": {"name": "FedAvg"}, "seed": 0, "epochs": 1, "batch_size": 8, "local_steps": None,
-                        "precision": "float32", "paced": False, "features": [4], "classes": 3, "data": None, "guard": None}
+                        "precision": "float32", "paced": False, "scores": False, "features": [4], "classes": 3, "data": None, "guard": None}
 
 
 def test_the_job_these_tests_begin_with_is_a_good_one() -> None:

@@ -1,8 +1,8 @@
 """FedPSO. S. Park, Y. Suh, J. Lee: "FedPSO: Federated Learning Using Particle Swarm Optimization to Reduce Communication Costs", Sensors 21(2), 2021,
 Algorithm 2.
 
-There a party sends one number, how well it does, and only the best is then asked for its model. Here everybody's model goes up with that number, in one
-message, and `aggregate.Best()` keeps the best party's: the model is the paper's, the saving of bytes is not, and the ledger counts what is sent.
+A party sends one number, how well it does, and only the best is then asked for its model (protocols/picking.py): that takes `aggregate.Best()`. A mean is made
+of everybody's model, which then goes up with that number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 @dataclass(frozen=True)
 class FedPSO(Algorithm):
     """A swarm: every party flies on from its own model, pulled to the best it has had and to the best of all, then trains. Made for
-    `aggregate=aggregate.Best()`; with the mean, the default, the swarm's middle stands in for its best.
+    `aggregate=aggregate.Best()`, with which the others send one number; with the mean, the default, everybody sends a model, and the swarm's middle stands in
+    for its best.
 
     The best is the one with the least loss on its own rows, so it assumes parties with rows alike, and scores nobody lies about.
     """

@@ -58,7 +58,7 @@ def _rule_of_aggregation(a: Asked) -> Iterator[str]:
                "Use algorithms.FedPSO, or another rule.")
     if hasattr(a.rule, "ready") and a.topology is not None:
         yield f"aggregate: {_name(a.rule)} works where one server has every party's model. Leave out topology, or use another rule."
-    if hasattr(a.rule, "recall") and a.topology is not None:
+    if hasattr(a.rule, "recall") and not isinstance(a.rule, rules.Best) and a.topology is not None:  # whom Best took is of the round alone
         yield f"aggregate: {_name(a.rule)} remembers what one server was sent in earlier rounds. Leave out topology, or use another rule."
     if (a.stages or a.pace is not None) and a.rule != Mean():
         what = "guard: its stages work" if a.stages else f"pace: {_name(a.pace)} works"

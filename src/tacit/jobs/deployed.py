@@ -72,7 +72,7 @@ def agreement(kit: Kit, path: str | Path) -> Agreed:
     """What a party checks a server's job against: model, algorithm, columns and guard must be those of this job file."""
     layout, told = read(path)
     p = make_plan(federation(kit, layout), **told)
-    wanted = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout}
+    wanted = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout, "scores": p.picks}
 
     def look(job: dict[str, Any], guard: Any) -> None:
         differ = [k for k, v in wanted.items() if json.dumps(job[k], sort_keys=True) != json.dumps(v, sort_keys=True)]

@@ -49,7 +49,8 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
         if work.paced:
             await buffered.client(me, work.local_beside, work.test, boss, done=free)
         else:
-            await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden)
+            await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden,
+                                scores=lambda: work.scores)
 
     await beside(play(), joining.attend(me, boss, __version__, work.prepare))
 
@@ -77,7 +78,7 @@ class Work:
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
-        self.paced = False
+        self.paced = self.scores = False
         self.aside = ThreadPoolExecutor(1, "tacit-work")  # one, so that work that is not wanted any more is over before the next begins
 
     def prepare(self, job: str) -> joining.Ready:
@@ -106,7 +107,7 @@ class Work:
             self.agreed(job, guard)
         self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
         fresh = fresh_state(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
-        self.paced = job["paced"]
+        self.paced, self.scores = job["paced"], job["scores"]
         told = (algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"], guard)
         mine = Member(self.name, fed, task, *told)
         self.tester = Member(self.name, fed, made(), *told) if self.paced else mine  # it tests while it trains: two threads must not share a module
@@ -202,8 +203,8 @@ class Memory:
 
 
 JOB: dict[str, Any] = {"run": str, "model": (dict, type(None)), "algorithm": dict, "seed": int, "epochs": int, "batch_size": (int, type(None)),
-                       "local_steps": (int, type(None)), "precision": str, "paced": bool, "features": list, "classes": int, "data": (dict, type(None)),
-                       "guard": (dict, type(None))}
+                       "local_steps": (int, type(None)), "precision": str, "paced": bool, "scores": bool, "features": list, "classes": int,
+                       "data": (dict, type(None)), "guard": (dict, type(None))}
 
 
 def read_job(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from ..metrics import Counts, count
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
+from ..protocols import picking
 from ..protocols import rounds as protocol
 from ..runs import Event
 from ..runtimes.inprocess import InProcess
@@ -119,8 +121,13 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed) -> None:
-            took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
+        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked) -> None:
+            if isinstance(ups, picking.Picked):
+                took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
+                self.told[0] |= {"scored": len(took_part), "uploaded": 1, **({"best": ups.best} if found else {})}
+                ups = {ups.best: ups.upload}
+            else:
+                took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
                 self.told[0]["clock"] = self.clock
@@ -140,7 +147,8 @@ class Parties:
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, meet=p.select is not None, **network)
+                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, scores=p.picks,
+                                   meet=p.select is not None, **network)
 
         self.perform(start)
 
@@ -214,7 +222,8 @@ class Parties:
             def test(r: int, down: State) -> State:
                 return mine.test(r, down, self.kept[mine.name])
 
-            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, takes=takes)
+            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, scores=lambda: self.plan.picks,
+                                   takes=takes)
 
         return start
 
@@ -289,7 +298,8 @@ class Parties:
     def ledgers(self) -> list[Ledger]:
         return [me.ledger for me in self.here.values()]
 
-    kinds: tuple[type[Message], ...] = (protocol.Upload, protocol.Loss, protocol.Tested, protocol.Down, protocol.Look, protocol.Test, protocol.Stop)
+    kinds: tuple[type[Message], ...] = (protocol.Upload, picking.Score, protocol.Loss, protocol.Tested, protocol.Down, picking.Pick, protocol.Look,
+                                         protocol.Test, protocol.Stop)
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""

@@ -25,7 +25,7 @@ from ..parameters import bad, real, to_table, whole
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
-from ..protocols import buffered, joining
+from ..protocols import buffered, joining, picking
 from ..protocols import rounds as protocol
 from ..runtimes.processes import Processes
 from ..selection import Known
@@ -122,8 +122,8 @@ class Networked(Parties):
         layout = self.through.layout if isinstance(self.through, Deployed) else None
         return json.dumps({"run": self.run_id, "model": p.job(None)["model"] if known else None, "algorithm": to_table(p.algorithm), "seed": p.seed,
                            "epochs": p.local_epochs[p.fed.parties.index(name)], "batch_size": p.batch_size, "local_steps": p.local_steps,
-                           "precision": p.precision, "paced": p.pace is not None, "features": list(self.task.x.shape[1:]), "classes": p.fed.classes or 0,
-                           "data": layout,
+                           "precision": p.precision, "paced": p.pace is not None, "scores": p.picks, "features": list(self.task.x.shape[1:]),
+                           "classes": p.fed.classes or 0, "data": layout,
                            "guard": None if self.guard is None else guarding.told(self.guard, p.fed.name)})
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
@@ -136,8 +136,9 @@ class Networked(Parties):
 
     def wrong(self, name: str, answer: Message) -> str | None:
         """What is wrong with a party's answer: a vector that should not be there, of another shape or kind, or one that is no finite number."""
-        if isinstance(answer, protocol.Loss):
-            return None if math.isfinite(answer.loss) else f"the loss it states is {answer.loss}; it must be a finite number"
+        if isinstance(answer, protocol.Loss | picking.Score):
+            word, stated = ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
+            return None if math.isfinite(stated) else f"the {word} it states is {stated}; it must be a finite number"
         if isinstance(answer, protocol.Tested):
             got, want = answer.counts, self._counts()
         else:

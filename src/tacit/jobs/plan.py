@@ -76,6 +76,12 @@ class Plan:
         return not self.pooled and self.members is None
 
     @property
+    def picks(self) -> bool:
+        """Whether parties state a score first, and only the best of a round then sends its model. To an edge everybody does: it says further up how many rows
+        stand behind it, which a score does not tell."""
+        return self.algorithm.scores and isinstance(self.aggregate, rules.Best) and self.topology is None
+
+    @property
     def effective_update(self) -> float:
         """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
         if self.runtime == "parties":

@@ -18,7 +18,7 @@ from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
-from .simulated import SORTED, look_bytes, sizes, test_bytes
+from .simulated import SORTED, look_bytes, score_bytes, sizes, test_bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,10 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     sent = {**start, "round": torch.zeros(()), **{k: state[k] for k in p.algorithm.sends}, **({} if guard is None else guard.sent())}
     down_bytes, up_bytes = sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
     notes = list(p.fed.notes)
+    if p.picks:
+        pick, score = score_bytes(1)
+        down_bytes, up_bytes = down_bytes + pick, up_bytes + score
+        notes.append(f"of a round's {p.per_round} parties only the one with the lowest score sends its model; the others send {size(score)} each.")
     spends, rounds = None, p.rounds
     account = guarding.account(p, guard, None, p.rounds)
     if guard is not None and account is not None:
@@ -113,10 +117,14 @@ def _looked(p: Plan) -> int:
 
 
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
+    from ..protocols.picking import Score
     from ..protocols.rounds import Down, Loss, Tested, Upload
 
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
     seen = [{"party": "the server", "what": guarding.reveals(guard) if guard is not None else SORTED if p.algorithm.sees_each else Upload.reveals}]
+    if p.picks:
+        seen[0]["what"] += ": of the best of each round"
+        seen.append({"party": "the server", "what": f"{Score.reveals}, of every party of a round"})
     if looked := _looked(p):
         ask, _ = look_bytes(start)
         seen.append({"party": "the server", "what": f"{Loss.reveals}, of {looked} parties a round, which are sent the model first ({size(ask)} each)"})

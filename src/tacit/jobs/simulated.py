@@ -63,7 +63,13 @@ class Simulated:
         for r in rounds:
             self.begin(r)
             self.told = [{} for _ in self.plans]
+            for i, p in enumerate(self.plans):
+                if p.picks:
+                    self.cohort.memories[i] = {}  # who was best is of one round
             chosen = self.step(r)
+            for i, p in enumerate(self.plans):
+                if p.picks and p.talks and len(chosen[i]):
+                    self.told[i] |= {"scored": len(chosen[i]), "uploaded": 1, **{k: p.fed.parties[int(v)] for k, v in self.cohort.memories[i].items()}}
             for i, (takes, who) in enumerate(zip(self.seconds, chosen)):
                 if takes is not None:  # a synchronous round takes as long as its slowest party
                     self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
@@ -166,6 +172,7 @@ class Simulated:
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """The messages that real parties would have exchanged, one line a kind; a baseline exchanges none."""
+        from ..protocols.picking import Pick, Score
         from ..protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 
         ledger, p = Ledger(), self.plans[i]
@@ -178,11 +185,17 @@ class Simulated:
         test, tested = test_bytes(self._model(i), p.fed.classes)
         said = reveals(self.guards[i]) if self.guards else SORTED if p.algorithm.sees_each else None
         looked, (ask, answer) = sum(e.get("looked", 0) for e in rounds), look_bytes(self._model(i))
-        ledger.record("server", everyone, Upload, said, count=steps, bytes=sum(e["bytes_up"] for e in rounds) - looked * answer, how="ideal")
+        scored, picked, scores = scores_of(rounds)
+        models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in rounds)
+        ledger.record("server", everyone, Upload, said, count=models, bytes=sum(e["bytes_up"] for e in rounds) - looked * answer - scores, how="ideal")
+        if scored:
+            ledger.record("server", everyone, Score, count=scored, bytes=scores, how="ideal")
         if looked:
             ledger.record("server", everyone, Loss, count=looked, bytes=looked * answer, how="ideal")
         ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
-        ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds) - looked * ask, how="ideal")
+        ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds) - looked * ask - picked, how="ideal")
+        if scored:
+            ledger.record(everyone, "server", Pick, count=scored, bytes=picked, how="ideal")
         if looked:
             ledger.record(everyone, "server", Look, count=looked, bytes=looked * ask, how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
@@ -221,6 +234,22 @@ def look_bytes(model: State) -> tuple[int, int]:
     except ImportError:
         return sum(4 * v.numel() for v in model.values()), 8
     return sum(map(len, encode_parts(Look(0, 0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Loss(0.0))))
+
+
+def score_bytes(r: int) -> tuple[int, int]:
+    """What one Pick and one Score of round r (counted from 1) take on the wire; without msgpack the numbers alone are counted."""
+    try:
+        from ..parties.codec import encode_parts
+        from ..protocols.picking import Pick, Score
+    except ImportError:
+        return 9, 8
+    return sum(map(len, encode_parts(Pick(r - 1, 0, True)))), sum(map(len, encode_parts(Score(0.0))))
+
+
+def scores_of(rounds: list[Event]) -> tuple[int, int, int]:
+    """(how many scores were stated, bytes of all Picks, bytes of all Scores) in these rounds: everyone who states one is told whether its model is wanted."""
+    each = [(int(e["scored"]), *score_bytes(e["round"])) for e in rounds if "scored" in e]
+    return sum(n for n, _, _ in each), sum(n * pick for n, pick, _ in each), sum(n * score for n, _, score in each)
 
 
 def sizes(p: Plan, guard: Guard | None, r: int, down: State, up: State) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from ..runs import START_ANEW, Event, Journal, Seldom, finite, free, infinite, l
 from ..topologies import Gossip, Hierarchy
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
-from .simulated import Simulated, silence
+from .simulated import Simulated, score_bytes, silence
 
 EACH = 1000  # with more parties than this, each one's accuracy is kept after the last round only: a number a party and round would fill the memory
 
@@ -166,9 +166,11 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             asked = told.pop("asked", n)  # without rounds, parties may be asked now and answer for a later version
             still = shown.get("skipped", 0)  # parties that said no more than that they have nothing new
             looked, (look, loss) = told.get("looked", 0), getattr(trainer, "looks", (0, 0))  # by how many, before it was settled who takes part
+            scored = told.get("scored", 0)  # where the best alone then sends its model
+            pick, score = score_bytes(r) if scored else (0, 0)
             journals[i].event("round", round=r, **tests[i], **without, **shown, **told, sampled=n if p.talks else 0, tested=heard,
-                              bytes_up=(up * (n - still) + silence() * still + loss * looked) * p.talks,
-                              bytes_down=(down * asked + look * looked) * p.talks, seconds=seconds)
+                              bytes_up=(up * (told.get("uploaded", n) - still) + silence() * still + loss * looked + score * scored) * p.talks,
+                              bytes_down=(down * asked + look * looked + pick * scored) * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
             if r and together is None:

@@ -175,8 +175,12 @@ class Door:
                 self.told[name] = self.lives[name]
         if busy:
             self.busy |= set(names)
-        if message.kind == "Down":
+        if busy and message.kind == "Down":
             self.began |= dict.fromkeys(names, self.me.clock.now())
+
+    def anew(self, name: str) -> bool:
+        """Whether its process is another than the one asked last, which took with it whatever it held."""
+        return self.told.get(name) != self.lives.get(name)
 
     def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
         """They have answered, and are free before they have said so; or, if not `answered`, they are not waited for any more."""

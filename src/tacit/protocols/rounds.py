@@ -12,6 +12,8 @@
       |<--- Tested(counts) ----------------------|
       |---- Stop() ----------------------------->|   at the end
 
+Where only the best of a round is to send its model (`scores`; FedPSO), Score and Pick (picking.py) stand between Down and Upload.
+
 With a deadline, a round goes on without those who are late, once enough have answered. What comes later is for a scope that is closed, and is
 dropped; a client asked twice for the same round answers twice, and the second answer goes the same way. Over a network a `door` (joining.py)
 stands beside the rounds: it knows who is there, and asks again whoever comes back within a round.
@@ -33,6 +35,8 @@ from torch import Tensor
 
 from ..errors import ProtocolError, SumAborted
 from ..parties.message import Message
+from .picking import SCORE, Pick, Picked, Score, ranked, unlike
+from .picking import ideal as best_of
 
 if TYPE_CHECKING:
     from ..parties.party import Party  # only named here: a simulation that notes what would be said needs no msgpack
@@ -88,6 +92,9 @@ class Door(Protocol):
     def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
         """`names` are asked this, too."""
 
+    def anew(self, name: str) -> bool:
+        """Whether its process is another than the one asked last."""
+
     async def refuse(self, name: str, reason: str) -> None:
         """Send a party away, saying why."""
 
@@ -127,6 +134,7 @@ class Sum(Protocol):
         """Take part with what `local` gave."""
 
 
+ASKS = (Down, Test, Look, Pick, Stop)  # what a server says outside any scope
 SESSION = "session"  # in Down, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of its own
 
 
@@ -140,7 +148,8 @@ Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was
 async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str] | Candidates],
                  down: Callable[[int], Vectors | Apart],
                  merge: Callable[[int, Any], None], test: Callable[[int], Vectors | Apart | None],
-                 tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, within: float | None = None, at_least: int | None = None,
+                 tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, scores: bool = False,
+                 within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
                  meet: bool = False, stop: bool = True) -> None:
@@ -148,13 +157,28 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
     answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
-    `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`. A sum for which too few stay is `aborted`, with
-    nothing opened, and tried again from the start: everybody's secrets are drawn anew. `meet`: whoever is chosen depends on what parties say as they come, so
-    they are waited for before the first round.
+    `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`; with `scores`, by which the best alone is
+    asked for its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again from the start: everybody's secrets are drawn
+    anew. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before the first round.
     """
 
     async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
+        came, left_out = await reach(r, names, scope, said, given, kind, need, wrong)
+        if left_out:
+            dropped(r, left_out)
+        if not came:
+            raise useless(r, kind, left_out)
+        return came
+
+    def useless(r: int, kind: type[M], left_out: Mapping[str, str]) -> ProtocolError:
+        return ProtocolError(f"party {me.name!r} has no {kind.kind} it can use in round {r + 1}: "
+                             + "; ".join(f"{name!r}: {why}" for name, why in left_out.items()))
+
+    async def reach(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M], need: int,
+                    wrong: Callable[[str, M], str | None], after: Callable[[int, Vectors], Message] | None = None) -> tuple[dict[str, M], dict[str, str]]:
+        """(what came, {party: why nothing of it did}), with `need` answers at least. `after`: what they have answered before, and must hear again first if they
+        have been started anew since."""
         asked = list(names) if door is None else await door.free(names, need, within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
         came: dict[str, M] = {}
@@ -164,14 +188,18 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
             for group, vectors in _groups(asked, given):
                 message = said(r, vectors)
                 if door is not None:
+                    if after is not None:
+                        new = [name for name in group if door.anew(name)]
+                        door.adds(group, after(r, vectors), busy=False)
+                        await me.send(new, after(r, vectors))
                     door.adds(group, message, busy=True)
                 await me.send(group, message)
             there = asked
-            while there and len(came) < need:
+            while there:
                 # a party that cannot be read, or is late, ends the run only where nobody said how to go on without it
-                answers = await here.gather(there, kind, at_least=None if within is None and door is None else 0, within=within)
-                reasons = {name: str(error) for name, error in answers.refused.items()}
-                for name, answer in answers.items():
+                heard = await here.gather(there, kind, at_least=None if within is None and door is None else 0, within=within)
+                reasons = {name: str(error) for name, error in heard.refused.items()}
+                for name, answer in heard.items():
                     reason = wrong(name, answer)
                     if reason is None:
                         came[name] = answer
@@ -182,15 +210,30 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                     if door is not None:
                         await door.refuse(name, reason)
                 there = [name for name in asked if name not in came and name not in left_out]
+                if len(came) >= need:
+                    break
             left_out |= {name: f"no answer within {within:g} s" for name in there}
             if door is not None:
                 door.asks((), Stop())
-        if left_out:
-            dropped(r, left_out)
-        if not came:
-            raise ProtocolError(f"party {me.name!r} has no {kind.kind} it can use in round {r + 1}: "
-                                + "; ".join(f"{name!r}: {why}" for name, why in left_out.items()))
-        return {name: came[name] for name in names if name in came}
+        return {name: came[name] for name in names if name in came}, left_out
+
+    async def pick(r: int, names: Sequence[str]) -> Picked:
+        given, failed = down(r), dict[str, str]()
+        said = {name: answer.score for name, answer in (await ask(r, names, f"round {r}", Down, given, Score)).items()}
+
+        def amiss(name: str, up: Upload) -> str | None:
+            return wrong(name, up) or unlike(said[name], up.vectors)
+
+        for turn, best in enumerate(ranked(said, clients)):
+            wanted: Callable[[int, Vectors], Message] = lambda r, vectors, turn=turn: Pick(r, turn, True)  # type: ignore[misc]  # noqa: E731
+            # without a deadline the best is waited for; with one, the next best may stand in for it
+            came, left_out = await reach(r, [best], f"best {r} {turn}", wanted, given, Upload, int(within is None), amiss, after=Down)
+            if came:
+                await me.send([name for name in said if name != best and name not in failed], Pick(r, turn, False))
+                return Picked(best, (came[best].weight, came[best].vectors), said)
+            failed |= left_out
+            dropped(r, {best: f"it did best, and its model did not come: {left_out[best]}; the next best was asked for its own"})
+        raise useless(r, Upload, failed)
 
     async def conceal(r: int, names: Sequence[str], add: Sum) -> Summed:
         for left in reversed(range(add.tries)):
@@ -243,6 +286,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         chosen = await settled(r)
         if hidden is not None and chosen:
             merge(r, await conceal(r, chosen, hidden))
+        elif scores and chosen:
+            merge(r, await pick(r, chosen))
         else:
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
             merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
@@ -253,14 +298,15 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
                  boss: str = "server", *, look: Callable[[int, Vectors], float] | None = None, done: Callable[[], Any] | None = None,
-                 hidden: Callable[[], Sum | None] = lambda: None,
+                 hidden: Callable[[], Sum | None] = lambda: None, scores: Callable[[], bool] = lambda: False,
                  takes: Callable[[int], Awaitable[None]] | None = None) -> None:
-    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden` is
-    asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time it takes.
-    `look` is the model's loss on its rows, for a server that chooses by it."""
+    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden`
+    and `scores` are asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time
+    it takes. `look` is the model's loss on its rows, for a server that chooses by it."""
     called: Any = None
+    held: tuple[int, Upload] | None = None  # of a round in which it is not settled yet whose model is wanted
     while True:
-        message: Any = called if called is not None else await me.recv(boss, Down, Test, Look, Stop)
+        message: Any = called if called is not None else await me.recv(boss, *ASKS)
         called = None
         if isinstance(message, Stop):
             return
@@ -271,12 +317,23 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
                 await takes(r)
             add = hidden()
             if add is None:
-                await me.scope(f"round {r}").send(boss, Upload(*local(r, given)))
+                up = Upload(*local(r, given))
+                held = (r, up) if scores() else None
+                await me.scope(f"round {r}").send(boss, up if held is None else Score(float(up.vectors[SCORE])))
             else:
                 if SESSION not in given:
                     raise ProtocolError(f"party {me.name!r} hides its updates, and the server asks for them in the clear. Do both run the same job?")
                 with me.scope(_tag(r, given.pop(SESSION))) as here:
                     called = await _through(me, boss, add.client(here, r, local(r, given)[1], boss))
+        elif isinstance(message, Pick):
+            if not scores():
+                raise ProtocolError(f"party {me.name!r} is told whether its model is wanted, and in this job everybody's is. Do both run the same job?")
+            if held is None or held[0] != r:
+                continue  # said to a process of this party that is no more; the server begins anew with this one
+            up, held = held[1], None
+            if not message.wanted:
+                continue
+            await me.scope(f"best {r} {message.turn}").send(boss, up)
         elif isinstance(message, Look):
             if look is None:
                 raise ProtocolError(f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run the same job?")
@@ -298,7 +355,7 @@ def _groups(names: Sequence[str], given: Vectors | Apart) -> list[tuple[list[str
 async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:
     """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks outside the sum meanwhile, it was started
     anew and that sum will never end: what it said is what comes next."""
-    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, Down, Test, Look, Stop))
+    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, *ASKS))
     try:
         await asyncio.wait([adding, called], return_when=asyncio.FIRST_COMPLETED)
         if adding.done():
@@ -313,8 +370,9 @@ async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Mes
 
 def ideal(rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],
           local: dict[str, Callable[[int, Vectors], tuple[float, Vectors]]],
-          merge: Callable[[int, dict[str, tuple[float, Vectors]]], None]) -> None:
-    """What the programs compute: every chosen client's `local`, then `merge`, round by round."""
+          merge: Callable[[int, Any], None], scores: bool = False) -> None:
+    """What the programs compute: every chosen client's `local`, then `merge`, round by round; with `scores`, of the best one's alone."""
     for r in rounds:
         vectors = down(r)
-        merge(r, {name: local[name](r, vectors) for name in choose(r)})
+        ups = {name: local[name](r, vectors) for name in choose(r)}
+        merge(r, best_of(ups, list(local)) if scores and ups else ups)
