@@ -24,7 +24,7 @@ import torch
 import torch.utils.flop_counter
 
 import tacit
-from tacit import algorithms, data, pace
+from tacit import aggregate, algorithms, data, pace
 from tacit.jobs import member as members
 from tacit.jobs import networked, pacing  # noqa: F401  # what a run imports when it starts: once here, not once a process
 from tacit.runtimes import hub as hubs
@@ -35,20 +35,22 @@ CLIENTS = 3
 ROUNDS = 25
 
 
-def job(paced: bool = False) -> dict[str, Any]:
-    """Synchronous rounds, or asynchronous training that waits for all and so leaves nothing to chance."""
+def job(kind: str = "rounds") -> dict[str, Any]:
+    """Synchronous rounds, of everyone's models or of the best party's, or asynchronous training that waits for all and so leaves nothing to chance."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 4))
     fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(CLIENTS, skew=data.Quantity(0.7), seed=0)
-    how = {"algorithm": algorithms.FedAvg(lr=0.1), "pace": pace.SAFA(fraction=1.0)} if paced else {"algorithm": algorithms.Scaffold(lr=0.1), "per_round": 2}
-    return {"fed": fed, "model": "logistic", "rounds": ROUNDS, "batch_size": 8, "evaluate_every": 5, **how}
+    how: dict[str, dict[str, Any]] = {"rounds": {"algorithm": algorithms.Scaffold(lr=0.1), "per_round": 2},
+                                      "picked": {"algorithm": algorithms.FedPSO(lr=0.1), "aggregate": aggregate.Best()},
+                                      "paced": {"algorithm": algorithms.FedAvg(lr=0.1), "pace": pace.SAFA(fraction=1.0)}}
+    return {"fed": fed, "model": "logistic", "rounds": ROUNDS, "batch_size": 8, "evaluate_every": 5, **how[kind]}
 
 
 class Cast:
     """The roles of one run, each a process."""
 
-    def __init__(self, folder: Path, deadline: float | None = None, at_least: int | None = None, paced: bool = False):
-        self.folder, self.job, self.deadline, self.at_least = folder, job(paced), deadline, at_least
+    def __init__(self, folder: Path, deadline: float | None = None, at_least: int | None = None, kind: str = "rounds"):
+        self.folder, self.job, self.deadline, self.at_least = folder, job(kind), deadline, at_least
         self.out = folder / "run"
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -118,17 +120,17 @@ def wait_for(cast: Cast, seconds: float) -> None:
         time.sleep(0.01)
 
 
-def kill_at_random(base: Path, kills: int, seed: int, paced: bool = False) -> dict[str, Any]:
+def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, Any]:
     """Runs, one after the other, until so many kills have struck; whether each gave the model of a run left alone."""
     rng = random.Random(seed)
-    told = job(paced)
+    told = job(kind)
     whole = tacit.train(told.pop("fed"), **told, runtime="inprocess")
     struck: list[str] = []
     runs = []
     while len(struck) < kills:
         folder = base / f"run-{len(runs)}"
         folder.mkdir()
-        cast = Cast(folder, paced=paced)
+        cast = Cast(folder, kind=kind)
         for role in cast.roles:
             cast.start(role)
         before = len(struck)
@@ -191,4 +193,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "leave":
         print(json.dumps(leave_and_return(place)))
     else:
-        print(json.dumps(kill_at_random(place, int(sys.argv[3]), int(sys.argv[4]), sys.argv[1] == "kill-paced")))
+        print(json.dumps(kill_at_random(place, int(sys.argv[3]), int(sys.argv[4]), sys.argv[1])))

@@ -29,17 +29,21 @@ def check(told: dict[str, Any], kills: int) -> None:
 
 
 def test_twenty_kills_of_random_roles_at_random_moments_change_nothing(tmp_path: Path) -> None:
-    check(killing("kill", str(tmp_path), "20", "1", timeout=300), 20)
+    check(killing("rounds", str(tmp_path), "20", "1", timeout=300), 20)
 
 
 def test_ten_kills_change_nothing_in_asynchronous_training_that_waits_for_all(tmp_path: Path) -> None:
-    check(killing("kill-paced", str(tmp_path), "10", "3", timeout=300), 10)
+    check(killing("paced", str(tmp_path), "10", "3", timeout=300), 10)
+
+
+def test_twenty_kills_change_nothing_where_only_the_best_sends_its_model(tmp_path: Path) -> None:
+    check(killing("picked", str(tmp_path), "20", "4", timeout=300), 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_kills_change_nothing(tmp_path: Path) -> None:
-    check(killing("kill", str(tmp_path), "200", "2", timeout=3000), 200)
+    check(killing("rounds", str(tmp_path), "200", "2", timeout=3000), 200)
 
 
 def test_a_killed_client_is_dropped_by_name_and_takes_part_again_when_it_returns(tmp_path: Path) -> None:
