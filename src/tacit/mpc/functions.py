@@ -11,7 +11,8 @@ each bit less doubles the error.
 | sigmoid, tanh | all                   | 2^-13                             | exp(−|x|), Newton-Raphson in [1, 2] |
 | softmax       | all, n ≤ 2^14 of them | 2^-12 + n · 2^-22                 | exp(x − max x), reciprocal of the sum |
 | gelu          | all                   | 2^-12                             | max(x, 0) − polynomial at |x| in [0, 4] |
-| layer norm    | as rsqrt, of the variance | 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ) | rsqrt of the variance |
+| mean (`times`)| |mean| < 2^24; of 2^k all | 2^-15 + 2^-15 · |mean|        | a public factor with 22 bits, or 2^-k |
+| layer norm    | as rsqrt, of the variance; n · variance < 2^30 | 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ) | rsqrt of the variance |
 
 Tests hold each to its line over the domain. Outside, a result is wrong without a sign of it, as in every such scheme; `debug=True` opens the arguments,
 checks them and fails. It also takes away all secrecy, and the ledger says so.

@@ -2,7 +2,8 @@
 
 `compile` takes an `nn.Sequential`, nested as you like, of the layers below; a module of your own, with branches that
 are added, is traced (`trace.py`). What it changes on the way is exact: batch norm is folded into the layer
-before it, dropout is left out, and ReLU moves behind a max-pool that follows it (the two commute, and there are fewer values left to compare).
+before it, dropout is left out, and ReLU moves behind a max-pool that follows it (the two commute, and there are fewer values left to compare). Only
+GELU(approximate="tanh") is evaluated as the exact one, at most 5e-4 away.
 The architecture is told to everybody; shapes of weights are part of it.
 """
 
