@@ -12,16 +12,18 @@ import torch
 import tacit
 from tacit import aggregate, data, models, selection
 from tacit.algorithms import FedPSO
-from tacit.errors import PartyFailed
+from tacit.errors import BadJob, PartyFailed
+from tacit.jobs import deployed, networked
 from tacit.jobs import member as members
-from tacit.jobs import networked
 from tacit.jobs.plan import make_plan
 from tacit.jobs.training import train_side_by_side
+from tacit.parameters import to_table
 from tacit.parties.codec import encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import joining, picking, rounds
 from tacit.protocols.picking import Pick, Score
 from tacit.protocols.rounds import Down, Loss, Stop, Upload
+from tacit.runtimes import kits
 from tacit.runtimes.inprocess import InProcess
 
 from ..guard.doomed import doom
@@ -283,6 +285,21 @@ def test_a_party_with_a_kit_that_states_what_is_no_score_or_not_its_own_is_refus
     assert words in run.history[0]["dropped"][last]
     assert all(e["best"] != last for e in run.history)
     assert [(e["scored"], e["uploaded"]) for e in run.history] == [(3 if score != score else 4, 1), (3, 1)]
+
+
+def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path):
+    """Its job file says that only the best sends a model; a server that would have all of them is refused."""
+    file = tmp_path / "job.toml"
+    file.write_text('[data]\nlabel = "y"\nlabels = ["a", "b"]\nnumbers = ["x"]\n[model]\nname = "logistic"\n[algorithm]\nname = "FedPSO"\n'
+                    '[aggregate]\nname = "Best"\n')
+    _, kit = kits.temporary("few", ("server", "p0", "p1"))
+    look = deployed.agreement(kit["p0"], file)
+    layout, said = deployed.read(file)
+    p = make_plan(deployed.federation(kit["p0"], layout), **said)
+    job = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout, "scores": True}
+    look(job, None)
+    with pytest.raises(BadJob, match=r"to which this party agreed, in scores\. Nothing was sent"):
+        look({**job, "scores": False}, None)
 
 
 def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_asked(tmp_path, monkeypatch):
