@@ -118,3 +118,12 @@ def test_branches_of_different_shapes_are_refused():
 def test_a_graph_that_makes_no_sense_is_refused(nodes):
     with pytest.raises(tacit.errors.ProtocolError, match="the architecture that came cannot be read"):
         from_text('[{"kind": "graph", "nodes": ' + nodes + "}]")
+
+
+def test_the_class_does_not_drown_in_a_last_sigmoid_behind_branches():
+    """σ of 11 and of 12 are the same 16 bits; the larger score is still the class."""
+    class Net(nn.Module):
+        def forward(self, x):
+            return torch.sigmoid(x + x)
+
+    assert tacit.infer(Net(), torch.tensor([[5.5, 6.0, 5.0], [1.0, 7.0, 7.5]]), reveal="argmax").value.tolist() == [1, 2]

@@ -251,6 +251,9 @@ def encoded(seat: Seat, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def for_reveal(layers: list[Layer], reveal: str) -> list[Layer]:
     """What has to be evaluated: behind a last sigmoid, tanh or softmax the largest number is the one that was largest before."""
     last = layers[-1] if layers else {}
+    if reveal == "argmax" and last.get("kind") == "graph":  # its last node is its output, and nobody else's input
+        *nodes, end = last["nodes"]
+        return [*layers[:-1], {**last, "nodes": [*nodes, {**end, "layers": for_reveal(end["layers"], reveal)}]}]
     rising = last.get("kind") in ("sigmoid", "tanh") or (last.get("kind") == "softmax" and last["dim"] == -1)
     return layers[:-1] if reveal == "argmax" and rising else layers
 
