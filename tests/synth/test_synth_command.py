@@ -115,6 +115,12 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
     (("table.csv", "--out", "o.csv", "--given", "sex"), "--given sex is no COLUMN=VALUE"),
     (("table.csv", "--out", "o.csv", "--given", "sex=X"), "'X' is no value of the column 'sex'"),
     (("table.csv", "--out", "o.csv", "--given", "age=old"), "age is a number; give one, or LOW..HIGH"),
+    (("table.csv", "--out", "o.csv", "--given", "agee=3"), "there is no column 'agee' to be modelled. Did you mean 'age'?"),
+    (("table.csv", "--out", "o.csv", "--given", "age=60..30"), "age=(60.0, 30.0) is an empty interval"),
+    (("table.csv", "--out", "o.csv", "--report", "r.html", "--target", "sx"), "--target sx: there is no such column. Did you mean 'sex'?"),
+    (("table.csv", "--out", "o.csv", "--target", "sex"), "--target is for the report"),
+    (("table.csv", "--out", "o.csv", "--model", "mst", "--rows", "9"), "MST is private and reads no domain off the data. Declare every column in a file"),
+    (("table.csv", "--out", "o.csv", "--model", "pategan", "--columns", "c.toml"), "would give away how many that is. Ask for a round number with --rows"),
     (("table.csv", "--out", "o.csv", "--holdout", "2"), "--holdout is 2.0; it must be above 0 and below 1"),
     (("broken.csv", "--out", "o.csv"), "broken.csv cannot be read as a table"),
     (("empty.csv", "--out", "o.csv"), "the table has 0 rows"),
@@ -128,6 +134,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, word
     code, out, err = said(capsys, *words)
     assert code == 2
     assert sentence in err
+    assert "leaves of" not in err  # it is said before anything is learnt
     assert out == ""
     assert sorted(folder.iterdir()) == before
 

@@ -29,12 +29,13 @@ def add(verb: Callable[..., Any]) -> None:
     made = verb("synth", _synth, "Learn a generator from a table and draw a synthetic one.",
                 epilog="Any parameter of the generator may be given with --set, like --set leaf=20. A report keeps a part of the rows from the generator.")
     made.add_argument("table", nargs="?", help="a .csv or .parquet file; not needed with --load")
-    made.add_argument("--model", default="cart", help="cart (default), gaussiancopula, ctgan, tvae, … ; case does not matter")
+    made.add_argument("--model", default="cart", help="cart (default), gaussiancopula, bayes, independent, ctgan, tvae, wgan, gan or tabddpm; "
+                                                              "private, with --columns and --rows: mst, aim, pategan, dpctgan or dpgan; case does not matter")
     made.add_argument("--epochs", type=int, help="short for --set epochs=N, for models that have epochs")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="changes", help="a parameter of the model; may be given several times")
     made.add_argument("--columns", metavar="FILE", help=COLUMNS)
     made.add_argument("--drop", action="append", default=[], metavar="COLUMN", help="leave this column out; may be given several times")
-    made.add_argument("--rows", type=int, metavar="N", help="rows to draw (default: as many as the generator learnt from)")
+    made.add_argument("--rows", type=int, metavar="N", help="rows to draw (default: as many as the generator learnt from; a private model must be told)")
     made.add_argument("--given", action="append", default=[], metavar="COLUMN=VALUE", help="only such rows; for a number also COLUMN=LOW..HIGH")
     made.add_argument("--seed", type=int, help="of fitting and of drawing (default: 0; a private model fits with secrets of the operating system)")
     made.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
@@ -56,11 +57,15 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
             fitted, rows = load(args.load), args.rows
         else:
+            generator = model_of(args)
+            _private(args, generator)
             frame, holdout = _parts(read(args.table).drop(columns=_known(args)), args)
             rows = args.rows or len(frame)
-            fitted = model_of(args).fit(frame, _table(frame, args.columns), watch=line.event)
+            table = _table(frame, args.columns)
+            _fits(frame, table, args)
+            fitted = generator.fit(frame, table, watch=line.event)
             fit_seconds = time.monotonic() - began
-        given = dict(condition(fitted.table, text) for text in args.given)
+        given = wanted(fitted.table, args.given)
         if args.save:
             fitted.save(args.save)
         if args.out:
@@ -103,8 +108,40 @@ def _check(args: argparse.Namespace) -> None:
             raise BadParameter(f"synth: --{option} is the real table itself, which would be lost. Choose another name.")
     if args.out and ending(args.out) is None:
         raise BadParameter(f"synth: --out {args.out} ends in neither .csv, .csv.gz nor .parquet; its ending says what to write.")
+    if args.target is not None and not args.report:
+        raise BadParameter("synth: --target is for the report. Give --report FILE, too, or leave it out.")
     if args.holdout is not None and not 0 < args.holdout < 1:
         raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
+
+
+def _private(args: argparse.Namespace, generator: Any) -> None:
+    """A private model needs what only its user can say, and on the command line it is said by options."""
+    name = type(generator).__name__
+    if generator.private and args.columns is None:
+        raise BadParameter(f"synth: {name} is private and reads no domain off the data. Declare every column in a file and give it with --columns: "
+                           'a line each, like age = {kind = "integer", low = 0, high = 120}, from what is publicly known.')
+    if generator.private and args.out and args.rows is None:
+        raise BadParameter(f"synth: {name} is private, and as many rows as the table has would give away how many that is. Ask for a round number with --rows.")
+
+
+def _fits(frame: DataFrame, table: Table | None, args: argparse.Namespace) -> None:
+    """A slip in --given or --target is told before the generator learns, which may take hours."""
+    names = [str(n) for n in frame.columns]
+    if args.target is not None and args.target not in names:
+        raise BadParameter(f"synth: --target {args.target}: there is no such column. {nearest(args.target, names)}")
+    if args.given:
+        from ..synth import Table
+
+        wanted(Table.infer(frame) if table is None else table, args.given)
+
+
+def wanted(table: Table, given: list[str]) -> dict[str, Any]:
+    """What --given asks for, if the table can have it."""
+    from ..synth.conditions import Conditions
+
+    told = dict(condition(table, text) for text in given)
+    Conditions.of(table, told)
+    return told
 
 
 def ending(path: str) -> str | None:
@@ -112,7 +149,7 @@ def ending(path: str) -> str | None:
     return "csv" if name.endswith((".csv", ".csv.gz")) else "parquet" if name.endswith((".parquet", ".pq")) else None
 
 
-def read(path: str) -> DataFrame:
+def read(path: str, who: str = "synth") -> DataFrame:
     import pandas as pd
 
     try:
@@ -120,11 +157,13 @@ def read(path: str) -> DataFrame:
             return pd.read_parquet(path)
         return pd.read_csv(path, na_values="?", skipinitialspace=True)
     except FileNotFoundError:
-        raise MissingFiles(f"synth: there is no file {path}.") from None
+        raise MissingFiles(f"{who}: there is no file {path}.") from None
+    except PermissionError:
+        raise MissingFiles(f"{who}: {path} may not be read: permission denied. Ask for the right to read it, or give another file.") from None
     except ImportError:
         raise MissingExtra("reading Parquet", "data", "pyarrow") from None
     except (OSError, ValueError, UnicodeDecodeError) as error:  # what pandas and pyarrow raise for files that are no tables
-        raise BadData(f"synth: {path} cannot be read as a table: {error}. Give a CSV file with a header line, or a Parquet file.") from None
+        raise BadData(f"{who}: {path} cannot be read as a table: {str(error).strip()}. Give a CSV file with a header line, or a Parquet file.") from None
 
 
 def _known(args: argparse.Namespace) -> list[str]:
@@ -143,7 +182,7 @@ def _names_in(path: str) -> Iterator[str]:
     try:
         return map(str, pd.read_csv(path, nrows=0, skipinitialspace=True).columns)
     except (OSError, ValueError) as error:
-        raise BadData(f"synth: {path} cannot be read as a table: {error}.") from None
+        raise BadData(f"synth: {path} cannot be read as a table: {str(error).strip()}.") from None
 
 
 def _parts(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:
@@ -185,7 +224,7 @@ def _table(frame: DataFrame, path: str | None) -> Table | None:
     return Table.infer(frame, constraints=constraints, columns=columns)
 
 
-def told(path: str) -> tuple[dict[str, Any], list[Any]]:
+def told(path: str, who: str = "synth") -> tuple[dict[str, Any], list[Any]]:
     """The columns and the constraints of a TOML file."""
     import tomllib
 
@@ -195,16 +234,16 @@ def told(path: str) -> tuple[dict[str, Any], list[Any]]:
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise MissingFiles(f"synth: there is no file {path}.") from None
+        raise MissingFiles(f"{who}: there is no file {path}.") from None
     except (OSError, ValueError) as error:
-        raise BadData(f"synth: {path} cannot be read: {error}. It must be {COLUMNS}.") from None
+        raise BadData(f"{who}: {path} cannot be read: {error}. It must be {COLUMNS}.") from None
     try:
         constraints = [from_dict({"low": None, "high": None, "strictly": False, "allowed": None, **c}) for c in tables.pop("constraints", [])]
         return {name: declared_from(name, about) for name, about in tables.items()}, constraints
     except KeyError as error:
-        raise BadData(f"synth: {path}: {error} is missing. It must be {COLUMNS}.") from None
+        raise BadData(f"{who}: {path}: {error} is missing. It must be {COLUMNS}.") from None
     except (TypeError, ValueError) as error:
-        raise BadData(f"synth: {path}: {error}. It must be {COLUMNS}.") from None
+        raise BadData(f"{who}: {path}: {str(error).rstrip('.')}. It must be {COLUMNS}.") from None
 
 
 def condition(table: Table, text: str) -> tuple[str, Any]:

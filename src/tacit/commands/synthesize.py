@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadParameter
-from .synth import COLUMNS, Line, condition, ending, model_of, read, told, write
+from .synth import COLUMNS, Line, ending, model_of, read, told, wanted, write
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -40,11 +40,12 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..synth import Table
 
     began = time.monotonic()
-    columns, constraints = told(args.columns)
+    columns, constraints = told(args.columns, "synthesize")
     for name, column in columns.items():
         if isinstance(column, str):
             raise BadParameter(f"synthesize: {args.columns} only says that {name!r} is {column}. Declare its domain, too: no holder sees everybody's rows.")
     table, generator = Table.declare(columns, constraints), model_of(args, synthesizing.models())
+    given = wanted(table, args.given)  # a slip is told before anybody learns
     options: dict[str, Any] = {"local_epochs": args.local_epochs, "hide": not args.in_the_clear}
     with Line(args.quiet) as line:
         options["watch"] = line.event
@@ -66,12 +67,11 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             logs()
             kit, rows = kits.load(args.kit), args.rows
             _part(args, kit)
-            mine = read(args.tables[0]) if args.tables else None
+            mine = read(args.tables[0], "synthesize") if args.tables else None
             done = synthesizing.synthesize_with(kit, mine, table, generator, patience=args.patience, **options)
             if done is None:
                 return {"party": kit.name, "seconds": time.monotonic() - began}, lambda console: console.print("done: the coordinator has the generator")
             fitted = done
-        given = dict(condition(fitted.table, text) for text in args.given)
         if args.save:
             fitted.save(args.save)
         if args.out:
@@ -118,4 +118,4 @@ def _holders(paths: list[str]) -> Mapping[str, Any]:
     for name in names:
         if names.count(name) > 1:
             raise BadParameter(f"synthesize: two files are called {name!r}, and a holder is named by its file. Rename one of them.")
-    return {name: read(path) for name, path in zip(names, paths)}
+    return {name: read(path, "synthesize") for name, path in zip(names, paths)}
