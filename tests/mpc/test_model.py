@@ -281,3 +281,18 @@ def test_bad_inputs_are_refused():
 def test_an_architecture_that_makes_no_sense_is_refused(text):
     with pytest.raises(ProtocolError, match="the architecture that came cannot be read"):
         from_text(text)
+
+
+def test_a_model_whose_hooks_would_be_left_out_is_refused():
+    from torch.nn.utils import prune
+
+    pruned = nn.Sequential(nn.Linear(4, 3))
+    prune.l1_unstructured(pruned[0], "weight", 0.5)
+    with pytest.raises(BadParameter, match="infer: 0 has a forward hook, whose code nobody would run on shares"):
+        compile(pruned)
+    prune.remove(pruned[0], "weight")
+    assert compile(pruned)
+    doubled = nn.Sequential(nn.Linear(4, 3))
+    doubled.register_forward_hook(lambda module, args, out: 2 * out)
+    with pytest.raises(BadParameter, match="infer: the model has a forward hook"):
+        compile(doubled)

@@ -6,6 +6,8 @@ import asyncio
 import functools
 import itertools
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -332,3 +334,22 @@ def test_messages_of_a_wrong_length_or_place_are_refused(request_, kind, change,
 
     with pytest.raises(PartyFailed, match=words):
         InProcess().run_sync({"a": program(0), "b": program(1)})
+
+
+def test_of_many_that_open_a_stock_at_once_one_gets_it(tmp_path):
+    """Read and emptied without a lock, several of twenty would find it full."""
+    requests = plan(lambda seat: relu(seat, torch.empty(3, dtype=torch.int64, device="meta")))
+    prepared(tmp_path, requests)
+    gate = threading.Barrier(20)
+
+    def one(_):
+        gate.wait()
+        try:
+            return str(stored(tmp_path / "0.safetensors", 0, 2).rank)
+        except BadRun as refused:
+            return str(refused)
+
+    with ThreadPoolExecutor(20) as many:
+        said = sorted(many.map(one, range(20)))
+    assert said[0] == "0"
+    assert all("was used already" in other for other in said[1:])

@@ -18,6 +18,7 @@ import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,24 +218,31 @@ def _write(path: Path, kept: dict[str, Tensor], rank: int, parties: int, session
     return path
 
 
-def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
-    """Open a file of `fetch` or `Made.keep`. It is emptied first: masks used twice would give away differences of what they hide."""
+def _read(path: Path, data: bytes) -> tuple[dict[str, Tensor], list[int], list[int], list[list[int]]]:
     from safetensors.torch import load
 
-    try:
-        data = path.read_bytes()
-        kept = load(data) if data else {}
-        place, session, plan = (kept.pop(name).tolist() for name in ("place", "session", "plan")) if kept else ([], [], [])
-    except FileNotFoundError:
-        raise BadRun(f"there is no stock of correlated randomness at {path}. Run the offline phase first.") from None
-    except Exception as error:  # safetensors has its own error, without a base worth naming
-        raise BadRun(f"{path} is no stock of correlated randomness: {error}. Run the offline phase again.") from None
     if not data:
         raise BadRun(f"the stock at {path} was used already; a mask hides one value only. Run the offline phase again.")
-    if place != [rank, parties]:
-        raise BadRun(f"the stock at {path} was dealt to party {place[0]} of {place[1]}, not {rank} of {parties}.")
-    with path.open("r+b") as file:
-        file.truncate()
+    try:
+        kept = load(data)
+        place, session, plan = (kept.pop(name).tolist() for name in ("place", "session", "plan"))
+    except Exception as error:  # safetensors has its own error, without a base worth naming
+        raise BadRun(f"{path} is no stock of correlated randomness: {error}. Run the offline phase again.") from None
+    return kept, place, session, plan
+
+
+def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
+    """Open a file of `fetch` or `Made.keep`. It is emptied first, under a lock: masks used twice would give away differences of what they hide."""
+    try:
+        file = path.open("r+b")
+    except FileNotFoundError:
+        raise BadRun(f"there is no stock of correlated randomness at {path}. Run the offline phase first.") from None
+    with file:
+        flock(file, LOCK_EX)  # two programs that open it at once: the second waits, and finds it empty
+        kept, place, session, plan = _read(path, file.read())
+        if place != [rank, parties]:
+            raise BadRun(f"the stock at {path} was dealt to party {place[0]} of {place[1]}, not {rank} of {parties}.")
+        file.truncate(0)
         os.fsync(file.fileno())  # on the disk before a mask is used: a machine that goes down must not find it full again
     labels = [bytes(one) for one in plan]
     if "key" not in kept:

@@ -50,6 +50,10 @@ class Residual(nn.Module):
 
 def compile(model: nn.Module) -> tuple[list[Layer], dict[str, Tensor]]:
     """(architecture, weights by name in float64), or a refusal that lists what is allowed."""
+    for name, part in model.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise BadParameter(f"infer: {name or 'the model'} has a forward hook, whose code nobody would run on shares (old weight norms and pruning "
+                               "have one). Remove it (torch.nn.utils.remove_weight_norm, torch.nn.utils.prune.remove), or write what it does as layers.")
     weights: dict[str, Tensor] = {}
     layers = _layers(model, "", weights)
     return _tidied(layers), {name: w.detach().double().cpu() for name, w in weights.items()}
