@@ -84,6 +84,19 @@ def test_a_command_that_cannot_be_parsed_ends_with_2_and_the_usage(argv, capsys)
     assert "usage: tacit" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("argv", "sentence"), [
+    (["run", "job.toml", "--ronds", "3"], "tacit run: error: unrecognized arguments: --ronds 3. Did you mean --rounds?"),
+    (["synth", "t.csv", "--modle=mst"], "tacit synth: error: unrecognized arguments: --modle=mst. Did you mean --model?"),
+    (["doctor", "--zzz"], "tacit doctor: error: unrecognized arguments: --zzz\n"),
+    (["study"], "tacit study: error: the following arguments are required: name\n")])
+def test_an_option_that_is_not_known_is_told_by_its_verb_with_the_nearest(argv, sentence, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(argv)
+    err = capsys.readouterr().err
+    assert err.endswith(sentence if sentence.endswith("\n") else sentence + "\n")
+    assert err.startswith(f"usage: tacit {argv[0]} ")
+
+
 # --- run ---
 
 def test_a_run_leaves_its_directory_and_says_where(folder, capsys):
@@ -320,10 +333,13 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130
     left = len(list((folder / "stop me" / "runs").iterdir()))
-    said = (f"stopped. 'stop me' keeps the {left} runs that were begun, 0 of them finished; see them with: tacit report 'stop me'. "
+    said = (f"stopped. 'stop me' keeps the {left} runs begun, 0 of them finished; see them with: tacit report 'stop me'. "
             "Go on with: tacit compare --resume 'stop me'")
     assert err.splitlines()[-1] == f"tacit: {said}"
     assert json.loads(out) == {"error": {"kind": "Stopped", "message": said, "resume": "tacit compare --resume 'stop me'"}}
+    code, _, told = run(capsys, "compare", "slow.toml", "--out", "stop me")
+    assert code == 2
+    assert "stop me already holds a comparison, which is never written over. Go on with it by --resume 'stop me', or give another --out." in told
     assert answer(capsys, "report", "stop me")["runs"] == left
     again = answer(capsys, "compare", "--resume", "stop me")
     whole = answer(capsys, "compare", "slow.toml", "--out", "not stopped")
@@ -385,7 +401,7 @@ def test_a_comparison_has_the_baselines_a_verdict_and_a_report(folder, capsys):
     assert again["table"] == json.loads(Path("runs/both/compare.json").read_text())["table"]
     code, _, err = run(capsys, "compare", "both.toml", "--out", "again")
     assert code == 2
-    assert "again already holds a run, which is never written over. Give another --out." in err
+    assert "again already holds a comparison, which is never written over. Go on with it by --resume again, or give another --out." in err
 
 
 def test_a_report_can_be_written_again_and_elsewhere(folder, capsys):

@@ -7,6 +7,7 @@ can put right, 130 stopped by Ctrl-C, 1 a fault of tacit's own.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from . import commands
 from .errors import BadParameter, BadRun, TacitError
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(argv)
     args.rest = rest
     if rest and not getattr(args, "takes_rest", False):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        _unknown(args.parser, rest)
     args.code = 0
     args.resume_with = ""  # the command that goes on from where a run stood, once it has a directory
     args.left = lambda: f" Go on with: {args.resume_with}" if args.resume_with else ""  # what a stopped command leaves behind
@@ -48,6 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         more = "" if args.debug else " Run it again with --debug for where it happened, and please report it."
         return _failed(args, 1, type(error).__name__, f"something went wrong inside tacit: {type(error).__name__}: {error}.{more}")
+
+
+def _unknown(parser: argparse.ArgumentParser, rest: list[str]) -> NoReturn:
+    """A word that the verb does not know, under the verb's own usage, and what may have been meant."""
+    known = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+    near = next((close[0] for word in rest if word.startswith("-") and (close := difflib.get_close_matches(word.partition("=")[0], known, n=1))), None)
+    parser.error(f"unrecognized arguments: {' '.join(rest)}" + (f". Did you mean {near}?" if near else ""))
 
 
 def _failed(args: argparse.Namespace, code: int, kind: str, message: str) -> int:
@@ -105,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def verb(parent: Any, name: str, do: Callable[..., Any], text: str, **more: Any) -> argparse.ArgumentParser:
         made = parent.add_parser(name, help=text, description=text, parents=[shared], **more)
-        made.set_defaults(do=do)
+        made.set_defaults(do=do, parser=made)
         return made
 
     def job(made: argparse.ArgumentParser, *short: str) -> None:
@@ -167,8 +175,10 @@ def _out(args: argparse.Namespace) -> Path:
         if (out / "events.jsonl").exists() or (out / "compare.json").exists() or (out / "runs").exists():
             from .runs import begun_by_job
 
-            again = f"Go on with it by --resume {out}, or give" if begun_by_job(out) else "Give"
-            raise BadRun(f"{out} already holds a run, which is never written over. {again} another --out.")
+            many = not (out / "events.jsonl").exists()
+            begun = (out / "job.toml").exists() if many else begun_by_job(out)  # only the command line leaves the job of a comparison
+            again = f"Go on with it by --resume {shlex.quote(str(out))}, or give" if begun and many == (args.do is _compare) else "Give"
+            raise BadRun(f"{out} already holds a {'comparison' if many else 'run'}, which is never written over. {again} another --out.")
         return out
     stem = Path("runs") / Path(args.job).stem
     return next(p for n in range(1, sys.maxsize) if not (p := stem if n == 1 else stem.with_name(f"{stem.name}-{n}")).exists())
@@ -248,7 +258,7 @@ def _left(out: Path) -> str:
         return f" The comparison itself is done and in {where}; write its report with: tacit report {where}"
     runs = [p for p in (out / "runs").glob("*") if p.is_dir()]
     done = sum((p / "ledger.json").exists() for p in runs)
-    return (f" {where} keeps the {len(runs)} runs that were begun, {done} of them finished; see them with: tacit report {where}. "
+    return (f" {where} keeps the {len(runs)} run{'s' * (len(runs) != 1)} begun, {done} of them finished; see them with: tacit report {where}. "
             f"Go on with: tacit compare --resume {where}")
 
 

@@ -63,7 +63,7 @@ algorithm = { name = "FedAvg", lr = 0.1 }
 def add(verb: Callable[..., Any]) -> None:
     made = verb("study", _study, "Reproduce a published table by one command; an interrupted study goes on where it stopped.", epilog=WORDS + ".")
     made.add_argument("name", help="a study, a study file (.toml), or one of: list, new, diff")
-    made.add_argument("more", nargs="*", metavar="FILE|DIR", help="new: the file to begin; diff: two directories of studies")
+    made.add_argument("more", nargs="*", default=[], metavar="FILE|DIR", help="new: the file to begin; diff: two directories of studies")
     made.add_argument("--data-dir", metavar="DIR", help="where the data sets' files lie (default: TACIT_DATA, or the cache)")
     made.add_argument("--quick", action="store_true", help="a few rows and rounds, to see that everything works; its figures mean nothing")
     made.add_argument("--out", metavar="DIR", help="where the study is kept (default: runs/study-NAME); if it was begun there, it goes on")
