@@ -163,7 +163,9 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(place
     for words, told in ((("predict", "parts", "--file", "bank_new.csv"), "does not say whose it is"),
                         (("predict", "parts", "--file", "bnk=bank_new.csv"), "there is no party 'bnk'"),
                         (("predict", "parts", "--file", "bank=bank_new.csv"), "'shop' has columns in this network; give the file"),
-                        (("predict", "nowhere"), "there is no saved split network in nowhere"),
+                        (("predict", "nowhere"), "no saved split network in nowhere. Give the folder that `tacit split --out` or `tacit ftl --out` wrote"),
+                        (("split", "job.toml", "--out", "job.toml/made"), "job.toml is no folder. Choose another --out"),
+                        (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is no folder. Choose another --out"),
                         (("split", "job.toml"), "Give --out for their parts")):
         code, out = said(capsys, *words)
         assert code == 2, words

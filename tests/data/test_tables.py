@@ -174,6 +174,15 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     assert words in str(caught.value)
 
 
+def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(csv, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", str(csv))
+
+    monkeypatch.setattr("pandas.read_csv", refuse)  # and not chmod: root may read everything
+    with pytest.raises(MissingFiles, match="patients.csv may not be read: permission denied. Ask for the right"):
+        data.from_csv(csv, label="ill")
+
+
 def test_bad_arguments_and_missing_files(csv, tmp_path):
     with pytest.raises(MissingFiles, match=r"there is no file .*patient.csv. Did you mean 'patients.csv'\?"):
         data.from_csv(tmp_path / "patient.csv", label="ill")

@@ -139,6 +139,15 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, word
     assert sorted(folder.iterdir()) == before
 
 
+def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(folder, capsys, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", "table.csv")
+
+    monkeypatch.setattr("pandas.read_csv", refuse)  # and not chmod: root may read everything
+    code, _, err = said(capsys, "table.csv", "--out", "o.csv")
+    assert (code, err) == (2, "tacit: synth: table.csv may not be read: permission denied. Ask for the right to read it, or give another file.\n")
+
+
 def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folder):
     """A real process, killed while it writes; the interrupt also cleans up behind itself."""
     synth.Independent().fit(example()[0]).save("g.tacit")

@@ -10,7 +10,8 @@ from .split import kit_of, runtime
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("predict", _predict, "Predict with a split network: each party brings its part and its own rows; the holder of the top gets the answer.")
+    made = verb("predict", _predict, "Predict with a split network, or with what `tacit ftl` made: "
+                "each party brings its part and its own rows; the holder of the top gets the answer.")
     made.add_argument("part", help="your part's folder; without a kit the folder that holds everybody's")
     made.add_argument("--kit", metavar="DIR", help="your start kit: take part as its party; every other party runs the same command with its own")
     made.add_argument("--file", action="append", default=[], metavar="[PARTY=]FILE.csv", help="your new rows; without a kit, each party's as PARTY=FILE.csv")

@@ -300,8 +300,10 @@ def _read_csv(path: str | os.PathLike[str], separator: str, id: str | None = Non
     try:
         kinds = {} if id is None else {"dtype": {id: str}}  # an id is text: 007 is not 7
         return pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds)
+    except PermissionError:
+        raise MissingFiles(f"{file} may not be read: permission denied. Ask for the right to read it, or give another file.") from None
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError, EOFError, OSError) as error:
-        raise BadData(f"{file} cannot be read as a table: {error}. It must be text in columns, their names in the first line.") from None
+        raise BadData(f"{file} cannot be read as a table: {str(error).strip()}. It must be text in columns, their names in the first line.") from None
 
 
 def _read_parquet(path: str | os.PathLike[str]) -> DataFrame:

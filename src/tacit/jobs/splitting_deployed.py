@@ -14,6 +14,7 @@ import asyncio
 import functools
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -27,7 +28,7 @@ from torch import nn
 from ..data.identifiers import normal
 from ..data.tables import from_csv
 from ..data.vertical import Columns, held_out
-from ..errors import BadData, BadJob, BadKit, MissingFiles
+from ..errors import BadData, BadJob, BadKit, BadParameter, MissingFiles
 from ..files import write_whole
 from ..parameters import check, from_table, nearest
 from ..parties.ledger import Ledger
@@ -61,7 +62,7 @@ def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any]) -> tuple[di
         raise BadJob(f"{file} is no TOML: {error}.") from None
     for key in raw:
         if key not in (verb, "parties"):
-            raise BadJob(f"{file}: there is no table [{key}] in a {verb} job. {nearest(key, [verb, 'parties'])}")
+            raise BadJob(f"{file}: there is no table [{key}] in a job for `tacit {verb}`. {nearest(key, [verb, 'parties'])}")
     given, who = raw.get(verb, {}), raw.get("parties", {})
     for key in given:
         if key not in usual:
@@ -263,8 +264,16 @@ def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger 
     return {"history": made[job["split"]["labels"]]["history"], "rows": made[job["split"]["labels"]]["rows"], "folder": str(out)}
 
 
+def may_write(out: str | Path) -> None:
+    """What comes out in the end must have a place: said before anybody reads or learns."""
+    place = next(p for p in (Path(out).absolute(), *Path(out).absolute().parents) if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise BadParameter(f"{out} cannot be written: {place} {'may not be written to' if place.is_dir() else 'is no folder'}. Choose another --out.")
+
+
 def everybody(verb: str, path: str | Path, job: Mapping[str, Any], program: Any, out: str | Path, runtime: Any, ledger: Ledger | None) -> dict[str, Any]:
     """`program(me, job, file, out)` of every party of a job, on this machine."""
+    may_write(out)
     programs = {}
     for k, (name, entry) in enumerate(job["parties"].items()):
         if "id" in entry and "file" not in entry:
@@ -301,7 +310,8 @@ def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, 
     """The same with all parts and files on this machine."""
     places = {p.parent for p in Path(folder).glob("*/part.json")}
     if not places:
-        raise MissingFiles(f"there is no saved split network in {folder}. Give the folder that `tacit split --out` wrote.")
+        raise MissingFiles(f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or `tacit ftl --out` wrote.")
+    may_write(Path(out).parent)
     shares = {parts.read(p).party: p for p in sorted(places)}
     for name in files:
         if name not in shares:
