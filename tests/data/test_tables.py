@@ -179,7 +179,7 @@ def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(csv, monkeypatch)
         raise PermissionError(13, "Permission denied", str(csv))
 
     monkeypatch.setattr("pandas.read_csv", refuse)  # and not chmod: root may read everything
-    with pytest.raises(MissingFiles, match="patients.csv may not be read: permission denied. Ask for the right"):
+    with pytest.raises(MissingFiles, match="may not be read: permission denied"):
         data.from_csv(csv, label="ill")
 
 
