@@ -148,6 +148,13 @@ def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(folder, capsys, m
     assert (code, err) == (2, "tacit: synth: table.csv may not be read: permission denied. Ask for the right to read it, or give another file.\n")
 
 
+@pytest.mark.parametrize("option", ["--out", "--save", "--report"])
+def test_a_place_that_may_not_be_written_to_is_told_before_anything_is_learnt(folder, capsys, monkeypatch, option):
+    monkeypatch.setattr("os.access", lambda *_, **__: False)  # and not chmod: root may write everywhere
+    code, _, err = said(capsys, "table.csv", option, "o.csv")
+    assert (code, err) == (2, f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a place you may write to.\n")
+
+
 def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folder):
     """A real process, killed while it writes; the interrupt also cleans up behind itself."""
     synth.Independent().fit(example()[0]).save("g.tacit")

@@ -104,6 +104,8 @@ def _check(args: argparse.Namespace) -> None:
         target = getattr(args, option)
         if target and not Path(target).absolute().parent.is_dir():
             raise BadParameter(f"synth: --{option} {target}: there is no such folder. Make it first.")
+        if target and not os.access(Path(target).absolute().parent, os.W_OK):
+            raise BadParameter(f"synth: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
         if target and args.table and Path(target).absolute() == Path(args.table).absolute():
             raise BadParameter(f"synth: --{option} is the real table itself, which would be lost. Choose another name.")
     if args.out and ending(args.out) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -98,6 +99,8 @@ def _check(args: argparse.Namespace) -> None:
         target = getattr(args, option)
         if target and not Path(target).absolute().parent.is_dir():
             raise BadParameter(f"synthesize: --{option} {target}: there is no such folder. Make it first.")
+        if target and not os.access(Path(target).absolute().parent, os.W_OK):
+            raise BadParameter(f"synthesize: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
         if target and Path(target).absolute() in {Path(t).absolute() for t in args.tables}:
             raise BadParameter(f"synthesize: --{option} is a holder's table, which would be lost. Choose another name.")
 
