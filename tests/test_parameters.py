@@ -23,12 +23,14 @@ ROOMS: dict[str, dict[str, type]] = {
     "models": {kind.__name__: kind for kind in models.ALL.values()}}
 MEMBERS = [(room, name) for room, members in ROOMS.items() for name in members]
 SOLVERS = st.sampled_from([algorithms.SGD(), algorithms.SGD(momentum=0.5, schedule=algorithms.Inverse()), algorithms.Adam(schedule=algorithms.Cosine(7))])
-PARTS = {"solver": SOLVERS, "schedule": st.sampled_from([None, algorithms.Cosine(3), algorithms.Exponential(0.5), algorithms.Inverse()])}
+PARTS = {"solver": SOLVERS, "schedule": st.sampled_from([None, algorithms.Cosine(3), algorithms.Exponential(0.5), algorithms.Inverse()]),
+         "rule": st.sampled_from([aggregate.Mean(), aggregate.Median(), aggregate.TrimmedMean()])}
 UNDECLARED = {  # fields that are no single number or word: what they may be is said in their own check
     ("LabelsPerParty", "labels"): st.integers(1, 5) | st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
     ("ByColumn", "column"): st.text(min_size=1, max_size=8), ("MLP", "hidden"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
     ("CNN", "channels"): st.none() | st.tuples(st.integers(1, 9), st.integers(1, 9)), ("CNN", "hidden"): st.none() | st.just((5, 3)),
-    ("Distill", "rows"): st.sampled_from([None, "test"]), ("Layerwise", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple)}
+    ("Distill", "rows"): st.sampled_from([None, "test"]), ("Layerwise", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
+    ("Legato", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple)}
 
 
 def values(owner: str, field: Any) -> st.SearchStrategy[Any]:
