@@ -324,6 +324,7 @@ def test_ctrl_c_ends_with_130_and_the_command_that_goes_on(folder, capsys):
     assert answer(capsys, "run", "--resume", "stop me")["history"][-1]["round"] == 120
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, capsys):
     slow = slow_job(folder).read_text(encoding="utf-8").replace("[algorithm]", "[[algorithms]]").replace("seed = 3", "seeds = 2")
     (folder / "slow.toml").write_text(slow + '[[algorithms]]\nname = "FedAvg"\n', encoding="utf-8")

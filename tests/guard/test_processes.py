@@ -97,6 +97,7 @@ def guarded(**more: Any) -> dict[str, Any]:
             "guard": [Clip(20.0), Quantize(bits=40, stochastic=False), SecAgg(within=SOON, **more)]}
 
 
+@pytest.mark.slow
 def test_a_killed_client_is_left_out_of_its_round_and_of_those_after_it_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against an active server, so that the survivors' list is signed by certificates while one of them is gone."""
     gone = FOUR.parties[2]
