@@ -194,3 +194,18 @@ def test_orders_and_answers_come_back_from_the_wire_as_they_were(number: int, ve
     answer = decode(encode(Answer(number, weight, {"delta": w})), (Answer,))
     assert (answer.number, answer.weight) == (number, weight)
     assert torch.equal(answer.vectors["delta"], w)
+
+
+def test_a_server_that_comes_back_after_its_last_version_waits_for_nobody() -> None:
+    """Its clients may have heard Stop from it before it was killed, and are gone."""
+    from types import SimpleNamespace
+
+    from tacit.protocols import buffered
+
+    async def server(me):
+        await buffered.server(me, ["a"], SimpleNamespace(version=3, at_work={}), 3, None, None, None, None, None, door=SimpleNamespace())
+
+    async def client(me):
+        return type(await me.recv("server", buffered.Stop)).__name__
+
+    assert InProcess().run_sync({"server": server, "a": client})["a"] == "Stop"
