@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import BadParameter
-from .split import kit_of, runtime
+from .split import played
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -21,19 +20,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _ftl(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs import transferring_deployed as deployed
-    from ..parties.ledger import Ledger
 
-    if args.kit is None:
-        if args.out is None or args.file is not None:
-            raise BadParameter("ftl: without a kit all parties run here, with the files the job names. Give --out for their predictors and no --file; "
-                               "or give --kit.")
-        ledger = Ledger()
-        value = deployed.here(args.job, args.out, runtime(args.processes, "tacit ftl --processes"), ledger)
-        value["ledger"] = ledger.to_dict()
-    else:
-        if args.processes:
-            raise BadParameter("ftl: --processes plays all parties here, --kit is one of them. Give one of the two.")
-        value = deployed.take_part(kit_of(args.kit, "tacit ftl --kit"), args.job, args.file, args.out, args.patience)
+    value = played("ftl", args, deployed, "predictors")
     lines = [f"rows    {value['rows']} shared"]
     if value["metrics"]:
         lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in value["metrics"].items()))

@@ -21,25 +21,30 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _split(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs import splitting_deployed as deployed
-    from ..parties.ledger import Ledger
 
-    if args.kit is None:
-        if args.out is None or args.file is not None:
-            raise BadParameter("split: without a kit all parties run here, with the files the job names. Give --out for their parts and no --file; "
-                               "or give --kit.")
-        ledger = Ledger()
-        value = deployed.here(args.job, args.out, runtime(args.processes, "tacit split --processes"), ledger)
-        value["ledger"] = ledger.to_dict()
-    else:
-        if args.processes:
-            raise BadParameter("split: --processes plays all parties here, --kit is one of them. Give one of the two.")
-        value = deployed.take_part(kit_of(args.kit, "tacit split --kit"), args.job, args.file, args.out, args.patience)
+    value = played("split", args, deployed, "parts")
     lines = [f"rows    {value['rows']} shared"]
     if value["history"]:
         last = {k: v for k, v in value["history"][-1].items() if k not in ("epoch", "seconds")}
         lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in last.items()))
     lines.append(f"part{'s' if args.kit is None else ' '}   {value['folder']}")
     return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def played(verb: str, args: Any, deployed: Any, made: str) -> dict[str, Any]:
+    """All parties here, or one of them with its kit: `deployed` has both ways, `made` is what lies in --out afterwards."""
+    from ..parties.ledger import Ledger
+
+    if args.kit is not None:
+        if args.processes:
+            raise BadParameter(f"{verb}: --processes plays all parties here, --kit is one of them. Give one of the two.")
+        return deployed.take_part(kit_of(args.kit, f"tacit {verb} --kit"), args.job, args.file, args.out, args.patience)
+    if args.out is None or args.file is not None:
+        raise BadParameter(f"{verb}: without a kit all parties run here, with the files the job names. Give --out for their {made} and no --file; "
+                           "or give --kit.")
+    ledger = Ledger()
+    value = deployed.here(args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger)
+    return {**value, "ledger": ledger.to_dict()}
 
 
 def runtime(processes: bool, what: str) -> Any:
