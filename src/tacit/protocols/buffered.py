@@ -161,10 +161,10 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
                     door.settles((name,), Order, answered=False)
         desk.ring(me.clock.now())
 
-    if desk.version >= last:  # a server that was stopped after its last version: clients may have heard Stop from it, and are not waited for
-        await me.send(clients, Stop())
-        return
     if door is not None:
+        if desk.version >= last:  # a server that was stopped after its last version: clients may have heard Stop from it, and are not waited for
+            await me.send(clients, Stop())
+            return
         await door.free(clients, len(clients) if within is None or at_least is None else min(at_least, len(clients)), within)
     if desk.version == 0 and not desk.at_work:
         await examine(-1)
