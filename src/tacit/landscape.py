@@ -45,7 +45,7 @@ def landscape(task: Task, w: Tensor, optima: dict[str, Tensor], x: Tensor, y: Te
     else:
         basis = torch.randn(2, len(w), generator=torch.Generator().manual_seed(0)).to(w)
     a, b = (normalise(task, d, w) for d in basis)
-    solution = torch.linalg.lstsq(torch.stack([a, b], 1).double(), deltas.T.double()).solution.T  # the optima, projected onto the plane
+    solution = torch.linalg.lstsq(torch.stack([a, b], 1).double().cpu(), deltas.T.double().cpu()).solution.T  # the optima, projected onto the plane
     reach = max(0.1, 1.5 * float(solution.abs().max()))
     steps = torch.linspace(-reach, reach, SIDE).to(w)
     plane = [losses(task, w + steps[:, None] * a + q * b, x, y, buffers) for q in steps]  # a row for each step along b

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
@@ -120,10 +121,11 @@ def test_a_coalition_is_what_training_it_alone_gives():
     assert u[1] == pytest.approx(alone)
 
 
-def test_all_together_reconstructed_is_the_run_itself():
+@pytest.mark.parametrize("engine", ["stack", "each"])
+def test_all_together_reconstructed_is_the_run_itself(engine):
     from tacit.jobs.contributing import _Reconstructed
 
-    u = _Reconstructed(run().origin, "loss")([frozenset(range(5))])
+    u = _Reconstructed(dataclasses.replace(run().origin, engine=engine), "loss")([frozenset(range(5))])
     assert u[0] == pytest.approx(run().metrics["loss"], abs=1e-5)
 
 

@@ -58,5 +58,6 @@ def recalled(uploads: list[tuple[float, dict[str, Tensor]]], rule: Any, who: lis
 def _added(uploads: list[tuple[float, dict[str, Tensor]]], rule: Any) -> Any:
     total = rule.start()
     for weight, vectors in uploads:
-        total = rule.add(total, torch.tensor([[weight]]), {k: v[None] for k, v in vectors.items()})
+        counts = torch.tensor([[weight]], device=next(iter(vectors.values())).device)
+        total = rule.add(total, counts, {k: v[None] for k, v in vectors.items()})
     return total

@@ -9,7 +9,7 @@ from ..algorithms.types import State
 from ..protocols import rounds as protocol
 from ..task import Task
 from .clustering import Book, mean_of
-from .messages import Parties
+from .messages import Parties, placed
 from .networked import Networked
 from .plan import Plan
 
@@ -24,7 +24,7 @@ class ClusteredParties(Parties):
         if at is not None:
             self.book.load(at)
             states = [{k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"cluster.{c}.")} for c in range(len(self.book.numbers))]
-            self.servers = [{k[7:]: v for k, v in s.items() if k.startswith("server.")} for s in states]
+            self.servers = [placed(task.x.device, {k[7:]: v for k, v in s.items() if k.startswith("server.")}) for s in states]
             self.memories = [{k[5:]: v for k, v in s.items() if k.startswith("rule.")} for s in states]
             self._meet()
             self.go_on(at)
@@ -82,7 +82,7 @@ class ClusteredParties(Parties):
         for c in range(len(self.servers)):
             with self._at(c):
                 out |= {f"cluster.{c}.{k}": v.clone() for k, v in super().of_server().items()}
-        return out | {"w": self.server["w"].clone()}
+        return out | {"w": self.server["w"].to("cpu", copy=True)}
 
 
 class ClusteredNetworked(ClusteredParties, Networked):

@@ -156,9 +156,14 @@ class _Reconstructed:
         self.start = task.initial()
         cohort = Cohort(task, [self.start], [self.plan.run()], p.engine)
         self.rounds: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
-        cohort.hears = lambda who, weights, vectors: self.rounds.append((who, weights.clone(), vectors["delta"].clone()))
+        heard: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []  # of one round: a stack at a time, or one party
+        cohort.hears = lambda who, weights, vectors: heard.append((who, weights.clone(), vectors["delta"].clone()))
         for r in range(p.rounds):
             cohort.round(r)
+            if heard:
+                who, weights, deltas = zip(*heard)
+                self.rounds.append((np.concatenate(who), torch.cat(weights), torch.cat(deltas)))
+            heard.clear()
 
     def __call__(self, coalitions: Sequence[game.Coalition]) -> list[float]:
         return _score(self.plan, [{**self.start, "w": self._model(s)} for s in coalitions], self.metric)

@@ -164,7 +164,7 @@ class Gossiping(Simulated):
         books = [book_of(p, k, range(r, r + 1)) for k in range(n)]
         for wave in protocol.waves(protocol.pushes(books, self.topology.wait, r)):
             to, by = np.array([e.receiver for e in wave]), torch.tensor([e.sender for e in wave])
-            at = torch.from_numpy(to)
+            at = torch.from_numpy(to).to(self.cohort.device)
             ages, theirs = self.share[at], self.share[by]
             part = torch.where(ages + theirs > 0, theirs / (ages + theirs).clamp(min=1), torch.full_like(ages, 0.5))
             here = {k: v[at] + part.view(-1, *[1] * (v.dim() - 1)) * (v[by] - v[at]) for k, v in self.theta.items()}

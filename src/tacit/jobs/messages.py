@@ -68,14 +68,14 @@ class Parties:
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
         self.kept = {name: self.fresh for name in p.fed.parties}
         if at is not None:
-            self.server = {k[7:]: v for k, v in at.items() if k.startswith("server.")}
+            self.server = placed(task.x.device, {k[7:]: v for k, v in at.items() if k.startswith("server.")})
             self.memory = {k[5:]: v for k, v in at.items() if k.startswith("rule.")}
             if self.guard is not None:
                 self.guard.load({k[6:]: v for k, v in at.items() if k.startswith("guard.")})
             self.go_on(at)
 
     def go_on(self, at: State) -> None:
-        self.kept |= {name: {k: at[f"kept.{j}.{k}"] for k in self.fresh} for j, name in enumerate(self.plan.fed.parties)}
+        self.kept |= {name: {k: at[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()} for j, name in enumerate(self.plan.fed.parties)}
 
     @property
     def w(self) -> Tensor:
@@ -107,7 +107,7 @@ class Parties:
         given, p = self.tests(), self.plan
         out = []
         for name in p.fed.parties:
-            down = given.models[given.of[name]] if isinstance(given, protocol.Apart) else given
+            down = placed(self.task.x.device, given.models[given.of[name]] if isinstance(given, protocol.Apart) else given)
             out.append({**down, **(p.algorithm.personal(self.task, down, self.kept[name]) if self.kept[name] else {})})
         return out
 
@@ -231,7 +231,7 @@ class Parties:
         """The server's step from what `n` parties sent, `among` so many."""
         p = self.plan
         down, counted = self.down(r), float(n)
-        there = {k: v.to(self.task.x.device) for k, v in down.items()}
+        there = placed(self.task.x.device, down)
         if isinstance(ups, protocol.Summed):
             assert self.guard is not None
             self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
@@ -254,7 +254,7 @@ class Parties:
         rule = rule.at({k: v[None] for k, v in down.items()}) if hasattr(rule, "at") else rule
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
         mean, self.memory = recalled(list(ups.values()), rule, [seats[name] for name in ups], self.memory, {k: v.cpu() for k, v in down.items()})
-        return {k: v.to(self.task.x.device) for k, v in mean.items()}
+        return placed(self.task.x.device, mean)
 
     def _sent_up(self) -> int:
         """Bytes of all the messages of a hidden sum that reached the server in this round."""
@@ -277,12 +277,12 @@ class Parties:
 
     def save(self, i: int) -> State:
         kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
-        return {**self.of_server(), **{k: v.clone() for k, v in kept.items()}}
+        return {**self.of_server(), **{k: v.to("cpu", copy=True) for k, v in kept.items()}}
 
     def of_server(self) -> State:
         """What the server must have to go on."""
         guarded = {} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()}
-        return {f"server.{k}": v for k, v in self.server.items()} | {f"rule.{k}": v for k, v in self.memory.items()} | guarded
+        return {f"server.{k}": v.cpu() for k, v in self.server.items()} | {f"rule.{k}": v for k, v in self.memory.items()} | guarded
 
     def beside(self) -> dict[str, Any]:
         return {"ledger": self.ledger(0, []).to_dict(), **({} if self.seconds is None else {"clock": self.clock})}
@@ -338,7 +338,7 @@ class Member:
         batches = plans.of(0)
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
         with torch.no_grad():
-            upload, kept = self.algorithm.local(self.task, {k: v.to(device) for k, v in down.items()}, mine, batches)
+            upload, kept = self.algorithm.local(self.task, placed(device, down), mine, batches)
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
         weight = float(upload.weight)
         return (weight, vectors, kept) if self.guard is None else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
@@ -352,7 +352,13 @@ class Member:
     def test(self, r: int, down: State, mine: State | None = None) -> State:
         """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one."""
         if mine and self.algorithm.personalises:
-            down = {**down, **self.algorithm.personal(self.task, down, mine)}
+            down = placed(self.task.x.device, down)
+            down |= self.algorithm.personal(self.task, down, mine)
         rows = self.fed.at(r + 1)
         x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
         return count(self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes)._asdict()
+
+
+def placed(device: torch.device, state: State) -> State:
+    """What came in a message, or is about to be computed with, where the computing is done."""
+    return {k: v.to(device) for k, v in state.items()}

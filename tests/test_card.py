@@ -1,0 +1,146 @@
+"""What goes wrong on a CUDA card only, without one: everything that takes a `device` is held to the same on the CPU, on a card that is pretended (card.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tacit
+from tacit import algorithms, data, guard, pace
+from tacit.errors import PartyFailed
+
+from . import card, on_a_gpu
+
+
+def federation(rows: int = 120) -> data.Federation:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 6)).astype(np.float32)
+    y = (x @ rng.normal(size=(6, 3))).argmax(1)
+    return data.from_arrays(x, y, classes=3, test=(x[:30], y[:30])).split(3, skew=data.Quantity(0.8), seed=0, min_size=9)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def apart(a: nn.Module, b: nn.Module) -> float:
+    return max(float((p.cpu() - q.cpu()).abs().max()) for p, q in zip(a.state_dict().values(), b.state_dict().values()))
+
+
+def both(**options: Any) -> tuple[Any, Any]:
+    told = {"rounds": 2, "batch_size": 16, "seed": 3, "runtime": "inprocess", "model": network, **options}
+    here = tacit.train(federation(), device="cpu", **told)
+    with card.pretended():
+        there = tacit.train(federation(), device="cuda", **told)
+    assert there.events[0]["device"] == "cuda"
+    assert apart(here.model, there.model) < 1e-6
+    return here, there
+
+
+WRONG = {"adds": lambda x, c: x + c, "multiplies": lambda x, c: c @ x, "chooses": lambda x, c: torch.where(x > 0, c, c),
+         "joins": lambda x, c: torch.cat([x, c]), "places of the card": lambda x, c: x[c.long()], "numpy": lambda x, c: c.numpy(),
+         "an array": lambda x, c: np.asarray(c),
+         "whole numbers": lambda x, c: c.long() @ c.long(), "draws into": lambda x, c: c.normal_(generator=torch.Generator()),
+         "draws": lambda x, c: torch.randn(2, device="cuda", generator=torch.Generator())}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_the_card_refuses_what_a_card_refuses(wrong: Any) -> None:
+    with card.pretended(), pytest.raises((RuntimeError, TypeError)):
+        wrong(torch.ones(2, 2), torch.ones(2, 2).to("cuda"))
+
+
+def test_the_card_takes_what_a_card_takes() -> None:
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    with card.pretended():
+        c = x.to("cuda")
+        assert c.is_cuda
+        assert (c @ c.T).device == torch.device("cuda:0")
+        assert torch.equal((c * torch.tensor(2.0))[:, [1, 2]].cpu(), 2 * x[:, [1, 2]])  # a number of the CPU, and places of the CPU
+        c[torch.tensor([0])] = 0
+        assert float(c[0].abs().sum()) == 0
+        assert float(x[0].abs().sum()) > 0
+        w = torch.ones(4, device="cuda", requires_grad=True)
+        (torch.vmap(lambda row: row @ w)(c).sum() + torch.randn(1, device="cuda", generator=torch.Generator("cuda"))).backward()
+        assert torch.allclose(w.grad.cpu(), c.sum(0).cpu())
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("name", list(algorithms.ALL))
+def test_every_algorithm_over_messages(name: str) -> None:
+    both(algorithm=algorithms.ALL[name]())
+
+
+@pytest.mark.parametrize("options", [{"guard": [guard.Sparsify(top_k=0.5), guard.Clip(1.0)]}, {"pace": pace.FedBuff(buffer=2)},
+                                     {"pace": pace.FedBuff(buffer=2), "runtime": "cohort"}, {"aggregate": tacit.aggregate.Median()}, {"landscape": True}])
+def test_what_is_said_beside_the_algorithm(options: Any) -> None:
+    both(model="logistic", **options)
+
+
+def test_hidden_sums() -> None:
+    """Not to the last bit: what is hidden is rounded by the OS's dice first."""
+    told = {"rounds": 1, "model": "logistic", "runtime": "inprocess", "guard": [guard.Clip(50.0), guard.Quantize(bits=28), guard.SecAgg(threshold=0.6)]}
+    with card.pretended():
+        there = tacit.train(federation(), device="cuda", **told)
+    assert apart(tacit.train(federation(), **told).model, there.model) < 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, {"algorithm": algorithms.Scaffold(lr=0.1), "model": tacit.models.MLP(hidden=(8,))}, {"engine": "each"}])
+def test_stacked_clients(options: Any) -> None:
+    """But for recorded graphs, which only a real card can show."""
+    both(runtime="cohort", **options)
+
+
+def test_a_run_goes_on_there(tmp_path: Any) -> None:
+    told = {"algorithm": algorithms.FedRep(lr=0.1), "model": network, "batch_size": 16, "seed": 3, "runtime": "inprocess"}
+    whole = tacit.train(federation(), device="cpu", rounds=3, **told)
+
+    def stop(event: Any) -> None:
+        if event.get("round") == 2:
+            raise RuntimeError("stopped on purpose")
+
+    with card.pretended():
+        with pytest.raises(PartyFailed, match="stopped on purpose"):
+            tacit.train(federation(), device="cuda", rounds=3, out=tmp_path / "run", watch=stop, **told)
+        run = tacit.train(federation(), device="cuda", rounds=3, out=tmp_path / "run", resume=True, **told)
+    assert apart(whole.model, run.model) < 1e-6
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "push", "rounds": 4}])
+def test_gossip(options: Any) -> None:
+    told = {"model": "logistic", "graph": tacit.graphs.ring(3), "rounds": 2, **options}
+    here = tacit.gossip(federation(), **told)
+    with card.pretended():
+        assert apart(here.model, tacit.gossip(federation(), device="cuda", **told).model) < 1e-6
+
+
+def test_a_server_of_real_parties_has_the_card() -> None:
+    told = {"algorithm": algorithms.FedAvg(lr=0.1), "model": "logistic", "rounds": 2, "seed": 3, "runtime": "processes"}
+    here = tacit.train(federation(), device="cpu", **told)
+    with card.pretended():
+        there = tacit.train(federation(), device="cuda", **told)
+    assert apart(here.model, there.model) < 1e-6
+
+
+def test_shares() -> None:
+    with card.pretended():
+        on_a_gpu.field_arithmetic("cuda")
+        on_a_gpu.checked_tensors("cuda")
+
+
+@pytest.mark.parametrize("name", list(on_a_gpu.WAYS))
+def test_networks_on_shares(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 3)).eval()
+    with card.pretended():
+        on_a_gpu.network_on_shares("cuda", name, model, torch.randn(2, 1, 4, 4))
+
+
+@pytest.mark.parametrize("name", on_a_gpu.GENERATORS)
+def test_generators(name: str) -> None:
+    with card.pretended():
+        on_a_gpu.generator(name, "cuda", rows=400, draws=100, epochs=3, **({"steps": 10, "width": 16} if name == "TabDDPM" else {"width": 16}))
