@@ -12,6 +12,8 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, guard, pace
 from tacit.errors import PartyFailed
+from tacit.runtimes.inprocess import InProcess
+from tacit.runtimes.processes import Processes
 
 from . import card, on_a_gpu
 
@@ -118,12 +120,24 @@ def test_gossip(options: Any) -> None:
         assert apart(here.model, tacit.gossip(federation(), device="cuda", **told).model) < 1e-6
 
 
-def test_a_server_of_real_parties_has_the_card() -> None:
-    told = {"algorithm": algorithms.FedAvg(lr=0.1), "model": "logistic", "rounds": 2, "seed": 3, "runtime": "processes"}
-    here = tacit.train(federation(), device="cpu", **told)
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedRep"])
+def test_real_parties_and_their_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that processes run, all in this one: a card cannot be pretended in another process."""
+    told = {"algorithm": algorithms.ALL[name](lr=0.1), "rounds": 2}
+    monkeypatch.setattr(Processes, "run_sync", lambda self, programs, **_: InProcess(self.seed).run_sync(programs))
+    both(runtime="processes", **told)
+
+
+def test_private_training_and_teachers() -> None:
+    fed = federation()
+    table = data.from_arrays(fed.rows.x.numpy(), fed.rows.y.numpy(), classes=3, test=(fed.test.x.numpy(), fed.test.y.numpy()))
+    private = {"model": "logistic", "epsilon": 3.0, "epochs": 1, "batch_size": 20, "secret_seed": 1}
+    taught = {"model": "logistic", "teachers": 3, "queries": 5, "aggregator": tacit.private.GNMax(sigma=3.0)}
+    here = tacit.train_private(table, **private)
     with card.pretended():
-        there = tacit.train(federation(), device="cuda", **told)
-    assert apart(here.model, there.model) < 1e-6
+        assert apart(here.model, tacit.train_private(table, device="auto", **private).model) < 1e-5
+        student = tacit.pate(table, device="auto", **taught).student  # the noise in its teachers' votes is the OS's, so it is another one each time
+    assert all(p.device.type == "cuda" and torch.isfinite(p.cpu()).all() for p in student.parameters())
 
 
 def test_shares() -> None:

@@ -65,6 +65,8 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     (["party", "--kit", "kits/a", "--data", "a.csv", "--deadline", "3"], 2, "--deadline is the server's, and 'a' is a client"),
     (["party", "--kit", "kits/server"], 2, "the server needs a job"),
     (["party", "--kit", "kits/server", "job.toml", "--data", "a.csv"], 2, "'server' is the server, which has no rows of its own"),
+    (["party", "--kit", "kits/server", "job.toml", "--device", "cpu"], 2, "'server' is the server, which has no rows of its own"),
+    (["party", "--kit", "kits/a", "--data", "a.csv", "--device", "gpu"], 2, "party: device is 'gpu'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'"),
     (["party", "--kit", "kits/server", "job.toml", "--at-least", "1"], 2, "at_least is 1; it must be None without a deadline"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"], 2, "of a job for real parties has no 'path'"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"], 2, "'engine' is for simulations"),

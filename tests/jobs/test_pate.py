@@ -149,7 +149,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
     ({"noise": "teachers"}, "pate: noise is 'teachers'; it must be 'server' where one process holds all teachers", BadParameter),
     ({"public": 1.5}, "pate: public is 1.5; it must be a share of the test set above 0 and below 1", BadParameter),
     ({"public": torch.zeros(5, 3)}, r"pate: the public rows have shape \(5, 3\); each must be like a private one, \(64,\)", BadData),
-    ({"device": "tpu"}, "pate: device is 'tpu'; it must be 'cpu', or 'cuda'", BadParameter)])
+    ({"device": "tpu"}, "pate: device is 'tpu'; it must be 'cpu', 'cuda'", BadParameter)])
 def test_what_cannot_be_is_refused_before_a_teacher_is_trained(digits, monkeypatch, more, words, kind):
     monkeypatch.setattr("tacit.jobs.teaching.train", None)
     with pytest.raises(kind, match=words):

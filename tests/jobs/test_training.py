@@ -286,6 +286,7 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
     ({"batch_size": "8"}, r"train: batch_size is '8'; it must be"),
     ({"seed": -1}, r"train: seed is -1; it must be a whole number of at least 0"),
     ({"seed": 2**70}, r"train: seed is 1180591620717411303424; it must be"),
+    ({"device": "cuda:one"}, r"train: device is 'cuda:one'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'\."),
     ({"device": "gpu"}, r"train: device is 'gpu'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'\."),
     ({"device": None}, r"train: device is None; it must be"),
     ({"precision": "float16"}, r"train: precision is 'float16'; it must be one of 'float32', 'tf32', 'bf16'\."),

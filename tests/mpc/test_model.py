@@ -252,7 +252,7 @@ def test_a_table_of_pandas_is_an_input():
     ({"private": None}, "private is None; it must be"), ({"device": None}, "device is 'None'; it must be 'cpu'"),
     ({"private": ("model",)}, r"private is \('model',\); it must be \('input', 'model'\) or \('input',\)"),
     ({"private": ()}, "private is"), ({"reveal": "all"}, "reveal is 'all'; it must be 'logits' or 'argmax'"), ({"batch": 0}, "batch is 0"),
-    ({"device": "tpu"}, "device is 'tpu'; it must be 'cpu', or 'cuda'"), ({"owner": "client"}, "three different names"), ({"fraction": 99}, "fraction is 99")])
+    ({"device": "tpu"}, "device is 'tpu'; it must be 'cpu', 'cuda'"), ({"owner": "client"}, "three different names"), ({"fraction": 99}, "fraction is 99")])
 def test_bad_parameters_are_refused(options, words):
     with pytest.raises(BadParameter, match=words):
         tacit.infer(MODELS["mlp"][0], MODELS["mlp"][1], **options)

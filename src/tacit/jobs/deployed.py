@@ -18,6 +18,7 @@ from ..runtimes.kits import Kit
 from ..runtimes.link import Link
 from ..runtimes.preflight import admitted, reach
 from . import guarding
+from .devices import device_for
 from .member import Agreed, member, own, read_layout
 from .networked import Deployed, Elsewhere
 from .plan import make_plan, make_task
@@ -84,16 +85,18 @@ def agreement(kit: Kit, path: str | Path) -> Agreed:
     return look
 
 
-def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0, agreed: str | Path | None = None) -> dict[str, Any]:
-    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file: a server that names another is refused."""
+def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0, agreed: str | Path | None = None,
+              device: str = "cpu") -> dict[str, Any]:
+    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file: a server that names another is refused.
+    `device` is where this party trains, which is its own affair."""
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
-    look = None if agreed is None else agreement(kit, agreed)
+    device, look = device_for("party", device), None if agreed is None else agreement(kit, agreed)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
 
     async def connected() -> Link:
         async with Link(kit, patience=patience, version=__version__) as link:
-            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreed=look))
+            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreed=look, device=device))
             return link
 
     link = asyncio.run(connected())

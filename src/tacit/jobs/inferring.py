@@ -20,6 +20,7 @@ from ..mpc.prime import FixedPrime
 from ..mpc.ring import Fixed
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
+from .devices import device_for
 from .running import to_the_end
 
 if TYPE_CHECKING:
@@ -103,9 +104,7 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
         raise bad("infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None")
     fixed = check(FixedPrime(fraction) if active else Fixed(fraction))
-    device = str(device)
-    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-        raise bad("infer", "device", device, "'cpu', or 'cuda' where this machine has a card")
+    device = device_for("infer", str(device))
     fixed.encode(x, "the input")
     rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     if rows.dim() < 2 or not len(rows):

@@ -36,10 +36,11 @@ Agreed = Callable[[dict[str, Any], Guard | None], None]  # raises BadJob where a
 HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
 
 
-async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server", agreed: Agreed | None = None) -> None:
+async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server", agreed: Agreed | None = None,
+                 device: str = "cpu") -> None:
     """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote}; `state` a folder for what it remembers; `agreed`
-    looks at the server's job and guard before anything is sent."""
-    work = Work(me.name, data, Path(state), model, agreed)
+    looks at the server's job and guard before anything is sent; `device` is where it trains."""
+    work = Work(me.name, data, Path(state), model, agreed, device)
 
     async def free() -> None:
         await me.scope(joining.SCOPE).send(boss, joining.Free())
@@ -72,8 +73,8 @@ async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]
 class Work:
     """What a client does for whatever job the server names."""
 
-    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str, agreed: Agreed | None = None):
-        self.name, self.data, self.state, self.model, self.agreed = name, data, state, model, agreed
+    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str, agreed: Agreed | None = None, device: str = "cpu"):
+        self.name, self.data, self.state, self.model, self.agreed, self.device = name, data, state, model, agreed, device
         self.job = ""
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
@@ -98,8 +99,9 @@ class Work:
                           f"{job['classes']}. Agree on the columns and labels with whoever runs the server.")
         algorithm = from_table(job["algorithm"], algorithms.ALL, "the server's job, algorithm")
         def made() -> Task:
-            built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"])
-            return Task(built, *fed.at(0), "mse" if fed.classes is None else "cross_entropy", job["precision"])
+            built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"]).to(self.device)
+            x, y = (t.to(self.device) for t in fed.at(0))
+            return Task(built, x, y, "mse" if fed.classes is None else "cross_entropy", job["precision"])
 
         task = made()
         guard = guarding.heard(job["guard"], task, algorithm, job["seed"])
@@ -178,7 +180,7 @@ class Memory:
             if said.get("run") != self.run:
                 return  # of another run, which has nothing to do with this one
             self.round = int(said["round"])
-            self._before, self._after = ({k: tensors[f"{when}.{k}"] for k in self.fresh} for when in ("before", "after"))
+            self._before, self._after = ({k: tensors[f"{when}.{k}"].to(v.device) for k, v in self.fresh.items()} for when in ("before", "after"))
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise BadRun(f"{self.file} cannot be read: {error}. Put it back from a copy; without it this party cannot go on in this run.") from None
 

@@ -205,7 +205,7 @@ class Networked(Parties):
             programs: dict[str, Any] = {SERVER: program}
             for k, name in enumerate(p.fed.parties):
                 deal(p.fed, k, Path(folder) / f"rows-{k}")
-                programs[name] = partial(member, data={"dealt": str(Path(folder) / f"rows-{k}")}, state=str(place / str(k)), model=spec)
+                programs[name] = partial(member, data={"dealt": str(Path(folder) / f"rows-{k}")}, state=str(place / str(k)), model=spec, device=p.device)
             seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
             mine = Ledger()
             seeded.run_sync(programs, here=(SERVER,), ledger=mine, may_leave=p.fed.parties)

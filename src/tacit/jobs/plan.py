@@ -24,6 +24,7 @@ from ..runtimes.cohort import Run
 from ..task import Task
 from . import guarding
 from .clashes import Asked, refuse
+from .devices import device_for
 from .running import to_the_end
 
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -184,12 +185,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if hasattr(algorithm, "local_epochs"):
         epochs = (algorithm.local_epochs,) * k
     steps = getattr(algorithm, "local_steps", local_steps)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if not isinstance(device, str) or device.partition(":")[0] not in ("cpu", "cuda"):
-        raise bad("train", "device", device, "'cpu', 'cuda', 'cuda:0' and so on, or 'auto'")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise BadParameter(f"train: device is {device!r}, and torch finds no CUDA device here. Use device='cpu', or 'auto' to take a GPU where there is one.")
+    device = device_for("train", device)
     runtime, through = _runtime(runtime)
     if runtime != "cohort" and "server" in fed.parties:
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")

@@ -23,6 +23,7 @@ from ..private.dpsgd import DPFTRL, DPSGD
 from ..private.session import Session
 from ..results import Result
 from ..runs import Event, Journal
+from .devices import device_for
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 RATES = {"sgd": 0.5, "adam": 5e-3}
@@ -54,8 +55,7 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
         raise bad("train_private", "lr", lr, "a number above 0, or None (0.5 for sgd, 0.005 for adam)")
     settings = _settings(epsilon=epsilon, delta=delta, clip=clip, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
                          accountant=accountant, micro_batch=micro_batch, method=method)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_for("train_private", device)
     rows = len(dataset.rows.y)
     if not rows:
         raise BadData(f"{dataset.name}: there are no rows to train on.")

@@ -23,6 +23,7 @@ from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
 from ..private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, Spent
 from ..private.pate_student import Lessons, Student
+from .devices import device_for
 from .teachers import Ensemble, train
 
 PRIVATE = "computed from the votes, so it tells of them: do not publish it"
@@ -81,7 +82,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     fed, x, known, tests = _rows(dataset, teachers, public, seed)
     lessons, student = check(lessons or Lessons()), check(student or Student())
     ask = _aggregator(aggregator, len(fed))
-    split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, device, teachers)
+    device = device_for("pate", device)
+    split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else _free(Path(out))
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None:
@@ -202,7 +204,7 @@ def _aggregator(given: Any, teachers: int) -> Aggregator:
     return check(given)
 
 
-def _settings(fed: Federation, ask: Aggregator, queries: Any, rows: int, epsilon: Any, delta: Any, noise: Any, runtime: Any, seed: Any, device: Any,
+def _settings(fed: Federation, ask: Aggregator, queries: Any, rows: int, epsilon: Any, delta: Any, noise: Any, runtime: Any, seed: Any,
               teachers: Any) -> bool:
     """Whether the teachers add the noise. Everything is refused here, before a model is trained."""
     if isinstance(queries, bool) or not isinstance(queries, int) or not 1 <= queries <= rows:
@@ -221,8 +223,6 @@ def _settings(fed: Federation, ask: Aggregator, queries: Any, rows: int, epsilon
         raise bad("pate", "noise", noise, f"'server' with {type(ask).__name__}", "A sum of Laplace parts is not Laplace noise; use GNMax.")
     if runtime is not None and (isinstance(teachers, Ensemble) or not hasattr(runtime, "run_sync")):
         raise bad("pate", "runtime", runtime, "tacit.InProcess(…) or tacit.Processes(…), with teachers that train there")
-    if device != "cpu" and not (isinstance(device, str) and device.startswith("cuda") and torch.cuda.is_available()):
-        raise bad("pate", "device", device, "'cpu', or 'cuda' where this machine has a card")
     if isinstance(ask, ConfidentGNMax) and ask.threshold > len(fed):
         raise bad("ConfidentGNMax", "threshold", ask.threshold, f"at most {len(fed)}, the number of teachers",
                   "More votes than that are never cast; the paper's 200 is four fifths of its 250 teachers.")
