@@ -61,6 +61,11 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     assert "rows    30 shared" in out
     assert sorted(p.name for p in (place / "made" / "shop").iterdir()) == ["answers.csv", "ledger.json", "part.json", "part.safetensors"]
     assert right("made/shop/answers.csv", 110) > 0.8
+    before = Path("made/shop/part.safetensors").stat().st_mtime_ns
+    code, out = said(capsys, "ftl", job, "--out", "made")
+    assert code == 2
+    assert "made/bank already holds a party's part, which is never written over. Give another --out." in out
+    assert Path("made/shop/part.safetensors").stat().st_mtime_ns == before
     code, out = said(capsys, "predict", "made", "--file", "shop=new.csv", "--out", "new_answers.csv")
     assert code == 0, out
     assert right("new_answers.csv", 20) > 0.8
@@ -95,6 +100,9 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
         hub.send_signal(signal.SIGINT)
         hub.communicate(timeout=30)
     assert right("kits/shop/part/answers.csv", 110) > 0.8
+    code, out = said(capsys, "ftl", "shared.toml", "--kit", "kits/shop")  # the hub is gone, and is not even sought
+    assert code == 2
+    assert "kits/shop/part already holds a party's part, which is never written over." in out
     assert bank["rows"] == shop["rows"] == notary["rows"] == 30
     assert {line["kind"] for line in bank["ledger"]["seen"]} & {"Activations", "CutGradients", "SumsShare"} == set()
 

@@ -166,6 +166,7 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(place
                         (("predict", "nowhere"), "no saved split network in nowhere. Give the folder that `tacit split --out` or `tacit ftl --out` wrote"),
                         (("split", "job.toml", "--out", "job.toml/made"), "job.toml is no folder. Choose another --out"),
                         (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is no folder. Choose another --out"),
+                        (("split", "job.toml", "--out", "parts"), "parts/bank already holds a party's part, which is never written over. Give another --out"),
                         (("split", "job.toml"), "Give --out for their parts")):
         code, out = said(capsys, *words)
         assert code == 2, words

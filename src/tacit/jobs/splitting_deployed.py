@@ -28,7 +28,7 @@ from torch import nn
 from ..data.identifiers import normal
 from ..data.tables import from_csv
 from ..data.vertical import Columns, held_out
-from ..errors import BadData, BadJob, BadKit, BadParameter, MissingFiles
+from ..errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
 from ..files import write_whole
 from ..parameters import check, from_table, nearest
 from ..parties.ledger import Ledger
@@ -271,14 +271,22 @@ def may_write(out: str | Path) -> None:
         raise BadParameter(f"{out} cannot be written: {place} {'may not be written to' if place.is_dir() else 'is no folder'}. Choose another --out.")
 
 
+def vacant(folder: Path) -> Path:
+    """A party's folder, if no part lies there: what was learnt is never written over. Said before anybody reads or learns, too."""
+    may_write(folder)
+    if any((folder / name).exists() for name in ("part.safetensors", "part.json", "ledger.json", "answers.csv")):
+        raise BadRun(f"{folder} already holds a party's part, which is never written over. Give another --out.")
+    return folder
+
+
 def everybody(verb: str, path: str | Path, job: Mapping[str, Any], program: Any, out: str | Path, runtime: Any, ledger: Ledger | None) -> dict[str, Any]:
     """`program(me, job, file, out)` of every party of a job, on this machine."""
-    may_write(out)
     programs = {}
     for k, (name, entry) in enumerate(job["parties"].items()):
         if "id" in entry and "file" not in entry:
             raise BadJob(f"{path}, parties.{name}: file is missing; to run everybody here, the job must say where each table lies.")
-        programs[name] = functools.partial(program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(Path(out) / folder_of(name, k)))
+        folder = vacant(Path(out) / folder_of(name, k))
+        programs[name] = functools.partial(program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder))
     return dict(to_the_end(verb, runtime).run_sync(programs, ledger=ledger))
 
 
@@ -295,7 +303,7 @@ def join(kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file:
     where = file if file is not None else Path(path).parent / entry["file"] if "file" in entry else ""
     if "id" in entry and not where:
         raise BadJob(f"{path}, parties.{kit.name}: no file is named; give yours with --file.")
-    folder = Path(out) if out is not None else (kit.directory or Path(".")) / "part"
+    folder = vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
     made, ledger = linked(kit, functools.partial(program, job=job, file=str(where), out=str(folder)), patience)
     return {"party": kit.name, **made, "ledger": ledger}
 
