@@ -164,6 +164,10 @@ def test_a_regression_keeps_its_targets(csv):
     ("a,y\ninf,0\n2,1\n", {}, "the column 'a' has an infinite value in row 0"),
     ("a,y\n" + "1,0\n2,1\n" * 10 + "1o,0\n", {}, "the column 'a' holds numbers, but 1 of 21 values are none, the first '1o' in row 20"),
     ("a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150)), {}, "has 150 different values in 150 rows: an identifier or free text"),
+    ("a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)), {}, "Leave it out with drop=['a']. So have 'b'."),
+    ("a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)), {}, "dates or times, which are no categories. Make a number"),
+    ("a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)), {"separator": ";"}, "numbers with a comma, like '0,5'. Write them with a point"),
+    ("a;y\n1;0\n2;1\n", {}, "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass separator=';'"),
     ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
     ("a,y\n1,0\n2,1,3,4\n", {}, "cannot be read as a table")])
 def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
@@ -172,6 +176,29 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     with pytest.raises(BadData) as caught:
         data.from_csv(path, label="y", **more)
     assert words in str(caught.value)
+
+
+def test_a_number_that_only_counts_rows_is_noted(tmp_path):
+    frame = patients(130).assign(number=[f"0{2**40 + i}" for i in range(130)])
+    fed = data.from_frame(frame, label="ill").by("hospital")
+    assert [note for note in fed.notes if "'number' has another whole number in every row" in note] == [fed.notes[1]]
+    assert "drop=['number']" in fed.notes[1]
+    assert len(data.from_frame(frame, label="ill", drop=["number"]).by("hospital").notes) == 1
+
+
+def test_columns_that_are_named_by_numbers_are_columns_like_others():
+    frame = pd.DataFrame({0: [1.0, 2.0, 3.0, 4.0] * 5, 1: [0, 1] * 10, 2: ["a"] * 20})
+    assert data.from_frame(frame, label=1, drop=[2]).columns == ("0",)
+    with pytest.raises(BadData, match=r"there is no column '7' \(label\)"):
+        data.from_frame(frame, label=7)
+
+
+def test_a_file_of_another_encoding_and_a_folder_are_told_as_such(tmp_path):
+    (tmp_path / "old.csv").write_bytes("größe,y\n1,0\n2,1\n".encode("latin-1"))
+    with pytest.raises(BadData, match=r"old.csv is not UTF-8 text.*Save it as UTF-8"):
+        data.from_csv(tmp_path / "old.csv", label="y")
+    with pytest.raises(MissingFiles, match=r"is a folder\. Give a file in it."):
+        data.from_csv(tmp_path, label="y")
 
 
 def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(csv, monkeypatch):

@@ -58,7 +58,7 @@ class Recipe:
     @classmethod
     def read_off(cls, frame: DataFrame, categories: Sequence[str] = (), fit: str = "party") -> Recipe:
         """The layout of a table, from its values."""
-        numbers, kinds = [], {}
+        numbers, kinds, many = [], {}, {}
         for name in map(str, frame.columns):
             column = frame[name]
             if name not in categories and _is_number(name, column):
@@ -66,9 +66,12 @@ class Recipe:
                 continue
             values = np.unique(_text(column.dropna()))
             if len(values) > TOO_MANY and 2 * len(values) > len(frame):
-                raise BadData(f"the column {name!r} has {len(values)} different values in {len(frame)} rows: an identifier or free text, "
-                              f"not a category. Leave it out with drop=[{name!r}].")
+                many[name] = values
             kinds[name] = tuple(values.tolist())
+        if many:  # all of them at once, so that nobody has to drop one column after the other
+            name, values = next(iter(many.items()))
+            raise BadData(f"the column {name!r} has {len(values)} different values in {len(frame)} rows: {_what_they_are(values)} "
+                          f"Leave it out with drop={[name]!r}." + (f" So have {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else ""))
         missing = tuple(str(name) for name in frame.columns if frame[name].isna().any())
         return cls(tuple(numbers), kinds, missing, fit)
 
@@ -162,11 +165,17 @@ class Table:
         return replace(data, rows=Rows(recipe.lay_out(self.frame), data.rows.y), test=Rows(recipe.lay_out(self.test), data.test.y),
                        columns=recipe.columns, table=replace(self, recipe=recipe))
 
+    def _counters(self) -> list[str]:
+        """Numbers that look as if they only told rows apart: a network learns them by heart, and nobody meant them as a measurement."""
+        several = [c for c in self.recipe.numbers if len(self.frame) > TOO_MANY and _tells_rows_apart(self.frame[c])]
+        return [f"The column {c!r} has another whole number in every row, as an identifier has, and was used as a number. "
+                f"If it is one, leave it out with drop=[{c!r}]." for c in several]
+
     def encoded(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
         """The dealt rows with their numbers standardised as the recipe says."""
         recipe, n = self.recipe, len(self.recipe.numbers)
         everyone, tested = torch.zeros(len(fed.rows.y), dtype=torch.int64), torch.zeros(len(fed.test.y), dtype=torch.int64)
-        notes = [] if self.declared else [READ_OFF]
+        notes = [] if self.declared else [READ_OFF, *self._counters()]
         if recipe.mean is not None and recipe.std is not None:
             x, xt = recipe.standardised(fed.rows.x), recipe.standardised(fed.test.x)
         elif recipe.fit == "none":
@@ -209,7 +218,9 @@ def from_frame(frame: DataFrame, label: str | None = None, *, id: str | None = N
     `id` is the column that says whose a row is, and no feature: for `.vertical(…)` and `tacit.splitnn`. With an id and no label it gives `Columns`, what
     a party that does not hold the label brings.
     """
-    known = [str(c) for c in frame.columns]
+    known = [str(c) for c in frame.columns]  # pandas lets a column be named by a number; here all names are text
+    label, id = (None if c is None else str(c) for c in (label, id))
+    groups, drop, categories = (c if isinstance(c, str) else [str(name) for name in c] for c in (groups, drop, categories))
     if len(set(known)) < len(known):
         raise BadData(f"{name}: two columns are named {next(c for c in known if known.count(c) > 1)!r}. Give each its own name.")
     if not len(frame):
@@ -287,6 +298,8 @@ def from_parquet(path: str | os.PathLike[str], label: str, *, test: str | os.Pat
 
 def _there(path: str | os.PathLike[str]) -> Path:
     file = Path(path).expanduser()
+    if file.is_dir():
+        raise MissingFiles(f"{file} is a folder. Give a file in it.")
     if not file.is_file():
         beside = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise MissingFiles(f"there is no file {file}. " + (nearest(file.name, beside[:50]) if beside else "Check the path."))
@@ -299,10 +312,17 @@ def _read_csv(path: str | os.PathLike[str], separator: str, id: str | None = Non
     file = _there(path)
     try:
         kinds = {} if id is None else {"dtype": {id: str}}  # an id is text: 007 is not 7
-        return pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds)
+        frame = pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds)
+        if len(frame.columns) == 1 and (other := next((s for s in ";\t|," if s != separator and s in str(frame.columns[0])), "")):
+            raise BadData(f"{file} has one column, {str(frame.columns[0])[:60]!r}, with {separator!r} between columns. "
+                          f"Is it {other!r} that stands between them? Then pass separator={other!r}, or save the file with commas.")
+        return frame
+    except UnicodeDecodeError:
+        raise BadData(f"{file} is not UTF-8 text: it may be of an older program, with letters like ä in an encoding of its own. "
+                      "Save it as UTF-8 (in a spreadsheet: as \"CSV UTF-8\").") from None
     except PermissionError:
         raise MissingFiles(f"{file} may not be read: permission denied. Ask for the right to read it, or give another file.") from None
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError, EOFError, OSError) as error:
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, EOFError, OSError) as error:
         raise BadData(f"{file} cannot be read as a table: {str(error).strip()}. It must be text in columns, their names in the first line.") from None
 
 
@@ -324,6 +344,25 @@ def _text(column: Series) -> np.ndarray:
     """Values as text; whole numbers without '.0', however a missing one made pandas store the column."""
     values = column.to_numpy(dtype=object, na_value="")
     return np.array([str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values], dtype=object)
+
+
+def _what_they_are(values: np.ndarray) -> str:
+    """Why text of so many different values is no category, and what to do if it was meant otherwise."""
+    import pandas as pd
+
+    first = pd.Series(values[:50], dtype=str)
+    if not pd.to_datetime(first, format="ISO8601", errors="coerce").isna().any():
+        return "dates or times, which are no categories. Make a number of it (a year, the days since a fixed day) before you give the table."
+    if not pd.to_numeric(first.str.replace(",", ".", regex=False), errors="coerce").isna().any():
+        return f"numbers with a comma, like {first[0]!r}. Write them with a point (pandas.read_csv(…, decimal=',') reads such a file for from_frame)."
+    return "an identifier or free text, not a category."
+
+
+def _tells_rows_apart(column: Series) -> bool:
+    import pandas as pd
+
+    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)  # in 32 bits long ids would look alike
+    return bool(np.isfinite(values).all() and (values == np.floor(values)).all() and len(np.unique(values)) == len(values))
 
 
 def _numbers(column: Series) -> np.ndarray:
