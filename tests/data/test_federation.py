@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,6 +33,18 @@ def test_everyone_keeps_a_row_to_train_on_and_holds_one_back_if_it_has_two(n, pa
     fed = data.from_arrays(np.zeros((n, 1)), np.arange(n) % 2, test_fraction=0).split(parties, held_fraction=held)
     assert (fed.train.sizes >= 1).all()
     assert ((fed.held.sizes >= 1) == ((fed.sizes > 1) & (held > 0))).all()
+
+
+def test_a_glance_tells_how_many_rows_and_shows_none():
+    assert repr(numbered(200, test_fraction=0.25)) == "<Dataset 'arrays': 150 rows to deal, 50 test rows, 4 classes>"
+    assert repr(numbered(100).by("site")) == "<Federation 'arrays': 3 parties, 33 to 34 rows each, 0 test rows, 4 classes>"
+    assert "a number to predict" in repr(data.from_arrays(np.zeros((10, 1)), np.arange(10) / 4))
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
+def test_a_label_that_is_missing_is_no_class(missing):
+    with pytest.raises(BadData, match=r"arrays: y has 1 missing labels, the first in row 2. Fill or drop them first."):
+        data.from_arrays(np.zeros((4, 1)), np.array(["ill", "well", missing, "ill"], dtype=object))
 
 
 def test_ten_percent_is_held_by_default():

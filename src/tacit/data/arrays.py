@@ -107,6 +107,10 @@ def _take(rows: Rows, index: np.ndarray) -> Rows:
 def _array(name: str, what: str, values: Any) -> np.ndarray:
     a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if a.dtype == object and what.endswith("y"):
+        import pandas as pd
+
+        if (gaps := pd.isna(a)).any():  # else 'None' and 'nan' would be classes
+            raise BadData(f"{name}: {what} has {int(gaps.sum())} missing labels, the first in row {int(gaps.argmax())}. Fill or drop them first.")
         a = a.astype(str)
     if a.dtype.kind not in "biufUS":
         raise BadData(f"{name}: {what} holds {a.dtype} values, not numbers{' or text' if what.endswith('y') else ''}. Encode them first, "

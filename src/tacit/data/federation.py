@@ -86,6 +86,10 @@ class Federation:
     def __len__(self) -> int:
         return len(self.parties)
 
+    def __repr__(self) -> str:
+        sizes = f"{self.sizes.min()} to {self.sizes.max()} rows each" if len(self) else "no rows"  # and not the rows themselves, which are people's
+        return f"<Federation {self.name!r}: {len(self)} parties, {sizes}, {len(self.test.y)} test rows, {_learnt(self.classes)}>"
+
     @property
     def sizes(self) -> Tensor:
         """How many rows each party has, held-out ones included."""
@@ -184,6 +188,9 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.rows.y)
 
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name!r}: {len(self)} rows to deal, {len(self.test.y)} test rows, {_learnt(self.classes)}>"
+
     def column(self, name: str, test: bool = False) -> np.ndarray | None:
         """The values that say where a row came from, as text; None when the test set does not have them."""
         groups = self.test_groups if test else self.groups
@@ -245,6 +252,10 @@ class Dataset:
         from .skews import ByColumn
 
         return self.split(None, ByColumn(column), seed=seed, held_fraction=held_fraction, min_size=min_size)
+
+
+def _learnt(classes: int | None) -> str:
+    return "a number to predict" if classes is None else f"{classes} classes"
 
 
 def _is_whole(value: Any, least: int, most: int | None) -> bool:
