@@ -74,6 +74,10 @@ def images() -> data.Federation:
     return data.digits(images=True).split(2, seed=0)
 
 
+def tokens() -> data.Federation:
+    return data.from_arrays(np.arange(40).reshape(20, 2), np.arange(20) % 3, tokens=True).split(2)
+
+
 class Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -100,6 +104,9 @@ def frozen() -> nn.Module:
     (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
     (tiny, frozen, r"train: every parameter of model 'frozen' is frozen \(requires_grad=False\)"),
     (tiny, models.MLP((0,)), r"MLP: hidden is \(0,\); it must be whole numbers of at least 1"),
+    (tiny, nn.Linear(4, 3).double(), r"Its parameters are torch.float64, and rows are float32: give model.float\(\)\."),
+    (tiny, nn.Sequential(nn.Embedding(9, 2), nn.Flatten()), r"It has an Embedding, .* from_arrays\(…, tokens=True\)\."),
+    (tokens, "mlp", r"The rows are whole-number tokens: give a model that begins with an Embedding, or make the data without tokens=True\."),
     (tiny, "lstm", r"train: model 'lstm' cannot take rows of shape \(4,\): it reads whole-number tokens \(from_arrays\(…, tokens=True\)\), and these rows "
                    r"hold fractions\. Give a model made for this data"),
     (pixels, "lstm", r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens"),

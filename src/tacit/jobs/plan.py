@@ -301,6 +301,18 @@ def make_task(p: Plan) -> Task:
     return PrivateTask.of(task, p)
 
 
+def _made_for(module: Any, rows: Any, why: str) -> str:
+    """What to do about a model that cannot take these rows, where its kind of numbers says it."""
+    other = next((q.dtype for q in module.parameters() if q.is_floating_point() and q.dtype != torch.float32), None)
+    if other is not None:
+        return f"Its parameters are {other}, and rows are float32: give model.float()."
+    if rows.is_floating_point() and "tokens=True" not in why and any(isinstance(part, torch.nn.Embedding) for part in module.modules()):
+        return "It has an Embedding, which reads whole numbers: make the data with from_arrays(…, tokens=True)."
+    if not rows.is_floating_point():
+        return "The rows are whole-number tokens: give a model that begins with an Embedding, or make the data without tokens=True."
+    return "Give a model made for this data, or reshape the rows."
+
+
 def _fits(module: Any, p: Plan, x: Any, outputs: int) -> None:
     """Run two rows through the model now, so that a wrong shape is one sentence here and not a stack trace in round 1."""
     import copy
@@ -315,8 +327,8 @@ def _fits(module: Any, p: Plan, x: Any, outputs: int) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             out = copy.deepcopy(module).eval()(rows)
     except Exception as error:
-        raise BadParameter(f"train: model {name!r} cannot take rows of shape {tuple(x.shape[1:])}: {(str(error) or repr(error)).splitlines()[0]}. "
-                           "Give a model made for this data, or reshape the rows.") from error
+        why = (str(error) or repr(error)).splitlines()[0]
+        raise BadParameter(f"train: model {name!r} cannot take rows of shape {tuple(x.shape[1:])}: {why}. {_made_for(module, rows, why)}") from error
     if not isinstance(out, torch.Tensor):
         raise BadParameter(f"train: model {name!r} gives a {type(out).__name__}; it must give one tensor of outputs.")
     good = (len(rows), outputs) if p.fed.classes is not None else None
