@@ -14,7 +14,7 @@ from scipy import stats
 from tacit.accounting import discrete
 from tacit.errors import BadData, BadParameter
 from tacit.parties.secret import NOT_PRIVATE, SeededSecret
-from tacit.synth import categorical, continuous, integer, load
+from tacit.synth import categorical, continuous, integer, load, moment
 from tacit.synth.constraints import Combinations
 from tacit.synth.graphical import fit
 from tacit.synth.marginals import FINE, Curator, Grid, Support
@@ -144,6 +144,32 @@ def test_values_outside_the_domain_are_missing_or_leave_their_row_out_without_a_
     assert len(Grid(named(lenient)).codes(frame)) == 1000
     made = MST(epsilon=5.0, seed=0).fit(frame, lenient).sample(1000)
     assert 0.2 < made["job"].isna().mean() < 0.4
+
+
+@pytest.mark.parametrize(("column", "declared", "cell"), [
+    ("pay", continuous(0, 100), "Mrs Smith"), ("pay", continuous(0, 100), [1]), ("job", DOMAIN["job"], b"Mrs Smith"), ("job", DOMAIN["job"], [1]),
+    ("pay", moment("2020-01-01", "2021-01-01"), "the 3rd of May"), ("pay", moment("2020-01-01", "2021-01-01"), (1,))], ids=str)
+def test_a_cell_that_cannot_be_read_leaves_its_row_out_without_a_word(column, declared, cell):
+    """An error would quote it, and whether one comes would be a fact about one row. The other rows are read as they are without it."""
+    frame = people(100)
+    if declared.kind == "datetime":
+        frame["pay"] = ["03/04/2020", "2020-12-24T10:00"] * 50
+    frame[column] = frame[column].astype(object)
+    other = frame.copy()
+    other.at[0, column] = cell  # the first: pandas would guess the format of all times from it
+    grid = Grid(named(DOMAIN | {column: declared}))
+    assert (grid.codes(other) == grid.codes(frame.iloc[1:])).all()
+    assert np.array_equal(grid.values(other), grid.values(frame.iloc[1:]))
+
+
+def test_an_infinite_number_and_a_time_that_never_comes_are_moved_to_the_bounds():
+    frame = people(3).assign(pay=[np.inf, -np.inf, 10.0**30], age=["9999-12-31", "1500-01-01", "2020-06-01"])
+    values = Grid(named(DOMAIN | {"age": moment("2020-01-01", "2021-01-01")})).values(frame)
+    low, high = (moment(end, end).low for end in ("2020-01-01", "2021-01-01"))
+    assert values[:, list(DOMAIN).index("pay")].tolist() == [100, 0, 100]
+    assert values[:2, list(DOMAIN).index("age")].tolist() == [high, low]
+    huge = people(2).assign(pay=pd.Series([10**400, "Mrs Smith"], dtype=object))
+    assert Grid(named(DOMAIN)).values(huge)[:, list(DOMAIN).index("pay")].tolist() == [100]
 
 
 def test_cells_and_back_stay_in_their_cell():

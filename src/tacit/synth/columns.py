@@ -150,6 +150,18 @@ class Column:
     def numbers_unchecked(self, series: Series) -> np.ndarray:
         return seconds(series, self.name) if self.kind == "datetime" else as_float(series, self.name)
 
+    def numbers_apart(self, series: Series) -> np.ndarray:
+        """Each cell read by itself, for who may learn nothing of a single one: NaN where it cannot be read, and never an error. No cell says how another
+        one is read, as the first of a column does where pandas guesses the format of its times."""
+        import pandas as pd
+
+        if self.kind == "datetime":
+            return _since_1970(pd.to_datetime(series, errors="coerce", format="mixed", utc=True).dt.tz_localize(None))
+        try:
+            return series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
+        except (TypeError, ValueError, OverflowError):
+            return np.array([_float_or_nan(v) for v in series])
+
 
 def continuous(low: float | None = None, high: float | None = None, *, step: float | None = None, missing: bool = False) -> Column:
     """A number; with `low` and `high` its domain is declared."""
@@ -198,6 +210,15 @@ def scalar(value: Any) -> Any:
     raise BadData(f"{value!r} ({type(value).__name__}) cannot be a category. Categories are words, numbers, True or False.")
 
 
+def _float_or_nan(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def as_float(series: Series, name: str) -> np.ndarray:
     try:
         x = series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
@@ -220,7 +241,12 @@ def seconds(series: Series, name: str) -> np.ndarray:
         raise BadData(f"the column {name!r} cannot be read as times: {error}. Turn it into datetimes with pandas first.") from None
     if getattr(times.dt, "tz", None) is not None:
         times = times.dt.tz_convert("UTC").dt.tz_localize(None)
-    return ((times - pd.Timestamp(0)) / pd.Timedelta(seconds=1)).to_numpy(dtype=np.float64)
+    return _since_1970(times)
+
+
+def _since_1970(times: Series) -> np.ndarray:
+    whole = times.to_numpy(dtype="datetime64[us]")  # nanoseconds would end in 2262, and 9999 is what many write for "never"
+    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
 
 
 def decimals(step: float) -> int | None:

@@ -62,8 +62,9 @@ class Grid:
         return tuple(self._cells(c) + c.missing for c in self.columns)
 
     def codes(self, frame: pd.DataFrame) -> np.ndarray:
-        """Each row's cells. Numbers outside the bounds are moved to them. A value that was not declared counts as missing where the column may be
-        missing; elsewhere its row is left out. Both treat each row by itself, and say nothing, for what they said would be about somebody."""
+        """Each row's cells. Numbers outside the bounds are moved to them. A value that was not declared, or is no number where one should be, counts as
+        missing where the column may be missing; elsewhere its row is left out. Both treat each row by itself, and say nothing, for what they said would be
+        about somebody."""
         out = self._placed(frame)
         return out[(out >= 0).all(axis=1)]
 
@@ -73,7 +74,7 @@ class Grid:
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
             if column.is_number:
-                out[:, j] = np.clip(column.numbers_unchecked(frame[column.name]), *_ends(column))
+                out[:, j] = np.clip(column.numbers_apart(frame[column.name]), *_ends(column))
             if column.missing:
                 out[codes[:, j] == self._cells(column), j] = np.nan
         return out[(codes >= 0).all(axis=1)]
@@ -84,8 +85,8 @@ class Grid:
         for j, column in enumerate(self.columns):
             last = self._cells(column)
             if column.is_number:
-                x = column.numbers_unchecked(frame[column.name])
-                code = np.where(np.isnan(x), -1, self._bin(column, np.nan_to_num(x)))
+                x = column.numbers_apart(frame[column.name])
+                code = np.where(np.isnan(x), -1, self._bin(column, np.nan_to_num(x, posinf=np.inf, neginf=-np.inf)))
             else:
                 code = _listed(column, frame[column.name])
             out[:, j] = np.where(code < 0, last if column.missing else -1, code)
@@ -140,11 +141,21 @@ def _listed(column: Column, series: Any) -> np.ndarray:
     import pandas as pd
 
     place = {value: i for i, value in enumerate(column.values)}
-    codes, distinct = pd.factorize(series)
     # A list of words for a column of numbers is a slip of the pen, not a fact about a row: said by type, before any row counts.
     if pd.api.types.is_numeric_dtype(series.dtype) and all(isinstance(v, str) for v in column.values):
         raise BadData(f"the column {column.name!r} is declared with words ({column.values[0]!r}, …) but holds numbers. Declare the numbers themselves.")
-    return np.array([place.get(scalar(v), -1) for v in distinct] + [-1], np.int64)[codes]
+
+    def at(value: Any) -> int:
+        try:
+            return place.get(scalar(value), -1)
+        except BadData:  # bytes, say: no category, and so none of those declared
+            return -1
+
+    try:
+        codes, distinct = pd.factorize(series)
+    except TypeError:  # a list in one cell, say
+        return np.array([at(v) for v in series], np.int64)
+    return np.array([at(v) for v in distinct] + [-1], np.int64)[codes]
 
 
 @dataclass
