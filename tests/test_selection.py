@@ -223,7 +223,10 @@ def test_whoever_is_not_there_is_not_asked():
     (dict(select=selection.Fast()), "Fast needs to know how long parties take"),
     (dict(select=selection.BySize(), sampling="poisson"), r"BySize is for synchronous rounds with one server \(sampling='fixed'\)"),
     (dict(select=selection.BySize(), guard=[guard.Clip(1.0), guard.Noise(multiplier=1.0)]), "Noise counts on a draw that looks at nobody"),
-], ids=range(5))
+    (dict(select=selection.BySize(), per_round=None), "BySize fills every place of a round, and without per_round .* chooses nobody. Give per_round"),
+    (dict(select=selection.PowerOfChoice(), per_round=None), "PowerOfChoice fills every place"),
+    (dict(select=selection.PowerOfChoice(candidates=2)), "candidates is 2; it must be at least 3, the parties that take part in a round"),
+], ids=range(8))
 def test_what_is_refused(given, said):
     with pytest.raises(BadParameter, match=said):
-        tacit.train(fed(), model="logistic", rounds=1, per_round=3, **given)
+        tacit.train(fed(), **{"model": "logistic", "rounds": 1, "per_round": 3, **given})

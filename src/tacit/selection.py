@@ -2,6 +2,7 @@
 
 Without `select`, `per_round` parties are drawn alike from all. What a rule may look at is what a server can be told before the round: sizes, who is
 there, how fast each is, and the loss of the current model on a party's rows. Over messages a loss is asked for, and everybody asked has been sent the model.
+A rule that `fills` a round takes as many as are wanted and can be had: without `per_round` it would choose nobody out, and is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Known(NamedTuple):
 class BySize:
     """Drawn without replacement with chances in proportion to a party's rows, as in Li et al., "On the Convergence of FedAvg on Non-IID Data", ICLR 2020."""
 
+    fills: ClassVar[bool] = True
+
     def choose(self, known: Known, per_round: int, rng: np.random.Generator) -> np.ndarray:
         return _drawn(rng, known.sizes / known.sizes.sum(), per_round)
 
@@ -37,10 +40,11 @@ class PowerOfChoice:
     """Candidates are drawn by size, and those with the largest losses are asked. Y. J. Cho, J. Wang, G. Joshi: "Towards Understanding Biased Client Selection
     in Federated Learning", AISTATS 2022."""
 
+    fills: ClassVar[bool] = True
     candidates: int = whole(20, least=1, doc="d: how many are asked for their loss; at least as many as take part")
 
     def choose(self, known: Known, per_round: int, rng: np.random.Generator) -> np.ndarray:
-        among = _drawn(rng, known.sizes / known.sizes.sum(), max(per_round, self.candidates))
+        among = _drawn(rng, known.sizes / known.sizes.sum(), self.candidates)
         return among[np.argsort(-known.loss(among), kind="stable")[:per_round]]
 
 

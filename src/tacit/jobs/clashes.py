@@ -16,6 +16,7 @@ from ..algorithms.types import Algorithm
 from ..errors import BadParameter
 from ..guard import Noise, Stage
 from ..parameters import bad
+from ..selection import PowerOfChoice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +89,11 @@ def _selection(a: Asked) -> Iterator[str]:
         yield f"select: {name} is for synchronous rounds with one server (sampling='fixed'). Leave it out here."
     if getattr(a.select, "needs_speed", False) and a.speed is None and a.runtime in ("cohort", "inprocess"):  # real parties are timed
         yield f"select: {name} needs to know how long parties take. Give speed, such as speeds.Lognormal()."
+    if getattr(a.select, "fills", False) and a.per_round is None:
+        yield f"select: {name} fills every place of a round, and without per_round there is one for everybody, so it chooses nobody. Give per_round."
+    if isinstance(a.select, PowerOfChoice) and a.per_round is not None and a.select.candidates < a.per_round:
+        yield str(bad("PowerOfChoice", "candidates", a.select.candidates, f"at least {a.per_round}, the parties that take part in a round (per_round)",
+                      "With as many it is BySize; with more, those with the largest losses are asked."))
 
 
 def _no_server(a: Asked) -> Iterator[str]:
