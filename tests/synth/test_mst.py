@@ -172,6 +172,14 @@ def test_an_infinite_number_and_a_time_that_never_comes_are_moved_to_the_bounds(
     assert Grid(named(DOMAIN)).values(huge)[:, list(DOMAIN).index("pay")].tolist() == [100]
 
 
+def test_the_synthetic_table_does_not_tell_that_one_row_has_a_gap():
+    whole, gap = people(50), people(50)
+    gap["age"] = gap["age"].astype(float).where(gap.index > 0)
+    told = [MST().fit(f, Table.infer(f, **DOMAIN)).table for f in (whole, gap)]
+    assert told[0] == told[1]
+    assert told[1].columns[0].dtype == "int64"
+
+
 def test_cells_and_back_stay_in_their_cell():
     """Every code survives a trip through numbers, for steps that do and do not divide the bins, and continuous columns."""
     columns = named({"a": integer(0, 120), "b": integer(3, 9), "c": continuous(-1.5, 2.5), "d": categorical(["x", "y"], missing=True),

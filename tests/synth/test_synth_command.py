@@ -64,6 +64,29 @@ def test_a_private_model_is_private_unless_a_seed_is_asked_for(folder, capsys):
     assert "NOT PRIVATE: secrets came from a seed that can be replayed" in out
 
 
+def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one_has_a_gap(folder, capsys):
+    """Not by a number in its answer, and not by how its numbers are written: with one age missing, pandas reads all ages as fractions."""
+    (folder / "columns.toml").write_text('sex = {kind = "categorical", values = ["F", "M"]}\nage = {kind = "integer", low = 0, high = 120}\nwho = "id"\n')
+    real, answers, written = pd.read_csv("table.csv")[["age", "sex"]].assign(who="x"), [], []
+    for gap in (False, True):
+        real.assign(age=real["age"].astype(object).where(real.index > 0, None) if gap else real["age"]).to_csv("real.csv", index=False)
+        code, out, _ = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv", "--save", "g", "--json")
+        assert code == 0
+        answers.append(json.loads(out))
+        written.append(pd.read_csv("made.csv").dtypes.to_dict())
+        assert synth.load("g").table.columns[0].to_dict() == {"kind": "integer", "name": "age", "low": 0, "high": 120, "step": 1.0, "dtype": "int64",
+                                                              "declared": True}
+    assert written[0] == written[1]
+    assert list(written[0]) == ["age", "sex", "who"]
+    assert set(answers[0]) == set(answers[1])
+    assert "trained_on" not in answers[0]
+    assert str(len(real)) not in json.dumps({k: v for k, v in answers[0].items() if "seconds" not in k})
+    (folder / "columns.toml").write_text('age = {kind = "integer", low = 0, high = 120}\nwho = "id"\n')
+    code, _, err = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv")
+    assert code
+    assert "columns.toml does not say what the column 'sex' is. Declare it, or leave it out with --drop sex." in err
+
+
 def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_json(folder, capsys):
     code, out, err = said(capsys, "table.csv", "--model", "ctgan", "--epochs", "3", "--out", "s.csv", "--save", "g.tacit",
                           "--given", "sex=F", "--given", "age=30..60", "--seed", "4", "--json")

@@ -61,7 +61,7 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             _private(args, generator)
             frame, holdout = _parts(read(args.table).drop(columns=_known(args)), args)
             rows = args.rows or len(frame)
-            table = _table(frame, args.columns)
+            table = _table(frame, args.columns, generator.private)
             _fits(frame, table, args)
             fitted = generator.fit(frame, table, watch=line.event)
             fit_seconds = time.monotonic() - began
@@ -76,7 +76,9 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     lines = [*fitted.ledger.stamps, *(f"privacy    ε = {s.epsilon:.4g}, δ = {s.delta:g}, {s.unit}" for s in fitted.ledger.spent),
              *([f"{rows:,} rows   {args.out}"] if args.out else []), *([f"generator  {args.save}"] if args.save else [])]
     if not args.load:
-        value |= {"trained_on": len(frame), "fit_seconds": fit_seconds}  # type: ignore[arg-type]
+        value["fit_seconds"] = fit_seconds
+        if not fitted.generator.private:  # how many rows there are is a fact about them that ε did not pay for
+            value["trained_on"] = len(frame)  # type: ignore[arg-type]
     if args.report:
         from ..synth.evaluate import evaluate
 
@@ -217,12 +219,19 @@ def model_of(args: argparse.Namespace, among: Mapping[str, Any] | None = None) -
     return check(replace(made, seed=args.seed or 0))
 
 
-def _table(frame: DataFrame, path: str | None) -> Table | None:
+def _table(frame: DataFrame, path: str | None, private: bool) -> Table | None:
     if path is None:
         return None
-    from ..synth import Table
+    from ..synth import Column, Table, boolean, identifier
 
     columns, constraints = told(path)
+    if private:  # nothing of what a column is may be read off the rows, and which columns there are is no secret
+        names = [str(n) for n in frame.columns]
+        for name in names:
+            if name not in columns:
+                raise BadData(f"synth: {path} does not say what the column {name!r} is. Declare it, or leave it out with --drop {name}.")
+        alone = {"id": identifier(), "boolean": boolean()}  # kinds that a word declares
+        return Table.declare({n: alone.get(c) or Column(c) if isinstance(c := columns[n], str) else c for n in dict.fromkeys([*names, *columns])}, constraints)
     return Table.infer(frame, constraints=constraints, columns=columns)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +53,14 @@ def declared(table: Table | Mapping[str, Column] | None, frame: DataFrame, who: 
     for column in table.columns:
         if column.name not in names:
             raise BadData(f"the table has no column {column.name!r}. {nearest(column.name, names)}")
-    return table
+    return replace(table, columns=tuple(replace(c, dtype=_dtype(c)) for c in table.columns))
+
+
+def _dtype(column: Column) -> str:
+    """Of a synthetic column, by what it was declared as: `Table.infer` reads it off the rows, where one missing age makes all ages fractions."""
+    if column.dtype == "category" or column.dtype.startswith("datetime64"):
+        return column.dtype  # no row changes that
+    return "int64" if column.kind == "integer" and not column.missing else ""
 
 
 @dataclass(frozen=True)
