@@ -184,7 +184,7 @@ def test_one_class_among_the_shared_is_refused():
 @pytest.mark.parametrize(("change", "text"), [
     ({"secure": "magic"}, "ftl: secure is 'magic'; it must be 'cut' or 'shared'."),
     ({"names": ("a", "a")}, "two different words, of the source and of the target, and not 'helper'"),
-    ({"gamma": -1.0}, "Terms: gamma is -1.0; it must be a number at least 0."),
+    ({"gamma": -1.0}, "ftl: gamma is -1.0; it must be a number at least 0."),
     ({"encoders": {"moon": nn.Linear(2, 3)}}, "ftl: encoders is 'moon'; it must be parts by party: 'source', 'target'."),
     ({"encoders": {"target": nn.Sequential(nn.Linear(3, 4))}}, r"ftl: the encoder of 'target' is '\(4,\) wide'; it must be one that makes 3 numbers a row"),
     ({"secure": "shared", "guard": [ClipRows()]}, r"left out with secure='shared': nothing crosses a cut"),
@@ -207,6 +207,8 @@ def test_bad_tables():
         tacit.ftl(data.apart(data.digits(), [1], [2], 9)[0], two)
     with pytest.raises((BadData, PartyFailed), match="20 rows are shared, and the target would get 13 sums over them"):
         tacit.ftl(one, two, secure="shared", width=12)
+    with pytest.raises((BadData, PartyFailed), match="20 rows are shared, and the target would get 4 sums over them.* Share at least 72 rows"):
+        tacit.ftl(one, two, secure="shared", width=3, gamma=0.2)
     with pytest.raises(BadParameter, match="apart: shared is 569; it must be a whole number between 1 and 568"):
         cancer(569)
 

@@ -148,3 +148,20 @@ def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
     with pytest.raises(BadData, match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell labels. Share at least 10 rows"):
         hidden.enough(9, 4)
     hidden.enough(10, 4)
+
+
+def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
+    """14 people, 7 sums, twice as many rows as sums: with γ = 0 one of 2^14 labellings gives the sums, as precise as fixed point has them; the true one."""
+    g = torch.Generator().manual_seed(0)
+    y, every = torch.randint(2, (14,), generator=g), torch.cartesian_prod(*[torch.tensor([0, 1])] * 14)
+    full = hidden.spread(torch.tanh(torch.randn(14, 6, generator=g)))
+
+    def told(labels: torch.Tensor) -> torch.Tensor:
+        return full.T @ hidden.wanted(labels, torch.zeros(14, 1), 0.0) / 14
+
+    near = ((every.double() - 0.5) / 0.25 @ full / 14 - told(y).T).abs().amax(1) < 2**-12
+    assert every[near].tolist() == [y.tolist()]
+    with pytest.raises(BadData, match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of at least 0.25, so that scores"):
+        hidden.enough(14, 6, 0.0)
+    hidden.enough(126, 6, 0.0)
+    hidden.enough(14, 6, 0.25)

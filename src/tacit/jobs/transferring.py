@@ -99,7 +99,7 @@ def ftl(source: Any, target: Any, *, encoders: Mapping[str, nn.Module] | None = 
     tables = {names[0]: _table(source, "source"), names[1]: _table(target, "target")}
     labels = labelled(tables[names[0]])
     terms = check(Terms((Route((names[1],), (names[0],)),), (0,), (0,), epochs, batch_size, 1, seed, "bce", width=width, first_epochs=first_epochs, lr=lr,
-                        weight_decay=weight_decay, gamma=gamma, own=own, rebuild=rebuild))
+                        weight_decay=weight_decay, gamma=gamma, own=own, rebuild=rebuild), "ftl")
     ledger = Ledger()
     found = align({name: t.ids.tolist() for name, t in tables.items()}, runtime=runtime)
     ledger.merge(found.ledger)
@@ -226,7 +226,7 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
     if me.name == terms.source:
         y = mine.y[0]
         protocol.enough(y[at], given["labels"])
-        hidden.enough(len(at), terms.width)
+        hidden.enough(len(at), terms.width, terms.gamma)
     await agree(me, terms, mine)
     if me.name == terms.source:
         c, offset = protocol.codes(y), mine.stops[0]

@@ -13,9 +13,12 @@ so that w = (HᵀH/n + λI)⁻¹ Hᵀt/n, of which only Hᵀt needs both.
       |<------------ MaskedFactors ------------------------------>|    t and H, each behind a uniform mask
       |------------- SumsShare(my share of Hᵀt/n) --------------->|    which has the other
 
-The target learns Hᵀt/n, that is width + 1 sums over the shared rows, and what follows from them: w, and whatever else it can work out of so many sums,
-so that many more rows than sums must be shared (`MARGIN`). The source learns nothing but how many rows are shared, the helper shapes. It holds while each
-follows the program and the helper works with neither (semi-honest). Fixed point with 16 bits.
+The target learns Hᵀt/n, that is width + 1 sums over the shared rows, and what follows from them: w, and whatever else it can work out of so many sums.
+With as many sums as rows it could solve for t, so that more rows must be shared (`MARGIN`). And a label is one bit where a sum tells many: with γ = 0
+nothing but labels is in t, and whoever tries all labels of 18 rows finds the only ones that give 9 sums. Where scores do not blur them (γ below
+`FAINT`), the rows must outnumber the sums' bits. What is left is what any model tells of those it was learned from: there is no bound on it.
+The source learns nothing but how many rows are shared, the helper shapes. It holds while each follows the program and the helper works with neither
+(semi-honest). Fixed point with 16 bits.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from .seat import Seat
 from .vertical import ASSUMES
 
 MARGIN = 2  # shared rows for each sum the target gets: as many as sums, and it could solve for t
+FAINT = 0.25  # γ below which the source's scores, of about 1, weigh less in t than half a label does; measured: from .1 on trying all labels gains little
+BITS = 18  # that a sum tells at most: 16 behind the point, and t is about ±2
 
 
 class SumsShare(Message, reveals="a share of the sums of the target's representations, weighted by labels and scores: with its own, these sums"):
@@ -57,10 +62,12 @@ def solved(h: Tensor, sums: Tensor, decay: float) -> Tensor:
     return torch.linalg.solve(h.T @ h / len(h) + ridge, sums)
 
 
-def enough(rows: int, width: int) -> None:
-    if rows < MARGIN * (width + 1):
+def enough(rows: int, width: int, gamma: float = 1.0) -> None:
+    least = MARGIN if gamma >= FAINT else BITS
+    if rows < least * (width + 1):
+        more = "" if gamma >= FAINT else f", or take gamma of at least {FAINT:g}, so that scores blur the labels"
         raise BadData(f"{rows} rows are shared, and the target would get {width + 1} sums over them, from which it could tell labels. Share at least "
-                      f"{MARGIN * (width + 1)} rows, or take a representation of at most {max(rows // MARGIN - 1, 1)} numbers.")
+                      f"{least * (width + 1)} rows, or take a representation of at most {max(rows // least - 1, 1)} numbers{more}.")
 
 
 async def _sums(seat: Seat, h: Tensor, t: Tensor, rows: int) -> Tensor:
