@@ -56,7 +56,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.nursery": (("tacit.files", "tacit.parties"), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
     "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.task"), NUMERIC),  # `local` for all
-    "tacit.runtimes.stacking": (("tacit.algorithms", "tacit.task"), NUMERIC),
+    "tacit.runtimes.stacking": (("tacit.algorithms", "tacit.data", "tacit.task"), NUMERIC),
     "tacit.runtimes.kept": (("tacit.algorithms.types",), NUMERIC),
     # tables in, tables out; its report is laid out like the others
     "tacit.anonymity": (("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"), ("numpy", "pandas")),

@@ -26,7 +26,7 @@ from ..guard import Clients, Guard
 from ..task import Task
 from .fold import FoldEngine, Stacked
 from .kept import Kept
-from .stacking import CPU_STACK, STACK_BELOW, cores, differing, work
+from .stacking import CPU_STACK, STACK_BELOW, cannot_stack, cores, differing, one_table, work
 
 
 @dataclass(frozen=True)
@@ -333,18 +333,7 @@ class Cohort:
             return
         first = not self.tables
         self.tables = tables
-        distinct: dict[tuple[int, int], int] = {}
-        xs, ys, at = [], [], 0
-        self.offset = []
-        for t in tables:
-            name = (id(t.x), id(t.y))
-            if name not in distinct:
-                distinct[name] = at
-                xs.append(t.x.to(self.device))
-                ys.append(t.y.to(self.device))
-                at += len(t.x)
-            self.offset.append(distinct[name])
-        x, y = (xs[0], ys[0]) if len(xs) == 1 else (torch.cat(xs), torch.cat(ys))
+        x, y, self.offset = one_table(tables, self.device)
         if first:
             self.task = self.task.on(x, y)
         self.task.x, self.task.y = x, y
@@ -357,35 +346,11 @@ class Cohort:
         if engine == "auto":
             engine = "stack" if self.device.type == "cuda" or work(self.task, self.runs[0].batch_size or 64) <= STACK_BELOW else "each"
         if engine == "stack":
-            why = self._cannot_stack()
+            why = cannot_stack(self.task, self.w[:1], None if self.buffers is None else self.buffers[:1])
             if why:
                 self.notes.append(f"this model cannot be stacked, so clients run one by one: {why}")
                 engine = "each"
         return engine
-
-    def _cannot_stack(self) -> str:
-        """Try one step with two clients; torch's own words if that fails."""
-        from ..algorithms.types import Batch, Walk
-
-        task = self.task.for_stacking()
-        index = torch.zeros(2, 2, dtype=torch.int64, device=self.device)
-        buffers = {} if self.buffers is None else {"buffers": self.buffers[:1].expand(2, -1)}
-
-        def one(w: Tensor, buffers: State, index: Tensor) -> Tensor:
-            batch = Batch(index, torch.ones(2, device=self.device), torch.zeros((), dtype=torch.int64, device=self.device))
-            return task.visit(Walk(w, buffers, {}, w[0]), batch)[0]
-
-        try:
-            import warnings
-
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("error")  # torch warns where it would silently loop over the clients
-                torch.vmap(one, in_dims=(0, {k: 0 for k in buffers} or None, 0))(self.w[:1].expand(2, -1), buffers, index)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever it is: one client after the other will meet it again if the model itself is at fault
-            return (str(error).strip() or type(error).__name__).splitlines()[0]
-        return ""
 
     def _chunk(self, sizes: np.ndarray, steps: np.ndarray) -> int:
         """How many clients go side by side: as many as their weights, gradients and what a batch keeps for the backward pass allow."""

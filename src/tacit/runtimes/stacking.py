@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from dataclasses import fields
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..algorithms import Algorithm
-from ..algorithms.types import State
+from ..algorithms.types import Batch, State, Walk
+from ..data.federation import Rows
 from ..task import Task
 
 CPU_STACK = 64e6  # bytes of one stack on a CPU: smaller ones cost more in Python, larger ones leave a core idle
@@ -62,3 +64,40 @@ def work(task: Task, batch: int) -> float:
     with torch.no_grad():
         module(rows)
     return max(total, float(task.dim)) * batch
+
+
+def cannot_stack(task: Task, w: Tensor, buffers: Tensor | None) -> str:
+    """Try one step of two clients that start from w; torch's own words if that fails."""
+    stacked, device = task.for_stacking(), w.device
+    riding = {} if buffers is None else {"buffers": buffers.expand(2, -1)}
+
+    def one(w: Tensor, riding: State, index: Tensor) -> Tensor:
+        batch = Batch(index, torch.ones(2, device=device), torch.zeros((), dtype=torch.int64, device=device))
+        return stacked.visit(Walk(w, riding, {}, w[0]), batch)[0]
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns where it would silently loop over the clients
+            torch.vmap(one, in_dims=(0, {k: 0 for k in riding} or None, 0))(w.expand(2, -1), riding, torch.zeros(2, 2, dtype=torch.int64, device=device))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever it is: one client after the other will meet it again if the model itself is at fault
+        return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return ""
+
+
+def one_table(tables: list[Rows], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
+    """The runs' rows in one table, and where each run's begin in it; runs that share theirs share it here too."""
+    begins: dict[tuple[int, int], int] = {}
+    parts, at, offset = [], 0, []
+    for t in tables:
+        name = (id(t.x), id(t.y))
+        if name not in begins:
+            begins[name] = at
+            parts.append((t.x.to(device), t.y.to(device)))
+            at += len(t.x)
+        offset.append(begins[name])
+    if len(parts) == 1:
+        return *parts[0], offset
+    xs, ys = zip(*parts)
+    return torch.cat(xs), torch.cat(ys), offset
