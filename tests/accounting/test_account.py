@@ -37,7 +37,13 @@ def test_a_line_cut_short_by_a_crash_counts_as_spent_and_a_damaged_file_is_refus
     Account(RELEASE, 1e-5, file=file).spend(1)
     with open(file, "a") as out:
         out.write('{"round": 2, "beg')
-    assert Account(RELEASE, 1e-5, file=file).spent == 2
+    again = Account(RELEASE, 1e-5, file=file)
+    assert again.spent == 2
+    again.spend(2)  # the run goes on, and is stopped and resumed once more, twice: no round begun is lost
+    third = Account(RELEASE, 1e-5, file=file)
+    assert third.spent == 3
+    third.spend(3)
+    assert Account(RELEASE, 1e-5, file=file).spent == 4
     file.write_text("nonsense\n" + file.read_text())
     with pytest.raises(BadRun, match=r"spent.jsonl cannot be read: .* It says what privacy was spent, so the run cannot go on without it\."):
         Account(RELEASE, 1e-5, file=file)

@@ -29,13 +29,20 @@ class Account:
     file: Path | None = None
     spent: int = 0
     _allowed: int | None = field(default=None, repr=False)
+    _torn: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.file is not None and self.file.exists():
-            lines = [line for line in self.file.read_text(encoding="utf-8").split("\n") if line]
+            text = self.file.read_text(encoding="utf-8")
+            lines = [line for line in text.split("\n") if line]
+            self._torn = bool(text) and not text.endswith("\n")
             try:
-                for line in lines[:-1]:
-                    json.loads(line)["round"]
+                for i, line in enumerate(lines[:-1]):
+                    try:
+                        json.loads(line)["round"]
+                    except ValueError:
+                        if json.loads(lines[i + 1])["begun"] != i + 2:  # cut short by a crash, and the run went on: what followed counted it
+                            raise
             except (ValueError, KeyError, TypeError) as error:
                 raise BadRun(f"{self.file} cannot be read: {error}. It says what privacy was spent, so the run cannot go on without it. "
                              "Put it back from a copy, or start anew and add what this run spent by hand.") from error
@@ -63,6 +70,7 @@ class Account:
             line: dict[str, Any] = {"round": number, "begun": self.spent, "multiplier": self.release.multiplier, "rate": self.release.rate,
                                     "sampling": self.release.sampling, "accountant": self.release.accountant, "delta": self.delta}
             with open(self.file, "a", encoding="utf-8") as out:
-                out.write(json.dumps(line) + "\n")
+                out.write("\n" * self._torn + json.dumps(line) + "\n")  # behind a line cut short, not at its end: the two would count as one
                 out.flush()
                 os.fsync(out.fileno())
+            self._torn = False
