@@ -207,7 +207,7 @@ def test_bad_tables():
         tacit.ftl(data.apart(data.digits(), [1], [2], 9)[0], two)
     with pytest.raises((BadData, PartyFailed), match="20 rows are shared, and the target would get 13 sums over them"):
         tacit.ftl(one, two, secure="shared", width=12)
-    with pytest.raises((BadData, PartyFailed), match="20 rows are shared, and the target would get 4 sums over them.* Share at least 72 rows"):
+    with pytest.raises((BadData, PartyFailed), match=r"20 rows are shared, and the target would get 4 sums over them.* Share at least 72 rows"):
         tacit.ftl(one, two, secure="shared", width=3, gamma=0.2)
     with pytest.raises(BadParameter, match="apart: shared is 569; it must be a whole number between 1 and 568"):
         cancer(569)

@@ -161,7 +161,7 @@ def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
 
     near = ((every.double() - 0.5) / 0.25 @ full / 14 - told(y).T).abs().amax(1) < 2**-12
     assert every[near].tolist() == [y.tolist()]
-    with pytest.raises(BadData, match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of at least 0.25, so that scores"):
+    with pytest.raises(BadData, match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of at least 0.25, so that"):
         hidden.enough(14, 6, 0.0)
     hidden.enough(126, 6, 0.0)
     hidden.enough(14, 6, 0.25)
