@@ -95,6 +95,7 @@ def _losses(model: Any, rows: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
 
 
 def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, torch.Tensor]:
+    dataset = dataset.held_by_one()
     x = dataset.rows.x
     if kind == "label":
         return dataset, x[torch.tensor([secrets.randbelow(len(x)) for _ in range(m)])]

@@ -172,7 +172,7 @@ class Dataset:
     """Rows nobody has dealt out yet. `groups` keeps columns that say where a row came from (a hospital, a writer).
 
     A data set made of a table keeps the raw `table` too: its rows are then laid out but not yet standardised (a missing number
-    is NaN), because whose statistics to use is only known once the rows have owners; `split` and `by` do it.
+    is NaN), because whose statistics to use is only known once the rows have owners; `split`, `by` and `held_by_one` do it.
     """
 
     name: str
@@ -237,6 +237,10 @@ class Dataset:
         if isinstance(held_fraction, bool) or not isinstance(held_fraction, int | float) or not 0 <= held_fraction < 1:
             raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
         return _dealt(data, parties, skew, int(seed), float(held_fraction), int(min_size))
+
+    def held_by_one(self) -> Dataset:
+        """Rows as one holder of all of them trains on them: a table's numbers standardised by the rows to train on, a missing one at their mean."""
+        return self if self.table is None else self.table.held_by_one(self)
 
     def vertical(self, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
         """The columns dealt to parties that share the people: `into={"bank": ["age"], "shop": ["basket"]}`. The label is at `label_at`.

@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData, MissingExtra, MissingFiles
+from ..errors import BadData
 from ..parameters import bad, nearest
 from .arrays import from_arrays, with_test
 from .federation import Dataset, Federation, Rows
+from .reading import read_csv, read_parquet
 from .vertical import Columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 FITS = ("party", "pooled", "none")
-MISSING = "?"  # read as missing, beside the usual empty cell, NA, NaN, …
 READ_OFF = "The table's layout (kinds of columns, categories, what may be missing) was read off all parties' rows together."
 TOO_MANY = 100  # categories, when they are also more than half of the rows: an identifier, not a category
 
@@ -111,6 +111,13 @@ class Recipe:
         mean, std = self.statistics(x, torch.zeros(len(x), dtype=torch.int64), 1)
         return replace(self, mean=tuple(mean[0].tolist()), std=tuple(std[0].tolist()))
 
+    def settled(self, x: Tensor) -> Recipe:
+        """With statistics: those it was given, none where fit="none", or else those of these laid-out rows."""
+        if self.mean is not None and self.std is not None:
+            return self
+        n = len(self.numbers)
+        return replace(self, mean=(0.0,) * n, std=(1.0,) * n) if self.fit == "none" else self.fitted(x)
+
     def standardised(self, x: Tensor) -> Tensor:
         """Laid-out rows by this recipe's statistics, or, when it has none, by their own."""
         fitted = self if self.mean is not None and self.std is not None else self.fitted(x)
@@ -170,6 +177,17 @@ class Table:
         several = [c for c in self.recipe.numbers if len(self.frame) > TOO_MANY and _tells_rows_apart(self.frame[c])]
         return [f"The column {c!r} has another whole number in every row, as an identifier has, and was used as a number. "
                 f"If it is one, leave it out with drop=[{c!r}]." for c in several]
+
+    def held_by_one(self, data: Dataset) -> Dataset:
+        """Rows and test rows by the statistics of the rows to train on: one holder has them all."""
+        recipe = self.recipe.settled(data.rows.x)
+        rows, test = (Rows(recipe.standardised(part.x), part.y) for part in (data.rows, data.test))
+        return replace(data, rows=rows, test=test, table=None)
+
+    @property
+    def looks(self) -> bool:
+        """Whether the encoding itself looks at the rows: at their mean and deviation, or at which columns and categories there are."""
+        return not self.declared or (self.recipe.fit != "none" and self.recipe.mean is None)
 
     def encoded(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
         """The dealt rows with their numbers standardised as the recipe says."""
@@ -281,7 +299,7 @@ def from_csv(path: str | os.PathLike[str], label: str | None = None, *, id: str 
              name: str | None = None, groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
              regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Dataset | Columns:
     """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are missing values."""
-    frames: list[Any] = [None if p is None else _read_csv(p, separator, id) for p in (path, test)]
+    frames: list[Any] = [None if p is None else read_csv(p, separator, id) for p in (path, test)]
     make: Any = from_frame  # of the two forms, the one that the label asks for
     return make(frames[0], label, id=id, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
                       categories=categories, fit=fit, regression=regression, test_fraction=test_fraction, seed=seed)
@@ -291,53 +309,9 @@ def from_parquet(path: str | os.PathLike[str], label: str, *, test: str | os.Pat
                  groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
                  regression: bool = False, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """A data set from a Parquet file; see `from_frame`."""
-    frames = [None if p is None else _read_parquet(p) for p in (path, test)]
+    frames = [None if p is None else read_parquet(p) for p in (path, test)]
     return from_frame(frames[0], label, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
                       categories=categories, fit=fit, regression=regression, test_fraction=test_fraction, seed=seed)
-
-
-def _there(path: str | os.PathLike[str]) -> Path:
-    file = Path(path).expanduser()
-    if file.is_dir():
-        raise MissingFiles(f"{file} is a folder. Give a file in it.")
-    if not file.is_file():
-        beside = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise MissingFiles(f"there is no file {file}. " + (nearest(file.name, beside[:50]) if beside else "Check the path."))
-    return file
-
-
-def _read_csv(path: str | os.PathLike[str], separator: str, id: str | None = None) -> DataFrame:
-    import pandas as pd
-
-    file = _there(path)
-    try:
-        kinds = {} if id is None else {"dtype": {id: str}}  # an id is text: 007 is not 7
-        frame = pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds)
-        if len(frame.columns) == 1 and (other := next((s for s in ";\t|," if s != separator and s in str(frame.columns[0])), "")):
-            raise BadData(f"{file} has one column, {str(frame.columns[0])[:60]!r}, with {separator!r} between columns. "
-                          f"Is it {other!r} that stands between them? Then pass separator={other!r}, or save the file with commas.")
-        return frame
-    except UnicodeDecodeError:
-        raise BadData(f"{file} is not UTF-8 text: it may be of an older program, with letters like ä in an encoding of its own. "
-                      "Save it as UTF-8 (in a spreadsheet: as \"CSV UTF-8\").") from None
-    except PermissionError:
-        raise MissingFiles(f"{file} may not be read: permission denied. Ask for the right to read it, or give another file.") from None
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, EOFError, OSError) as error:
-        raise BadData(f"{file} cannot be read as a table: {str(error).strip()}. It must be text in columns, their names in the first line.") from None
-
-
-def _read_parquet(path: str | os.PathLike[str]) -> DataFrame:
-    import pandas as pd
-
-    file = _there(path)
-    try:
-        import pyarrow
-    except ImportError:
-        raise MissingExtra("from_parquet", "data", "pyarrow") from None
-    try:
-        return pd.read_parquet(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise BadData(f"{file} cannot be read as Parquet: {error}.") from None
 
 
 def _text(column: Series) -> np.ndarray:

@@ -51,13 +51,7 @@ class Columns:
         """(all rows standardised by the statistics of these, the recipe with them)."""
         if self.recipe is None:
             return self.x, None
-        if self.recipe.mean is not None and self.recipe.std is not None:
-            recipe = self.recipe
-        elif self.recipe.fit == "none":
-            n = len(self.recipe.numbers)
-            recipe = replace(self.recipe, mean=(0.0,) * n, std=(1.0,) * n)
-        else:
-            recipe = self.recipe.fitted(self.x[rows])
+        recipe = self.recipe.settled(self.x[rows])
         return recipe.standardised(self.x), recipe
 
     @classmethod
@@ -111,10 +105,10 @@ class Vertical:
         return cls(name or first.name, holders, label_at, train, test)
 
 
-def held_out(rows: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+def held_out(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
     """(rows to learn from, rows held out), the same for everybody who has the same number of rows and the seed."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
-        raise bad("vertical", "test_fraction", fraction, "a number at least 0 and below 1")
+        raise bad(owner, "test_fraction", fraction, "a number at least 0 and below 1")
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
     held = min(round(fraction * rows), max(rows - 1, 0))
     return order[held:].sort().values, order[:held].sort().values

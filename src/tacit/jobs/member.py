@@ -18,7 +18,7 @@ from .. import __version__, algorithms, models
 from .. import data as datasets
 from ..algorithms.types import State
 from ..algorithms.types import fresh as fresh_state
-from ..data import tables
+from ..data import reading, tables
 from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadJob, BadRun, ProtocolError
 from ..files import write_whole
@@ -276,7 +276,7 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
         raise BadJob("the job does not say which columns the parties' files have. Its [data] needs label, numbers and categories.")
     recipe, label, labels, fraction = read_layout(layout)
     file = Path(path)
-    frame = tables._read_parquet(file) if file.suffix in (".parquet", ".pq") else tables._read_csv(file, ",")
+    frame = reading.read_parquet(file) if file.suffix in (".parquet", ".pq") else reading.read_csv(file, ",")
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from .devices import device_for
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 RATES = {"sgd": 0.5, "adam": 5e-3}
+ENCODED = ("The table's columns were read, and its numbers standardised, by looking at the private rows, which ε does not cover; declare them "
+           "(fit=data.Recipe(…, mean=…, std=…)) where that matters.")
 LOT = 256  # rows expected in a step, where there are four times as many
 
 
@@ -59,6 +62,8 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     rows = len(dataset.rows.y)
     if not rows:
         raise BadData(f"{dataset.name}: there are no rows to train on.")
+    uncovered = ENCODED if dataset.table is not None and dataset.table.looks else ""
+    dataset = dataset.held_by_one()
     x, y = (t.to(device) for t in dataset.rows)
     outputs = dataset.classes or 1
     module = models.build(model, tuple(x.shape[1:]), outputs, seed).to(device).train()
@@ -81,7 +86,7 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     try:
         if device == "cpu":
             torch.set_num_threads(1)
-        return _train(session, dataset, module, x, y, epochs, evaluate_every, journal, job, models.name_of(model), seed, device)
+        return _train(session, dataset, module, x, y, epochs, evaluate_every, journal, job, models.name_of(model), seed, device, uncovered)
     finally:
         torch.set_num_threads(threads)
         session.close()
@@ -103,13 +108,15 @@ def _settings(**given: Any) -> DPSGD:
 
 
 def _train(session: Session, dataset: Dataset, module: nn.Module, x: Tensor, y: Tensor, epochs: int, every: int, journal: Journal, job: dict[str, Any],
-           name: str, seed: int, device: str) -> Result:
+           name: str, seed: int, device: str, uncovered: str) -> Result:
     label = type(session.settings).__name__
     parameters = sum(p.numel() for p in module.parameters())
     held_by_one = dataset.split(1, held_fraction=0.0, min_size=1)
     journal.event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=label, skew="one holder", seed=seed,
                   runtime="one process", device=device, rounds=epochs, fingerprints={}, model={"name": name, "parameters": parameters},
                   federation=held_by_one.summary())
+    if uncovered:
+        journal.event("note", text=uncovered)
     for layer, why in session.ghost.looped.items():
         journal.event("note", text=f"layer {layer} goes example by example, which is slow: {why}")
     clock = time.perf_counter()
@@ -136,6 +143,7 @@ def _train(session: Session, dataset: Dataset, module: nn.Module, x: Tensor, y: 
     if session.account is not None:
         metrics["epsilon"] = session.epsilon
     ledger = session.ledger
+    ledger.spent = [replace(line, note=f"{line.note} {uncovered}".strip()) for line in ledger.spent]
     journal.event("end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round"))
     journal.close(ledger.to_dict())
     session.close()

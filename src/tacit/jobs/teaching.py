@@ -86,7 +86,7 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else _free(Path(out))
     notes = list(fed.notes)
-    if isinstance(dataset, Dataset) and dataset.table is not None:
+    if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.looks:
         notes.append("columns were scaled and encoded by statistics of the private rows, which ε does not cover; encode with public ones if that matters.")
     if delta >= 1 / int(fed.train.sizes.sum()):
         text = f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a mechanism that publishes one row whole would pass."

@@ -291,7 +291,8 @@ def _rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | None,
     if isinstance(data, torch_data.TensorDataset):
         data = data.tensors
     if hasattr(data, "rows") and hasattr(data, "test"):  # tacit's own Dataset
-        data = (data.rows.x, data.rows.y)
+        held = data.held_by_one() if hasattr(data, "held_by_one") else data
+        data = (held.rows.x, held.rows.y)
     if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):
         sizes = {len(t) for t in data}
         if len(sizes) != 1 or 0 in sizes:
