@@ -31,11 +31,15 @@ class BadParameter(TacitError, ValueError):
 
 
 class BadData(TacitError, ValueError):
-    pass
+    """Something is wrong with rows, and the sentence may quote them: it is for who holds them. `outside` is what other parties are told instead."""
+
+    def __init__(self, *said: object, outside: str = "its data do not fit the job. What is wrong with them, only the party itself is told"):
+        super().__init__(*said)
+        self.outside = outside
 
 
 class MissingFiles(TacitError, FileNotFoundError):
-    pass
+    outside = "its data are not where it said. Where that is, only the party itself is told"
 
 
 class MissingExtra(TacitError, ImportError):

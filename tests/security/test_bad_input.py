@@ -14,11 +14,12 @@ import torch
 
 import tacit
 from tacit import __version__, algorithms, data, pace
-from tacit.errors import BadData, BadJob, ProtocolError
+from tacit.errors import BadData, BadJob, MissingFiles, ProtocolError
 from tacit.jobs import member as members
 from tacit.jobs import networked
 from tacit.jobs.member import Work, beside, member, own, read_job, read_layout
 from tacit.protocols import buffered, joining, rounds
+from tacit.runtimes.inprocess import InProcess
 from tests.runtimes.net import Net
 
 ROUNDS = 4
@@ -180,6 +181,35 @@ def test_a_good_file_is_encoded_by_the_agreed_layout_and_its_own_statistics(tmp_
     assert (len(fed.train.index), len(fed.held.index)) == (3, 1)
     assert torch.allclose(fed.rows.x[fed.train.index, :2].mean(0), torch.zeros(2), atol=1e-6)
     assert fed.rows.y.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("columns", "told"), [
+    ({"chol": None}, "its file has no column 'chol'"), ({"sick": None}, "its file has no column 'sick'"),
+    ({"sick": ["no", "yes", "no", "Mrs Smith"]}, "its label 'sick' has a value that this job does not know"),
+    ({"sex": ["f", "m", "f", "Mrs Smith"]}, "its data do not fit the job"), ({"age": ["Mrs Smith"] * 4}, "its data do not fit the job"),
+    (None, "its data are not where it said")],
+    ids=["column", "label column", "label value", "category", "text", "no file"])
+def test_the_server_is_not_told_what_stands_in_a_partys_file(columns: dict[str, Any] | None, told: str, tmp_path: Path) -> None:
+    """The party's own user reads the value and the file's place; on the wire, and in the server's journal, there is neither."""
+    file = tmp_path / "nowhere.csv" if columns is None else table(tmp_path, **columns)
+    heard: list[joining.Unfit] = []
+
+    async def server(me: Any) -> None:
+        door = me.scope(joining.SCOPE)
+        await door.recv("a", joining.Join)
+        await door.send("a", joining.Work("{}"))
+        heard.append(await door.recv("a", joining.Unfit))
+
+    async def client(me: Any) -> None:
+        with pytest.raises((BadData, MissingFiles)) as error:
+            await joining.attend(me, "server", __version__, lambda job: own("a", file, LAYOUT, 0))  # type: ignore[arg-type, return-value]
+        assert str(file) in str(error.value)
+        assert ("Mrs Smith" in str(error.value)) == ("Mrs Smith" in str(columns))
+
+    InProcess().run_sync({"server": server, "a": client})
+    assert told in heard[0].reason
+    assert "Smith" not in heard[0].reason
+    assert str(tmp_path) not in heard[0].reason
 
 
 @pytest.mark.parametrize(("columns", "words"), [

@@ -95,8 +95,9 @@ class Work:
         fed = dealt(Path(self.data["dealt"])) if "dealt" in self.data else own(self.name, self.data["table"], job["data"], job["seed"])
         shape = list(fed.rows.x.shape[1:])
         if shape != job["features"] or (fed.classes or 0) != job["classes"]:
-            raise BadData(f"the rows of {self.name!r} have the shape {shape} and {fed.classes or 0} classes; the job is for {job['features']} and "
-                          f"{job['classes']}. Agree on the columns and labels with whoever runs the server.")
+            why = (f"the rows of {self.name!r} have the shape {shape} and {fed.classes or 0} classes; the job is for {job['features']} and "
+                   f"{job['classes']}. Agree on the columns and labels with whoever runs the server.")
+            raise BadData(why, outside=why)
         algorithm = from_table(job["algorithm"], algorithms.ALL, "the server's job, algorithm")
         def made() -> Task:
             built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"]).to(self.device)
@@ -279,13 +280,14 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
     frame = reading.read_parquet(file) if file.suffix in (".parquet", ".pq") else reading.read_csv(file, ",")
     known = [str(c) for c in frame.columns]
     if label not in known:
-        raise BadData(f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}")
+        raise BadData(f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}", outside=f"its file has no column {label!r}")
     if not len(frame):
         raise BadData(f"{file}: the table has no rows.")
     try:
         x = recipe.lay_out(frame)
     except BadData as error:
-        raise BadData(f"{file}: {error}") from None
+        absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
+        raise BadData(f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside) from None
     values = tables._target(str(file), label, frame[label], labels is None)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float32))
@@ -293,7 +295,8 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
         place = {text: i for i, text in enumerate(labels)}
         strange = sorted({str(v) for v in values.tolist()} - set(place))
         if strange:
-            raise BadData(f"{file}: the label {label!r} has the value {strange[0]!r}, which this job does not know. Known: {', '.join(labels)}.")
+            raise BadData(f"{file}: the label {label!r} has the value {strange[0]!r}, which this job does not know. Known: {', '.join(labels)}.",
+                          outside=f"its label {label!r} has a value that this job does not know")
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
     held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)

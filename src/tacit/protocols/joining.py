@@ -9,8 +9,8 @@
       …  rounds; after each answer:
       |--- Free() ----------------------------------------------->|   so that the server knows a late party is back
 
-All of it is said in the scope "door". The server learns how many rows each party trains on and holds back, and why one cannot take part (the sentence the
-party's own user reads: column names, never values). The clients learn the job.
+All of it is said in the scope "door". The server learns how many rows each party trains on and holds back, and why one cannot take part (column names and
+numbers of columns and classes, never values: a sentence that quotes a row is for the party's own user). The clients learn the job.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Ready(Message, reveals="how many rows the party trains on and holds back, 
     parameters: int
 
 
-class Unfit(Message, reveals="why a party's data or software do not fit the job"):
+class Unfit(Message, reveals="why a party's data or software do not fit the job, without a value of its rows"):
     reason: str
 
 
@@ -64,7 +64,7 @@ class Free(Message, reveals="that the party has answered and can be asked again"
 
 async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Ready]) -> None:
     """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the server calls. It ends by an error only:
-    the server's refusal, or what `prepare` finds wrong, which the server is told too."""
+    the server's refusal, or what `prepare` finds wrong, of which the server is told as much as says nothing of single rows."""
     door, life = me.scope(SCOPE), me.secret.bytes(8).hex()
     await door.send(boss, Join(version, life))
     while True:
@@ -77,7 +77,7 @@ async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Re
         try:
             ready = prepare(said.job)
         except TacitError as error:
-            await door.send(boss, Unfit(str(error)))
+            await door.send(boss, Unfit(getattr(error, "outside", str(error))))
             raise
         await door.send(boss, ready)
 
