@@ -104,14 +104,15 @@ def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> Ba
     return BadParameter(f"{owner}: {name} is {given!r}; it must be {must_be}." + (f" {advice}" if advice else ""))
 
 
-def check(thing: Any) -> Any:
-    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing."""
+def check(thing: Any, owner: str = "") -> Any:
+    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing. `owner` is who is blamed, where its own name
+    is none that a user knows."""
     for field in dataclasses.fields(thing):
         if not field.metadata:
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
-            raise bad(type(thing).__name__, field.name, value, allowed(field.metadata))
+            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata))
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
         elif isinstance(value, Real) and type(value) not in (bool, int, float):  # numpy's: the same value as a plain number, which a job file can hold

@@ -111,12 +111,19 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
     (JOB.replace('label = "default"', ""), "0 with id and label (the source), 2 with id alone (the target)"),
     (JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'), "ftl: secure is 'magic'; it must be one of 'cut', 'shared'."),
     (JOB.replace("width", "breadth"), "ftl: there is no 'breadth'."),
+    (JOB.replace("width = 4", "width = 0"), "job.toml, ftl: width is 0; it must be a whole number at least 1."),
+    (JOB.replace("width = 4", 'lr = "fast"'), "job.toml, ftl: lr is 'fast'; it must be a number above 0."),
+    (JOB.replace("width = 4", 'guards = [{ name = "ClipRows", norm = 0 }]'), "job.toml, ftl, guards[0]: ClipRows: norm is 0; it must be a number above 0."),
+    (JOB.replace("width = 4", "protect = 3"), "job.toml, ftl, protect: value is 3; it must be a table with a `name`"),
+    (JOB.replace('id = "customer"', "id = 3"), "job.toml, parties.shop: id is 3; it must be text."),
+    ("parties = 3", "job.toml: parties is 3; it must be a table, written as [parties]."),
     (JOB.replace('file = "shop.csv"', ""), "parties.shop: file is missing"),
     (SHARED.replace("[parties.notary]\nhelper = true\n", ""), "there must be one, one and 1 with secure = 'shared'"),
     (SHARED.replace("width", "guards = [{ name = \"ClipRows\" }]\nwidth"), "guards and protect stand at a cut"),
-], ids=["label", "secure", "setting", "file", "helper", "guards"])
+], ids=["label", "secure", "setting", "width", "lr", "norm", "protect", "id", "parties", "file", "helper", "guards"])
 def test_bad_jobs(place: Path, capsys: pytest.CaptureFixture[str], job: str, text: str) -> None:
     Path("job.toml").write_text(job)
     code, out = said(capsys, "ftl", "job.toml", "--out", "made")
-    assert code != 0
+    assert code == 2
     assert text in " ".join(out.split())
+    assert not Path("made").exists()

@@ -142,7 +142,17 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
     (('label = "default"', ""), "the label is at nobody; exactly one party has one"),
     (('id = "customer"', 'id = "client"'), "there is no column 'client' (id)."),
     (('file = "shop.csv"', ""), "parties.shop: file is missing; to run everybody here"),
-    (("lr = 0.3", "lr = -1"), "lr is -1; it must be a number above 0")])
+    (("lr = 0.3", "lr = -1"), "job.toml, split: lr is -1; it must be a number above 0"),
+    (("epochs = 8", "epochs = 1.5"), "job.toml, split: epochs is 1.5; it must be a whole number at least 0"),
+    (("lr = 0.3", "seed = -1"), "job.toml, split: seed is -1; it must be a whole number at least 0"),
+    (("lr = 0.3", "nopeek = -1"), "job.toml, split: nopeek is -1; it must be a number of at least 0"),
+    (("lr = 0.3", "test_fraction = 2"), "job.toml, split: test_fraction is 2; it must be a number at least 0 and below 1"),
+    (("lr = 0.3", 'regression = "yes"'), "job.toml, split: regression is 'yes'; it must be true or false"),
+    (("lr = 0.3", "guards = 3"), "job.toml, split: guards is 3; it must be a list of tables"),
+    (("lr = 0.3", 'merge = "sum"'), "job.toml, split: merge is 'sum', and the bottoms end [8, 6] wide"),
+    (("top = [8]", "top = 8"), "job.toml, split: top is 8; it must be a list of widths, like [16]."),
+    (('file = "shop.csv"', "drop = 3"), "job.toml, parties.shop: drop is 3; it must be a list of texts."),
+    (("[split]", "[[split]]"), "job.toml: split is [{'epochs': 8, 'lr': 0.3, 'top': [8]}]; it must be a table, written as [split].")])
 def test_a_job_with_a_mistake_is_told_where_it_is(place: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], words: str) -> None:
     (place / "job.toml").write_text(JOB.replace(*change))
     code, out = said(capsys, "split", "job.toml", "--out", "parts")

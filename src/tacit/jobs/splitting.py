@@ -102,15 +102,13 @@ def splitnn(parties: Any, labels: Any = None, *, bottoms: Any = None, top: Any =
     ledger = Ledger()
     settings = parts.optimizer_of(optimizer, lr, momentum, weight_decay)
     guards = guards_at_the_cut("splitnn", guard, protect)
-    if isinstance(nopeek, bool) or not isinstance(nopeek, int | float) or not nopeek >= 0:
-        raise bad("splitnn", "nopeek", nopeek, "a number of at least 0")
-    if nopeek and slices != 1:
-        raise bad("splitnn", "slices", slices, "1 with nopeek, which looks at a whole batch at once")
+    parts.check_nopeek(nopeek, slices)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise bad("splitnn", "width", width, "a whole number of at least 1")
     rows = lay_out(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
     net = network(rows, configuration, bottoms, middles, top, merge, width, loss, seed)
-    terms = check(Terms(net.routes, tuple(map(len, rows.y)), tuple(map(len, rows.test_y)), epochs, batch_size, slices, seed, net.loss, clients, every))
+    terms = check(Terms(net.routes, tuple(map(len, rows.y)), tuple(map(len, rows.test_y)), epochs, batch_size, slices, seed, net.loss, clients, every),
+                  "splitnn")
     shares: dict[str, Share] = {}
     for route in terms.routes:
         for who in route.parties:

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +24,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from .. import toml
 from ..data.identifiers import normal
 from ..data.tables import from_csv
 from ..data.vertical import Columns, held_out
 from ..errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
 from ..files import write_whole
-from ..parameters import check, from_table, nearest
+from ..parameters import bad, check, from_table, nearest
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import splitnn
@@ -48,49 +48,84 @@ if TYPE_CHECKING:
 SPLIT: dict[str, Any] = {"labels": None, "merge": "concat", "top": [], "epochs": 10, "batch_size": 64, "lr": 0.1, "optimizer": "sgd", "momentum": 0.0,
                          "weight_decay": 0.0, "regression": False, "test_fraction": 0.2, "slices": 1, "every": 1, "seed": 0, "nopeek": 0.0, "guards": [],
                          "protect": None}
-PARTY = ("file", "id", "label", "bottom", "middle", "drop", "categories")
+PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "bottom": list[int], "middle": list[int], "drop": list[str], "categories": list[str]}
 
 
-def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """([verb] with what it leaves out, [parties.…]) of a job file; what is in neither is refused."""
+def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """([verb] with what it leaves out, [parties.…]) of a job file; what is in neither is refused, and what is of another type than an entry `takes`."""
     file = Path(path)
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = toml.read(file)
     except FileNotFoundError:
         raise MissingFiles(f"there is no job file {file}. Check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadJob(f"{file} is no TOML: {error}.") from None
+    except OSError as error:
+        raise BadJob(f"{file} cannot be read: {error.strerror}. Give a job file (TOML).") from None
     for key in raw:
         if key not in (verb, "parties"):
             raise BadJob(f"{file}: there is no table [{key}] in a job for `tacit {verb}`. {nearest(key, [verb, 'parties'])}")
-    given, who = raw.get(verb, {}), raw.get("parties", {})
+    given, who = (toml.table(str(file), key, raw.get(key, {})) for key in (verb, "parties"))
     for key in given:
         if key not in usual:
             raise BadJob(f"{file}, {verb}: there is no {key!r}. {nearest(key, list(usual))}")
-    return {**usual, **given}, who
+    for name, entry in who.items():
+        for key, value in toml.table(str(file), f"parties.{name}", entry).items():
+            if key not in takes:
+                raise BadJob(f"{file}, parties.{name}: there is no {key!r}. {nearest(key, list(takes))}")
+            if key in ("bottom", "middle"):
+                _widths(f"{file}, parties.{name}", key, value, least=1)
+            toml.held(f"{file}, parties.{name}", key, value, takes[key])
+    return {**usual, **given}, {name: dict(entry) for name, entry in who.items()}
+
+
+def _widths(where: str, key: str, value: Any, least: int = 0) -> None:
+    if not isinstance(value, list) or len(value) < least or not all(isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in value):
+        raise BadJob(f"{where}: {key} is {value!r}; it must be a list of widths, like [16].")
+
+
+def check_guards(where: str, settings: Mapping[str, Any]) -> None:
+    """What a table says of guards at a cut."""
+    if not isinstance(settings["guards"], list):
+        raise BadJob(str(bad(where, "guards", settings["guards"], "a list of tables with a `name` each")))
+    for i, table in enumerate(settings["guards"]):
+        toml.made(table, ACTIVATIONS, f"{where}, guards[{i}]")
+    if settings["protect"] is not None:
+        toml.made(settings["protect"], GRADIENTS, f"{where}, protect")
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """A job file, checked: {"split": every setting, "parties": {name: …}}."""
     file = Path(path)
-    settings, who = tables_of(path, "split", SPLIT)
-    if not isinstance(who, dict) or len(who) < 2:
+    settings, who = tables_of(path, "split", SPLIT, PARTY)
+    if len(who) < 2:
         raise BadJob(f"{file}: name at least two parties, as [parties.bank] and [parties.shop].")
     for name, table in who.items():
-        for key in table if isinstance(table, dict) else [str(table)]:
-            if key not in PARTY:
-                raise BadJob(f"{file}, parties.{name}: there is no {key!r}. {nearest(key, list(PARTY))}")
-        for key in ("bottom", "middle"):
-            widths = table.get(key, [1])
-            if not isinstance(widths, list) or not widths or not all(isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in widths):
-                raise BadJob(f"{file}, parties.{name}: {key} is {widths!r}; it must be a list of widths, like [16].")
         if ("middle" in table) == ("id" in table):
             raise BadJob(f"{file}, parties.{name}: give id (and file, bottom) for a party with a table, or middle for one without.")
     holders = [name for name, table in who.items() if "label" in table]
     if len(holders) != 1 or settings["labels"] not in (None, holders[0]):
         raise BadJob(f"{file}: the label is at {holders or 'nobody'}; exactly one party has one, and split.labels, if given, names it.")
     settings["labels"] = holders[0]
-    return {"split": settings, "parties": {name: dict(table) for name, table in who.items()}}
+    _check(f"{file}, split", settings, [table["bottom"][-1] for table in who.values() if "bottom" in table])
+    return {"split": settings, "parties": who}
+
+
+def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
+    """[split], held to what each setting may be, before anybody reads a table; `cuts` are how wide the bottoms end."""
+    if not cuts:
+        raise BadJob(f"{where}: no party has a bottom, so nobody's columns enter the network. Give bottom = [16] to those with columns.")
+    if split["merge"] not in parts.MERGES or (split["merge"] != "concat" and len(set(cuts)) > 1):
+        raise BadJob(f"{where}: merge is {split['merge']!r}, and the bottoms end {cuts} wide. It must be one of {', '.join(parts.MERGES)}; the last two need "
+                     "equal widths.")
+    _widths(where, "top", split["top"])
+    toml.held(where, "regression", split["regression"], bool)
+    check_guards(where, split)
+    try:
+        check(Terms((), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}), where)
+        parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"], where)
+        parts.check_nopeek(split["nopeek"], split["slices"], where)
+        held_out(0, split["test_fraction"], split["seed"], where)
+    except BadParameter as error:
+        raise BadJob(str(error)) from None
 
 
 def agreed(job: Mapping[str, Any]) -> str:
@@ -101,8 +136,6 @@ def agreed(job: Mapping[str, Any]) -> str:
 
 def _route(job: Mapping[str, Any]) -> Route:
     sources = tuple(n for n, t in job["parties"].items() if "bottom" in t)
-    if not sources:
-        raise BadJob("no party has a bottom, so nobody's columns enter the network. Give bottom = [16] to those with columns.")
     return Route(sources, (*[n for n, t in job["parties"].items() if "middle" in t], job["split"]["labels"]))
 
 
@@ -184,9 +217,6 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
     split, who = job["split"], job["parties"]
     settings = parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"])
     cuts = [who[s]["bottom"][-1] for s in route.sources]
-    if split["merge"] not in parts.MERGES or (split["merge"] != "concat" and len(set(cuts)) > 1):
-        raise BadJob(f"split.merge is {split['merge']!r}, and the bottoms end {cuts} wide. It must be one of {', '.join(parts.MERGES)}; the last two need "
-                     "equal widths.")
     wide = sum(cuts) if split["merge"] == "concat" else cuts[0]
     bottom = None
     if name in route.sources:

@@ -201,12 +201,19 @@ async def foretell(me: Party, folder: str, made: Mapping[str, str] | None = None
     return await splitnn.predict(me, share.terms, mine)
 
 
-def optimizer_of(name: str, lr: float, momentum: float, weight_decay: float) -> dict[str, float]:
-    if name not in OPTIMIZERS:
-        raise bad("splitnn", "optimizer", name, f"one of {', '.join(map(repr, OPTIMIZERS))}")
+def optimizer_of(name: str, lr: float, momentum: float, weight_decay: float, owner: str = "splitnn") -> dict[str, float]:
+    if name not in list(OPTIMIZERS):  # a list: what cannot be hashed is told, too
+        raise bad(owner, "optimizer", name, f"one of {', '.join(map(repr, OPTIMIZERS))}")
     for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 if what == "lr" else value >= 0):
-            raise bad("splitnn", what, value, "a number above 0" if what == "lr" else "a number of at least 0")
+            raise bad(owner, what, value, "a number above 0" if what == "lr" else "a number of at least 0")
     if name == "adam" and momentum:
-        raise bad("splitnn", "momentum", momentum, "0 with adam, which has its own")
+        raise bad(owner, "momentum", momentum, "0 with adam, which has its own")
     return {"lr": lr, "weight_decay": weight_decay} | ({"momentum": momentum} if name == "sgd" else {})
+
+
+def check_nopeek(nopeek: Any, slices: int, owner: str = "splitnn") -> None:
+    if isinstance(nopeek, bool) or not isinstance(nopeek, int | float) or not nopeek >= 0:
+        raise bad(owner, "nopeek", nopeek, "a number of at least 0")
+    if nopeek and slices != 1:
+        raise bad(owner, "slices", slices, "1 with nopeek, which looks at a whole batch at once")

@@ -15,14 +15,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ..errors import BadJob
+from ..errors import BadJob, BadParameter
 from ..files import write_whole
 from ..mpc import transfer as hidden
-from ..parameters import check, from_table, nearest
+from ..parameters import check, from_table
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols.ftl import Terms
@@ -31,23 +31,19 @@ from ..protocols.splitnn_terms import Asked, Route
 from . import transferring as job_of
 from .intersecting import aligned
 from .splitting import told
-from .splitting_deployed import agreed, answer, everybody, join, same_job, table_of, tables_of
+from .splitting_deployed import agreed, answer, check_guards, everybody, join, same_job, table_of, tables_of
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
 
 FTL: dict[str, Any] = {"secure": "cut", "width": 8, "epochs": 60, "first_epochs": 100, "batch_size": 64, "lr": 0.01, "weight_decay": 0.03,
                        "gamma": 1.0, "own": 1.0, "rebuild": 1.0, "seed": 0, "guards": [], "protect": None}
-PARTY = ("file", "id", "label", "drop", "categories", "helper", "measure")
+PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "drop": list[str], "categories": list[str], "helper": bool, "measure": str}
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """A job file, checked: {"ftl": every setting, "parties": {name: …}}."""
-    settings, who = tables_of(path, "ftl", FTL)
-    for name, table in who.items() if isinstance(who, dict) else ():
-        for key in table if isinstance(table, dict) else [str(table)]:
-            if key not in PARTY:
-                raise BadJob(f"{path}, parties.{name}: there is no {key!r}. {nearest(key, list(PARTY))}")
+    settings, who = tables_of(path, "ftl", FTL, PARTY)
     sources, targets, helpers = _roles(who)
     if settings["secure"] not in job_of.SECURE:
         raise BadJob(f"{path}, ftl: secure is {settings['secure']!r}; it must be one of {', '.join(map(repr, job_of.SECURE))}.")
@@ -57,22 +53,30 @@ def read(path: str | Path) -> dict[str, Any]:
                      f"{len(helpers)} with helper = true; there must be one, one and {wanted} with secure = {settings['secure']!r}.")
     if wanted and (settings["guards"] or settings["protect"] is not None):
         raise BadJob(f"{path}, ftl: guards and protect stand at a cut, and with secure = 'shared' nothing crosses one. Leave them out.")
-    return {"ftl": settings, "parties": {name: dict(table) for name, table in who.items()}}
+    check_guards(f"{path}, ftl", settings)
+    try:
+        _terms(settings, sources[0], targets[0], f"{path}, ftl")
+    except BadParameter as error:
+        raise BadJob(str(error)) from None
+    return {"ftl": settings, "parties": who}
+
+
+def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> Terms:
+    terms = Terms((Route((target,), (source,)),), (0,), (0,), settings["epochs"], settings["batch_size"], 1, settings["seed"], "bce",
+                  **{k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")})
+    return cast(Terms, check(terms, owner))
 
 
 def _roles(who: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    tables = {n: t for n, t in who.items() if isinstance(t, dict)}
-    return ([n for n, t in tables.items() if "id" in t and "label" in t], [n for n, t in tables.items() if "id" in t and "label" not in t],
-            [n for n, t in tables.items() if t.get("helper") is True and "id" not in t])
+    return ([n for n, t in who.items() if "id" in t and "label" in t], [n for n, t in who.items() if "id" in t and "label" not in t],
+            [n for n, t in who.items() if t.get("helper") is True and "id" not in t])
 
 
 async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict[str, Any]:
     """A party's program: read its table, find whom it shares, learn, save its predictor. The target also writes its answers for all its rows."""
     settings, who = job["ftl"], job["parties"]
     (source,), (target,), helpers = _roles(who)
-    route = Route((target,), (source,))
-    terms = check(Terms((route,), (0,), (0,), settings["epochs"], settings["batch_size"], 1, settings["seed"], "bce",
-                        **{k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")}))
+    terms = _terms(settings, source, target, "ftl")
     await same_job(me, who, agreed(job))
     if me.name in helpers:
         rows = (await me.recv(source, Asked)).rows
