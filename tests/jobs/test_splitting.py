@@ -279,6 +279,17 @@ def test_nopeek_lowers_the_distance_correlation_it_is_trained_against():
     assert found[1] < found[0] - 0.1
 
 
+def frame(label=True):
+    table = pd.DataFrame({"id": range(20), "a": np.arange(20.0), "y": ["n", "y"] * 10})
+    return data.from_frame(table, id="id", label="y") if label else data.from_frame(table, id="id", drop=["y"])
+
+
+def test_wide_numbers_to_predict_are_noted():
+    x, y = rows(40)
+    assert "spread by ±" in tacit.splitnn({"a": x}, {"l": 1000.5 * y}, configuration="vanilla", epochs=1, lr=1e-9).notes[0]
+    assert not tacit.splitnn({"a": x}, {"l": 1.5 * y}, configuration="vanilla", epochs=1).notes
+
+
 def bad_requests():
     x, y = rows(40)
     two = {"a": x[:, :3], "b": x[:, 3:]}
@@ -299,6 +310,13 @@ def bad_requests():
         "order": (lambda: tacit.splitnn({"a": x}, {"l": y}, guard=[QuantizeRows(8), ClipRows(1.0)], configuration="vanilla"), r"QuantizeRows comes last"),
         "nopeek": (lambda: tacit.splitnn({"a": x}, {"l": y}, nopeek=1.0, slices=2, configuration="vanilla"), r"1 with nopeek"),
         "nan": (lambda: tacit.splitnn({"a": x * float("nan")}, {"l": y}, configuration="vanilla"), r"hold a number that is missing or endless"),
+        "text labels": (lambda: tacit.splitnn({"a": x}, {"l": ["no", "yes"] * 20}, configuration="vanilla"), r"labels hold text, e\.g\. 'no'\. Number them"),
+        "label missing": (lambda: tacit.splitnn({"a": x}, {"l": y * float("nan")}, configuration="vanilla"), r"a label is missing or endless"),
+        "text rows": (lambda: tacit.splitnn({"a": [["f", 1]] * 40}, {"l": y}, configuration="vanilla"), r"rows of 'a' hold text, .* data\.from_frame"),
+        "a frame": (lambda: tacit.splitnn({"a": pd.DataFrame(x)}), r"a DataFrame of 'a'.*tables read with data\.from_frame\(frame, id=…, label=…\)"),
+        "no label": (lambda: tacit.splitnn({"a": frame(False), "b": frame(False)}), r"No table was read with one: label=…"),
+        "two labels": (lambda: tacit.splitnn({"a": frame(), "b": frame()}), r"labels is None; .* Tables read with a label are those of 'a', 'b'\."),
+        "not its label": (lambda: tacit.splitnn({"a": frame(), "b": frame(False)}, labels="b"), r"labels is 'b'; .* are those of 'a'\."),
         "lr": (lambda: tacit.splitnn({"a": x}, {"l": y}, lr=0, configuration="vanilla"), r"lr is 0; it must be a number above 0"),
         "epochs": (lambda: tacit.splitnn({"a": x}, {"l": y}, epochs=-1, configuration="vanilla"), r"epochs is -1; it must be a whole number at least 0"),
     }

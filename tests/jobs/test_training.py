@@ -231,6 +231,13 @@ def test_a_run_that_diverges_says_so_and_still_reports(runtime: str, tmp_path: P
     assert result.report().exists()
 
 
+def test_a_regression_of_large_numbers_that_diverges_is_told_to_divide_them() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    fed = data.from_arrays(x, 1e6 * x[:, 0]).split(2)
+    result = tacit.train(fed, model="mlp", algorithm=algorithms.FedAvg(lr=5.0), rounds=5)
+    assert any("Or divide the numbers to predict by their size: they are not standardised." in e.get("text", "") for e in result.events)
+
+
 def test_the_best_round_of_a_run_that_diverges_is_one_before_it_did() -> None:
     """Too large a step at the server: the loss grows for some rounds before it is no number."""
     result = train(model="mlp", rounds=12, algorithm=algorithms.FedAvg(lr=0.5, server_lr=40.0))

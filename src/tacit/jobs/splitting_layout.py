@@ -25,6 +25,7 @@ from .splitting_parts import Stop
 
 CONFIGURATIONS = ("vanilla", "u", "vertical", "relay")
 SERVER = "server"
+WIDE = 10.0  # deviations of the numbers to predict from which steps of an ordinary size may run away
 
 
 @dataclass
@@ -58,9 +59,11 @@ def lay_out(parties: Any, labels: Any, configuration: str, test: Any, fraction: 
         return _tables(parties, labels)
     if isinstance(parties, Mapping) and parties and all(isinstance(c, Columns | Dataset) for c in parties.values()):
         columns = {who: Columns.of(c) if isinstance(c, Dataset) else c for who, c in parties.items()}
-        holder = labels if labels is not None else next((who for who, c in columns.items() if c.y is not None), None)
-        if not isinstance(holder, str) or holder not in columns:
-            raise bad("splitnn", "labels", labels, f"the party that holds them, one of {', '.join(map(repr, columns))}")
+        with_label = [who for who, c in columns.items() if c.y is not None]
+        holder = labels if labels is not None else with_label[0] if len(with_label) == 1 else None
+        if not isinstance(holder, str) or holder not in with_label:
+            hint = f"Tables read with a label are those of {', '.join(map(repr, with_label))}." if with_label else "No table was read with one: label=…"
+            raise bad("splitnn", "labels", labels, f"the party that holds them, one of {', '.join(map(repr, columns))}", hint)
         aligned, notes = together(columns, runtime, ledger)
         rows = _tables(Vertical.of(aligned, holder, fraction, seed), holder)
         rows.notes += notes
@@ -96,7 +99,12 @@ def _tables(data: Vertical, labels: Any) -> Rows:
 
 def _targets(y: Any) -> tuple[Tensor, int | None]:
     """(labels as a network takes them, how many classes; None for numbers)."""
-    made = torch.as_tensor(np.asarray(y) if not isinstance(y, Tensor) else y)
+    given = y if isinstance(y, Tensor) else np.asarray(y)
+    if not isinstance(given, Tensor) and given.dtype.kind not in "biuf":
+        raise BadData(f"splitnn: the labels hold text, e.g. {str(given.flat[0])!r}. Number them from 0, or read a table with data.from_csv(…, label=…).")
+    made = torch.as_tensor(given)
+    if made.is_floating_point() and not torch.isfinite(made).all():
+        raise BadData("splitnn: a label is missing or endless. Fill it, or leave its row out.")
     if made.dim() != 1:
         raise BadData(f"splitnn: labels of shape {tuple(made.shape)}; give one a row.")
     if made.is_floating_point() and (made != made.round()).any():
@@ -108,7 +116,10 @@ def _targets(y: Any) -> tuple[Tensor, int | None]:
 
 
 def _matrix(who: str, x: Any) -> Tensor:
-    made = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+    given = x if isinstance(x, Tensor) else np.asarray(x)
+    if not isinstance(given, Tensor) and given.dtype.kind not in "biuf":
+        raise BadData(f"splitnn: the rows of {who!r} hold text, or what else is no number. Read the table with data.from_csv or data.from_frame(…, id=…).")
+    made = torch.as_tensor(given)
     made = made.float() if made.dtype in (torch.float64, torch.float16, torch.uint8, torch.bool) else made
     if made.dim() < 2 or not len(made):
         raise BadData(f"splitnn: the rows of {who!r} have shape {tuple(made.shape)}; give (rows, columns, …) with at least one row.")
@@ -120,6 +131,9 @@ def _matrix(who: str, x: Any) -> Tensor:
 def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -> Rows:
     if not isinstance(parties, Mapping) or not parties or not all(isinstance(k, str) and k for k in parties):
         raise bad("splitnn", "parties", type(parties).__name__, 'rows by party, like {"clinic": x}, a Vertical (dataset.vertical), or tables with ids')
+    if frames := [who for who, v in parties.items() if labels is None and hasattr(v, "columns") and not isinstance(v, Columns | Dataset)]:
+        raise bad("splitnn", "parties", f"a {type(parties[frames[0]]).__name__} of {frames[0]!r}", "tables read with data.from_frame(frame, id=…, label=…)",
+                  "Who does not hold the label leaves label out.")
     if not isinstance(labels, Mapping) or len(labels) != 1:
         raise bad("splitnn", "labels", type(labels).__name__, 'the labels of the rows and who holds them, like {"lab": y}')
     (holder, y), = labels.items()
@@ -190,6 +204,9 @@ class Network:
 
 def network(rows: Rows, configuration: str, bottoms: Any, middles: Any, top: Any, merge: str, width: int, loss: str | None, seed: int) -> Network:
     """The parts, given or usual ones, and the way over them; what does not fit together is refused here."""
+    if rows.classes is None and (spread := float(torch.cat(rows.y).std(correction=0))) > WIDE:
+        rows.notes.append(f"The numbers to predict spread by ±{spread:.3g} and are not standardised: if the loss grows, divide them by about that, or take "
+                          "a smaller lr.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         return _network(rows, configuration, bottoms, middles, top, merge, width, loss)

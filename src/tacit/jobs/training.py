@@ -332,8 +332,9 @@ def _trainer(p: Plan) -> Any:
 
 def _diverged(journal: Journal, p: Plan, r: int) -> None:
     if not any(e["kind"] == "note" and "diverged" in e["text"] for e in journal.events):
+        scale = " Or divide the numbers to predict by their size: they are not standardised." if p.fed.classes is None else ""
         journal.event("note", text=f"diverged: the model of {p.label} is no longer finite after round {r}. Use a smaller learning rate (lr is "
-                                   f"{p.algorithm.lr:g}).")  # type: ignore[attr-defined]
+                                   f"{p.algorithm.lr:g}).{scale}")  # type: ignore[attr-defined]
 
 
 def fingerprints(p: Plan, start: State) -> dict[str, str]:
