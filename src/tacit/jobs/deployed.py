@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__, aggregate, algorithms, config, models, selection, toml
+from ..accounting import Account
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
 from ..parameters import to_table
@@ -70,17 +71,18 @@ def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, d
 
 
 def agreement(kit: Kit, path: str | Path) -> Agreed:
-    """What a party checks a server's job against: model, algorithm, columns and guard must be those of this job file."""
+    """What a party checks a server's job against: model, algorithm, columns and guard must be those of this job file; and how often it may answer then."""
     layout, told = read(path)
     p = make_plan(federation(kit, layout), **told)
     wanted = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout, "scores": p.picks}
 
-    def look(job: dict[str, Any], guard: Any) -> None:
+    def look(job: dict[str, Any], guard: Any) -> Account | None:
         differ = [k for k, v in wanted.items() if json.dumps(job[k], sort_keys=True) != json.dumps(v, sort_keys=True)]
         if differ:
             raise BadJob(f"the server's job differs from {path}, to which this party agreed, in {', '.join(differ)}. Nothing was sent; ask whoever runs the "
                          "server.")
         guarding.holds(p, guard)
+        return guarding.own_account(p, guard)
 
     return look
 

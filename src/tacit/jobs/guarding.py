@@ -96,10 +96,11 @@ def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | Non
 
 def holds(p: Plan, guard: Guard | None) -> None:
     """BadJob unless the guard a server names is the one of this plan, which its party agreed to: the same stages, as many clients to hide among, and no less
-    noise than ε asks for. A server that could choose them would not have to break them."""
+    noise than ε asks for on this grid. A server that could choose them would not have to break them."""
     said: tuple[Any, ...] = () if guard is None else guard.stages
     wanted = tuple(dataclasses.replace(mine, multiplier=theirs.multiplier) if isinstance(mine, Noise) and isinstance(theirs, Noise) and mine.multiplier is None
-                   and theirs.multiplier is not None and theirs.multiplier >= _needed(p, mine, "pld") * (1 - 1e-9) else mine
+                   and theirs.multiplier is not None and guard is not None and mine.epsilon is not None
+                   and release(p, guard).epsilon(p.rounds, mine.delta) <= mine.epsilon * (1 + 1e-9) else mine
                    for mine, theirs in zip_longest(p.guard, said) if mine is not None)
     if wanted != said:
         named = [" → ".join(map(repr, stages)) or "no guard" for stages in (said, p.guard)]
@@ -107,6 +108,13 @@ def holds(p: Plan, guard: Guard | None) -> None:
     if guard is not None and (guard.clients, guard.expected) != _crowd(p):
         raise BadJob(f"the server's job has {guard.clients} clients in a round ({guard.expected:g} expected), and this party agreed to {_crowd(p)[0]}: the "
                      "fewer there are, the less hides each of them. Nothing was sent; ask whoever runs the server.")
+
+
+def own_account(p: Plan, guard: Guard | None, out: Path | None = None) -> Account | None:
+    """How often a party that adds noise of its own may answer under the ε it agreed to. None where it agreed to none, or where the server adds the noise."""
+    if guard is None or guard.noise is None or guard.noise.epsilon is None or guard.noise.placement == "central":
+        return None
+    return account(p, guard, out, p.rounds)
 
 
 def _crowd(p: Plan) -> tuple[int, float]:

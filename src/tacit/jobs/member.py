@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import torch
 
 from .. import __version__, algorithms, models
 from .. import data as datasets
+from ..accounting import Account
+from ..accounting.account import FILE
 from ..algorithms.types import State
 from ..algorithms.types import fresh as fresh_state
 from ..data import reading, tables
@@ -32,7 +36,8 @@ from .hiding import HiddenSum
 from .messages import Member
 
 log = logging.getLogger("tacit.party")
-Agreed = Callable[[dict[str, Any], Guard | None], None]  # raises BadJob where a server's job is not what this party agreed to
+# raises BadJob where a server's job is not what this party agreed to; gives the account of its own noise, if it adds any under an ε
+Agreed = Callable[[dict[str, Any], Guard | None], Account | None]
 HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
 
 
@@ -80,6 +85,8 @@ class Work:
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
         self.paced = self.scores = False
+        self.account: Account | None = None
+        self.paid = -1  # the last round that was
         self.aside = ThreadPoolExecutor(1, "tacit-work")  # one, so that work that is not wanted any more is over before the next begins
 
     def prepare(self, job: str) -> joining.Ready:
@@ -106,8 +113,11 @@ class Work:
 
         task = made()
         guard = guarding.heard(job["guard"], task, algorithm, job["seed"])
-        if self.agreed is not None:
-            self.agreed(job, guard)
+        account = None if self.agreed is None else self.agreed(job, guard)
+        if account is not None and self.account is None:  # one for as long as this process lives, whatever run the server says it is
+            self.state.mkdir(parents=True, exist_ok=True)
+            run = hashlib.sha256(job["run"].encode()).hexdigest()[:16]
+            self.account = replace(account, file=self.state / f"{run}.{FILE}")
         self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
         fresh = fresh_state(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
         self.paced, self.scores = job["paced"], job["scores"]
@@ -124,6 +134,7 @@ class Work:
         mine = self._ready()
         self._fits(r, down, mine)
         before = {} if self.paced else self.memory.before(r)
+        self._pay(r)
         weight, vectors, after = mine.local(r, down, before, work)
         if mine.guard is not None and (lost := mine.guard.events.pop("out of range", 0)):  # once in 10²² draws; never silently
             log.warning("party %r: %d numbers of round %d did not fit the range agreed with their noise, and were cut off at its ends", self.name, lost, r + 1)
@@ -135,9 +146,21 @@ class Work:
             self.memory.keep(r, before, after)  # before it is sent: whoever has our update must be able to rely on what we remember
         return weight, vectors
 
+    def _pay(self, r: int) -> None:
+        """Before an answer is sent, each time: one that is asked for again has other noise, and is another release. A sum that is hidden and given up is none."""
+        if self.account is None or (self.hidden is not None and r == self.paid):
+            return
+        if not self.account.may_spend():
+            raise BadJob(f"the server asks for round {r + 1}, and {self.name!r} has answered {self.account.spent} times: once more would cost "
+                         f"ε = {self.account.epsilon(self.account.spent + 1):.4g}, and it agreed to {self.account.budget:g}. Nothing more was sent.")
+        self.account.spend(r + 1)
+        self.paid = r
+
     def look(self, r: int, down: State) -> float:
         mine = self._ready()
         self._fits(r, down, mine)
+        if mine.guard is not None and mine.guard.noise is not None:  # no honest server asks: such a job is refused where it is planned
+            raise ProtocolError(f"the server asks {self.name!r} for its loss, which no noise covers, in a job whose guard is to add noise. Nothing was sent.")
         return mine.loss(r, down)
 
     def test(self, r: int, down: State) -> State:
