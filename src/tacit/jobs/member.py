@@ -147,7 +147,7 @@ class Work:
         return weight, vectors
 
     def _pay(self, r: int) -> None:
-        """Before an answer is sent, each time: one that is asked for again has other noise, and is another release. A sum that is hidden and given up is none."""
+        """Before an answer is sent, each time: one asked for again has other noise, and is another release. A hidden sum that is given up is none."""
         if self.account is None or (self.hidden is not None and r == self.paid):
             return
         if not self.account.may_spend():
