@@ -148,6 +148,7 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
     (("broken.csv", "--out", "o.csv"), "broken.csv cannot be read as a table"),
     (("empty.csv", "--out", "o.csv"), "the table has 0 rows"),
     (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is no generator that tacit saved"),
+    (("--load", "nothing.tacit", "--out", "o.csv"), "there is no file nothing.tacit. Give --load the file that --save wrote"),
     (("--load", "table.csv", "--out", "o.csv"), "say how many to draw with --rows"),
     (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read")])
 def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, words, sentence):

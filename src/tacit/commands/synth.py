@@ -100,6 +100,8 @@ def _check(args: argparse.Namespace) -> None:
         raise BadParameter(f"synth: --rows is {args.rows}; it must be at least 1.")
     if args.load and (args.report or args.columns or args.epochs or args.changes or args.drop or args.holdout):
         raise BadParameter("synth: with --load the generator is what it is; leave out --report, --columns, --epochs, --set, --drop and --holdout.")
+    if args.load and not Path(args.load).exists():
+        raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     if args.load and args.out and args.rows is None:
         raise BadParameter("synth: a loaded generator does not know how many rows it learnt from; say how many to draw with --rows.")
     for option in ("out", "save", "report"):
