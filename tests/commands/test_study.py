@@ -75,6 +75,8 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.Capture
     (("heart-diseases",), "there is no study 'heart-diseases'. Did you mean 'heart-disease'?"),
     (("absent.toml",), "there is no study file absent.toml. Check the path, or begin one with `tacit study new absent.toml`"),
     (("broken.toml",), "broken.toml is not TOML: "),
+    (("heart-disease", "--only", "["), "only is '['; it must be a regular expression"),
+    (("unfit.toml",), "model 'cnn' needs images of shape (channels, height, width)"),
     (("new",), "study new: 0 arguments were given and 1 are needed: `tacit study new FILE.toml`"),
     (("new", "broken.toml"), "broken.toml is there already, and is not written over. Give another name"),
     (("new", "mine"), "mine is to be a study file, whose name ends in .toml. Write `tacit study new mine.toml`"),
@@ -94,7 +96,9 @@ def test_what_is_wrong_is_said_in_one_sentence(argv: tuple[str, ...], words: str
 
     monkeypatch.setattr(sources, "download_file", refused)
     (here / "broken.toml").write_text("title = \n")
+    (here / "unfit.toml").write_text('[data]\nname = "iris"\nparties = 2\n[model]\nname = "cnn"\n[[tables]]\n[[tables.rows]]\nlabel = "FedAvg"\n')
     code, out, err = run(capsys, "study", *argv)
     assert code == 2
     assert words in err
     assert out == ""
+    assert not (here / "runs").exists()  # what is refused leaves nothing behind

@@ -326,6 +326,7 @@ def test_a_directory_that_holds_another_study_is_refused(tmp_path: Path) -> None
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     s = load(small(tmp_path))
     store = studying.Store(tmp_path / "out", s)
+    store.begin()
     group = [c for c in s.cells if c.row == "SCAFFOLD"]
     store.state(group).write_bytes(b"no tensors")
     with pytest.raises(BadRun, match=r"cannot be read: .* Delete it, and the stack it belongs to starts anew"):

@@ -16,7 +16,8 @@ import json
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +44,31 @@ LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked anew, 
 
 
 class Store:
-    """The directory of a study. Lines are only ever added, each in one write, so that several processes may work on one study."""
+    """The directory of a study. Lines are only ever added, each in one write, so that several processes may work on one study. Nothing is made before
+    `begin`: a study that is refused leaves nothing behind."""
 
     def __init__(self, directory: str | Path, study: Study):
-        self.path = Path(directory)
-        try:
-            (self.path / "state").mkdir(parents=True, exist_ok=True)
-            note = self.path / "study.json"
-            known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
-            if known is None:
-                write_whole(note, json.dumps({"study": study.name, "quick": study.quick, "digest": study.digest, "tacit": __version__}))
-        except (OSError, ValueError) as error:
-            raise BadRun(f"{self.path} cannot hold a study: {error}. Give another directory with --out.") from error
+        self.path, self.asked = Path(directory), study
+        self.note = self.path / "study.json"
+        with self._or_refused():
+            known = json.loads(self.note.read_text(encoding="utf-8")) if self.note.exists() else None
         if known is not None and known.get("digest") != study.digest:
             raise BadRun(f"{self.path} holds another study ({known.get('study')}, {'quick' if known.get('quick') else 'in full'}), or the study's file was "
                          "changed since. Give another directory with --out.")
+
+    def begin(self) -> None:
+        s = self.asked
+        with self._or_refused():
+            (self.path / "state").mkdir(parents=True, exist_ok=True)
+            if not self.note.exists():
+                write_whole(self.note, json.dumps({"study": s.name, "quick": s.quick, "digest": s.digest, "tacit": __version__}))
+
+    @contextmanager
+    def _or_refused(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise BadRun(f"{self.path} cannot hold a study: {error}. Give another directory with --out.") from error
 
     def lines(self) -> list[dict[str, Any]]:
         """What was written so far; a line that a kill cut short is none."""
@@ -285,6 +296,7 @@ def _run(cells: list[Cell], plans: list[Plan], store: Store, targets: list[float
     with _numbers(first):
         clock, begun = time.monotonic(), time.monotonic()
         stack, start = _restored(path, cells, plans)
+        store.begin()
         goal = {c.id: t for c, t in zip(cells, targets)}
         say(f"{first.label} and {len(cells) - 1} more, {first.rounds} rounds, clients {'stacked' if stack.cohort.engine == 'stack' else 'one by one'}"
             + (f", from round {start}" if start else ""))
