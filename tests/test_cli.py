@@ -58,6 +58,14 @@ def process(*argv: str, cwd: Path, **more) -> subprocess.Popen:
 
 # --- starting ---
 
+@pytest.mark.parametrize("verb", ["run", "compare"])
+def test_resume_promises_no_more_than_it_keeps(verb, capsys):
+    """`guard.Quantize` and `guard.Noise` draw from the operating system: a guarded run does not come to the same bits again."""
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    assert "as if it had not been, but for what a guard draws" in " ".join(capsys.readouterr().out.split())
+
+
 def test_help_loads_nothing_heavy(tmp_path):
     look = ("import sys; from tacit import cli\n"
             "try: cli.main(['--help'])\n"

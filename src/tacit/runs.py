@@ -3,7 +3,7 @@
     job.toml       what was asked, resolved
     events.jsonl   what happened, a line each
     ledger.json    who saw what, and what privacy was spent
-    state/         the last state written, as safetensors: enough to go on as if nothing had happened
+    state/         the last state written, as safetensors: enough to go on as if nothing had happened, but for what a guard draws
     report.html    made from the files above, and from nothing else
 """
 
@@ -185,7 +185,7 @@ class Journal:
 
     def save(self, round: int, state: Callable[[], dict[str, Any]], beside: Callable[[], dict[str, Any]] = dict, force: bool = False) -> None:
         """Write the state down, at most once a second and so that it takes no more than a twentieth of the time: what lies between is
-        computed again, to the same bits, after a crash."""
+        computed again after a crash, to the same bits but for what a guard draws from the operating system."""
         if self.directory is None or not (force or self._seldom.due):
             return
         from safetensors.torch import save

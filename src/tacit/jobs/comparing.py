@@ -46,7 +46,8 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     `variants` are other settings by the names their rows shall have, such as {"five steps": {"local_steps": 5}, "small": {"guard": [guard.Quantize(bits=8)]}};
     the baselines take those of the first.
     `match="effective_update"` changes local epochs, then the learning rate, so that u = η·E·|D|/(B·K) is the same on every federation.
-    `resume` goes on with a comparison in `out` that was stopped: what is done is read, what was begun goes on, to the same figures.
+    `resume` goes on with a comparison in `out` that was stopped: what is done is read, what was begun goes on, to the same figures but for what
+    a guard draws from the operating system.
     """
     federations: list[Any] = list(feds) if isinstance(feds, list | tuple) else [feds]
     for fed in federations or [feds]:
