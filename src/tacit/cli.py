@@ -133,7 +133,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("job", nargs="?", help="a job file (TOML) with [[algorithms]], [[data.skews]] or both")
     where = compare.add_mutually_exclusive_group()
     where.add_argument("--out", metavar="DIR", help="where the comparison is kept (default: a new directory in runs/)")
-    where.add_argument("--resume", metavar="DIR", help="go on with a comparison that was stopped, to the same figures as if it had not been, but for what a guard draws")
+    where.add_argument("--resume", metavar="DIR", help="go on with a comparison that was stopped, to the same figures as if it had not been, "
+                                                          "but for what a guard draws")
     job(compare, "rounds", "seeds", "device", "data-dir")
 
     data = verbs.add_parser("data", help="List data sets, or see how one lies with parties.").add_subparsers(metavar="VERB", required=True)
