@@ -50,6 +50,7 @@ def begun_by_job(directory: Path) -> bool:
     return (directory / "events.jsonl").exists() and not made_in_python(job)
 
 
+MODEL = "model.safetensors"  # in a run directory, beside the state that only a resumed run understands
 START_ANEW = "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run anew in another directory."
 
 
@@ -199,6 +200,15 @@ class Journal:
             for old in folder.glob("round-*.safetensors"):
                 if old.name != name:
                     old.unlink()
+
+    def keep(self, module: Any) -> None:
+        """The model the run ended with, under its module's own names, for whoever wants to use it: `model.load_state_dict(load_file(…))`."""
+        if self.directory is None:
+            return
+        from safetensors.torch import save
+
+        # a copy of each: layers that share a tensor, and views, are no safetensors
+        write_whole(self.directory / MODEL, save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}))
 
     def sync(self) -> None:
         """Every event so far is on the disk: a state that comes after them may count on them."""

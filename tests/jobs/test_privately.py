@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import tacit
 from tacit import cli
@@ -33,6 +34,7 @@ def test_it_learns_within_its_budget(digits, tmp_path):
     spent = [e["epsilon"] for e in run.history]
     assert spent == sorted(spent)
     assert len((tmp_path / "run" / "spent.jsonl").read_text().splitlines()) == 12 * 6
+    assert torch.equal(load_file(tmp_path / "run" / "model.safetensors")["5.bias"], run.model[5].bias)
     page = run.report().read_text()
     assert "Accuracy against ε" in page
     assert "discrete Gaussian noise" in page

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import tacit
@@ -197,7 +198,10 @@ def test_the_effective_update_is_eta_e_d_over_b_k(options: dict[str, Any], u: fl
 
 def test_a_run_directory_holds_the_run(tmp_path: Path) -> None:
     result = train(out=tmp_path / "r", landscape=True)
-    assert {p.name for p in (tmp_path / "r").iterdir()} == {"job.toml", "events.jsonl", "ledger.json", "state"}
+    assert {p.name for p in (tmp_path / "r").iterdir()} == {"job.toml", "events.jsonl", "ledger.json", "model.safetensors", "state"}
+    again = tacit.models.build("logistic", (5,), 3, seed=9)
+    again.load_state_dict(load_file(tmp_path / "r" / "model.safetensors"))
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), result.model.parameters()))
     job = tomllib.loads((tmp_path / "r" / "job.toml").read_text())
     assert job == result.config
     assert job["train"]["rounds"] == 3

@@ -145,9 +145,10 @@ def _train(session: Session, dataset: Dataset, module: nn.Module, x: Tensor, y: 
     ledger = session.ledger
     ledger.spent = [replace(line, note=f"{line.note} {uncovered}".strip()) for line in ledger.spent]
     journal.event("end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round"))
-    journal.close(ledger.to_dict())
     session.close()
-    return Result(module.cpu().eval(), metrics, ledger, job, journal.events, journal.directory)
+    journal.keep(module.cpu().eval())
+    journal.close(ledger.to_dict())
+    return Result(module, metrics, ledger, job, journal.events, journal.directory)
 
 
 @torch.no_grad()

@@ -253,13 +253,15 @@ def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]
         ledger.stamp(NOT_PRIVATE)
     if not any(e["kind"] == "end" for e in journal.events):
         journal.event("end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round"))
+    model = trainer.task.module_at(trainer.w[i], trainer.buffers[i] if trainer.buffers is not None else None)
     journal.save(last, lambda: trainer.save(i), trainer.beside, force=True)
+    journal.keep(model)
     journal.close(ledger.to_dict())
-    buffers = trainer.buffers[i] if trainer.buffers is not None else None
+
     def own() -> dict[str, Any]:
         return {name: trainer.task.module_at(mine["w"], mine.get("buffers")) for name, mine in zip(p.fed.parties, trainer.personal(i))}
 
-    return Result(trainer.task.module_at(trainer.w[i], buffers), metrics, ledger, job, journal.events, journal.directory, p,
+    return Result(model, metrics, ledger, job, journal.events, journal.directory, p,
                   own if p.algorithm.personalises and p.topology is None else None)
 
 
