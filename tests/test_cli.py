@@ -332,6 +332,37 @@ def test_ctrl_c_ends_with_130_and_the_command_that_goes_on(folder, capsys):
     assert answer(capsys, "run", "--resume", "stop me")["history"][-1]["round"] == 120
 
 
+WORKS = '''
+import argparse, asyncio, sys, tempfile, time
+from tacit import cli
+
+async def wait(): await asyncio.sleep(60)
+
+def works(args):
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        asyncio.run(wait()) if sys.argv[1] == "asyncio" else time.sleep(60)
+
+parser = argparse.ArgumentParser()
+parser.set_defaults(do=works, debug=False, json=False)
+cli._parser = lambda: parser
+sys.exit(cli.main([]))
+'''
+
+
+@pytest.mark.parametrize(("how", "shell"), [("asyncio", signal.SIG_DFL), ("plain", signal.SIG_IGN)], ids=["in a loop", "in the background"])
+def test_a_command_told_to_end_takes_its_rows_and_keys_off_the_disk(how, shell):
+    """By SIGTERM, as schedulers and containers say it; also where the shell switched Ctrl-C off."""
+    started = subprocess.Popen([sys.executable, "-c", WORKS, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, shell))
+    place = Path(started.stdout.readline().strip())
+    assert place.is_dir()
+    started.terminate()
+    _, err = started.communicate(timeout=60)
+    assert (started.returncode, err) == (130, "tacit: stopped.\n")
+    assert not place.exists()
+
+
 @pytest.mark.slow
 def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, capsys):
     slow = slow_job(folder).read_text(encoding="utf-8").replace("[algorithm]", "[[algorithms]]").replace("seed = 3", "seeds = 2")

@@ -1,19 +1,22 @@
 """The command line. Heavy imports wait until a verb needs them, so that `tacit --help` answers at once.
 
 Results go to stdout, everything else to stderr; with --json stdout holds exactly one JSON document. Exit codes: 0 done, 2 something you
-can put right, 130 stopped by Ctrl-C, 1 a fault of tacit's own.
+can put right, 130 stopped by Ctrl-C (or told to end, by SIGTERM), 1 a fault of tacit's own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import json
 import math
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.resume_with = ""  # the command that goes on from where a run stood, once it has a directory
     args.left = lambda: f" Go on with: {args.resume_with}" if args.resume_with else ""  # what a stopped command leaves behind
     try:
-        _say(args, args.do(args))
+        with _told_to_end():
+            _say(args, args.do(args))
         return args.code
     except TacitError as error:
         return _failed(args, 2, type(error).__name__, str(error))
@@ -49,6 +53,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         more = "" if args.debug else " Run it again with --debug for where it happened, and please report it."
         return _failed(args, 1, type(error).__name__, f"something went wrong inside tacit: {type(error).__name__}: {error}.{more}")
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does. Else Python would die on the spot, and leave folders of rows and keys that are only there while it works."""
+    if threading.current_thread() is not threading.main_thread():  # who embeds us looks after signals
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background, where a shell switches Ctrl-C off
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def _unknown(parser: argparse.ArgumentParser, rest: list[str]) -> NoReturn:
