@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit import anonymity
-from tacit.anonymity import DeltaPresence, Homogeneous, KMap
+from tacit.anonymity import DeltaPresence, Homogeneous, KMap, Naming
 from tacit.errors import BadData, BadParameter
 
 from .adult import BITS, people
@@ -64,6 +64,15 @@ def test_suppressed_rows_are_no_class_when_the_table_comes_back():
         tacit.anonymize(once.table.loc[[4]], quasi=["a", "b"], k=1)
 
 
+def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
+    frame = pandas.DataFrame({"a": [1, 2] * 5, "patient": [f"P{i}" for i in range(10)], "town": ["x"] * 10})
+    with pytest.warns(Naming, match="'patient' is neither a quasi-identifier nor sensitive and differs in every row") as caught:
+        made = tacit.anonymize(frame, quasi=["a"], k=5)
+    assert made.warnings == [str(w.message) for w in caught]
+    assert [w for w in tacit.risk(frame, made).warnings if "'patient'" in w] == made.warnings  # once, and not twice
+    assert tacit.anonymize(frame.drop(columns="patient"), quasi=["a"], k=5).warnings == []
+
+
 def test_a_constant_sensitive_value_warns():
     frame = pandas.DataFrame({"a": list("0" * 5 + "1" * 5), "s": ["flu"] * 5 + ["flu", "none"] * 2 + ["flu"]})
     with pytest.warns(Homogeneous, match=r"1 class \(5 rows of 10\) have a single value of 's': .* Ask for l-diversity \(l=2\)"):
@@ -92,6 +101,7 @@ def test_presence_is_bounded_against_the_population():
         tacit.anonymize(everyone, quasi=["a"], hierarchies={"a": BITS}, k=None, population=frame, models=[DeltaPresence()])
 
 
+@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.Naming")
 def test_untouched_columns_keep_their_kind_and_the_original_is_left_alone():
     frame = pandas.DataFrame({"age": [39, 39, 40, 40], "note": list("abcd")})
     before = frame.copy(deep=True)

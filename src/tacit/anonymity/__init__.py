@@ -13,13 +13,13 @@ from .mondrian import Mondrian
 from .optimal import Optimal
 from .private import Private
 from .release import Method
-from .result import Anonymized, Homogeneous, Step, Visited
+from .result import Anonymized, Homogeneous, Naming, Step, Visited
 
 ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal, "cells": Cells, "mondrian": Mondrian, "cluster": Cluster, "ambiguity": Ambiguity,
                               "fixed": Fixed, "private": Private}
 
 __all__ = [
     "ALL", "Ambiguity", "Anonymized", "AverageRisk", "BetaLikeness", "Cells", "Cluster", "Datafly", "Dates", "DeltaPresence", "DifferentialPrivacy", "Fixed",
-    "Flat", "Hierarchy", "Homogeneous", "Intervals", "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Optimal", "PopulationUniqueness", "Prefixes",
-    "Private", "Step", "TCloseness", "Tree", "Visited", "builders", "caesar", "coding", "losses", "models", "pseudonyms", "suggest",
+    "Flat", "Hierarchy", "Homogeneous", "Intervals", "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Naming", "Optimal", "PopulationUniqueness",
+    "Prefixes", "Private", "Step", "TCloseness", "Tree", "Visited", "builders", "caesar", "coding", "losses", "models", "pseudonyms", "suggest",
 ]

@@ -125,7 +125,7 @@ def assess(before: DataFrame, after: DataFrame, quasi: Sequence[str], sensitive:
     found = tuple(tuple(by_combination(frame, quasi, combinations)) for frame in (before, after))
     said = warnings_of(after, quasi, now, others)
     # what the algorithm warned of, less homogeneity, which is measured here
-    said += [w for w in made.warnings if "have a single value of" not in w] if made is not None else []
+    said += [w for w in made.warnings if "have a single value of" not in w and w not in said] if made is not None else []
     fitting = None
     if made is not None and made.method == "ambiguity":
         fitting = fits(cells)

@@ -18,6 +18,10 @@ class Homogeneous(UserWarning):
     """Rows look alike, and have the same sensitive value too: k-anonymity hides nothing about them."""
 
 
+class Naming(UserWarning):
+    """A column that is published as it is differs in every row: k-anonymity of the others does not hide who is who."""
+
+
 class Step(NamedTuple):
     """One step of an algorithm: a sentence for the reader, and its numbers for a program."""
 

@@ -191,9 +191,11 @@ def warnings_of(frame: DataFrame, quasi: Sequence[str], found: Exposure, others:
     missing = int(frame[list(quasi)].isna().any(axis=1).sum())
     if missing:
         said.append(f"{missing:,} rows have a null in a quasi-identifier. A null counts as a value of its own, not as one that fits everywhere.")
-    for column in others:
-        codes, _ = numbered(frame[column])
-        if len(frame) > 1 and codes.max() + 1 == len(frame):
-            said.append(f"The column {column!r} is neither a quasi-identifier nor sensitive and differs in every row: it may name people by itself. "
-                        "Drop it or pseudonymise it.")
-    return said
+    return said + naming(frame, others)
+
+
+def naming(frame: DataFrame, others: Sequence[str]) -> list[str]:
+    """Which of the columns that are published as they are tell every row from every other."""
+    alone = [c for c in others if len(frame) > 1 and numbered(frame[c])[0].max() + 1 == len(frame)]
+    return [f"The column {c!r} is neither a quasi-identifier nor sensitive and differs in every row: it may name people by itself. Drop it or pseudonymise it."
+            for c in alone]

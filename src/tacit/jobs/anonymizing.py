@@ -15,7 +15,8 @@ from ..anonymity.encoded import NULLS, check_columns, column_codes, encode
 from ..anonymity.losses import METRICS
 from ..anonymity.models import KAnonymity, LDiversity, TCloseness, checked
 from ..anonymity.release import Release, Request, count, frame_of, published_classes, told, verify
-from ..anonymity.result import Anonymized, Homogeneous, Step
+from ..anonymity.result import Anonymized, Homogeneous, Naming, Step
+from ..anonymity.risk import naming
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
@@ -89,6 +90,10 @@ def anonymize(frame: pandas.DataFrame, *, quasi: Sequence[str], k: int | None = 
     else:  # words, in an order of their own: a column's kind and its rows' order and labels are facts about the rows that are not there
         words = replace(release, levels=[None] * len(names))
         shown = frame_of(frame, table, words, False).sort_values(names, ignore_index=True)
+    named = naming(shown, [c for c in shown.columns if c not in names and c not in secret])
+    for note in named:
+        warnings.warn(note, Naming, stacklevel=2)
+    notes += named
     return Anonymized(table=shown, suppressed=list(frame.index[release.record < 0]),
                       levels=dict(zip(names, release.levels)), loss=release.loss, trace=trace, hierarchies={c.name: c.hierarchy for c in table.columns},
                       quasi=names, sensitive=secret, method=type(chosen).__name__.lower(), settings=settings, lattice=release.lattice, classes=number,
