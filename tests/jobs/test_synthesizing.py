@@ -94,6 +94,9 @@ def test_the_ledger_says_what_the_coordinator_learns_and_that_it_sees_no_holders
     assert "Upload" not in kinds
     assert {"MaskedVector", "Counts", "TwoWayCounts"} <= kinds
     assert made.ledger.stamps[0].startswith("NOT DIFFERENTIALLY PRIVATE")
+    told = {s.party: s.reveals for s in made.ledger.seen if s.kind == "Counts" and s.sender == "coordinator"}
+    assert set(told) == set(parts)  # the totals are sent back: two holders have each other's counts, three those of the others together
+    assert all(("and so of the other one" if len(parts) == 2 else "and so of the others together") in text for text in told.values())
     clear = tacit.synthesize(parts, table, GaussianCopula(bins=8), hide=False)
     assert "Upload" in {s.kind for s in clear.ledger.seen if s.party == "coordinator"}
 

@@ -74,7 +74,7 @@ def synthesize(holders: Mapping[str, pandas.DataFrame], table: Table | Mapping[s
     made = runtime.run_sync({
         COORDINATOR: functools.partial(coordinator, **job, **watching),
         **{name: functools.partial(holder, x=x, place=k, **job) for k, (name, x) in enumerate(numbers.items())}}, ledger=ledger, **here)
-    return _fitted(generator, table, made[COORDINATOR], ledger, COORDINATOR, hide)
+    return _fitted(generator, table, made[COORDINATOR], ledger, COORDINATOR, list(holders), hide)
 
 
 def synthesize_with(kit: Kit, frame: pandas.DataFrame | None, table: Table | Mapping[str, Column], generator: Any = None, *, local_epochs: int = 1,
@@ -106,7 +106,7 @@ def synthesize_with(kit: Kit, frame: pandas.DataFrame | None, table: Table | Map
     if x is not None:
         return None
     ledger.stamp(NOT_PRIVATE)
-    return _fitted(generator, table, answer, ledger, kit.name, hide)
+    return _fitted(generator, table, answer, ledger, kit.name, names, hide)
 
 
 def _checked(generator: Any, table: Any, local_epochs: int) -> tuple[Any, Table]:
@@ -133,9 +133,13 @@ def _job(table: Table, generator: Any, local_epochs: int, hide: bool, names: lis
     return {"table": json.dumps(table.to_dict()), "generator": to_table(generator), "local_epochs": local_epochs, "hide": hide, "names": names}
 
 
-def _fitted(generator: Any, table: Table, answer: dict[str, Any], ledger: Ledger, who: str, hide: bool) -> Fitted:
+def _fitted(generator: Any, table: Table, answer: dict[str, Any], ledger: Ledger, who: str, names: Sequence[str], hide: bool) -> Fitted:
     for what in _learnt(generator):
         ledger.record(who, "all holders together" if hide else "each holder", *what)
+    others = "and so of the other one" if len(names) == 2 else "and so of the others together"
+    for name in names if len(names) > 1 else ():  # the message that brings them says "model", as it does in training
+        for kind, told in _learnt(generator)[:1] if isinstance(generator, GaussianCopula) else _learnt(generator):
+            ledger.record(name, who, kind, f"{told}; of all holders, {others}, its own being known to it")
     return Fitted(generator, table, Learned(answer["tensors"], history=answer["history"], ledger=ledger))
 
 
