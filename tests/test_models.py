@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import tacit
-from tacit import data, models
-from tacit.errors import BadParameter
+from tacit import cli, config, data, models
+from tacit.errors import BadData, BadJob, BadParameter
 
 
 def parameters(module: nn.Module) -> int:
@@ -176,3 +179,68 @@ def test_a_crop_wider_than_the_picture_is_refused() -> None:
         models.build(models.CNN(crop=8), (1, 8, 8), 3, seed=0)
     with pytest.raises(ValueError, match="cannot be moved by 9 pixels"):
         models.CropFlip(9)(pictures(1))
+
+
+# --- what starts from a file ---
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    run = tacit.train(data.iris().split(3), model="logistic", rounds=5)
+    save_file({k: v.contiguous() for k, v in run.model.state_dict().items()}, tmp_path / "start.safetensors")
+    (tmp_path / "job.toml").write_text('[data]\nname = "iris"\nparties = 3\n[model]\nname = "logistic"\nweights = "start.safetensors"\n[train]\nrounds = 2\n')
+    return tmp_path
+
+
+def test_a_job_file_starts_from_weights_as_a_module_that_is_handed_in(saved: Path) -> None:
+    fed = data.iris().split(3)
+    module = models.build("logistic", (4,), 3, seed=9)
+    module.load_state_dict(load_file(saved / "start.safetensors"))
+    job = config.load(saved / "job.toml")
+    told, given = tacit.train(fed, **job.train()), tacit.train(fed, model=module, rounds=2)
+    assert all(torch.equal(a, b) for a, b in zip(told.model.state_dict().values(), given.model.state_dict().values()))
+    sha256 = hashlib.sha256((saved / "start.safetensors").read_bytes()).hexdigest()
+    assert told.config["model"] == {"name": "logistic", "weights": str(saved / "start.safetensors"), "sha256": sha256}
+    assert config.from_tables(job.resolved()) == job
+
+
+def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
+    job = config.load(saved / "job.toml")
+    tacit.train(job.federations()[0], **job.train(), out=saved / "run")
+    again = config.of_run(saved / "run")
+    assert tacit.train(again.federations()[0], **again.train(), out=saved / "run", resume=True).history[-1]["round"] == 2
+    save_file({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3)}, saved / "start.safetensors")
+    with pytest.raises(BadJob, match=r"job.toml, model, weights: .*start.safetensors is another file than the one that was named \(sha256 "):
+        config.of_run(saved / "run")
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda f: f.unlink(), r"job.toml, model, weights: there is no file .*start.safetensors. Give a file of safetensors"),
+    (lambda f: f.write_bytes(f.read_bytes()[:-8]), "holds no safetensors, or not all of them"),
+    (lambda f: torch.save({"1.bias": torch.zeros(3)}, f), r"holds no safetensors, .* a pickle \(.pt\) is not read"),
+    (lambda f: save_file({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, f), r"has 1.weight of shape \(3, 5\), and this model, .* \(3, 4\)"),
+    (lambda f: save_file({"1.weight": torch.zeros(3, 4)}, f), "has no 1.bias, and this model, for these rows, has 1.bias of shape"),
+    (lambda f: save_file({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3), "x": torch.zeros(1)}, f), r"has x of shape \(1,\), .* has no x"),
+], ids=["missing", "torn", "pickle", "shape", "less", "more"])
+def test_weights_that_do_not_fit_are_told_and_leave_no_run(saved: Path, change: Any, said: str) -> None:
+    change(saved / "start.safetensors")
+    with pytest.raises((BadJob, BadData), match=said):
+        tacit.train(data.iris().split(3), **config.load(saved / "job.toml").train(), out=saved / "run")
+    assert not (saved / "run").exists()
+
+
+def test_weights_are_refused_where_they_would_not_be_used(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = models.Pretrained(models.Logistic(), str(saved / "start.safetensors"))
+    for given, said in ((dict(model=start, runtime="inprocess"), "runtime is 'inprocess'; it must be 'cohort' with a model that starts from a file"),
+                        (dict(model=models.Pretrained("mlp", start.weights)), "spec is 'mlp'; it must be one of tacit's models")):
+        with pytest.raises(BadParameter, match=said):
+            tacit.train(data.iris().split(3), rounds=1, **given)
+    for model, said in (({"name": "mlp", "sha256": "00"}, "sha256 is of `weights`, and there are none"),
+                        ({"name": "mlp", "weights": 3}, "weights is 3; it must be text")):
+        with pytest.raises(BadJob, match=said):
+            config.from_tables({"data": {"name": "iris", "parties": 3}, "model": model})
+    head = (saved / "job.toml").read_text().partition("[train]")[0]
+    (saved / "pate.toml").write_text(head)
+    (saved / "study.toml").write_text(head + '[[tables]]\n[[tables.rows]]\nlabel = "FedAvg"\n')
+    for verb in ("pate", "study"):
+        assert cli.main([verb, str(saved / f"{verb}.toml"), "--out", str(saved / "made")]) == 2
+        assert "weights are for `tacit run` and `tacit compare`" in capsys.readouterr().err

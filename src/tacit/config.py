@@ -2,7 +2,7 @@
 
     [data]              name = "digits", or path = "patients.csv" and label = "ill"; then how it is dealt: parties = 10, or by = "hospital"
     [data.skew]         name = "Dirichlet", alpha = 0.5            ([[data.skews]]: several, one federation each, for a comparison)
-    [model]             name = "mlp", hidden = [64]
+    [model]             name = "mlp", hidden = [64]                weights = "model.safetensors": it starts from these
     [algorithm]         name = "FedProx", mu = 0.1                 ([[algorithms]]: several, for a comparison)
     [algorithm.solver]  name = "SGD", momentum = 0.9
     [pace]              name = "FedBuff", buffer = 10              asynchronous training: whom the server waits for
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from . import toml
-from .errors import BadJob, BadParameter, BadRun
+from .errors import BadData, BadJob, BadParameter, BadRun, MissingFiles
 from .parameters import bad, nearest, to_table
 from .runs import made_in_python
 from .toml import dumps as dumps  # public here, too
@@ -109,11 +109,13 @@ class Job:
 
     def resolved(self) -> dict[str, Any]:
         """The whole job as tables: `load` of its `dumps` is this job again."""
+        from . import models
+
         skews = [to_table(s) for s in self.skews]
         algorithms = [to_table(a) for a in self.algorithms]
         data = {**self.data, **({} if not skews else {"skews": skews} if self.several else {"skew": skews[0]})}
         settings = {k: toml.NONE if v is None else v for k, v in self.settings.items()}
-        return {"data": data, "model": _named_as_listed(self.model), **({"algorithms": algorithms} if self.several else
+        return {"data": data, "model": models.table_of(self.model), **({"algorithms": algorithms} if self.several else
                 {"algorithm": algorithms[0]}), **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
                 **{k: to_table(v) for k, v in (("pace", self.pace), ("speed", self.speed), ("private", self.private)) if v is not None},
                 **({} if not self.aggregates else {"aggregates": [to_table(r) for r in self.aggregates]} if self.several else
@@ -181,7 +183,7 @@ def of_comparison(directory: str | os.PathLike[str]) -> Job:
 
 def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job:
     """Check the tables of a job; `file` is who is blamed, and what relative paths are relative to."""
-    from . import algorithms, data, models, selection
+    from . import algorithms, data, selection
 
     where = str(file)
     toml.only_known(where, tables, TABLES)
@@ -196,7 +198,7 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     listed = toml.listed(where, "algorithm", tables.get("algorithm"), tables.get("algorithms")) or [("algorithm", toml.USUAL["algorithm"])]
     several = "algorithms" in tables or "aggregates" in tables or "skews" in raw or "variants" in tables
     values = _data(raw, skews, file)
-    model = toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{where}, model")
+    model = _model(tables.get("model", toml.USUAL["model"]), file)
     chosen = tuple(toml.made(t, algorithms.ALL, f"{where}, {at}") for at, t in listed)
     settings = train_settings(toml.table(where, "train", tables.get("train", {})), f"{where}, train")
     return Job(values, tuple(skews or ([] if "by" in values else [data.IID()])), model, chosen, settings, file, several, guarded(tables.get("guard"), where),
@@ -204,6 +206,23 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
                toml.table(where, "topology", tables["topology"]) if "topology" in tables else None, _private(tables, where),
                toml.made(tables["select"], selection.ALL, f"{where}, select") if "select" in tables else None,
                _variants(tables.get("variants"), where))
+
+
+def _model(given: Any, file: Path) -> Any:
+    """[model], made; with `weights`, from where they lie."""
+    from . import models
+
+    where, table = f"{file}, model", given if isinstance(given, Mapping) else {}
+    spec = toml.made({k: v for k, v in table.items() if k not in ("weights", "sha256")} if table else given, models.ALL, where)
+    kept = {k: toml.held(where, k, table[k], str) for k in ("weights", "sha256") if k in table}
+    if "weights" not in kept:
+        if kept:
+            raise BadJob(f"{where}: sha256 is of `weights`, and there are none. Name their file, or leave it out.")
+        return spec
+    try:
+        return models.Pretrained(spec, str((file.parent / Path(kept["weights"]).expanduser()).resolve()), kept.get("sha256", "")).pinned()
+    except (BadData, MissingFiles) as error:
+        raise BadJob(f"{where}, {error}") from None
 
 
 def _variants(listed: Any, where: str) -> dict[str, dict[str, Any]] | None:
@@ -349,11 +368,5 @@ def train_settings(table: dict[str, Any], where: str) -> dict[str, Any]:
     if "seed" in table and "seeds" in table:
         raise BadJob(f"{where}: both `seed` and `seeds` are there. `seed` is for one run, `seeds` for a comparison.")
     return {key: toml.held(where, key, value, known[key]) for key, value in table.items()}
-
-
-def _named_as_listed(model: Any) -> dict[str, Any]:
-    from . import models
-
-    return {**to_table(model), "name": next(k for k, v in models.ALL.items() if v is type(model))}
 
 

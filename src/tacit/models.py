@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .errors import BadParameter
-from .parameters import bad, check, flag, nearest, whole
+from .errors import BadData, BadParameter, MissingFiles
+from .parameters import bad, check, flag, nearest, to_table, whole
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -216,8 +218,66 @@ class Ensemble(nn.Module):
         return super()._apply(fn, recurse)
 
 
+@dataclass(frozen=True)
+class Pretrained:
+    """One of the models below that starts from what another run learnt: `weights` is a safetensors file, as a module's `state_dict` is saved. Never a pickle,
+    which is code. `sha256` is the file's; left out it is taken from the file, and written down with the run: one that goes on must find the same."""
+
+    spec: Any
+    weights: str
+    sha256: str = ""
+
+    def check(self) -> None:
+        if type(self.spec) not in ALL.values():
+            raise bad("Pretrained", "spec", self.spec, "one of tacit's models, such as models.MLP(hidden=(64,))", "A module of yours keeps its own values.")
+        check(self.spec)
+
+    def pinned(self) -> Pretrained:
+        """With the digest of the file as it is now."""
+        digest, _ = self._read()
+        return self if self.sha256 else dataclasses.replace(self, sha256=digest)
+
+    def _read(self) -> tuple[str, dict[str, Tensor]]:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            content = Path(self.weights).read_bytes()
+        except OSError as error:
+            why = f"there is no file {self.weights}" if isinstance(error, FileNotFoundError) else f"{self.weights} cannot be read: {error.strerror}"
+            raise MissingFiles(f"weights: {why}. Give a file of safetensors.") from None
+        digest = hashlib.sha256(content).hexdigest()
+        if self.sha256 not in ("", digest):
+            raise BadData(f"weights: {self.weights} is another file than the one that was named (sha256 {digest[:12]}…, not {self.sha256[:12]}…). "
+                          "Put that back, or start anew.")
+        try:
+            return digest, load(content)
+        except (SafetensorError, ValueError) as error:
+            raise BadData(f"weights: {self.weights} holds no safetensors, or not all of them: {error}. Save them with "
+                          "safetensors.torch.save_file(model.state_dict(), …); a pickle (.pt) is not read.") from None
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        module, tensors = self.spec.build(shape, outputs), self._read()[1]
+        there, wanted = ({k: tuple(v.shape) for k, v in state.items()} for state in (tensors, module.state_dict()))
+        for name in sorted({*there, *wanted}):
+            if there.get(name) != wanted.get(name):
+                says = [f"has {name} of shape {s[name]}" if name in s else f"has no {name}" for s in (there, wanted)]
+                raise BadData(f"weights: {self.weights} {says[0]}, and this model, for these rows, {says[1]}. Name the model that was saved, and data of its "
+                              "shape.")
+        module.load_state_dict(tensors)
+        return module
+
+
 ALL: dict[str, type] = {"logistic": Logistic, "mlp": MLP, "cnn": CNN, "resnet8": ResNet8, "lstm": LSTM}
-Model = str | nn.Module | Callable[[], nn.Module] | Logistic | MLP | CNN | ResNet8 | LSTM
+Model = str | nn.Module | Callable[[], nn.Module] | Logistic | MLP | CNN | ResNet8 | LSTM | Pretrained
+
+
+def table_of(model: Any) -> dict[str, Any]:
+    """A model as the [model] of a job file; of one that is code, its name."""
+    if isinstance(model, Pretrained):
+        return {**table_of(model.spec), "weights": model.weights, "sha256": model.sha256}
+    listed = next((k for k, v in ALL.items() if v is type(model)), None)
+    return {"name": name_of(model)} if listed is None else {**to_table(model), "name": listed}
 
 
 def name_of(model: Any) -> str:

@@ -76,6 +76,8 @@ def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[A
     data = dict(tables.get("data", {}))
     parties = "parties" in data or "by" in data
     job = config.from_tables({"data": data if parties or not data else {**data, "parties": 1}, "model": tables.get("model", "mlp")}, file)
+    if isinstance(job.model, models.Pretrained):
+        raise BadJob(f"{file}, model: weights are for `tacit run` and `tacit compare`; teachers begin anew. Leave them out.")
     told: dict[str, Any] = {"model": job.model, "data_job": {k: v for k, v in job.resolved()["data"].items() if parties or k not in ("parties", "skew")}}
     try:
         for key, members in (("student_model", models.ALL), ("aggregator", aggregators.ALL)):

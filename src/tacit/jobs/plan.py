@@ -102,14 +102,12 @@ class Plan:
             data = {"made_in": "python", "name": self.fed.name, "parties": len(self.fed), "seed": self.fed.seed, **skew}
         else:  # of a comparison's list of skews, this run has one
             data = {k: v for k, v in data_job.items() if k not in ("skew", "skews")} | skew if "skews" in data_job else data_job
-        model = {"name": self.model} if isinstance(self.model, str) else (
-            {"name": next(k for k, v in models.ALL.items() if v is type(self.model)), **{k: v for k, v in to_table(self.model).items() if k != "name"}}
-            if type(self.model) in models.ALL.values() else {"name": models.name_of(self.model)})
         train = {"rounds": self.rounds, "per_round": self.per_round, "local_epochs": epochs, "local_steps": self.local_steps,
                  "batch_size": self.batch_size, "seed": self.seed, "device": self.device, "precision": self.precision, "engine": self.engine,
                  "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None,
                  "sampling": None if self.sampling == "fixed" else self.sampling, "secret_seed": self.secret_seed}
-        return {"data": data, "model": model, "algorithm": to_table(self.algorithm), "train": {k: v for k, v in train.items() if v is not None},
+        return {"data": data, "model": models.table_of(self.model), "algorithm": to_table(self.algorithm),
+                "train": {k: v for k, v in train.items() if v is not None},
                 **({"guard": [to_table(s) for s in self.guard]} if self.guard else {}),
                 **({"private": to_table(self.private)} if self.private is not None else {}),
                 **({"aggregate": to_table(self.aggregate)} if self.aggregate != Mean() else {}),
@@ -187,6 +185,10 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     steps = getattr(algorithm, "local_steps", local_steps)
     device = device_for("train", device)
     runtime, through = _runtime(runtime)
+    if isinstance(model, models.Pretrained):
+        if runtime != "cohort":
+            raise bad("train", "runtime", runtime, "'cohort' with a model that starts from a file, which parties do not have", "Leave out weights, or runtime.")
+        model = model.pinned()
     if runtime != "cohort" and "server" in fed.parties:
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
     stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import config
+from .. import config, models
 from ..errors import BadJob
 from ..parameters import bad, nearest
 
@@ -238,6 +238,8 @@ def _cells(where: str, table: str, row: dict[str, Any], column: str, merged: dic
             whole = {**tables, "data": {**data, "seed": seed}, "train": train}
             job = config.from_tables(whole, path)
             job.train()  # refuses what is no single run
+            if "weights" in models.table_of(job.model):
+                raise BadJob(f"{where}: weights are for `tacit run` and `tacit compare`; the runs of a study begin anew. Leave them out.")
             other = None if tested_as is None else config.from_tables({**whole, "data": {**whole["data"], **_table(where, "tested_as", tested_as)}}, path)
             yield Cell(table, row["label"], column, seed, choice, job, {**whole, "tested_as": tested_as}, str(row.get("baseline", "")), **part, tested_as=other)
 
