@@ -230,10 +230,11 @@ def test_the_worst_decile_is_taken_over_all_seeds_parties_not_over_their_means(t
 
 def test_stamps_and_privacy_spent_are_loud(tmp_path: Path) -> None:
     spent = [{"mechanism": "Gaussian", "epsilon": 3.2, "delta": 1e-5, "unit": "one party", "adversary": "the server",
-              "sampling": "Poisson"}]
-    page = page_of(made.run(tmp_path / "r", book=made.ledger(["p0"], how="ideal", spent=spent, stamps=["NOT PRIVATE: fixed secret seed"])))
+              "sampling": "Poisson", "note": "Counts on held-out rows are not covered."}]
+    page = page_of(made.run(tmp_path / "r", book=made.ledger(["p0"], how="ideal", spent=2 * spent, stamps=["NOT PRIVATE: fixed secret seed"])))
     assert page.index("NOT PRIVATE: fixed secret seed") < page.index('id="verdict"')
     assert "ε = 3.2" in page
+    assert page.count("Counts on held-out rows are not covered.") == 1  # what an ε does not cover stands beside it
     assert "No differential privacy" not in page
     assert "its messages were not really exchanged" in page
 
@@ -250,6 +251,32 @@ def test_regression_without_accuracy_or_label_counts_is_reported_by_its_loss(tmp
     page = page_of(directory)
     assert "FedAvg reaches loss 0.25 after 20 rounds." in page
     assert Outline(page).sections() == ["verdict", "curves", "skew", "ledger", "reproduce"]
+
+
+def changed(directory: Path, job: str = "", **start: Any) -> str:
+    """The page of a run whose job and start event say otherwise."""
+    lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    lines[0] |= start
+    (directory / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (directory / "job.toml").write_text((directory / "job.toml").read_text() + job)
+    return page_of(directory)
+
+
+def test_a_server_counts_no_rows_and_is_repeated_as_a_party(tmp_path: Path) -> None:
+    fed = {"name": "clinics", "parties": ["a", "b"], "sizes": [], "labels": ["no", "yes"], "counts": None, "shift": None}
+    page = changed(made.run(tmp_path / "r", parties=2, done=3), runtime="parties on their own machines", federation=fed)
+    assert "each with rows of its own" in page
+    assert "rows in all" not in page
+    assert "Rows per party" not in page
+    assert "tacit party --kit KIT job.toml\ntacit party --kit KIT job.toml --resume r" in page
+
+
+def test_one_holder_is_not_compared_with_itself(tmp_path: Path) -> None:
+    page = changed(made.run(tmp_path / "r", parties=1), "[private]\nepochs = 3\n")
+    assert "tacit train-private job.toml" in page
+    assert "1 party<" in page
+    assert "tacit compare says" not in page
+    assert "tacit compare says" in page_of(made.run(tmp_path / "two", parties=2))
 
 
 def test_notes_of_the_engine_are_kept(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _facts(page: sections.Page) -> Safe:
     first = page.records[0]
     parties = count(len(first.federation.get("parties") or []))
     model = first.start.get("model") or {}
-    facts = [f"{parties} parties", "" if page.comparison else first.skew, f"model {model.get('name')}" if model else "",
+    facts = ["1 party" if parties == "1" else f"{parties} parties", "" if page.comparison else first.skew, f"model {model.get('name')}" if model else "",
              f"{count(first.planned)} rounds",
              f"{count(len(page.records))} runs" if len(page.records) > 1 else f"seed {first.seed}",
              str(first.start.get("time") or "")[:16].replace("T", " ")]

@@ -131,7 +131,8 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
              else _tile("Loss, last round", loss)]
     took = span(run.last("end").get("seconds")) if run.finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
-    tiles.append(_tile("Parties", count(len(fed.get("parties") or [])), f"{count(sum(fed.get('sizes') or []))} rows in all"))
+    sizes = fed.get("sizes") or []  # where rows are with their owners, a server does not count them
+    tiles.append(_tile("Parties", count(len(fed.get("parties") or [])), f"{count(sum(sizes))} rows in all" if sizes else "each with rows of its own"))
     if spent:
         tiles.append(_tile("Privacy spent", f"ε = {significant(spent[-1].get('epsilon'))}", f"δ = {significant(spent[-1].get('delta'))}"))
     else:
@@ -307,16 +308,23 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
             for s in (r.ledger or {}).get("spent") or []}
     header = [*(["algorithm"] if several else []), "mechanism", "ε", "δ", "protects", "against", "sampling assumed"]
     told = table(header, list(rows), caption="Differential privacy spent.") if rows else None
-    return join([told, *(tag("p", s, class_="plainly") for s in verdict.privacy(have))])
+    covers = dict.fromkeys(plain(s["note"]) for r in have for s in (r.ledger or {}).get("spent") or [] if s.get("note"))  # what an ε leaves out
+    return join([told, *(tag("p", s, class_="quiet") for s in covers), *(tag("p", s, class_="plainly") for s in verdict.privacy(have))])
 
 
 def reproduce(page: Page) -> Section:
     comparison, first = page.comparison, page.records[0] if page.records else None
     verb, name = ("compare", plain(comparison.get("name", ""))) if comparison else ("run", first.name if first else "")
     in_python = bool(first and isinstance(first.job.get("data"), dict) and first.job["data"].get("made_in") == "python")
+    if first and "epochs" in (first.job.get("private") or {}):
+        verb = "train-private"
+    elif first and first.start.get("runtime") == "parties on their own machines":
+        verb = "party --kit KIT"
     commands = ["# the data came from a Python program: run it again, with the settings below"] if in_python else [f"tacit {verb} job.toml"]
     if name:  # a run kept in memory has no directory to name
-        commands += [f"tacit run --resume {_quoted(name)}"] if first and not comparison and not first.finished and not in_python else []
+        again = f"tacit {verb} job.toml" if verb.startswith("party") else f"tacit {verb}"
+        stopped = first and not comparison and not first.finished and not in_python and verb != "train-private"  # which is not resumed
+        commands += [f"{again} --resume {_quoted(name)}"] if stopped else []
         commands.append(f"tacit report {_quoted(name)}")
     text = (comparison or {}).get("job_text") or (first.toml if first else "")
     parts: list[Any] = [_copied("Commands", "\n".join(commands))]

@@ -173,8 +173,8 @@ def run(record: RunRecord) -> list[str]:
         said.append(f"On their own held-out rows the parties reach {percent(mean_error(v for v in values if finite(v))[0])} on average; "
                     f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}.")
     if total := record.total("bytes_up") + record.total("bytes_down"):
-        said.append(f"{size(total)} were sent in all.")
-    if record.label not in BASELINES:
+        said.append(f"{size(total)} of models and updates were sent in all.")
+    if record.label not in BASELINES and len(parties) != 1:
         said.append("A single run has no baselines: tacit compare says whether federating paid off against one central model "
                     "and against each party alone.")
     return said
