@@ -121,6 +121,15 @@ def test_noise_under_masking_reaches_the_sum(fed: Any) -> None:
     assert float((weights(run) - weights(train(fed, rounds=2))).abs().max()) > 1e-3
 
 
+def test_sampling_lowers_no_epsilon_where_the_clients_of_a_round_are_told_who_they_are(fed: Any) -> None:
+    """RoundKeys says it to each of them, and a client sees the models: against it, who took part is no secret that ε could count on."""
+    stages = [guard.Clip(1.0), guard.Noise(multiplier=2.0), guard.Quantize(bits=24)]
+    hidden = train(fed, guard=[*stages, guard.SecAgg()], per_round=3, rounds=2).ledger.spent[0]
+    assert (hidden.sampling, hidden.unit) == ("no", "client, present or not")
+    assert hidden.epsilon == pytest.approx(train(fed, guard=stages, rounds=2).ledger.spent[0].epsilon, rel=1e-9)  # everyone in every round
+    assert "drawn in secret" in train(fed, guard=stages, per_round=3, rounds=2).ledger.spent[0].sampling
+
+
 @pytest.mark.parametrize(("stages", "words"), [
     ([guard.Clip(1.0), guard.SecAgg()], "SecAgg adds up whole numbers, and there is no Quantize before it"),
     ([guard.Quantize(bits=16), guard.SecAgg()], "SecAgg needs a range in which all updates lie, and there is no Clip before it"),
@@ -132,7 +141,9 @@ def test_noise_under_masking_reaches_the_sum(fed: Any) -> None:
     ([guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg(threshold=0.7, adversary="active", neighbours=4)], "SecAgg: neighbours is 4; it must be None"),
     ([guard.Clip(1.0), guard.Quantize(bits=16), guard.LightSecAgg(threshold=0.6, colluding=0.7)], r"LightSecAgg: colluding is 0\.7; it must be below"),
     ([guard.Clip(1.0), guard.Quantize(bits=40), guard.LightSecAgg()], r"LightSecAgg adds up in a field of 31 bits, and Quantize leaves 40"),
-    ([guard.Clip(1.0), guard.Quantize(bits=40), guard.Encrypt()], r"Encrypt adds up in slots of 32 bits, and Quantize leaves 40")])
+    ([guard.Clip(1.0), guard.Quantize(bits=40), guard.Encrypt()], r"Encrypt adds up in slots of 32 bits, and Quantize leaves 40"),
+    ([guard.Clip(1.0), guard.Noise(multiplier=1.0), guard.Quantize(bits=24), guard.Encrypt()],
+     r"Encrypt has two of the clients open the sum, who would see it before the server adds its noise. Use Noise\(placement='distributed'\), or SecAgg")])
 def test_a_guard_that_cannot_work_is_refused_when_the_job_is_built(fed: Any, stages: list[Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         train(fed, guard=stages)

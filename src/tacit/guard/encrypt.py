@@ -18,13 +18,19 @@ BITS = 32  # of a sum in one slot
 
 @dataclass(frozen=True)
 class Encrypt(Stage):
-    """The server adds ciphertexts and has no key; the parties share it. One party in league with the server opens everything: SecAgg has no such party."""
+    """The server adds ciphertexts and has no key; the parties share it. One party in league with the server opens everything: SecAgg has no such party.
+    Two of them open the sum, and see it."""
 
     threshold: float = real(0.6, above=0.0, most=1.0, doc="the share of a round's parties whose updates must be in the sum")
     within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
     tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
+
+    def beside(self, others: tuple[Stage, ...]) -> None:
+        if any(getattr(other, "placement", None) == "central" for other in others):
+            raise refuse(self, "has two of the clients open the sum, who would see it before the server adds its noise. Use "
+                               "Noise(placement='distributed'), or SecAgg in its place.")
 
     def survivors(self, clients: int) -> int:
         return max(2, math.ceil(self.threshold * clients))

@@ -68,7 +68,7 @@ def _needed(p: Plan, noise: Noise, how: str) -> float:
     assert noise.epsilon is not None
     if noise.placement == "distributed":
         return 1 / math.sqrt(2 * discrete.rho_of(noise.epsilon, noise.delta) / p.rounds)
-    kind = "everyone" if noise.placement == "local" else sampling_of(p)
+    kind = _secretly(p, noise)
     far = 2 if noise.placement == "local" or kind == "fixed" else 1
     how = "rdp" if noise.accountant == "rdp" or kind == "fixed" else how
     rate = p.per_round / len(p.fed) if kind != "everyone" else 1.0
@@ -144,6 +144,12 @@ def sampling_of(p: Plan) -> str:
     return "everyone" if p.per_round >= len(p.fed) else p.sampling
 
 
+def _secretly(p: Plan, noise: Noise) -> str:
+    """The sampling that ε may count on: one that is a secret to whoever it holds against. A server that does not add the noise itself knows whom it asked;
+    where updates are hidden, each client of a round is told who the others are, and clients see the models."""
+    return "everyone" if noise.placement != "central" or any(s.hides for s in p.guard) else sampling_of(p)
+
+
 def chosen(p: Plan, number: int) -> np.ndarray:
     """Who takes part in a round, as positions. Under noise nobody may be able to tell who did: then the operating system draws, not the job's seed."""
     ids = identify(p.fed.parties)
@@ -177,7 +183,7 @@ def release(p: Plan, guard: Guard) -> Release:
     if units < LEAST:
         raise BadParameter(f"guard: the noise is {units:.2g} units of Quantize's grid wide, and below {LEAST} its guarantee does not hold. Give Quantize more "
                            "bits, or Noise a larger multiplier.")
-    kind = "everyone" if noise.placement != "central" else sampling_of(p)
+    kind = _secretly(p, noise)
     if noise.placement == "distributed":
         z = distributed_multiplier(noise.multiplier, units, ring.least, ring.dimension)
         return Release(z, accountant="zcdp")
