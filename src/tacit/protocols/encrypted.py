@@ -11,9 +11,10 @@
       |<-- SumMade() ---------------------------------------|     or RoundOver(why), as in secagg.py
 
 The server learns the sum and who dropped out; it never has the key. So do the two clients that open it: noise that is to hide the sum from clients must be in
-it before. Clients learn nobody's vector, and who else takes part, but every one of them holds the key: the server and any single client together can open every vector, and a server that strays from the protocol can have one client's ciphertext
-opened in place of the sum. So this is for a server that follows the protocol and colludes with nobody; secure aggregation (secagg.py) needs neither. It
-rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519 and ChaCha20-Poly1305. A fresh key every round.
+it before. Clients learn who else takes part and nobody's vector, but every one of them holds the key: the server and any single client together can open
+every vector, and a server that strays from the protocol can have one client's ciphertext opened in place of the sum. So this is for a server that follows the
+protocol and colludes with nobody; secure aggregation (secagg.py) needs neither. It rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519
+and ChaCha20-Poly1305. A fresh key every round.
 """
 
 from __future__ import annotations
