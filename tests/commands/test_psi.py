@@ -100,9 +100,14 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
     (["--try", "b.csv", "--reveal", "sum", "--values", "patient_id"], "row 0 has 'B-2'; a sum is exact, so it must be a whole number"),
     (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
-    (["--try", "bad.csv"], "bad.csv cannot be read as a .csv file")])
+    (["--try", "bad.csv"], "bad.csv cannot be read as a .csv file"), (["--try", "old.csv"], "Save it as UTF-8."),
+    (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),
+    (["--try", "semi.csv"], "Is it ';' that stands between them? Then save the file with commas.")])
 def test_what_cannot_be_matched_is_said_in_a_sentence(words: list[str], text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "bad.csv").write_bytes(b"patient_id,x\n1,2\n\xff\xfe,3,4,5\n")
+    (place / "old.csv").write_bytes(b"patient_id,gr\xf6\xdfe\n1,2\n")
+    (place / "more.csv").write_text("patient_id,x\n1,2,3\n4,5,6\n")
+    (place / "semi.csv").write_text("patient_id;x\n1;2\n")
     code, printed = said(capsys, "psi", "--file", "a.csv", *([] if "--id" in words else ["--id", "patient_id"]), *words)
     assert code == 2
     assert text in printed

@@ -167,6 +167,7 @@ def test_a_regression_keeps_its_targets(csv):
     ("a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)), {}, "Leave it out with drop=['a']. So have 'b'."),
     ("a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)), {}, "dates or times, which are no categories. Make a number"),
     ("a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)), {"separator": ";"}, "numbers with a comma, like '0,5'. Write them with a point"),
+    ("a,y\n1,0,7\n5,1,8\n", {}, "t.csv has more cells in its rows than names in its first line (2). Name every column"),
     ("a;y\n1;0\n2;1\n", {}, "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass separator=';'"),
     ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
     ("a,y\n1,0\n2,1,3,4\n", {}, "cannot be read as a table")])

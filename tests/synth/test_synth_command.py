@@ -147,6 +147,8 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
     (("table.csv", "--out", "o.csv", "--holdout", "2"), "--holdout is 2.0; it must be above 0 and below 1"),
     (("broken.csv", "--out", "o.csv"), "broken.csv cannot be read as a table"),
     (("empty.csv", "--out", "o.csv"), "the table has 0 rows"),
+    (("semi.csv", "--out", "o.csv"), "semi.csv has one column, 'age;weight', with ',' between columns. Is it ';' that stands between them?"),
+    (("more.csv", "--out", "o.csv"), "more.csv has more cells in its rows than names in its first line (2)"),
     (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is no generator that tacit saved"),
     (("--load", "nothing.tacit", "--out", "o.csv"), "there is no file nothing.tacit. Give --load the file that --save wrote"),
     (("--load", "table.csv", "--out", "o.csv"), "say how many to draw with --rows"),
@@ -154,6 +156,8 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
 def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, words, sentence):
     Path("broken.csv").write_bytes(b'a,b\n1,2,3,4\n"')
     Path("empty.csv").write_text("a,b\n")
+    Path("semi.csv").write_text("age;weight\n" + "30;71,5\n" * 20)  # pandas takes what stands before the comma for row labels
+    Path("more.csv").write_text("a,b\n" + "1,2,3\n" * 20)
     before = sorted(folder.iterdir())
     code, out, err = said(capsys, *words)
     assert code == 2

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..data.reading import as_named
 from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
 from ..parameters import check, from_table, nearest
 
@@ -161,7 +162,7 @@ def read(path: str, who: str = "synth") -> DataFrame:
     try:
         if ending(path) == "parquet":
             return pd.read_parquet(path)
-        return pd.read_csv(path, na_values="?", skipinitialspace=True)
+        frame = pd.read_csv(path, na_values="?", skipinitialspace=True)
     except FileNotFoundError:
         raise MissingFiles(f"{who}: there is no file {path}.") from None
     except PermissionError:
@@ -170,6 +171,7 @@ def read(path: str, who: str = "synth") -> DataFrame:
         raise MissingExtra("reading Parquet", "data", "pyarrow") from None
     except (OSError, ValueError, UnicodeDecodeError) as error:  # what pandas and pyarrow raise for files that are no tables
         raise BadData(f"{who}: {path} cannot be read as a table: {str(error).strip()}. Give a CSV file with a header line, or a Parquet file.") from None
+    return as_named(path, frame, hint="")
 
 
 def _known(args: argparse.Namespace) -> list[str]:

@@ -25,17 +25,27 @@ def _there(path: str | os.PathLike[str]) -> Path:
     return file
 
 
+def as_named(file: str | os.PathLike[str], frame: DataFrame, separator: str = ",", hint: str = "pass separator={!r}, or ") -> DataFrame:
+    """What pandas read, if the first line names its columns. Cells beyond the names it takes for row labels, and each name then stands over other values."""
+    import pandas as pd
+
+    if len(frame.columns) == 1 and (other := next((s for s in ";\t|," if s != separator and s in str(frame.columns[0])), "")):
+        raise BadData(f"{file} has one column, {str(frame.columns[0])[:60]!r}, with {separator!r} between columns. "
+                      f"Is it {other!r} that stands between them? Then {hint.format(other)}save the file with commas.")
+    # A counter before each row, which R writes without a name, is a range: then names stand where they should.
+    if len(frame) and not isinstance(frame.index, pd.RangeIndex):
+        raise BadData(f"{file} has more cells in its rows than names in its first line ({len(frame.columns)}). Name every column, and put cells in quotes that "
+                      "hold a comma.")
+    return frame
+
+
 def read_csv(path: str | os.PathLike[str], separator: str, id: str | None = None) -> DataFrame:
     import pandas as pd
 
     file = _there(path)
     try:
         kinds = {} if id is None else {"dtype": {id: str}}  # an id is text: 007 is not 7
-        frame = pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds)
-        if len(frame.columns) == 1 and (other := next((s for s in ";\t|," if s != separator and s in str(frame.columns[0])), "")):
-            raise BadData(f"{file} has one column, {str(frame.columns[0])[:60]!r}, with {separator!r} between columns. "
-                          f"Is it {other!r} that stands between them? Then pass separator={other!r}, or save the file with commas.")
-        return frame
+        return as_named(file, pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds), separator)
     except UnicodeDecodeError:
         raise BadData(f"{file} is not UTF-8 text: it may be of an older program, with letters like ä in an encoding of its own. "
                       "Save it as UTF-8 (in a spreadsheet: as \"CSV UTF-8\").") from None

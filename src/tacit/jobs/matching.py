@@ -12,6 +12,7 @@ import numpy as np
 
 from ..crypto import group
 from ..data.identifiers import Identified, identify
+from ..data.reading import as_named
 from ..errors import BadData, BadKit, MissingFiles
 from ..files import write_whole
 from ..parameters import bad, nearest
@@ -49,7 +50,7 @@ def _column(file: Path, column: str) -> Iterator[str]:
     if not file.is_file():
         raise MissingFiles(f"there is no file {file}. Check the path.")
     try:
-        names = list(pandas.read_csv(file, nrows=0).columns)
+        names = list(as_named(file, pandas.read_csv(file, nrows=1, dtype=str), hint="").columns)
         if column not in names:
             raise BadData(f"{file} has no column {column!r}. {nearest(column, names)}")
         # as text, and nothing taken for a missing value: an id may be 'NA', and 007 is not 7
@@ -57,7 +58,8 @@ def _column(file: Path, column: str) -> Iterator[str]:
             for part in parts:
                 yield from part[column].tolist()
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise BadData(f"{file} cannot be read as a .csv file: {error}") from None
+        hint = " Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else ""
+        raise BadData(f"{file} cannot be read as a .csv file: {str(error).strip()}.{hint}") from None
 
 
 def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
