@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import tacit
-from tacit import algorithms, config
+from tacit import aggregate, algorithms, config, selection
 from tacit.accounting import epsilon
+from tacit.algorithms.plan import identify, plan
 from tacit.errors import BadJob, BadParameter
+from tacit.jobs.plan import make_plan, make_task
 from tacit.private import DPFTRL, DPSGD
 
 torch.set_num_threads(1)
@@ -83,6 +86,29 @@ def test_a_job_file_has_it(tmp_path):
 def test_what_does_not_go_together(fed, more, words):
     with pytest.raises(BadParameter, match=words):
         trained(fed, **more)
+
+
+@pytest.mark.parametrize(("algorithm", "more"), [
+    (algorithms.FedPSO(), {"aggregate": aggregate.Best()}), (algorithms.QFedAvg(lr=0.3), {}), (algorithms.AFL(lr=0.3), {}), (algorithms.IFCA(lr=0.3), {}),
+    (algorithms.FedAvg(lr=0.3), {"select": selection.PowerOfChoice(candidates=3), "per_round": 2})], ids=["score", "fair", "mixture", "cluster", "select"])
+def test_what_goes_by_exact_losses_of_private_rows_is_refused(fed, algorithm, more):
+    """The server would learn them, or what was chosen by them, beside an ε that says it learns gradients with noise and nothing else."""
+    with pytest.raises(BadParameter, match=r"losses of .* rows, which no noise"):
+        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithm, **more)
+
+
+def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
+    """FedNova by epochs uploads a party's rows looked at over its rows, FedSGD weighs its steps by them: under Poisson sampling that number is a secret."""
+    p = make_plan(fed, model="logistic", rounds=1, batch_size=60, private=DPSGD(noise_multiplier=1.0, delta=1e-4))
+    task, size = make_task(p), int(fed.train.sizes[0])
+    plans = task.redraw(plan(0, 0, identify(["p0"]), np.array([size]), 1, 60, None), size, 1)
+    assert (plans.live.sum(-1) == 60).all()
+    assert len(set(task.there.values())) > 1  # or chance made all alike: 60 ± 6 of each, five or more times over
+    seen, forward = [], task._loss
+    task._loss = lambda out, y: seen.append(len(y)) or forward(out, y)
+    batches = plans.of(0)
+    algorithms.FedSGD().local(task, {**task.initial(), "round": torch.zeros(())}, {}, batches._replace(index=fed.train.index[batches.index]))
+    assert seen == list(task.there.values())
 
 
 def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed):

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..accounting import Account, discrete
 from ..accounting.training import Training, training
 from ..algorithms.plan import Plans, count_steps
-from ..algorithms.types import Batch, Walk
+from ..algorithms.types import Batch, State, Walk
 from ..errors import BadParameter
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
@@ -27,6 +27,7 @@ from ..private import noise
 from ..private.dpsgd import DPSGD
 from ..private.ghost import Ghost
 from ..private.session import spend
+from ..selection import PowerOfChoice
 from ..task import Task
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def terms(p: Plan, size: int, epochs: int) -> Terms:
                                         per_epoch=per_epoch, steps=steps * p.rounds, accountant=s.accountant))
 
 
-def checked(given: Any, runtime: str, parties: dict[str, Any]) -> DPSGD | None:
+def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = None) -> DPSGD | None:
     """What `train` may be told as `private`."""
     if given is None:
         return None
@@ -69,6 +70,8 @@ def checked(given: Any, runtime: str, parties: dict[str, Any]) -> DPSGD | None:
         if value is not None:
             raise BadParameter(f"train: private does not go with {name}: how often a party's rows are looked at would not be known beforehand. Leave "
                                f"one of them out.")
+    if isinstance(select, PowerOfChoice):
+        raise BadParameter("train: private does not go with PowerOfChoice, to which parties say the losses of their rows, which no noise covers. Use BySize.")
     return check(given)
 
 
@@ -81,6 +84,7 @@ class PrivateTask(Task):
     left: float  # gradients it may still look at
     source: Any
     known: dict[tuple[int, int], Terms]  # by rows and local epochs
+    there: dict[int, int]  # rows of each of its steps, by the step's key
 
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
@@ -90,7 +94,7 @@ class PrivateTask(Task):
         made.now = terms(p, int(p.fed.train.sizes.min()), p.local_epochs[0])
         made.left = math.inf  # until the first client's turn: the guard looks at the shape of what is sent, on rows of zeros
         made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
-        made.known = {}
+        made.known, made.there = {}, {}
         return made
 
     def on(self, x: Tensor, y: Tensor) -> PrivateTask:
@@ -103,10 +107,13 @@ class PrivateTask(Task):
         self.now = self.known[size, epochs]
         self.left = self.now.steps
         drawn = [np.flatnonzero(discrete.uniform(size, size, self.source) < self.now.width) for _ in range(self.now.steps)]
-        widest = max(1, *(len(d) for d in drawn))
+        widest = max(self.now.width, *(len(d) for d in drawn))
         index, live = np.zeros((1, self.now.steps, widest), np.int64), np.zeros((1, self.now.steps, widest), np.float32)
+        live[..., : self.now.width] = 1  # as many as are expected: algorithms weigh by what they see here (FedSGD, FedNova), and how many there are is secret
+        self.there = {}
         for t, rows in enumerate(drawn):
-            index[0, t, :len(rows)], live[0, t, :len(rows)] = rows, 1
+            index[0, t, :len(rows)] = rows
+            self.there[int(plans.key[0, t])] = len(rows)
         return plans._replace(index=torch.from_numpy(index), live=torch.from_numpy(live), key=plans.key[:, :self.now.steps])
 
     def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
@@ -121,9 +128,9 @@ class PrivateTask(Task):
             self._local.ghost.mean = False
         ghost = self._local.ghost
         mine.load(walk.w, walk.buffers.get("buffers"))
-        live = int(batch.live.sum())
-        if live:
-            batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
+        there = self.there[int(batch.key)] if self.there else int(batch.live.sum())
+        if there:
+            batch = batch._replace(index=batch.index[:there], live=torch.ones_like(batch.index[:there], dtype=batch.live.dtype))
             with torch.enable_grad(), self._forward(batch):
                 losses = self._loss(mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index])
                 losses.sum().backward()  # type: ignore[no-untyped-call]
@@ -135,6 +142,12 @@ class PrivateTask(Task):
         got = dict(zip(map(id, ghost.parameters), sums))
         g = torch.cat([got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values])
         return g / self.now.width, walk
+
+    def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        raise BadParameter(f"train: {type(self.plan.algorithm).__name__} goes by the losses of a party's rows, which no noise of private covers, and the "
+                           "server learns what came of them. Use FedAvg, FedProx or another that looks at gradients alone.")
+
+    grad = loss  # one that is neither clipped nor noisy: `visit` gives those that may leave
 
     def for_stacking(self) -> Task:
         raise BadParameter("train: with private, clients run one by one. Leave engine at 'auto', or use 'each'.")

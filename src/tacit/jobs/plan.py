@@ -212,7 +212,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if private is not None:
         from .locally_private import checked
 
-        private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None})
+        private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select)
         engine = "each" if engine == "auto" else engine
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), wanted or k, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
