@@ -179,6 +179,13 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     assert words in str(caught.value)
 
 
+def test_a_counter_before_each_row_as_r_writes_it_is_no_column(tmp_path):
+    (tmp_path / "r.csv").write_text("a,y\n" + "".join(f"{i},{i / 4},{i % 2}\n" for i in range(1, 9)))
+    made = data.from_csv(tmp_path / "r.csv", label="y")
+    assert made.columns == ("a",)
+    assert made.classes == 2
+
+
 def test_a_number_that_only_counts_rows_is_noted(tmp_path):
     frame = patients(130).assign(number=[f"0{2**40 + i}" for i in range(130)])
     fed = data.from_frame(frame, label="ill").by("hospital")

@@ -32,8 +32,8 @@ def as_named(file: str | os.PathLike[str], frame: DataFrame, separator: str = ",
     if len(frame.columns) == 1 and (other := next((s for s in ";\t|," if s != separator and s in str(frame.columns[0])), "")):
         raise BadData(f"{file} has one column, {str(frame.columns[0])[:60]!r}, with {separator!r} between columns. "
                       f"Is it {other!r} that stands between them? Then {hint.format(other)}save the file with commas.")
-    # A counter before each row, which R writes without a name, is a range: then names stand where they should.
-    if len(frame) and not isinstance(frame.index, pd.RangeIndex):
+    # A counter before each row, which R writes without a name, does no harm: names stand where they should.
+    if len(frame) and not any(frame.index.equals(pd.RangeIndex(first, first + len(frame))) for first in (0, 1)):
         raise BadData(f"{file} has more cells in its rows than names in its first line ({len(frame.columns)}). Name every column, and put cells in quotes that "
                       "hold a comma.")
     return frame
