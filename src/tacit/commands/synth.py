@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.reading import as_named
 from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
 from ..parameters import check, from_table, nearest
 
@@ -158,6 +157,8 @@ def ending(path: str) -> str | None:
 
 def read(path: str, who: str = "synth") -> DataFrame:
     import pandas as pd
+
+    from ..data.reading import as_named
 
     try:
         if ending(path) == "parquet":
