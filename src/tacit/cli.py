@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import commands
+from .commands import data as datasets
 from .errors import BadParameter, BadRun, TacitError
 from .report.markup import plain
-from .terminal import grid, heat_map
+from .terminal import grid
 
 SHORTCUTS = {"rounds": "train.rounds", "seed": "train.seed", "seeds": "train.seeds", "device": "train.device", "data-dir": "data.data_dir"}
 WIDTH = 160  # of tables that go to a file or a program, which has no width
@@ -161,18 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     job(compare, "rounds", "seeds", "device", "data-dir")
 
     data = verbs.add_parser("data", help="List data sets, or see how one lies with parties.").add_subparsers(metavar="VERB", required=True)
-    lists = verb(data, "list", _data_list, "The data sets and skews there are.")
-    lists.add_argument("--data-dir", metavar="DIR", help="where their files lie")
-    show = verb(data, "show", _data_show, "Who holds what: labels × parties, sizes, feature shift.",
-                epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or --images true.")
-    show.set_defaults(takes_rest=True)
-    show.add_argument("name", help="a data set (`tacit data list`), or a .csv or .parquet file with --label")
-    show.add_argument("--parties", metavar="N", help="how many parties (default: 10, or one for each group where the data has groups)")
-    show.add_argument("--by", metavar="COLUMN", help="one party for each value of this column")
-    show.add_argument("--skew", metavar="NAME", help="how the rows lie with the parties: IID, Dirichlet, … (`tacit data list`)")
-    show.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
-    show.add_argument("--plot", metavar="FILE.svg", help="draw it into a file too")
-
+    datasets.add(partial(verb, data))
     report = verb(verbs, "report", _report, "Write the HTML report of a run or a comparison, finished or still going.")
     report.add_argument("run", nargs="+", help="the directory of a run or a comparison; several runs share one report")
     report.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: report.html in that directory, or here for several)")
@@ -295,88 +285,6 @@ def _keep(out: Path, job: Any) -> None:
         write_whole(out / "job.toml", dumps(job.resolved()))
 
 
-# --- data --------------------------------------------------------------------------------------------------------------------------
-
-def _data_list(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
-    import dataclasses
-    import inspect
-
-    from . import data
-    from .doctor import place_of
-
-    sets: list[dict[str, Any]] = [
-        {"name": name, "about": _about(sys.modules[make.__module__]), "files": place_of(name, args.data_dir),
-         "options": {p.name: p.default for p in inspect.signature(make).parameters.values()}} for name, make in data.ALL.items()]
-    skews: list[dict[str, Any]] = [
-        {"name": name, "about": _about(cls), "parameters": {f.name: None if f.default is dataclasses.MISSING else f.default
-                                                            for f in dataclasses.fields(cls)}} for name, cls in data.SKEWS.items()]
-
-    def show(console: Any) -> None:
-        console.print(grid(["data set", "what it is", "its files"], [[s["name"], s["about"], s["files"]["text"]] for s in sets]), "")
-        rows = [[s["name"], s["about"], ", ".join(k if v is None else f"{k}={v}" for k, v in s["parameters"].items())] for s in skews]
-        console.print(grid(["skew", "what it does", "parameters"], rows))
-
-    return {"datasets": sets, "skews": skews}, show
-
-
-def _data_show(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
-    import inspect
-
-    from . import config, data
-
-    file = args.name.lower().removesuffix(".gz").endswith((".csv", ".parquet", ".pq"))
-    table: dict[str, Any] = {"path" if file else "name": args.name}
-    skew: dict[str, Any] = {} if args.skew is None else {"name": args.skew}
-    table |= {key: given for key in ("by", "data_dir") if (given := getattr(args, key)) is not None}
-    if args.parties is not None:
-        table["parties"] = config.value_of(args.parties)
-    own = {k.lower(): v for k, v in data.SKEWS.items()}.get(str(args.skew).lower())
-    takes: list[Any] = [] if file or args.name not in data.ALL else [data.ALL[args.name], data.Dataset.split]
-    others = [name for function in takes for name in inspect.signature(function).parameters]
-    for key, value in _pairs(args.rest):
-        here = own is not None and key in own.__dataclass_fields__
-        owners = [name for name, kind in data.SKEWS.items() if key in kind.__dataclass_fields__]
-        if owners and others and not here and key not in others and (own is not None or args.skew is None):
-            asked = "no skew was asked for" if own is None else f"the skew is {own.__name__}"
-            raise BadParameter(f"data show: --{key} belongs to {' and '.join(owners)}, and {asked}. Add --skew {owners[0]}, or leave --{key} out.")
-        (skew if here else table)[key] = value
-    if not {"parties", "by"} & set(table) and str(args.skew).lower() != "bycolumn":
-        groups = {} if file or args.name not in data.ALL or args.skew else _groups(table)
-        table |= {"by": next(iter(groups))} if groups else {"parties": 10}
-    job = config.from_tables({"data": {**table, **({"skew": skew} if skew else {})}}, Path("data show"))
-    fed, = job.federations()
-    summary = fed.summary()
-    value = {**summary, "skew": str(fed.skew), "seed": fed.seed, "features": list(fed.rows.x.shape[1:]), "test_rows": len(fed.test.y),
-             "notes": list(fed.notes)}
-    if args.plot:
-        try:
-            fed.plot(args.plot)
-        except OSError as error:
-            raise BadParameter(f"data show: {args.plot} cannot be written: {error.strerror}. Choose a place you may write to.") from None
-        value["plot"] = args.plot
-    return value, lambda console: heat_map(console, value)
-
-
-def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
-    """--alpha 0.5 and --alpha=0.5 as ("alpha", 0.5)."""
-    from .toml import value_of
-
-    words, pairs = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])], []
-    while words:
-        key, *words = words
-        if not key.startswith("--") or not words:
-            raise BadParameter(f"data show: {key!r} is not understood. Parameters of the data set or the skew are written as --NAME VALUE.")
-        pairs.append((key[2:].replace("-", "_"), value_of(words.pop(0))))
-    return pairs
-
-
-def _groups(table: dict[str, Any]) -> Any:
-    """The columns that tell parties apart, of a data set that has any."""
-    from . import config
-
-    return config.from_tables({"data": {**table, "parties": 1}}, Path("data show")).dataset().groups
-
-
 # --- report, algorithms, doctor ----------------------------------------------------------------------------------------------------
 
 def _report(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -400,7 +308,7 @@ def _algorithms(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     if not chosen:
         raise BadParameter(f"algorithms: {args.name!r} is not known. {nearest(args.name, list(known))}")
     listed: list[dict[str, Any]] = [
-        {"name": name, "about": _about(cls), "text": _lines(cls), "paper": _lines(sys.modules[cls.__module__]),
+        {"name": name, "about": about(cls), "text": _lines(cls), "paper": _lines(sys.modules[cls.__module__]),
          "parameters": [dict(zip(("name", "allowed", "doc"), row)) for row in describe(cls)]} for name, cls in chosen.items()]
 
     def short(parameter: dict[str, str]) -> str:
@@ -427,7 +335,7 @@ def _doctor(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     return found, lambda console: console.print(grid(["", ""], [[k, v] for k, v in found["lines"]]))
 
 
-def _about(thing: Any) -> str:
+def about(thing: Any) -> str:
     return _lines(thing).split("\n")[0]
 
 
