@@ -162,6 +162,8 @@ def test_a_change_to_a_table_that_is_not_there_is_refused(tmp_path, change):
     (DATA + "[train]\nround = 1\n", "job.toml, train: 'round' is not known here. Did you mean 'rounds'?"),
     (DATA + "[train]\nbatchsize = 1\n", "job.toml, train: 'batchsize' is not known here. Did you mean 'batch_size'?"),
     (DATA + "party = 3\n", "job.toml, data: 'party' is not known here. Did you mean 'parties'?"),
+    ('[data]\npath = "t.csv"\nlabel = "y"\ndrop = "id"\nparties = 5\n', "data: drop is 'id'; it must be a list of texts. Write ['id']."),
+    ('[data]\nname = "größe.csv"\nparties = 5\n', "data: 'größe.csv' is a file, not the name of a data set. Write path = \"größe.csv\", and the column"),
     ('[data]\nname = "digit"\nparties = 5\n', "job.toml, data: 'digit' is not a data set. Did you mean 'digits'?"),
     (DATA + '[data.skew]\nname = "Dirichlett"\n', "job.toml, data.skew: 'Dirichlett' is not known here. Did you mean 'Dirichlet'?"),
     (DATA + '[data.skew]\nname = "Dirichlet"\nalfa = 1\n', "data.skew: Dirichlet has no parameter 'alfa'. Did you mean 'alpha'?"),

@@ -340,6 +340,9 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
     elif "name" not in table:
         raise BadJob(f"{file}, data: there is neither a `name` nor a `path`. Data sets: {', '.join(data.ALL)}.")
     elif table["name"] not in data.ALL:
+        if str(table["name"]).lower().endswith((".csv", ".csv.gz", ".parquet", ".pq")):
+            raise BadJob(f"{file}, data: {table['name']!r} is a file, not the name of a data set. Write path = \"{table['name']}\", and the "
+                         "column to predict as label = \"…\".")
         raise BadJob(f"{file}, data: {table['name']!r} is not a data set. {nearest(str(table['name']), list(data.ALL))}")
     else:
         make = data.ALL[table["name"]]

@@ -125,7 +125,8 @@ def held(where: str, key: str, value: Any, hint: Any) -> Any:
     if value == NONE and type(None) in typing.get_args(hint):
         return None
     if not _fits(value, hint):
-        raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_words(hint))))))
+        one = f"Write [{value!r}]." if isinstance(value, str) and _fits([value], hint) else ""  # a single one is a list, too
+        raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_words(hint))), one)))
     return value
 
 
