@@ -177,6 +177,18 @@ def test_under_noise_the_journal_tells_neither_how_many_came_nor_how_many_were_c
     assert train([Clip(1e-3)]).history[0]["clipped"] == 6
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_under_noise_the_ledger_does_not_tell_how_often_each_party_was_drawn(sampling):
+    """In one round that would be who took part, and ε counts on nobody knowing. Without noise, and where everyone takes part, each has its lines."""
+    one = train([Clip(0.5), Noise(multiplier=1.0)], rounds=2, per_round=3, sampling=sampling, runtime="inprocess")
+    told = {s.kind: (s.party, s.sender, s.count) for s in one.ledger.seen if s.kind in ("Down", "Upload")}
+    assert told == {"Upload": ("server", "6 parties, together", 6), "Down": ("6 parties, together", "server", 6)}
+    assert sum(s.bytes for s in one.ledger.seen if s.kind == "Upload") == sum(e["bytes_up"] for e in one.history)
+    assert len({s.party for s in one.ledger.seen if s.kind == "Test"}) == 6  # whom everyone is sent is no secret
+    for guard, more in (([Clip(0.5)], {"per_round": 5}), ([Clip(0.5), Noise(multiplier=1.0)], {})):
+        assert len({s.sender for s in train(guard, rounds=2, runtime="inprocess", **more).ledger.seen if s.kind == "Upload"}) >= 5
+
+
 def test_numbers_that_do_not_fit_are_told_also_under_noise():
     guard = guarding.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
     guard.events = {"clipped": 3, "out of range": 2}

@@ -20,13 +20,14 @@ from ..errors import BadJob, BadParameter
 from ..guard import ALL, Clip, Guard, Layout, Noise, Quantize, as_stages
 from ..guard.stage import source
 from ..parameters import check, from_table, to_table
-from ..parties.ledger import Spend
+from ..parties.ledger import Ledger, Spend
 from ..task import Task
 
 if TYPE_CHECKING:
     from .plan import Plan
 
 COARSE = 1024  # units in σ below which a discrete Gaussian is accounted by its Rényi divergence, which is exact to exp(−2π²σ²), and not by PLD
+DRAWN = ("Down", "Upload", "Free")  # messages that only those drawn for a round are sent, or send
 LEAST = 2  # units in σ below which the grid is too coarse for either: exp(−2π²·4) is 5e-35
 
 
@@ -218,6 +219,29 @@ def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
     how = "rdp" if r.accountant == "skellam" else r.accountant
     return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {how}",
                  epsilon, noise.delta, unit, who[noise.placement], sampling, f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}")
+
+
+def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
+    """The ledger as it may be shown. Where ε counts on nobody knowing who took part in which round, it must not say how often each party did: what was said to
+    and by those drawn is told of all parties together, as often as was to be expected."""
+    noise = next((s for s in p.guard if isinstance(s, Noise)), None)
+    if noise is None or _secretly(p, noise) == "everyone":
+        return ledger
+    everyone, told = f"{len(p.fed)} parties, together", Ledger()
+    more = rounds * p.per_round - sum(s.count for s in ledger.seen if s.kind == "Down")  # than were drawn
+    for kind in dict.fromkeys(s.kind for s in ledger.seen):
+        lines = [s for s in ledger.seen if s.kind == kind]
+        if kind not in DRAWN:
+            for s in lines:
+                told.record(s.party, s.sender, kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
+            continue
+        count, bytes, first = sum(s.count for s in lines), sum(s.bytes for s in lines), lines[0]
+        ends = (everyone, first.sender) if kind == "Down" else (first.party, everyone)
+        told.record(*ends, kind, first.reveals, count=max(count + more, 0), bytes=max(round(bytes / count * (count + more)), 0), how=first.how)
+    told.spent.extend(ledger.spent)
+    for stamp in ledger.stamps:
+        told.stamp(stamp)
+    return told
 
 
 def reveals(guard: Guard) -> str:

@@ -247,7 +247,7 @@ def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any]
     if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan))]:  # a diverged model has none
         best = max(scored, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
-    ledger = trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"])
+    ledger = guarding.veiled(p, trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"]), last)
     ledger.merge(spent)
     if p.secret_seed is not None:
         ledger.stamp(NOT_PRIVATE)
