@@ -165,6 +165,7 @@ def test_a_change_to_a_table_that_is_not_there_is_refused(tmp_path, change):
     ('[data]\npath = "t.csv"\nlabel = "y"\ndrop = "id"\nparties = 5\n', "data: drop is 'id'; it must be a list of texts. Write ['id']."),
     ('[data]\nname = "größe.csv"\nparties = 5\n', "data: 'größe.csv' is a file, not the name of a data set. Write path = \"größe.csv\", and the column"),
     ('[data]\nname = "digit"\nparties = 5\n', "job.toml, data: 'digit' is not a data set. Did you mean 'digits'?"),
+    ('[data]\nname = ["digits"]\nparties = 5\n', "job.toml, data: ['digits'] is not a data set. "),
     (DATA + '[data.skew]\nname = "Dirichlett"\n', "job.toml, data.skew: 'Dirichlett' is not known here. Did you mean 'Dirichlet'?"),
     (DATA + '[data.skew]\nname = "Dirichlet"\nalfa = 1\n', "data.skew: Dirichlet has no parameter 'alfa'. Did you mean 'alpha'?"),
     (DATA + '[[data.skews]]\nname = "IID"\n[[data.skews]]\nname = "Quantiti"\n', "data.skews[1]: 'Quantiti' is not known here."),
@@ -311,6 +312,13 @@ def test_what_may_stand_in_a_job_is_what_the_code_takes():
     assert takes == set(config._settings("train"))
     for name, make in data.ALL.items():
         assert set(inspect.signature(make).parameters) == set(config.source({"name": name}, "job.toml")[1])
+
+
+@pytest.mark.parametrize("topology", [{}, {"name": ["Gossip"]}], ids=["empty", "list"])
+def test_a_topology_without_a_name_is_told_and_not_left_out(topology: dict[str, object]) -> None:
+    job = config.from_tables({"data": {"name": "iris", "parties": 3}, "topology": topology})
+    with pytest.raises(BadParameter, match=r"topology is .*; it must be one of Gossip, Hierarchy"):
+        tacit.train(job.federations()[0], **job.train())
 
 
 def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:

@@ -86,7 +86,7 @@ class Job:
         guard |= {k: v for k, v in (("pace", self.pace), ("speed", self.speed)) if v is not None}
         more: tuple[tuple[str, Any], ...] = (("aggregate", self.aggregates[0] if self.aggregates else None), ("adversaries", list(self.adversaries)),
                                              ("topology", self.topology), ("private", self.private), ("select", self.select))
-        guard |= {k: v for k, v in more if v}
+        guard |= {k: v for k, v in more if v is not None and v != []}
         return {"model": self.model, "algorithm": self.algorithms[0], "data_job": self.resolved()["data"], **guard, **self._for("train")}
 
     def compare(self) -> dict[str, Any]:
@@ -339,7 +339,7 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
             raise BadJob(f"{file}, data: there is no `label` beside `path`. Name the column to predict: label = \"…\".")
     elif "name" not in table:
         raise BadJob(f"{file}, data: there is neither a `name` nor a `path`. Data sets: {', '.join(data.ALL)}.")
-    elif table["name"] not in data.ALL:
+    elif table["name"] not in list(data.ALL):  # a list: what cannot be hashed is told, too
         if str(table["name"]).lower().endswith((".csv", ".csv.gz", ".parquet", ".pq")):
             raise BadJob(f"{file}, data: {table['name']!r} is a file, not the name of a data set. Write path = \"{table['name']}\", and the "
                          "column to predict as label = \"…\".")

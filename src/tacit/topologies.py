@@ -99,7 +99,7 @@ def made(given: Any, parties: int) -> Any:
     if isinstance(given, Mapping):
         said = dict(given)
         name = said.pop("name", None)
-        if name not in ALL:
+        if name not in list(ALL):  # a list: what cannot be hashed is told, too
             raise bad("train", "topology", name, "one of " + ", ".join(ALL), nearest(str(name), list(ALL)))
         if "graph" in said:
             said["graph"] = graphs.from_table(said["graph"], parties)
