@@ -86,10 +86,15 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
             return isinstance(value, bool)
         case "part":
             return dataclasses.is_dataclass(value) and not isinstance(value, type) and (meta["of"] is None or meta["of"].fits(value))
-    if isinstance(value, bool) or not isinstance(value, Integral if meta["kind"] == "a whole number" else Real):  # numpy's numbers are both
+    if isinstance(value, bool) or not isinstance(value, Integral if meta["kind"] == "a whole number" else Real) or too_large(value):  # numpy's are both
         return False
     return (_finite(value) and (meta["above"] is None or value > meta["above"]) and (meta["least"] is None or value >= meta["least"])
             and (meta["below"] is None or value < meta["below"]) and (meta["most"] is None or value <= meta["most"]))
+
+
+def too_large(value: Any) -> str:
+    """What is wrong with a whole number that no tensor can hold; "" of any other value."""
+    return "A whole number has 63 bits at most here." if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63 else ""
 
 
 def _finite(value: Any) -> bool:
@@ -112,7 +117,7 @@ def check(thing: Any, owner: str = "") -> Any:
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
-            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata))
+            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), too_large(value))
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
         elif isinstance(value, Real) and type(value) not in (bool, int, float):  # numpy's: the same value as a plain number, which a job file can hold

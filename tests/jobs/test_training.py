@@ -297,6 +297,8 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
     ({"batch_size": "8"}, r"train: batch_size is '8'; it must be"),
     ({"seed": -1}, r"train: seed is -1; it must be a whole number of at least 0"),
     ({"seed": 2**70}, r"train: seed is 1180591620717411303424; it must be"),
+    ({"local_steps": 10**30}, r"train: local_steps is 10+; it must be a whole number of at least 1, or None \(epochs decide\)\. A whole number has 63 bits"),
+    ({"algorithm": algorithms.FedAvg(lr=10**30)}, r"FedAvg: lr is 10+; it must be a number above 0\. A whole number has 63 bits at most here\."),
     ({"device": "cuda:one"}, r"train: device is 'cuda:one'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'\."),
     ({"device": "gpu"}, r"train: device is 'gpu'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'\."),
     ({"device": None}, r"train: device is None; it must be"),

@@ -26,6 +26,7 @@ from .simulated import plain
 from .training import train_side_by_side
 
 VARY = ("guard", "local_epochs", "local_steps", "batch_size", "per_round", "sampling")  # what a row may have for itself
+SEEDS = 10_000  # that one comparison may have
 
 
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
@@ -60,9 +61,9 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     algorithms = [as_algorithm(a) for a in _listed("algorithms", algorithms, "a list of algorithms such as [algorithms.FedAvg(), algorithms.Scaffold()]")]
     if match not in (None, "effective_update"):
         raise bad("compare", "match", match, "None or 'effective_update'")
-    many = "a whole number of at least 1, or a list of different seeds"
-    seed_list = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else _listed("seeds", seeds, many)
-    if not seed_list or len(set(seed_list)) < len(seed_list):
+    many = f"a whole number from 1 to {SEEDS:,}, or a list of different seeds"
+    seed_list = list(range(min(seeds, SEEDS + 1))) if isinstance(seeds, int) and not isinstance(seeds, bool) else _listed("seeds", seeds, many)
+    if len(seed_list) > SEEDS or not seed_list or len(set(seed_list)) < len(seed_list):
         raise bad("compare", "seeds", seeds, many)
     if out is not None and not isinstance(out, str | Path):
         raise bad("compare", "out", out, "a directory for the comparison, or None (keep it in memory)")

@@ -19,7 +19,7 @@ from ..audit.poisoning import Adversaries, attacks
 from ..data.federation import Federation
 from ..errors import BadData, BadParameter
 from ..guard import Stage, as_stages, must_see_each
-from ..parameters import bad, check, nearest, to_table
+from ..parameters import bad, check, nearest, to_table, too_large
 from ..runtimes.cohort import Run
 from ..task import Task
 from . import guarding
@@ -120,9 +120,9 @@ class Plan:
 def _whole(name: str, value: Any, least: int, most: int | None = None, none: str = "") -> Any:
     if value is None and none:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least or (most is not None and value > most):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least or (most is not None and value > most) or too_large(value):
         limits = f"a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
-        raise bad("train", name, value, limits + (f", or None ({none})" if none else ""))
+        raise bad("train", name, value, limits + (f", or None ({none})" if none else ""), too_large(value))
     return int(value)
 
 
