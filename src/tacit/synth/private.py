@@ -60,7 +60,11 @@ def _dtype(column: Column) -> str:
     """Of a synthetic column, by what it was declared as: `Table.infer` reads it off the rows, where one missing age makes all ages fractions."""
     if column.dtype == "category" or column.dtype.startswith("datetime64"):
         return column.dtype  # no row changes that
-    return "int64" if column.kind == "integer" and not column.missing else ""
+    if column.kind in ("categorical", "ordinal"):
+        import pandas as pd
+
+        return str(pd.Series(list(column.values)).dtype)  # what pandas makes of the declared values
+    return "" if column.missing else {"integer": "int64", "boolean": "bool"}.get(column.kind, "")
 
 
 @dataclass(frozen=True)
