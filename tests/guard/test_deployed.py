@@ -38,7 +38,8 @@ def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_an
     assert np.abs(np.array(plain["model"]) - np.array(guarded["model"])).max() < 2e-5
     deceived = found["deceived"]
     assert all(deceived["codes"])
-    for log in (deceived["client"], deceived["server"]):
+    assert deceived["clients"]
+    for log in (*deceived["clients"], deceived["server"]):
         assert "the server's job has the guard no guard, and this party agreed to Clip(norm=20.0" in log
 
 
