@@ -95,7 +95,7 @@ def check_generator(generator: Generator) -> None:
     _demand(bool(fitted.ledger.spent) if generator.private else bool(fitted.ledger.stamps), f"{name}: its ledger is silent about privacy.")
 
 
-def _fits(name: str, rows: DataFrame, frame: DataFrame, table: Table, private: bool) -> None:
+def _fits(name: str, rows: DataFrame, frame: DataFrame, table: Table, private: bool = False) -> None:
     _demand(list(rows.columns) == list(frame.columns), f"{name}: columns {list(rows.columns)} instead of {list(frame.columns)}.")
     for c in table.columns:
         made, real = rows[c.name].dtype, frame[c.name].dtype
