@@ -316,8 +316,8 @@ def test_every_bad_value_is_refused_in_the_one_sentence_and_nothing_is_written(o
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without() -> None:
+def test_a_gpu_that_is_not_there_is_refused_and_auto_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadParameter, match=r"train: device is 'cuda', and torch finds no CUDA device here\. Use device='cpu', or 'auto'"):
         train(device="cuda")
     assert train(device="auto").config["train"]["device"] == "cpu"

@@ -9,7 +9,8 @@ from ..algorithms.types import State
 from ..protocols import rounds as protocol
 from ..task import Task
 from .clustering import Book, mean_of
-from .messages import Parties, placed
+from .devices import placed
+from .messages import Parties
 from .networked import Networked
 from .plan import Plan
 

@@ -1,10 +1,11 @@
-"""Where numbers are computed: what every job takes as `device`."""
+"""Where numbers are computed: what is taken as `device`, and how tensors come there."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import BadParameter
 from ..parameters import bad
@@ -22,3 +23,8 @@ def device_for(verb: str, asked: Any) -> str:
     if number and int(number) >= torch.cuda.device_count():
         raise BadParameter(f"{verb}: device is {asked!r}, and the last CUDA device here is 'cuda:{torch.cuda.device_count() - 1}'. Use one that is there.")
     return str(asked)
+
+
+def placed(device: torch.device | str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What came in a message or from a disk, where the computing is done."""
+    return {k: v.to(device) for k, v in state.items()}

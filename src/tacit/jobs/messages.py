@@ -28,6 +28,7 @@ from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
+from .devices import placed
 from .guarding import chosen, fit, reveals
 from .hiding import bytes_of, hidden_sum
 from .plan import Plan, seconds_of
@@ -357,8 +358,3 @@ class Member:
         rows = self.fed.at(r + 1)
         x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
         return count(self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes)._asdict()
-
-
-def placed(device: torch.device, state: State) -> State:
-    """What came in a message, or is about to be computed with, where the computing is done."""
-    return {k: v.to(device) for k, v in state.items()}

@@ -31,8 +31,9 @@ from ..runtimes.processes import Processes
 from ..selection import Known
 from ..task import Task
 from . import guarding
+from .devices import placed
 from .member import beside, deal, member, specified
-from .messages import SERVER, Parties, placed
+from .messages import SERVER, Parties
 from .plan import Plan
 
 

@@ -17,6 +17,7 @@ from ..pace.desk import Arrival, Order, under
 from ..parties.ledger import Ledger
 from ..runs import Event
 from ..task import Task
+from .devices import placed
 from .guarding import layout_of, reveals
 from .plan import Plan
 from .simulated import Simulated, test_bytes
@@ -56,10 +57,10 @@ class Merger:
     def came(self, order: Order, weight: float, vectors: State) -> None:
         base = self.sent[order.version]
         self.example = order, base, vectors
-        here = {k: v.to(base["w"].device) for k, v in base.items()}
+        here = placed(base["w"].device, base)
         if self.guard is not None:
             vectors = self.guard.take({order.name: (weight, vectors)}, here, order.number)
-        vectors = {k: v.to(base["w"].device) for k, v in vectors.items()}
+        vectors = placed(base["w"].device, vectors)
         if self.pace.sends_models:
             vectors = {k: v if k in self.known else base["w"] + v for k, v in vectors.items()}
         else:
@@ -110,7 +111,7 @@ class Merger:
         return {"desk": said, "asked": self.asked}, {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in whole.items()}
 
     def load(self, said: dict[str, Any], tensors: State, device: torch.device | str = "cpu") -> None:
-        there = {k: v.to(device) for k, v in tensors.items()}
+        there = placed(device, tensors)
         self.desk.load(said["desk"], under("desk.", there))
         self.asked = said["asked"]
         versions = {int(k.split(".")[1]) for k in there if k.startswith("sent.")}

@@ -15,6 +15,7 @@ from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import buffered
 from ..task import Task
+from .devices import placed
 from .messages import SERVER, Member, Parties
 from .networked import Networked
 from .paced import Merger
@@ -40,8 +41,7 @@ class _Paced(Parties):
         return self.here[SERVER].clock.now()
 
     def _move(self, mean: State, fraction: float) -> None:
-        device = self.task.x.device
-        mean = {k: v.to(device) for k, v in mean.items()}
+        mean = placed(self.task.x.device, mean)
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
         state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
         w, state = self.plan.algorithm.merge(self.server["w"], state, mean, torch.tensor(fraction))
