@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ class Arrival(NamedTuple):
     vectors: State
 
 
-class Desk:
+class Desk(ABC):
     """What every pace keeps. `asks`, `add` and `batch` are the pace's own."""
 
     def __init__(self, names: Sequence[str], at_once: int, seed: int):
@@ -46,13 +47,13 @@ class Desk:
         self.closes: float | None = None  # when whatever has come must do
         self.dropped: dict[str, str] = {}  # {party: why its work was given up}, since the last version
 
+    @abstractmethod
     def asks(self, now: float, there: Collection[str] | None = None) -> list[Order]:
         """Orders for those who are to begin now, each with the version at hand. Only of `there`, where not everyone is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def batch(self, now: State) -> list[Arrival] | None:
         """What makes the next version, once there is enough. `now` is the model at hand, by the names of the vectors that come."""
-        raise NotImplementedError
 
     def took(self, batch: list[Arrival]) -> list[Arrival]:
         """Whose work is new in the version this makes."""
@@ -73,7 +74,7 @@ class Desk:
         """Its work is not waited for any longer."""
         self.at_work.pop(name, None)
 
-    def ring(self, now: float) -> None:
+    def ring(self, now: float) -> None:  # noqa: B027  # only a desk with a deadline has something to do
         """It is this late."""
 
     def add(self, arrival: Arrival) -> None:

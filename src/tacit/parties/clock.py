@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -18,15 +19,15 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-class Clock:
+class Clock(ABC):
     """`now()` in seconds, `at(when, call)`, and `sleep` made of the two."""
 
-    def now(self) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def now(self) -> float: ...
 
+    @abstractmethod
     def at(self, when: float, call: Callable[[], None]) -> Timer:
         """Call `call()` when the clock shows `when`, unless cancelled before."""
-        raise NotImplementedError
 
     async def sleep(self, seconds: float) -> None:
         await self.until(self.now() + seconds)

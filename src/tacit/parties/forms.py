@@ -18,6 +18,7 @@ import math
 import sys
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -86,16 +87,16 @@ class Reader:
         return self.view[start:end]
 
 
-class Form:
+class Form(ABC):
     """One type: its name in error messages, `pack` for the sender, `unpack` for the receiver."""
 
     name: str
 
-    def pack(self, value: Any, where: str, body: list[Any]) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def pack(self, value: Any, where: str, body: list[Any]) -> Any: ...
 
-    def unpack(self, reader: Reader, where: str) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def unpack(self, reader: Reader, where: str) -> Any: ...
 
     def refuse(self, value: Any, where: str, why: str = "") -> ProtocolError:
         return ProtocolError(f"{where} must be {self.name}, got {type(value).__name__}{why}.")
