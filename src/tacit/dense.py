@@ -6,6 +6,7 @@ forward and backward pass over S clients is a dozen batched products, and each g
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -21,13 +22,18 @@ class Layer(NamedTuple):
     relu: bool
 
 
-def layers_of(module: nn.Module, slots: list[Any]) -> list[Layer] | None:
-    """The layers, if the module is Flatten, Linear and ReLU in sequence and nothing else; None otherwise."""
+def parts_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """What a plain sequence runs one after the other; nothing, if the module is none."""
     if type(module) is not nn.Sequential or "forward" in vars(module) or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
-        return None
+        return []
+    return [(name, m) for name, m in module._modules.items() if m is not None]  # named_children() would leave out a ReLU that stands twice
+
+
+def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Layer] | None:
+    """The layers, if the parts are Flatten, Linear and ReLU in sequence and nothing else; None otherwise."""
     at = {s.name: s for s in slots}
     layers: list[Layer] = []
-    for i, m in module._modules.items():  # named_children() would leave out a ReLU that stands twice
+    for i, m in parts:
         if type(m) is nn.Linear and f"{i}.weight" in at and m.weight.requires_grad and (m.bias is None or m.bias.requires_grad):
             w = at[f"{i}.weight"]
             b = at[f"{i}.bias"] if m.bias is not None else None
@@ -36,8 +42,13 @@ def layers_of(module: nn.Module, slots: list[Any]) -> list[Layer] | None:
             layers[-1] = layers[-1]._replace(relu=True)
         elif not (type(m) is nn.Flatten and not layers and m.start_dim == 1 and m.end_dim == -1):
             return None
-    covered = sum((la.weight.stop - la.weight.start) + (la.bias.stop - la.bias.start if la.bias else 0) for la in layers)
-    return layers if layers and not layers[-1].relu and covered == sum(s.stop - s.start for s in slots) else None  # shared weights: no
+    return layers if layers and not layers[-1].relu else None
+
+
+def cover(parts: Iterable[Any], slots: list[Any]) -> bool:
+    """Whether these layers hold every number of the vector, each once: weights that two layers share would get one layer's gradient only."""
+    taken = [s for part in parts for s in (part.weight, part.bias) if s is not None]
+    return sum(s.stop - s.start for s in taken) == sum(s.stop - s.start for s in slots)
 
 
 class DenseGradient(torch.autograd.Function):
@@ -59,25 +70,36 @@ class DenseGradient(torch.autograd.Function):
 
 def gradient(layers: list[Layer], w: Tensor, x: Tensor, y: Tensor, index: Tensor, live: Tensor) -> Tensor:
     """Of S models w [S, D], each on its own batch of rows, index [S, B] of x and y."""
-    s, b = index.shape
-    inputs, h = [], x.index_select(0, index.reshape(-1)).view(s, b, -1)  # four times faster on a CPU than x[index]
-    y = y[index]
+    g = torch.empty_like(w, memory_format=torch.contiguous_format)
+    rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)  # four times faster on a CPU than x[index]
+    through(layers, w, rows, y[index], live, g)
+    return g
+
+
+def answers(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | None = None) -> Tensor:
+    """What S models w [S, D] give for their rows h [S, B, …]; `inputs` is told what each layer was given."""
     for layer in layers:
-        inputs.append(h)
-        weight = w[:, layer.weight].view(s, *layer.shape)
+        if inputs is not None:
+            inputs.append(h)
+        weight = w[:, layer.weight].view(len(w), *layer.shape)
         h = torch.bmm(h, weight.mT) if layer.bias is None else torch.baddbmm(w[:, None, layer.bias], h, weight.mT)
-        if layer.relu:
-            h = h.clamp_(min=0)
-    delta = torch.softmax(h, -1)  # dℓ/dlogits = softmax − one-hot, weighted by the row's share of the mean
+        h = h.clamp_(min=0) if layer.relu else h
+    return h
+
+
+def through(layers: list[Layer], w: Tensor, rows: Tensor, y: Tensor, live: Tensor, g: Tensor, onward: bool = False) -> Tensor:
+    """Write these layers' part of the gradient to its place in g, from their rows [S, B, …] on; with `onward`, give that by the rows."""
+    s, b = y.shape
+    inputs: list[Tensor] = []
+    delta = torch.softmax(answers(layers, w, rows, inputs), -1)  # dℓ/dlogits = softmax − one-hot, weighted by the row's share of the mean
     delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=w.device, dtype=delta.dtype).expand(s, b, 1))
     delta *= (live / live.sum(1, keepdim=True).clamp(min=1))[..., None]
-    g = torch.empty(s, w.shape[1], device=w.device, dtype=w.dtype)
     for i in reversed(range(len(layers))):
         layer, before = layers[i], inputs[i]
         torch.bmm(delta.mT, before, out=g[:, layer.weight].view(s, *layer.shape))
         if layer.bias is not None:
             torch.sum(delta, 1, out=g[:, layer.bias])
-        if i:
+        if i or onward:
             delta = torch.bmm(delta, w[:, layer.weight].view(s, *layer.shape))
-            delta = delta * (before > 0) if layers[i - 1].relu else delta
-    return g
+            delta = delta * (before > 0) if i and layers[i - 1].relu else delta
+    return delta

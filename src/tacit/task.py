@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .algorithms.types import Batch, State, Walk
-from .dense import DenseGradient, layers_of
+from .dense import DenseGradient, Layer, cover, layers_of, parts_of
 from .layers import LocalStep
+from .pooled import Network, PooledGradient, network_of, predict
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
@@ -67,7 +68,7 @@ class Task:
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.special, self.draws, self.mixes = self._kind()
-        self.dense = layers_of(module, self.parameters) if loss == "cross_entropy" and precision != "bf16" else None
+        self.dense, self.pooled = self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None)
 
     def __deepcopy__(self, memo: Any) -> Task:
         raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
@@ -110,6 +111,12 @@ class Task:
         """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
         if self.stacked and self.dense:
             return DenseGradient.apply(self, walk.w, batch.index, batch.live), walk
+        if self.stacked and self.pooled and self.x.device.type == "cuda":  # on a CPU the filters' zeros cost more than the copies they save
+            x = self.x[batch.index]
+            if self.pooled.front:
+                with self._forward(batch):
+                    x = self.pooled.front(x)
+            return PooledGradient.apply(self.pooled, walk.w, x, self.y[batch.index], batch.live), walk
         g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
         return g, walk._replace(buffers=buffers)
 
@@ -215,6 +222,11 @@ class Task:
             return True
         return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
 
+    def _written_out(self) -> tuple[list[Layer] | None, Network | None]:
+        """The two kinds of model whose gradient over a whole stack is written out."""
+        layers = layers_of(parts_of(self.module), self.parameters)
+        return layers if layers and cover(layers, self.parameters) else None, network_of(self.module, self.parameters, self.x.shape[1:])
+
     # predictions -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -239,6 +251,8 @@ class Task:
         return max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
 
     def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
+        if self.pooled and x.device.type == "cuda":
+            return lambda w, _, x: predict(self.pooled, w, x)
         module = copy.deepcopy(self.module).to(x.device).eval()
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 

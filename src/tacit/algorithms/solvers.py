@@ -24,8 +24,8 @@ def start(down: State, *memory: str) -> Walk:
 
 
 def descend(w: torch.Tensor, g: torch.Tensor, lr: Any) -> torch.Tensor:
-    """w − lr·g; in one pass over memory when lr is a plain number, and memory is what a stack of small models is bound by."""
-    return w - lr * g if isinstance(lr, torch.Tensor) else torch.sub(w, g, alpha=lr)
+    """w − lr·g in one pass over memory, which is what a stack of small models is bound by."""
+    return torch.addcmul(w, g, lr, value=-1) if isinstance(lr, torch.Tensor) else torch.sub(w, g, alpha=lr)
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,8 @@ def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str],
     say(f"{asked.name}: {len(asked.cells)} runs, {len(done)} of them done")
     rows = _Data()
     plans = [(c, _plan(c, rows)) for c in left]
-    targets = {t.name: t.target if t.figure == "rounds" else None for t in asked.tables}
     for group in _stacks(plans):
-        _run([c for c, _ in group], [p for _, p in group], store, [targets[c.table] for c, _ in group], say)
+        _run([c for c, _ in group], [p for _, p in group], store, _Race(asked, store.lines()), say)
     lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
     if not only and torch.cuda.is_available() and any(x.get("on") == "cuda" for x in lines) and not any(x.get("kind") == "loop" for x in lines):
         walking = next((p for c in asked.cells if (p := _plan(c, rows)).batch_size is not None and p.algorithm.walks), None)
@@ -291,19 +290,46 @@ def _restored(path: Path, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack,
     return stack, note["round"]
 
 
-def _run(cells: list[Cell], plans: list[Plan], store: Store, targets: list[float | None], say: Callable[[str], None]) -> None:
+class _Race:
+    """Who has reached the target of its table. Of several values tried for one cell only the first to arrive is shown, so the others may stop there; with
+    several seeds they go on, because the sum over the seeds decides."""
+
+    def __init__(self, asked: Study, lines: Sequence[dict[str, Any]]):
+        self.targets = {t.name: t.target for t in asked.tables if t.figure == "rounds" and t.target is not None}
+        seeds: dict[tuple[str, str, str], set[int]] = {}
+        for c in asked.cells:
+            seeds.setdefault((c.table, c.row, c.column), set()).add(c.seed)
+        self.tried_once = {name for name, which in seeds.items() if len(which) == 1}
+        self.fewest: dict[tuple[str, str, str], int] = {}
+        for line in lines:
+            if line.get("kind") == "cell" and line["table"] in self.targets:
+                self._arrived((line["table"], line["row"], line["column"]), line["rounds"], np.array(line["test"], dtype=float))
+
+    def _arrived(self, name: tuple[str, str, str], rounds: list[int], test: np.ndarray) -> bool:
+        there = np.flatnonzero(test >= self.targets[name[0]])
+        if len(there):
+            self.fewest[name] = min(rounds[there[0]], self.fewest.get(name, rounds[there[0]]))
+        return bool(len(there))
+
+    def over(self, cells: list[Cell], rounds: list[int], test: np.ndarray) -> list[int]:
+        """Which of these runs need not go on, by what they have reached in the rounds tested so far, [runs, tested rounds]."""
+        names = [(c.table, c.row, c.column) for c in cells]
+        there = [name[0] in self.targets and self._arrived(name, rounds, mine) for name, mine in zip(names, test)]
+        return [i for i, name in enumerate(names) if there[i] or (name in self.tried_once and rounds and self.fewest.get(name, np.inf) <= rounds[-1])]
+
+
+def _run(cells: list[Cell], plans: list[Plan], store: Store, race: _Race, say: Callable[[str], None]) -> None:
     path, first = store.state(cells), plans[0]
     with _numbers(first):
         clock, begun = time.monotonic(), time.monotonic()
         stack, start = _restored(path, cells, plans)
         store.begin()
-        goal = {c.id: t for c, t in zip(cells, targets)}
         say(f"{first.label} and {len(cells) - 1} more, {first.rounds} rounds, clients {'stacked' if stack.cohort.engine == 'stack' else 'one by one'}"
             + (f", from round {start}" if start else ""))
         for r in range(start, first.rounds):
             stack.play(r, r + 1 == first.rounds or (bool(first.evaluate_every) and (r + 1) % first.evaluate_every == 0))
-            if any(targets) and (r + 1) % LOOK_EVERY == 0 and r + 1 < first.rounds:
-                stack, written = _leave(stack, goal, store, cells)
+            if race.targets and (r + 1) % LOOK_EVERY == 0 and r + 1 < first.rounds:
+                stack, written = _leave(stack, race, store)
                 if written and not stack.cells:
                     break
             if time.monotonic() - clock > SAVE_EVERY and r + 1 < first.rounds:
@@ -316,10 +342,9 @@ def _run(cells: list[Cell], plans: list[Plan], store: Store, targets: list[float
     path.unlink(missing_ok=True)
 
 
-def _leave(stack: _Stack, goal: dict[str, float | None], store: Store, cells: list[Cell]) -> tuple[_Stack, int]:
-    """Runs that reached their target leave, once enough have to be worth it."""
-    test = stack.curves()[0]
-    there = [i for i, c in enumerate(stack.cells) if goal[c.id] is not None and (test[i] >= goal[c.id]).any()]
+def _leave(stack: _Stack, race: _Race, store: Store) -> tuple[_Stack, int]:
+    """Runs that are over leave, once enough are to be worth it."""
+    there = race.over(stack.cells, stack.rounds, stack.curves()[0])
     if len(there) < LEAVE * len(stack.cells):
         return stack, 0
     _write(stack, there, store)
