@@ -27,7 +27,7 @@ from torch import Tensor
 
 from .. import __version__, algorithms
 from ..data.federation import Dataset, Federation, Rows
-from ..errors import BadJob, BadRun
+from ..errors import BadJob, BadParameter, BadRun
 from ..files import write_whole
 from ..parameters import bad
 from ..runs import finite, load_stack, save_stack
@@ -164,7 +164,13 @@ def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
 def _plan(cell: Cell, rows: _Data) -> Plan:
     told = {k: v for k, v in cell.job.train().items() if k != "data_job"}
     told.setdefault("device", "auto")
-    p = make_plan(rows.of(cell), **told, label=cell.row, skew=cell.column)
+    fed, where = rows.of(cell), f"{cell.job.file}, row {cell.row!r}"
+    if fed.classes is None:
+        raise BadJob(f"{where}: a study shows accuracies, and {fed.name} has numbers to predict. Use `tacit compare`.")
+    try:
+        p = make_plan(fed, **told, label=cell.row, skew=cell.column)
+    except BadParameter as error:
+        raise BadJob(f"{where}: {error}") from None
     if not cell.baseline:
         return p
     kind, _, which = cell.baseline.partition(" ")
@@ -172,7 +178,7 @@ def _plan(cell: Cell, rows: _Data) -> Plan:
         return _central(p, p.algorithm)
     if kind == "alone" and which.isdigit() and int(which) < len(p.fed):
         return dataclasses.replace(p, per_round=1, members=(int(which),))
-    raise BadJob(str(bad(f"row {cell.row!r}", "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'")))
+    raise BadJob(str(bad(where, "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'")))
 
 
 def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
