@@ -97,6 +97,19 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
         raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
 
 
+def stack_note(path: Path) -> dict[str, Any] | None:
+    """The note of a saved stack, without its states; None if it is not there any more."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            return json.loads(file.metadata()["note"])  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        return None
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
+
+
 class Seldom:
     """When it is time to write a state down again: at most once a second, and so that it takes no more than a twentieth of the time."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -207,6 +209,42 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
     before = (tmp_path / "cut" / "cells.jsonl").read_bytes()
     study(load(file), tmp_path / "cut")
     assert (tmp_path / "cut" / "cells.jsonl").read_bytes() == before  # all is done: nothing is computed again
+
+
+def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that had left are done, so that what is left of the stack is another set of runs: it began anew. So did a stack of which only a part was asked for."""
+    monkeypatch.setattr(studying, "LOOK_EVERY", 2)
+    whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
+    target = float(np.quantile([v["test"][1] for v in whole.values()], 0.6))
+    s = load(small(tmp_path, figure="rounds", rounds=12, top=f"target = {target}"))
+    want = cells(study(s, tmp_path / "want"))
+    monkeypatch.setattr(studying, "SAVE_EVERY", 0.0)  # after every round
+    play, seen, stop = studying._Stack.play, [], [7]
+
+    def stopped(self: Any, r: int, test: bool) -> None:
+        if r == stop[0]:
+            raise KeyboardInterrupt
+        seen.append(r)
+        play(self, r, test)
+
+    monkeypatch.setattr(studying._Stack, "play", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        study(s, tmp_path / "cut")
+    store = studying.Store(tmp_path / "cut", s)
+    (state, names), = store.saved()
+    gone = store.done()
+    assert gone
+    assert gone.isdisjoint(names)  # some had left, and are not in what was saved
+    slow = next(n for n in names if len(want[n]["rounds"]) == 12)
+    for only, after, played in ((re.escape(slow), 9, [7, 8]), ("", 99, [9, 10, 11, 7, 8])):  # one of them alone, then it and the rest
+        seen.clear()
+        stop[0] = after
+        with contextlib.suppress(KeyboardInterrupt):
+            study(s, tmp_path / "cut", only=only)
+        assert seen[:len(played)] == played
+        assert state.exists() is (after == 9)
+    assert {i: (v["rounds"], v["test"]) for i, v in cells(store).items()} == {i: (v["rounds"], v["test"]) for i, v in want.items()}
+    assert not store.saved()
 
 
 def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_piece(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ..data.federation import Dataset, Federation, Rows
 from ..errors import BadJob, BadParameter, BadRun
 from ..files import write_whole
 from ..parameters import bad
-from ..runs import finite, load_stack, save_stack
+from ..runs import finite, load_stack, save_stack, stack_note
 from ..runtimes.cohort import Cohort
 from ..runtimes.stacking import stackable
 from .comparing import _central
@@ -85,9 +85,24 @@ class Store:
         with open(self.path / "cells.jsonl", "ab", buffering=0) as file:
             file.write(b"\n" + json.dumps(finite(line)).encode() + b"\n")  # a torn line before it ends here
 
+    def done(self) -> set[str]:
+        return {line["id"] for line in self.lines() if line.get("kind") == "cell"}
+
     def state(self, cells: Sequence[Cell]) -> Path:
         name = hashlib.blake2b("\n".join(c.id for c in cells).encode(), digest_size=8).hexdigest()
         return self.path / "state" / f"{name}.safetensors"
+
+    def saved(self) -> list[tuple[Path, list[str]]]:
+        """The stacks that are not finished, the furthest first, and the names of the runs in each."""
+        notes = [(path, note) for path in sorted((self.path / "state").glob("*.safetensors")) if (note := stack_note(path)) is not None]
+        return [(path, note["cells"]) for path, note in sorted(notes, key=lambda s: s[1]["round"], reverse=True)]
+
+    def forget(self) -> None:
+        """States of stacks all of whose runs are done."""
+        done = self.done()
+        for path, names in self.saved():
+            if done.issuperset(names):
+                path.unlink(missing_ok=True)
 
 
 def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None) -> Store:
@@ -99,13 +114,14 @@ def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str],
     if not left:
         raise BadJob(f"no cell of {asked.name} has {only!r} in its name. The first is {asked.cells[0].id!r}.")
     store = Store(out, asked)
-    done = {line["id"] for line in store.lines() if line.get("kind") == "cell"}
+    done = store.done()
     left = [c for c in left if c.id not in done]
     say(f"{asked.name}: {len(asked.cells)} runs, {len(done)} of them done")
     rows = _Data()
     plans = [(c, _plan(c, rows)) for c in left]
     for group in _stacks(plans):
-        _run([c for c, _ in group], [p for _, p in group], store, _Race(asked, store.lines()), say)
+        for part, state in _begun(group, store):
+            _run([c for c, _ in part], [p for _, p in part], state, store, _Race(asked, store.lines()), say)
     lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
     if not only and torch.cuda.is_available() and any(x.get("on") == "cuda" for x in lines) and not any(x.get("kind") == "loop" for x in lines):
         walking = next((p for c in asked.cells if (p := _plan(c, rows)).batch_size is not None and p.algorithm.walks), None)
@@ -207,6 +223,16 @@ def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
             else group for group in groups]
 
 
+def _begun(group: list[tuple[Cell, Plan]], store: Store) -> Iterator[tuple[list[tuple[Cell, Plan]], Path | None]]:
+    """Runs that were under way go on together, whoever has left their stack since or was in it besides; the others begin."""
+    for state, names in store.saved():
+        if part := [(c, p) for c, p in group if c.id in names]:
+            group = [(c, p) for c, p in group if c.id not in names]
+            yield part, state
+    if group:
+        yield group, None
+
+
 class _Stack:
     """Runs side by side, and what is known of them so far."""
 
@@ -283,16 +309,16 @@ class _Stack:
                    right=torch.stack(self.right).cpu() if self.right else torch.zeros(0), samples=torch.from_numpy(self.samples))
 
 
-def _restored(path: Path, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack, int]:
-    """The stack as it was saved; runs that had left it are not in it any more."""
-    if not path.exists():
-        return _Stack(cells, plans), 0
-    states, note, counted = load_stack(path)
-    by = {c.id: i for i, c in enumerate(cells)}
-    stack = _Stack([cells[by[i]] for i in note["cells"]], [plans[by[i]] for i in note["cells"]])
-    stack.cohort.load(states)
-    stack.rounds, stack.samples = note["rounds"], counted["samples"].numpy()
-    stack.right = list(counted["right"].to(stack.cohort.device)) if stack.rounds else []
+def _restored(state: Path | None, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack, int]:
+    """These runs as they were saved, or from their beginning, and the round that comes next."""
+    stack = _Stack(cells, plans)
+    if state is None:
+        return stack, 0
+    states, note, counted = load_stack(state)
+    at = [note["cells"].index(c.id) for c in cells]
+    stack.cohort.load([states[i] for i in at])
+    stack.rounds, stack.samples = note["rounds"], counted["samples"].numpy()[at]
+    stack.right = list(counted["right"][..., at].to(stack.cohort.device)) if stack.rounds else []
     return stack, note["round"]
 
 
@@ -324,11 +350,11 @@ class _Race:
         return [i for i, name in enumerate(names) if there[i] or (name in self.tried_once and rounds and self.fewest.get(name, np.inf) <= rounds[-1])]
 
 
-def _run(cells: list[Cell], plans: list[Plan], store: Store, race: _Race, say: Callable[[str], None]) -> None:
+def _run(cells: list[Cell], plans: list[Plan], state: Path | None, store: Store, race: _Race, say: Callable[[str], None]) -> None:
     path, first = store.state(cells), plans[0]
     with _numbers(first):
         clock, begun = time.monotonic(), time.monotonic()
-        stack, start = _restored(path, cells, plans)
+        stack, start = _restored(state, cells, plans)
         store.begin()
         say(f"{first.label} and {len(cells) - 1} more, {first.rounds} rounds, clients {'stacked' if stack.cohort.engine == 'stack' else 'one by one'}"
             + (f", from round {start}" if start else ""))
@@ -345,7 +371,7 @@ def _run(cells: list[Cell], plans: list[Plan], store: Store, race: _Race, say: C
         if stack.cells:
             _write(stack, range(len(stack.cells)), store)
         _spent(store, stack, cells, time.monotonic() - begun, first)
-    path.unlink(missing_ok=True)
+    store.forget()
 
 
 def _leave(stack: _Stack, race: _Race, store: Store) -> tuple[_Stack, int]:
