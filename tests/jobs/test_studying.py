@@ -174,6 +174,37 @@ def test_runs_that_reach_the_target_leave_and_the_rest_comes_out_the_same(tmp_pa
         assert reached or len(line["rounds"]) == 12
 
 
+def test_another_target_or_figure_runs_again_what_had_left_for_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They counted as done, and were shown as never having reached a target that they had stopped short of."""
+    monkeypatch.setattr(studying, "LOOK_EVERY", 2)
+    out = tmp_path / "out"
+    study(load(small(tmp_path, figure="rounds", rounds=6, top="target = 0.01")), out)
+    for figure, top in (("rounds", "target = 1.0"), ("best", "")):
+        s = load(small(tmp_path, figure=figure, rounds=6, top=top))
+        store = studying.Store(out, s)
+        short = {i for i, line in cells(store).items() if len(line["rounds"]) < 6 and (figure == "best" or max(line["test"]) < 1)}
+        assert short
+        assert short.isdisjoint(store.done())
+        assert study_table.summary(s, store.lines())["done"] == len(s.cells) - len(short)
+        study(s, out)
+        assert all(len(line["rounds"]) == 6 or (figure == "rounds" and max(line["test"]) == 1) for line in cells(store).values())
+
+
+def test_a_value_that_lost_a_race_is_done_and_one_that_two_processes_ran_counts_once(tmp_path: Path) -> None:
+    file = Path(small(tmp_path, figure="rounds", rounds=9, top="target = 0.5"))
+    file.write_text(file.read_text().replace("seeds = 2", "seeds = 1"))
+    s = load(str(file))
+    names = [c for c in s.cells if c.place == ("t", "SCAFFOLD", "IID")]
+    won, lost = ({"kind": "cell", "id": c.id, "table": c.table, "row": c.row, "column": c.column, "seed": 0, "choice": c.choice, "rounds": [1, 2],
+                  "test": [0.1, top], "held": [0.1, 0.2], "samples": 8, "parties": 4, "sizes": [1, 2], "diverged": False}
+                 for c, top in zip(names, (0.6, 0.4)))
+    assert study_table.finished(s, [lost]) == []  # nobody had arrived when it stopped: it is to go on
+    assert study_table.finished(s, [lost, won, {**won, "samples": 9}, {**won, "id": "nobody's"}]) == [{**won, "samples": 9}, lost]  # in the study's order
+    study_table.write_files(tmp_path, s, [won, won])
+    assert len((tmp_path / "curves.csv").read_text().splitlines()) == 1 + 2
+    assert study_table.finished(load(str(file), seeds=2), [won, lost]) == [won]  # of several seeds all are needed
+
+
 PROGRAM = """
 import sys
 from tacit.jobs import studying
@@ -212,7 +243,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
 
 
 def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that had left are done, so that what is left of the stack is another set of runs: it began anew. So did a stack of which only a part was asked for."""
+    """Those that had left are done, so that what is left of the stack is another set of runs: it began anew, and so did a part of a stack."""
     monkeypatch.setattr(studying, "LOOK_EVERY", 2)
     whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
     target = float(np.quantile([v["test"][1] for v in whole.values()], 0.6))

@@ -151,7 +151,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     lines = store.lines()
     found = study_table.summary(asked, lines)
-    files = [*study_table.write_files(store.path, asked, lines), page.write(store.path / "report.html", found, lines)]
+    files = [*study_table.write_files(store.path, asked, lines), page.write(store.path / "report.html", found, study_table.finished(asked, lines))]
 
     def show(console: Any) -> None:
         from ..terminal import grid

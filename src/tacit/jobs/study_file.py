@@ -76,6 +76,17 @@ class Cell:
     def id(self) -> str:
         return " | ".join([self.table, self.row, self.column, f"seed {self.seed}", *([self.choice] if self.choice else [])])
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where its figure stands, beside those of other seeds and tuned values."""
+        return self.table, self.row, self.column
+
+    @property
+    def rounds(self) -> int:
+        from .plan import make_plan
+
+        return int(self.job.settings.get("rounds", inspect.signature(make_plan).parameters["rounds"].default))
+
 
 @dataclass(frozen=True)
 class Study:
@@ -94,6 +105,15 @@ class Study:
         tables = [{**c.tables, "data": {**c.tables["data"], "data_dir": ""}, "train": {**c.tables["train"], "device": ""}} for c in self.cells]
         text = json.dumps([[c.id, t, c.baseline, c.rows, c.test_rows] for c, t in zip(self.cells, tables)], sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+    @property
+    def single(self) -> set[tuple[str, str, str]]:
+        """The places that have one seed. There the first of the tuned values to reach a target decides; elsewhere all of them are needed."""
+        seeds: dict[tuple[str, str, str], set[int]] = {}
+        for c in self.cells:
+            seeds.setdefault(c.place, set()).add(c.seed)
+        return {place for place, which in seeds.items() if len(which) == 1}
 
 
 def names() -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import BadRun
 from ..files import write_whole
 from ..numbers import finite
-from .study_file import FIGURES, Study, Table
+from .study_file import FIGURES, Cell, Study, Table
 
 TIDY = ("study", "table", "row", "column", "seed", "choice", *FIGURES, "mean", "best_round", "published", "replicated", "parties", "smallest", "largest",
         "samples", "diverged")
@@ -32,20 +32,36 @@ def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:
             "picked": max(by_held, key=lambda v: v[2])[1] if by_held else None, "rounds": reached[0] if reached else None, "best_round": best[0]}
 
 
+def finished(study: Study, lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The runs of the study that are done, in its order; the last line of each, where two processes had the same one. A run that stopped before its last
+    round is done as long as the race it stopped for is the study's: neither the figure nor the target may have been changed since."""
+    tables = {t.name: t for t in study.tables}
+    last = {line["id"]: line for line in lines if line.get("kind") == "cell"}
+    known = [(c, last[c.id]) for c in study.cells if c.id in last]
+    first: dict[tuple[str, str, str], float] = {}  # the round in which the target was reached with some value that was tried
+
+    def reached(c: Cell, line: Mapping[str, Any]) -> float:
+        t = tables[c.table]
+        return math.inf if t.figure != "rounds" or (r := figures(line, t.target)["rounds"]) is None else r
+
+    single = study.single
+    for c, line in known:
+        if c.place in single:
+            first[c.place] = min(reached(c, line), first.get(c.place, math.inf))
+    return [line for c, line in known
+            if line["rounds"][-1] >= c.rounds or reached(c, line) < math.inf or first.get(c.place, math.inf) <= line["rounds"][-1]]
+
+
 def tidy(study: Study, lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row a run."""
-    tables = {t.name: t for t in study.tables}
-    rows = {}
-    for line in lines:
-        if line.get("kind") != "cell" or line["table"] not in tables:
-            continue
+    tables, rows = {t.name: t for t in study.tables}, []
+    for line in finished(study, lines):
         t = tables[line["table"]]
-        rows[line["id"]] = {"study": study.name, **{k: line[k] for k in ("table", "row", "column", "seed", "choice")}, **figures(line, t.target),
-                            "published": t.published.get(line["row"], {}).get(line["column"]),
-                            "replicated": t.replicated.get(line["row"], {}).get(line["column"]), "parties": line["parties"],
-                            "smallest": line["sizes"][0], "largest": line["sizes"][1], "samples": line["samples"], "diverged": line["diverged"]}
-    order = {c.id: i for i, c in enumerate(study.cells)}
-    return [rows[i] for i in sorted(rows, key=lambda i: order.get(i, len(order)))]
+        rows.append({"study": study.name, **{k: line[k] for k in ("table", "row", "column", "seed", "choice")}, **figures(line, t.target),
+                     "published": t.published.get(line["row"], {}).get(line["column"]), "replicated": t.replicated.get(line["row"], {}).get(line["column"]),
+                     "parties": line["parties"], "smallest": line["sizes"][0], "largest": line["sizes"][1], "samples": line["samples"],
+                     "diverged": line["diverged"]})
+    return rows
 
 
 def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -162,7 +178,7 @@ def write_files(directory: Path, study: Study, lines: Sequence[Mapping[str, Any]
     rows = tidy(study, lines)
     write_whole(directory / "results.csv", _csv(TIDY, rows))
     curves = [{"table": line["table"], "row": line["row"], "column": line["column"], "seed": line["seed"], "choice": line["choice"], "round": r,
-               "test": t, "held": h} for line in lines if line.get("kind") == "cell" for r, t, h in zip(line["rounds"], line["test"], line["held"])]
+               "test": t, "held": h} for line in finished(study, lines) for r, t, h in zip(line["rounds"], line["test"], line["held"])]
     write_whole(directory / "curves.csv", _csv(("table", "row", "column", "seed", "choice", "round", "test", "held"), curves))
     write_whole(directory / "summary.json", json.dumps(summary(study, lines), indent=1))
     made = [directory / "results.csv", directory / "curves.csv", directory / "summary.json"]

@@ -36,6 +36,7 @@ from ..runtimes.stacking import stackable
 from .comparing import _central
 from .plan import Plan, make_plan, make_task
 from .study_file import Cell, Study
+from .study_table import finished
 from .training import _numbers
 
 SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
@@ -86,7 +87,7 @@ class Store:
             file.write(b"\n" + json.dumps(finite(line)).encode() + b"\n")  # a torn line before it ends here
 
     def done(self) -> set[str]:
-        return {line["id"] for line in self.lines() if line.get("kind") == "cell"}
+        return {line["id"] for line in finished(self.asked, self.lines())}
 
     def state(self, cells: Sequence[Cell]) -> Path:
         name = hashlib.blake2b("\n".join(c.id for c in cells).encode(), digest_size=8).hexdigest()
@@ -328,13 +329,10 @@ class _Race:
 
     def __init__(self, asked: Study, lines: Sequence[dict[str, Any]]):
         self.targets = {t.name: t.target for t in asked.tables if t.figure == "rounds" and t.target is not None}
-        seeds: dict[tuple[str, str, str], set[int]] = {}
-        for c in asked.cells:
-            seeds.setdefault((c.table, c.row, c.column), set()).add(c.seed)
-        self.tried_once = {name for name, which in seeds.items() if len(which) == 1}
+        self.tried_once = asked.single
         self.fewest: dict[tuple[str, str, str], int] = {}
-        for line in lines:
-            if line.get("kind") == "cell" and line["table"] in self.targets:
+        for line in finished(asked, lines):
+            if line["table"] in self.targets:
                 self._arrived((line["table"], line["row"], line["column"]), line["rounds"], np.array(line["test"], dtype=float))
 
     def _arrived(self, name: tuple[str, str, str], rounds: list[int], test: np.ndarray) -> bool:
@@ -345,7 +343,7 @@ class _Race:
 
     def over(self, cells: list[Cell], rounds: list[int], test: np.ndarray) -> list[int]:
         """Which of these runs need not go on, by what they have reached in the rounds tested so far, [runs, tested rounds]."""
-        names = [(c.table, c.row, c.column) for c in cells]
+        names = [c.place for c in cells]
         there = [name[0] in self.targets and self._arrived(name, rounds, mine) for name, mine in zip(names, test)]
         return [i for i, name in enumerate(names) if there[i] or (name in self.tried_once and rounds and self.fewest.get(name, np.inf) <= rounds[-1])]
 
