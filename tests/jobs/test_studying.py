@@ -195,9 +195,7 @@ def test_a_value_that_lost_a_race_is_done_and_one_that_two_processes_ran_counts_
     file.write_text(file.read_text().replace("seeds = 2", "seeds = 1"))
     s = load(str(file))
     names = [c for c in s.cells if c.place == ("t", "SCAFFOLD", "IID")]
-    won, lost = ({"kind": "cell", "id": c.id, "table": c.table, "row": c.row, "column": c.column, "seed": 0, "choice": c.choice, "rounds": [1, 2],
-                  "test": [0.1, top], "held": [0.1, 0.2], "samples": 8, "parties": 4, "sizes": [1, 2], "diverged": False}
-                 for c, top in zip(names, (0.6, 0.4)))
+    won, lost = (written(c, [0.1, top]) for c, top in zip(names, (0.6, 0.4)))
     assert study_table.finished(s, [lost]) == []  # nobody had arrived when it stopped: it is to go on
     assert study_table.finished(s, [lost, won, {**won, "samples": 9}, {**won, "id": "nobody's"}]) == [{**won, "samples": 9}, lost]  # in the study's order
     study_table.write_files(tmp_path, s, [won, won])
@@ -330,9 +328,62 @@ def test_a_claim_is_held_to_the_figures(expect: str, values: tuple[float, ...], 
     rows = tuple(str(i) for i in range(len(values)))
     table = study_file.Table("t", "last", None, rows, ("c",), claim={"expect": expect, "within": 0.02, "says": "It is known."})
     found = [{"row": r, "column": "c", "last": {"mean": v, "spread": None}} for r, v in zip(rows, values)]
-    claim = study_table._claim(table, found)
+    claim = study_table._claim(table, found, True)
     assert claim["holds"] is holds
     assert claim["text"].startswith(f"It is known. Ours {'agrees' if holds else 'does NOT agree'}: from")
+
+
+CLAIM = '[tables.claim]\nexpect = "same"\nwithin = 1.0\nsays = "It is known."'
+
+
+def written(cell: study_file.Cell, test: list[Any]) -> dict[str, Any]:
+    """What is written of a run whose accuracies were these."""
+    return {"kind": "cell", "id": cell.id, "table": cell.table, "row": cell.row, "column": cell.column, "seed": cell.seed, "choice": cell.choice,
+            "rounds": list(range(1, len(test) + 1)), "test": test, "held": test, "samples": 1, "parties": 4, "sizes": [1, 2], "diverged": "nan" in test}
+
+
+def test_a_claim_waits_for_every_run_of_its_column(tmp_path: Path) -> None:
+    """Two of five rows agreed with each other, and the output said that ours agrees."""
+    s = load(small(tmp_path, figure="last", rounds=2, more=CLAIM))
+    lines = [written(c, [0.5, 0.5]) for c in s.cells if c.column == "IID"]
+    for some, holds, words in ((lines[:4], None, "It is known. Not known yet: not every run is done."), (lines[:-1], None, "Not known yet"),
+                               (lines, True, "It is known. Ours agrees: from 0.500"),
+                               ([written(s.cells[0], [0.5, "nan"]), *lines[1:]], None, "It is known. Ours cannot be held to it: a run diverged")):
+        claim = study_table.summary(s, some)["tables"][0]["claim"]
+        assert claim["holds"] is holds
+        assert words in claim["text"]
+
+
+def test_the_tuned_value_that_needs_the_fewest_rounds_is_shown_however_many_seeds_are_done(tmp_path: Path) -> None:
+    """By hand, to .8: with lr 0.01 the two seeds need 2 and 3 rounds, with 0.3 the one that is done needs 4: it is 0.01, though 2 + 3 > 4. To .95 nobody gets,
+    and 0.3 comes nearer. To .85 one of two seeds gets."""
+    def shown(target: float) -> tuple[Any, str, str]:
+        s = load(small(tmp_path, figure="rounds", rounds=4, top=f"target = {target}"))
+        of = {(c.choice, c.seed): c for c in s.cells if c.place == ("t", "SCAFFOLD", "IID")}
+        found = study_table.summary(s, [written(of["lr 0.01", 0], [0.1, 0.8, 0.8, 0.8]), written(of["lr 0.01", 1], [0.1, 0.1, 0.8, 0.86]),
+                                        written(of["lr 0.3", 0], [0.1, 0.1, 0.1, 0.84 if target == 0.85 else 0.9])])["tables"][0]
+        from tacit.report import study as page
+
+        words = next(row[1] for row in study_table.text_table(found)[1] if row[0] == "SCAFFOLD")
+        return next(c for c in found["cells"] if c["row"] == "SCAFFOLD"), words, str(page._table(found, 0, {}).body)
+
+    cell, words, report = shown(0.8)
+    assert (cell["choice"], words) == ("lr 0.01", "2 ± 1")  # 2.5 ± 0.7
+    assert "2 ± 1" in report
+    cell, words, report = shown(0.95)
+    assert (cell["choice"], words) == ("lr 0.3", "not reached, best .900")
+    assert "not reached, best 90.0%" in report
+    cell, words, report = shown(0.85)
+    assert (cell["choice"], words) == ("lr 0.01", "reached from 1 of 2 seeds, best .830")
+    assert "reached from 1 of 2 seeds, best 83.0%" in report
+
+
+def test_what_others_got_is_shown_before_ours_is_there_and_one_diverged_seed_is_not_all(tmp_path: Path) -> None:
+    s = load(small(tmp_path, rounds=2, more='[tables.replicated."FedProx 1"]\n"Dir" = 0.6'))
+    first = [c for c in s.cells if c.place == ("t", "FedAvg", "IID")]
+    table = study_table.text_table(study_table.summary(s, [written(first[0], [0.5, "nan"]), written(first[1], [0.5, 0.5])])["tables"][0])[1]
+    assert table[0][1] == ".500 ± .000, 1 of 2 diverged (.500)"
+    assert table[2][2] == "– [.600]"
 
 
 def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,63 +73,70 @@ def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     samples = sum(r["samples"] for r in rows)
     seconds = sum(s["seconds"] for s in stacks)
     found = {"study": study.name, "title": study.title, "source": study.source, "about": study.about, "quick": study.quick, "notes": list(study.notes),
-             "runs": len(study.cells), "done": len(rows), "samples": samples, "seconds": seconds, "stacks": len(stacks),
+             "runs": len(study.cells), "done": len(rows), "samples": samples, "seconds": seconds,
              "devices": sorted({f"{s['device']}, {s['precision']}" for s in stacks}),
              "one_by_one": None if loop is None else {"samples_per_second": loop["samples"] / loop["seconds"], "measured_seconds": loop["seconds"],
                                                       "extrapolated_seconds": samples * loop["seconds"] / loop["samples"], "device": loop["device"]},
-             "tables": [_table(t, [r for r in rows if r["table"] == t.name]) for t in study.tables]}
+             "tables": [_table(t, [r for r in rows if r["table"] == t.name], Counter(c.place for c in study.cells)) for t in study.tables]}
     return found
 
 
-def _table(t: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    cells = []
+def _table(t: Table, rows: list[dict[str, Any]], runs: Mapping[tuple[str, str, str], int]) -> dict[str, Any]:
+    cells, first = [], t.columns[0]
     for row in t.rows:
         for column in t.columns:
             here = [r for r in rows if (r["row"], r["column"]) == (row, column)]
-            if here or column in t.published.get(row, {}):
+            if here or column in t.published.get(row, {}) or column in t.replicated.get(row, {}):
                 cells.append({"row": row, "column": column, **_cell(t, here), "published": t.published.get(row, {}).get(column),
                               "replicated": t.replicated.get(row, {}).get(column)})
     made = {"name": t.name, "about": t.about, "figure": t.figure, "target": t.target, "rows": list(t.rows), "columns": list(t.columns), "cells": cells}
-    return made | ({"claim": _claim(t, cells)} if t.claim else {})
+    whole = all(sum((r["row"], r["column"]) == (row, first) for r in rows) == runs.get((t.name, row, first), 0) for row in t.rows)
+    return made | ({"claim": _claim(t, cells, whole)} if t.claim else {})
 
 
 def _cell(t: Table, here: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and spread (the standard deviation over seeds) of each figure, of the tuned value that does best by the figure that is shown."""
     choices = list(dict.fromkeys(r["choice"] for r in here))
     if not choices:
-        return {"seeds": 0, "choice": "", "diverged": 0} | {k: {"mean": None, "spread": None} for k in (*FIGURES, "mean")}
+        return {"seeds": 0, "choice": "", "diverged": 0, "reached": 0} | {k: {"mean": None, "spread": None} for k in (*FIGURES, "mean")}
 
-    def worth(choice: str) -> float:
-        values = [r[t.figure] for r in here if r["choice"] == choice]
-        if t.figure == "rounds":  # fewer are better, and the target must be reached
-            return -math.fsum(v if v is not None else 1e9 for v in values)
-        return math.fsum(v for v in values if v is not None) / len(values)
+    def worth(choice: str) -> tuple[float, float]:
+        tried = [r for r in here if r["choice"] == choice]
+        if t.figure == "rounds":  # fewer are better, and the target must be reached; where none did, it is by how near they came
+            return -_mean([r["rounds"] if r["rounds"] is not None else 1e9 for r in tried]), _mean([r["best"] or 0.0 for r in tried])
+        return _mean([r[t.figure] or 0.0 for r in tried]), 0.0
 
     chosen = max(choices, key=worth)
     mine = [r for r in here if r["choice"] == chosen]
-    return {"seeds": len(mine), "choice": chosen, "diverged": sum(r["diverged"] for r in mine)} | {k: _spread([r[k] for r in mine]) for k in (*FIGURES, "mean")}
+    counts = {"seeds": len(mine), "choice": chosen, "diverged": sum(r["diverged"] for r in mine), "reached": sum(r["rounds"] is not None for r in mine)}
+    return counts | {k: _spread([r[k] for r in mine]) for k in (*FIGURES, "mean")}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
     known = [v for v in values if v is not None]
     if len(known) < len(values) or not known:
         return {"mean": None, "spread": None}
-    mean = math.fsum(known) / len(known)
+    mean = _mean(known)
     return {"mean": mean, "spread": math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)) if len(known) > 1 else None}
 
 
-def _claim(t: Table, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Whether the figures go down the rows as is known of them, in the first column."""
+def _claim(t: Table, cells: list[dict[str, Any]], whole: bool) -> dict[str, Any]:
+    """Whether the figures go down the rows as is known of them, in the first column; not before all runs of it are there."""
     assert t.claim is not None
     measure, within = t.claim.get("measure", "last"), float(t.claim.get("within", 0.02))
     values = [c[measure]["mean"] for c in cells if c["column"] == t.columns[0]]
-    if len(values) < 2 or any(v is None for v in values):
-        return {**t.claim, "holds": None, "text": f"{t.claim.get('says', '')} Not known yet: not every run is done."}
+    if not whole or any(v is None for v in values):
+        why = "Not known yet: not every run is done." if not whole else "Ours cannot be held to it: a run diverged, or has no such figure."
+        return {**t.claim, "holds": None, "text": f"{t.claim.get('says', '')} {why}".strip()}
     low, high, change = min(values), max(values), values[-1] - values[0]
     expect = t.claim["expect"]
     holds = high - low <= within if expect == "same" else change >= within if expect == "rises" else change <= -within
     what = f"from {values[0]:.3f} to {values[-1]:.3f} down the rows, {high - low:.3f} between the lowest and the highest"
-    return {**t.claim, "holds": holds, "text": f"{t.claim.get('says', '')} Ours {'agrees' if holds else 'does NOT agree'}: {what}."}
+    return {**t.claim, "holds": holds, "text": f"{t.claim.get('says', '')} Ours {'agrees' if holds else 'does NOT agree'}: {what}.".strip()}
 
 
 # --- as text and files ----------------------------------------------------------------------------------------------------------------
@@ -137,7 +145,7 @@ def shown(figure: str, value: Any, spread: Any = None) -> str:
     if value is None:
         return "–"
     if figure == "rounds":
-        return f"{value:.0f}"
+        return f"{value:.0f}" + (f" ± {spread:.0f}" if spread is not None else "")
     return f"{value:.3f}".removeprefix("0") + (f" ± {spread:.3f}".replace("± 0", "± ") if spread is not None else "")
 
 
@@ -162,8 +170,8 @@ def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
                 continue
             words = shown(found["figure"], c[found["figure"]]["mean"], c[found["figure"]]["spread"])
             if found["figure"] == "rounds" and words == "–" and c["seeds"]:
-                words = f"not reached, best {shown('best', c['best']['mean'])}"
-            words += " diverged" if c["diverged"] else ""
+                words = (f"reached from {c['reached']} of {c['seeds']} seeds" if c["reached"] else "not reached") + f", best {shown('best', c['best']['mean'])}"
+            words += "" if not c["diverged"] else " diverged" if c["diverged"] == c["seeds"] else f", {c['diverged']} of {c['seeds']} diverged"
             first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and row != found["rows"][0] else None
             words += faster(first, c, "ours")
             words += f" ({shown(found['figure'], c['published'])}{faster(first, c, 'published')})" if c["published"] is not None else ""

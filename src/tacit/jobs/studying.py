@@ -325,7 +325,7 @@ def _restored(state: Path | None, cells: list[Cell], plans: list[Plan]) -> tuple
 
 class _Race:
     """Who has reached the target of its table. Of several values tried for one cell only the first to arrive is shown, so the others may stop there; with
-    several seeds they go on, because the sum over the seeds decides."""
+    several seeds they go on, because the mean over the seeds decides."""
 
     def __init__(self, asked: Study, lines: Sequence[dict[str, Any]]):
         self.targets = {t.name: t.target for t in asked.tables if t.figure == "rounds" and t.target is not None}

@@ -39,7 +39,7 @@ def timing(found: Mapping[str, Any]) -> str:
     """The seconds it took, and what the same would take one client at a time, which is extrapolated and says so."""
     if not found["seconds"]:
         return ""
-    words = f"{count(found['samples'])} samples in {count(found['seconds'])} s of stacks ({'; '.join(found['devices'])})."
+    words = f"{count(found['samples'])} samples in {found['seconds']:,.{0 if found['seconds'] >= 10 else 1}f} s of stacks ({'; '.join(found['devices'])})."
     slow = found["one_by_one"]
     if slow:
         words += (f" One client at a time on the same machine makes {count(slow['samples_per_second'])} samples a second, measured over"
@@ -51,7 +51,7 @@ def _about(found: Mapping[str, Any]) -> Section:
     claims = [t["claim"] for t in found["tables"] if t.get("claim")]
     body = [tag("p", found["about"]), tag("p", f"Published figures: {found['source']}.") if found["source"] else None, tag("p", timing(found))]
     if claims:
-        body.append(table(["what is known", "ours"], [[c.get("says", ""), {True: "agrees", False: "does not agree", None: "not known yet"}[c["holds"]]]
+        body.append(table(["what is known", "ours"], [[c.get("says", ""), {True: "agrees", False: "does not agree", None: "not known"}[c["holds"]]]
                                                       for c in claims], caption="The known answers, and ours"))
     return Section("about", "What was done", join([b for b in body if b]))
 
@@ -75,10 +75,12 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
             ours = c[found["figure"]]
             if finite(ours["mean"]):
                 keys[i, j] = float(ours["mean"])
-            spread = ours["spread"] if found["figure"] != "rounds" else None
-            words = _number(found["figure"], ours["mean"]) + (f" ± {100 * spread:.1f}" if finite(spread) else "")
+            spread = ours["spread"]
+            words = _number(found["figure"], ours["mean"])
+            words += (f" ± {count(spread)}" if found["figure"] == "rounds" else f" ± {100 * spread:.1f}") if finite(spread) else ""
             if found["figure"] == "rounds" and not finite(ours["mean"]) and c["seeds"]:
-                words = f"not reached, best {percent(c['best']['mean'])}"
+                reached = f"reached from {c['reached']} of {c['seeds']} seeds" if c["reached"] else "not reached"
+                words = f"{reached}, best {percent(c['best']['mean'])}"
             small = [f"{count(c['diverged'])} of {count(c['seeds'])} diverged"] if c["diverged"] else []
             small += [f"published {_number(found['figure'], c['published'])}"] if c["published"] is not None else []
             small += [f"replicated {_number(found['figure'], c['replicated'])}"] if c["replicated"] is not None else []
