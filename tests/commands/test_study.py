@@ -56,6 +56,11 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
     code, out, _ = run(capsys, "study", "diff", "runs/study-mine", "less")
     assert code == 0
     assert "difference" in out
+    answer(capsys, "study", "mine.toml", "--out", "part", "--quick", "--only", "FedAvg")
+    code, out, _ = run(capsys, "study", "diff", "less", "part")
+    assert "The second is a quick look, whose figures come from a few rows and rounds; the other is not." in out
+    assert "only in less: accuracy | FedProx 0.01 | IID; " in out
+    assert out.rstrip().endswith("accuracy | central | IID and 1 more")
     page = (here / "less" / "report.html").read_text()
     assert "My study" in page
     assert "published 90.0%" in page

@@ -397,11 +397,23 @@ def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:
         assert cell["difference"] == pytest.approx(cell["b"] - cell["a"])
     assert any(cell["difference"] > 0 for cell in found["cells"])
     assert all(cell["difference"] == 0 and cell["clear"] is False for cell in study_table.diff(a, a)["cells"])
+    assert found["only"] == {"a": [], "b": []}
+    part = study_table.summary(s, [line for line in studying.Store(tmp_path / "b", s).lines() if line.get("row") != "SCAFFOLD"])
+    assert study_table.diff(part, a)["only"] == {"a": [], "b": [{"table": "t", "row": "SCAFFOLD", "column": c} for c in ("IID", "Dir")]}
+    assert study_table.diff(a, part)["only"]["a"] == study_table.diff(part, a)["only"]["b"]
+    best = {**b, "quick": True, "tables": [{**t, "figure": "best"} for t in b["tables"]]}
+    assert study_table.diff(a, best)["notes"] == ["t: the figure of the first is last, of the second best; compared is last.",
+                                                  "The second is a quick look, whose figures come from a few rows and rounds; the other is not."]
     other = {**b, "study": "other", "tables": [{**t, "name": "elsewhere"} for t in b["tables"]]}
     with pytest.raises(BadRun, match="the two studies \\(small and other\\) have no cell in common"):
         study_table.diff(a, other)
-    with pytest.raises(BadRun, match=r"holds no study: there is no summary\.json in it"):
-        study_table.read(tmp_path)
+    (tmp_path / "a" / "summary.json").write_text("{}")
+    (tmp_path / "b" / "summary.json").unlink()
+    for place, words in ((tmp_path, r"holds no study: there is no summary\.json in it"), (tmp_path / "small.toml", "holds no study"),
+                         (tmp_path / "a", r"summary\.json is no summary of a study\. Give a directory that `tacit study` wrote"),
+                         (tmp_path / "b", r"b holds a study that was stopped before it wrote a summary\. Run the study again with --out")):
+        with pytest.raises(BadRun, match=words):
+            study_table.read(place)
 
 
 @pytest.mark.parametrize(("change", "words"), [

@@ -123,7 +123,11 @@ def _diff(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
                  "–" if c["difference"] is None else f"{c['difference']:+.3f}" if c["figure"] != "rounds" else f"{c['difference']:+.0f}", words[c["clear"]]]
                 for c in found["cells"]]
         console.print(grid(["table", "row", "column", args.more[0], args.more[1], "difference", ""], rows))
-        console.print("beyond chance: more than two standard errors over the seeds of both", highlight=False)
+        text = ["beyond chance: more than two standard errors over the seeds of both", *found["notes"]]
+        for which, where in zip("ab", args.more):
+            if names := [" | ".join(c.values()) for c in found["only"][which]]:
+                text.append(f"only in {where}: {'; '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else ""))
+        console.print("\n".join(text), highlight=False, markup=False, soft_wrap=True)
 
     return found, show
 

@@ -212,31 +212,42 @@ def _csv(head: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 def read(directory: str | Path) -> dict[str, Any]:
     """The summary of a study's directory."""
     path = Path(directory) / "summary.json"
+    again = f"Run the study again with --out {directory}; what is done is not computed again."
     try:
-        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-    except FileNotFoundError:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        if (path.parent / "cells.jsonl").exists():
+            raise BadRun(f"{directory} holds a study that was stopped before it wrote a summary. {again}") from None
         raise BadRun(f"{directory} holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote.") from None
-    except ValueError as error:
-        raise BadRun(f"{path} cannot be read: {error}. Run the study again with --out {directory}; what is done is not computed again.") from None
+    except (OSError, ValueError) as error:
+        raise BadRun(f"{path} cannot be read: {error}. {again}") from None
+    if not isinstance(found, dict) or not {"study", "quick", "tables"} <= found.keys():
+        raise BadRun(f"{path} is no summary of a study. Give a directory that `tacit study` wrote.")
+    return found
 
 
 def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Cell by cell: b less a, and whether that is more than two standard errors of both, where there are several seeds."""
-    cells = []
-    right = {(t["name"], c["row"], c["column"]): (t, c) for t in b["tables"] for c in t["cells"]}
-    for t in a["tables"]:
-        for c in t["cells"]:
-            name = (t["name"], c["row"], c["column"])
-            if name not in right:
-                continue
-            other = right[name][1]
-            figure = t["figure"]
-            x, y = c[figure], other[figure]
-            change = None if x["mean"] is None or y["mean"] is None else y["mean"] - x["mean"]
-            errors = [v["spread"] ** 2 / n["seeds"] for v, n in ((x, c), (y, other)) if v["spread"] is not None]
-            clear = None if change is None or len(errors) < 2 else abs(change) > 2 * math.sqrt(sum(errors))
-            cells.append({"table": name[0], "row": name[1], "column": name[2], "figure": figure, "a": x["mean"], "b": y["mean"],
-                          "difference": change, "clear": clear})
+    """Cell by cell: b less a, and whether that is more than two standard errors of both, where there are several seeds; and what only one of them has."""
+    cells, notes = [], []
+    left, right = ({(t["name"], c["row"], c["column"]): (t, c) for t in x["tables"] for c in t["cells"] if c["seeds"]} for x in (a, b))
+    for name, (t, c) in left.items():
+        if name not in right:
+            continue
+        table, other = right[name]
+        figure = t["figure"]
+        x, y = c[figure], other[figure]
+        change = None if x["mean"] is None or y["mean"] is None else y["mean"] - x["mean"]
+        errors = [v["spread"] ** 2 / n["seeds"] for v, n in ((x, c), (y, other)) if v["spread"] is not None]
+        clear = None if change is None or len(errors) < 2 else abs(change) > 2 * math.sqrt(sum(errors))
+        cells.append({"table": name[0], "row": name[1], "column": name[2], "figure": figure, "a": x["mean"], "b": y["mean"],
+                      "difference": change, "clear": clear})
+        for what in ("figure", "target"):
+            if t[what] != table[what]:
+                notes.append(f"{name[0]}: the {what} of the first is {t[what]}, of the second {table[what]}; compared is {figure}.")
     if not cells:
         raise BadRun(f"the two studies ({a['study']} and {b['study']}) have no cell in common, so there is nothing to compare. Give two runs of one study.")
-    return {"a": a["study"], "b": b["study"], "cells": cells}
+    if a["quick"] != b["quick"]:
+        notes.append(f"The {'first' if a['quick'] else 'second'} is a quick look, whose figures come from a few rows and rounds; the other is not.")
+    only = {which: [dict(zip(("table", "row", "column"), name)) for name in mine if name not in others]
+            for which, mine, others in (("a", left, right), ("b", right, left))}
+    return {"a": a["study"], "b": b["study"], "cells": cells, "only": only, "notes": list(dict.fromkeys(notes))}
