@@ -1,10 +1,35 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files so that nobody ever sees half of one, and nobody loses one that was there."""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+
+from .errors import BadParameter
+
+
+def check_new(path: str | os.PathLike[str], force: bool) -> Path:
+    """The name of a file that is not there yet, unless its owner says to write over it. Asked before any work is done."""
+    file = Path(path)
+    if file.is_dir():
+        raise BadParameter(f"{file} is a directory. Give the name of a file.")
+    if file.exists() and not force:
+        raise BadParameter(f"{file} is already there. Give another name, or --force to write over it.")
+    return file
+
+
+def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str | os.PathLike[str]]) -> Path:
+    """A place to write to, before any work is done: not one of the sources, not a file that is there (unless forced), in a directory that is there."""
+    file = Path(path)
+    for source in sources:
+        if file.exists() and Path(source).exists() and file.samefile(source):
+            raise BadParameter(f"{file} is the table that is read, which is never written over. Give another name.")
+    check_new(file, force)
+    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+        raise BadParameter(f"{file} cannot be written: {file.parent} is no directory you may write to. Make it, or choose another place.")
+    return file
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

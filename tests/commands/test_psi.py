@@ -45,7 +45,7 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
     try:
         def start(name: str, other: str, *more: str) -> Role:
             return Role(kits, name, "psi", "--kit", f"kits/{name}", "--file", f"{name}.csv", "--id", "patient_id", "--with", other, "--json",
-                        "--out", f"shared-{name}.csv", *more)
+                        "--out", f"{'sum' if more else 'shared'}-{name}.csv", *more)
 
         both = [start("a", "b"), start("b", "a")]
         assert [role.wait() for role in both] == [0, 0], [role.log.read_text() for role in both]
@@ -100,6 +100,10 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
     (["--try", "b.csv", "--reveal", "sum", "--values", "patient_id"], "row 0 has 'B-2'; a sum is exact, so it must be a whole number"),
     (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
+    (["--try", "b.csv", "--out", "a.csv", "--force"], "a.csv is the table that is read, which is never written over. Give another name."),
+    (["--try", "b.csv", "--out", "semi.csv"], "semi.csv is already there. Give another name, or --force to write over it."),
+    (["--try", "b.csv", "--out", "c"], "c.ledger.json is already there. Give another name, or --force to write over it."),
+    (["--try", "b.csv", "--out", "no/c.csv"], "no/c.csv cannot be written: no is no directory you may write to."),
     (["--try", "bad.csv"], "bad.csv cannot be read as a .csv file"), (["--try", "old.csv"], "Save it as UTF-8."),
     (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),
     (["--try", "semi.csv"], "Is it ';' that stands between them? Then save the file with commas.")])
@@ -108,9 +112,12 @@ def test_what_cannot_be_matched_is_said_in_a_sentence(words: list[str], text: st
     (place / "old.csv").write_bytes(b"patient_id,gr\xf6\xdfe\n1,2\n")
     (place / "more.csv").write_text("patient_id,x\n1,2,3\n4,5,6\n")
     (place / "semi.csv").write_text("patient_id;x\n1;2\n")
+    (place / "c.ledger.json").write_text("{}")
+    before = {file: file.read_bytes() for file in place.iterdir()}
     code, printed = said(capsys, "psi", "--file", "a.csv", *([] if "--id" in words else ["--id", "patient_id"]), *words)
     assert code == 2
     assert text in printed
+    assert {file: file.read_bytes() for file in place.iterdir()} == before
 
 
 @pytest.mark.parametrize(("words", "text"), [
@@ -121,6 +128,7 @@ def test_what_cannot_be_matched_is_said_in_a_sentence(words: list[str], text: st
     (["--kit", "kits/a", "--with", "b", "--receiver", "c"], "receiver is 'c'; it must be one of those who take part: 'a', 'b'"),
     (["--kit", "kits/a", "--reveal", "size"], "reveal is 'size'; it must be 'both' or 'receiver' with more than two parties"),
     (["--kit", "kits/b", "--with", "a", "--reveal", "sum"], "values is None; it must be a column of whole numbers at the sender"),
+    (["--kit", "kits/b", "--with", "a", "--out", "b.csv"], "b.csv is already there. Give another name, or --force to write over it."),
     (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at")])
 def test_what_a_party_cannot_do_is_said_in_a_sentence(words: list[str], text: str, kits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = said(capsys, "psi", "--file", "a.csv", "--id", "patient_id", *words)

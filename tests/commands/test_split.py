@@ -75,6 +75,13 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     assert code == 0, out
     assert "40 rows, the answer is in answer.csv" in out
     assert right("answer.csv") > 0.85
+    Path("answer.csv").write_text("precious")
+    ask = ("predict", "parts", "--file", "bank=bank_new.csv", "--file", "shop=shop_new.csv", "--out", "answer.csv")
+    code, out = said(capsys, *ask)
+    assert (code, out) == (2, "tacit: answer.csv is already there. Give another name, or --force to write over it.\n")
+    assert Path("answer.csv").read_text() == "precious"
+    assert said(capsys, *ask, "--force")[0] == 0
+    assert right("answer.csv") > 0.85
 
 
 def test_processes_give_the_same_parts_as_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +125,8 @@ def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(plac
         bank, shop = map(finish, both)
         assert "out" not in shop
         assert right("answer.csv") > 0.85
+        code, out = said(capsys, "predict", "bank-part", "--kit", "kits/bank", "--file", "bank_new.csv", "--out", "answer.csv", "--patience", "2")
+        assert (code, out) == (2, "tacit: answer.csv is already there. Give another name, or --force to write over it.\n")  # and nobody waited
     finally:
         hub.send_signal(signal.SIGINT)
         hub.communicate(timeout=90)
@@ -174,8 +183,8 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(place
                         (("predict", "parts", "--file", "bnk=bank_new.csv"), "there is no party 'bnk'"),
                         (("predict", "parts", "--file", "bank=bank_new.csv"), "'shop' has columns in this network; give the file"),
                         (("predict", "nowhere"), "no saved split network in nowhere. Give the folder that `tacit split --out` or `tacit ftl --out` wrote"),
-                        (("split", "job.toml", "--out", "job.toml/made"), "job.toml is no folder. Choose another --out"),
-                        (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is no folder. Choose another --out"),
+                        (("split", "job.toml", "--out", "job.toml/made"), "job.toml is no folder. Choose another place"),
+                        (("predict", "parts", "--out", "job.toml/a.csv"), "job.toml is no folder. Choose another place"),
                         (("split", "job.toml", "--out", "parts"), "parts/bank already holds a party's part, which is never written over. Give another --out"),
                         (("split", "job.toml"), "Give --out for their parts")):
         code, out = said(capsys, *words)

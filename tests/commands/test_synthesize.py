@@ -111,6 +111,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
     (["north.csv", "south.csv", "--out", "s.txt"], "synthesize: --out s.txt ends in neither .csv, .csv.gz nor .parquet"),
     (["north.csv", "south.csv", "--out", "no/s.csv"], "synthesize: --out no/s.csv: there is no such folder. Make it first."),
     (["north.csv", "south.csv", "--out", "south.csv"], "synthesize: --out is a holder's table, which would be lost."),
+    (["north.csv", "south.csv", "--save", "columns.toml"], "columns.toml is already there. Give another name, or --force to write over it."),
     (["north.csv", "south.csv", "--out", "s.csv", "--rows", "0"], "synthesize: --rows is 0; it must be at least 1."),
     (["north.csv", "./north.csv", "--out", "s.csv"], "synthesize: two files are called 'north', and a holder is named by its file."),
     (["north.csv", "west.csv", "--out", "s.csv"], "there is no file west.csv"),

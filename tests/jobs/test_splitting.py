@@ -14,7 +14,7 @@ from torch import nn
 
 import tacit
 from tacit import data
-from tacit.errors import BadData, BadParameter, MissingFiles
+from tacit.errors import BadData, BadParameter, BadRun, MissingFiles
 from tacit.jobs.splitting import Split
 from tacit.protocols.splitnn_guards import ClipRows, Marvell, NoiseRows, QuantizeRows
 from tacit.protocols.splitnn_terms import Terms
@@ -204,7 +204,7 @@ def test_own_files_with_shuffled_and_partly_other_people_are_aligned(people, tmp
     assert out.shape == (210, 2)
 
 
-def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_same(people, tmp_path):
+def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_same(people, tmp_path, monkeypatch):
     path, _ = people
     whole = data.from_csv(path, label="default", id="id")
     parties = whole.vertical(into={"bank": ["age", "income"], "shop": ["town", "basket"]}, label_at="bank")
@@ -213,6 +213,10 @@ def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_sam
     loaded = Split.load(tmp_path / "parts")
     tables = {name: parties.parties[name] for name in ("bank", "shop")}
     assert torch.equal(run.predict(tables), loaded.predict(tables))
+    monkeypatch.setattr("tacit.jobs.splitting.lay_out", pytest.fail)  # it is said before anybody is asked for anything
+    with pytest.raises(BadRun, match=r"parts.(bank|shop) already holds a party's part, which is never written over\. Give another out\."):
+        tacit.splitnn(parties, out=tmp_path / "parts")
+    assert torch.equal(run.predict(tables), Split.load(tmp_path / "parts").predict(tables))
     assert "bottom" in (tmp_path / "parts" / "shop" / "part.json").read_text()
     (tmp_path / "parts" / "shop" / "part.json").write_text("{")
     with pytest.raises(BadData, match="holds no part of a split network that can be read"):

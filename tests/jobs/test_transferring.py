@@ -15,7 +15,7 @@ from torch import nn
 
 import tacit
 from tacit import data
-from tacit.errors import BadData, BadParameter, PartyFailed
+from tacit.errors import BadData, BadParameter, BadRun, PartyFailed
 from tacit.jobs.splitting import predict
 from tacit.jobs.splitting_parts import read
 from tacit.jobs.transferring import alone
@@ -140,6 +140,8 @@ def test_it_is_saved_and_asked_as_a_network_of_the_targets_own(tmp_path):
     again = read(tmp_path / "made" / "target")
     asked = run.predict(target)
     assert asked.shape == (len(target),)
+    with pytest.raises(BadRun, match=r"made.(source|target) already holds a party's part, which is never written over\. Give another out\."):
+        tacit.ftl(source, target, out=tmp_path / "made", **FAST)
     assert torch.equal(asked, predict({"target": again}, {"target": target.x})[0])
     other = torch.ones(len(target), dtype=torch.bool)
     other[:40] = False

@@ -70,7 +70,7 @@ def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one
     real, answers, written = pd.read_csv("table.csv")[["age", "sex"]].assign(who="x"), [], []
     for gap in (False, True):
         real.assign(age=real["age"].astype(object).where(real.index > 0, None) if gap else real["age"]).to_csv("real.csv", index=False)
-        code, out, _ = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv", "--save", "g", "--json")
+        code, out, _ = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv", "--save", "g", "--json", "--force")
         assert code == 0
         answers.append(json.loads(out))
         written.append(pd.read_csv("made.csv").dtypes.to_dict())
@@ -82,7 +82,7 @@ def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one
     assert "trained_on" not in answers[0]
     assert str(len(real)) not in json.dumps({k: v for k, v in answers[0].items() if "seconds" not in k})
     (folder / "columns.toml").write_text('age = {kind = "integer", low = 0, high = 120}\nwho = "id"\n')
-    code, _, err = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv")
+    code, _, err = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "more.csv")
     assert code
     assert "columns.toml does not say what the column 'sex' is. Declare it, or leave it out with --drop sex." in err
 
@@ -129,7 +129,12 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
     (("nothing.csv", "--out", "o.csv"), "there is no file nothing.csv"),
     (("table.csv", "--out", "o.xlsx"), "--out o.xlsx ends in neither .csv, .csv.gz nor .parquet"),
     (("table.csv", "--out", "table.csv"), "--out is the real table itself"),
+    (("table.csv", "--out", "../{here}/table.csv", "--force"), "--out is the real table itself"),
     (("table.csv", "--out", "no/o.csv"), "--out no/o.csv: there is no such folder"),
+    *((("table.csv", option, "semi.csv"), "tacit: semi.csv is already there. Give another name, or --force to write over it.")
+      for option in ("--out", "--save", "--report")),
+    (("table.csv", "--save", "."), "tacit: . is a directory. Give the name of a file."),
+    (("table.csv", "--out", "o.csv", "--save", "./o.csv"), "--out o.csv and --save ./o.csv are the same file. Give each its own name."),
     (("table.csv", "--out", "o.csv", "--model", "ctgn"), "'ctgn' is not known here. Did you mean 'CTGAN'?"),
     (("table.csv", "--out", "o.csv", "--set", "leef=3"), "Cart has no parameter 'leef'. Did you mean 'leaf'?"),
     (("table.csv", "--out", "o.csv", "--set", "leaf=0"), "Cart: leaf is 0; it must be a whole number at least 1"),
@@ -158,13 +163,13 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, word
     Path("empty.csv").write_text("a,b\n")
     Path("semi.csv").write_text("age;weight\n" + "30;71,5\n" * 20)  # pandas takes what stands before the comma for row labels
     Path("more.csv").write_text("a,b\n" + "1,2,3\n" * 20)
-    before = sorted(folder.iterdir())
-    code, out, err = said(capsys, *words)
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    code, out, err = said(capsys, *(word.format(here=folder.name) for word in words))
     assert code == 2
     assert sentence in err
     assert "leaves of" not in err  # it is said before anything is learnt
     assert out == ""
-    assert sorted(folder.iterdir()) == before
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(folder, capsys, monkeypatch):
@@ -187,7 +192,7 @@ def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folde
     """A real process, killed while it writes; the interrupt also cleans up behind itself."""
     synth.Independent().fit(example()[0]).save("g.tacit")
     Path("big.csv").write_text("the old file\n")
-    words = ["synth", "--load", "g.tacit", "--rows", "50000000", "--out", "big.csv"]
+    words = ["synth", "--load", "g.tacit", "--rows", "50000000", "--out", "big.csv", "--force"]
     code = "import sys; from tacit.cli import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -207,7 +212,7 @@ def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
     code = "import resource, sys; from tacit.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     peak = {}
     for rows in (131_072, 1_310_720):
-        ran = subprocess.run([sys.executable, "-c", code, "synth", "--load", "g.tacit", "--rows", str(rows), "--out", "o.csv", "--quiet"],
+        ran = subprocess.run([sys.executable, "-c", code, "synth", "--load", "g.tacit", "--rows", str(rows), "--out", "o.csv", "--quiet", "--force"],
                              capture_output=True, text=True, timeout=300, check=True)
         peak[rows] = int(ran.stdout)
     assert peak[1_310_720] < 1.15 * peak[131_072]

@@ -105,21 +105,6 @@ def _check_widths(file: Path, separator: str, width: int) -> None:
                 raise BadData(f"{file}: row {number} after the header has {len(row)} cells, the header {width}. Every row needs one cell for each column.")
 
 
-def check_free(path: str | os.PathLike[str], force: bool, sources: list[str | os.PathLike[str]]) -> Path:
-    """A place to write to, before any work is done: not one of the sources, not a file that is there (unless forced), in a directory that is there."""
-    file = Path(path)
-    for source in sources:
-        if file.exists() and Path(source).exists() and file.samefile(source):
-            raise BadParameter(f"{file} is the table that is read, which is never written over. Give another --out.")
-    if file.is_dir():
-        raise BadParameter(f"{file} is a directory. Give the name of a file.")
-    if file.exists() and not force:
-        raise BadParameter(f"{file} is already there. Give another name, or --force to write over it.")
-    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-        raise BadParameter(f"{file} cannot be written: {file.parent} is no directory you may write to. Make it, or choose another place.")
-    return file
-
-
 def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str = ",") -> Path:
     """All of it or nothing. The row labels are not written: they may tell who was left out."""
     file = Path(path)

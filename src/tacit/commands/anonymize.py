@@ -64,6 +64,7 @@ def _shared(made: argparse.ArgumentParser) -> None:
 def _anonymize(args: argparse.Namespace) -> Answer:
     from ..anonymity import ALL, files, pseudonyms, report
     from ..anonymity.losses import METRICS
+    from ..files import check_free
     from ..parameters import bad, nearest
 
     quasi, sensitive, hidden, gone = (_columns(getattr(args, name), f"--{name}") for name in ("quasi", "sensitive", "pseudonymize", "drop"))
@@ -79,7 +80,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
             raise bad("anonymize", name, ",".join(some), "columns that are neither quasi-identifiers nor sensitive", f"{both[0]!r} is.")
     if bool(hidden) != bool(args.key):
         raise BadParameter("anonymize: --pseudonymize and --key belong together: pseudonyms are made with a secret key. Give both, or neither.")
-    out = files.check_free(args.out, args.force, [args.table])
+    out = check_free(args.out, args.force, [args.table])
     page = _report(args, [args.table, out])
     with _telling(args.quiet) as tell:
         tell(f"reading {args.table}")
@@ -207,7 +208,7 @@ def _there(frame: DataFrame, columns: list[str]) -> None:
 
 
 def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:
-    from ..anonymity.files import check_free
+    from ..files import check_free
 
     if args.report is None:
         return None

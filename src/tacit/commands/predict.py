@@ -16,6 +16,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--kit", metavar="DIR", help="your start kit: take part as its party; every other party runs the same command with its own")
     made.add_argument("--file", action="append", default=[], metavar="[PARTY=]FILE.csv", help="your new rows; without a kit, each party's as PARTY=FILE.csv")
     made.add_argument("--out", default="predictions.csv", metavar="FILE.csv", help="where the answer goes, at whoever gets it (default: predictions.csv)")
+    made.add_argument("--force", action="store_true", help="write over a file that is there")
     made.add_argument("--processes", action="store_true", help="without a kit: a process and a certificate for each party, over a hub on this machine")
     made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
                       help="how long to keep trying when the hub cannot be reached, or another party has gone (default: 300)")
@@ -28,7 +29,8 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
     if args.kit is not None:
         if len(args.file) > 1 or args.processes:
             raise BadParameter("predict: with --kit give one --file, your own, and no --processes.")
-        value = deployed.predict_part(kit_of(args.kit, "tacit predict --kit"), args.part, args.file[0] if args.file else None, args.out, args.patience)
+        value = deployed.predict_part(kit_of(args.kit, "tacit predict --kit"), args.part, args.file[0] if args.file else None, args.out, args.patience,
+                                      args.force)
     else:
         files = {}
         for given in args.file:
@@ -37,7 +39,7 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
                 raise BadParameter(f"predict: --file {given} does not say whose it is. Without a kit write --file PARTY={given}.")
             files[name] = file
         ledger = Ledger()
-        value = deployed.predict_here(args.part, files, args.out, runtime(args.processes, "tacit predict --processes"), ledger)
+        value = deployed.predict_here(args.part, files, args.out, runtime(args.processes, "tacit predict --processes"), ledger, args.force)
         value["ledger"] = ledger.to_dict()
     line = f"{value['rows']} rows" + (f", the answer is in {value['out']}" if "out" in value else ", the answer is at the party that holds the top")
     return value, lambda console: console.print(line, highlight=False, markup=False, soft_wrap=True)

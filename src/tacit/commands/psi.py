@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import BadParameter
+from ..files import check_free
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -13,6 +14,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--file", required=True, metavar="FILE.csv", help="your own table; it stays here")
     made.add_argument("--id", required=True, metavar="COLUMN", help="the column that says who a row is about")
     made.add_argument("--out", metavar="FILE.csv", help="where the shared rows go, in the order that everybody's have; the ledger goes beside it")
+    made.add_argument("--force", action="store_true", help="write over files that are there")
     made.add_argument("--kit", metavar="DIR", help="your start kit: match with other parties, each of whom runs the same command with its own kit and file")
     made.add_argument("--with", nargs="+", default=[], metavar="PARTY", dest="others", help="whom to match with (default: all clients of the federation)")
     made.add_argument("--receiver", metavar="PARTY", help="who leads and learns the result (default: the first by name)")
@@ -30,6 +32,9 @@ def add(verb: Callable[..., Any]) -> None:
 def _psi(args: Any) -> tuple[Any, Callable[[Any], None]]:
     if (args.kit is None) == (args.tried is None):
         raise BadParameter("psi: give --kit to match with other parties, or --try with the other's file to play both sides here; one of the two.")
+    if args.out is not None:
+        for made in (args.out, f"{args.out}.ledger.json"):
+            check_free(made, args.force, [args.file, *([] if args.tried is None else [args.tried])])
     from ..jobs import matching
     from ..protocols.psi import LIMIT
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
+from ..files import check_new
 from ..parameters import check, from_table, nearest
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--report", metavar="FILE", help="write what the table is good for and what it gives away, as HTML")
     made.add_argument("--target", metavar="COLUMN", help="for the report: the column that models are trained to predict")
     made.add_argument("--holdout", type=float, metavar="SHARE", help=f"of the rows, kept from the generator for the report (default: {HOLDOUT} with --report)")
+    made.add_argument("--force", action="store_true", help="write over files that are there")
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
@@ -110,14 +112,25 @@ def _check(args: argparse.Namespace) -> None:
             raise BadParameter(f"synth: --{option} {target}: there is no such folder. Make it first.")
         if target and not os.access(Path(target).absolute().parent, os.W_OK):
             raise BadParameter(f"synth: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
-        if target and args.table and Path(target).absolute() == Path(args.table).absolute():
+        if target and args.table and Path(target).resolve() == Path(args.table).resolve():
             raise BadParameter(f"synth: --{option} is the real table itself, which would be lost. Choose another name.")
+    check_targets("synth", {f"--{option}": getattr(args, option) for option in ("out", "save", "report")}, args.force)
     if args.out and ending(args.out) is None:
         raise BadParameter(f"synth: --out {args.out} ends in neither .csv, .csv.gz nor .parquet; its ending says what to write.")
     if args.target is not None and not args.report:
         raise BadParameter("synth: --target is for the report. Give --report FILE, too, or leave it out.")
     if args.holdout is not None and not 0 < args.holdout < 1:
         raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
+
+
+def check_targets(who: str, targets: Mapping[str, str | None], force: bool) -> None:
+    """No file is written over unless asked for, and none of these over another."""
+    taken: dict[Path, str] = {}
+    for option, target in targets.items():
+        if target:
+            one = taken.setdefault(check_new(target, force).resolve(), option)
+            if one != option:
+                raise BadParameter(f"{who}: {one} {targets[one]} and {option} {target} are the same file. Give each its own name.")
 
 
 def _private(args: argparse.Namespace, generator: Any) -> None:

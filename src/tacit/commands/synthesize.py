@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadParameter
-from .synth import COLUMNS, Line, ending, model_of, read, told, wanted, write
+from .synth import COLUMNS, Line, check_targets, ending, model_of, read, told, wanted, write
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -32,6 +32,7 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--seed", type=int, help="of fitting and of drawing (default: 0)")
     made.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
     made.add_argument("--save", metavar="FILE", help="keep the generator, to draw from it later with `tacit synth --load`")
+    made.add_argument("--force", action="store_true", help="write over files that are there")
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
@@ -101,8 +102,9 @@ def _check(args: argparse.Namespace) -> None:
             raise BadParameter(f"synthesize: --{option} {target}: there is no such folder. Make it first.")
         if target and not os.access(Path(target).absolute().parent, os.W_OK):
             raise BadParameter(f"synthesize: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
-        if target and Path(target).absolute() in {Path(t).absolute() for t in args.tables}:
+        if target and Path(target).resolve() in {Path(t).resolve() for t in args.tables}:
             raise BadParameter(f"synthesize: --{option} is a holder's table, which would be lost. Choose another name.")
+    check_targets("synthesize", {"--out": args.out, "--save": args.save}, args.force)
 
 
 def _part(args: argparse.Namespace, kit: Any) -> None:

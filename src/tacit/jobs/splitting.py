@@ -97,8 +97,9 @@ def splitnn(parties: Any, labels: Any = None, *, bottoms: Any = None, top: Any =
     `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one, the middle elsewhere), "vertical" (several with columns), "relay"
     (clients take turns; `clients` "hand on" weights or "average" them). `merge`: "concat", "sum" or "gated". `guard` stands on activations, `protect` on
     gradients; `nopeek` is the weight of the distance correlation between columns and activations in the loss. `slices` cuts a batch so that parties work
-    at once. With `out`, each party's part is saved there.
+    at once. With `out`, a folder that holds none yet, each party's part is saved there.
     """
+    parts.check_unused(out)
     ledger = Ledger()
     settings = parts.optimizer_of(optimizer, lr, momentum, weight_decay)
     guards = guards_at_the_cut("splitnn", guard, protect)

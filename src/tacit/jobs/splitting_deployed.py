@@ -14,7 +14,6 @@ import asyncio
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from ..data.identifiers import normal
 from ..data.tables import from_csv
 from ..data.vertical import Columns, held_out
 from ..errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
-from ..files import write_whole
+from ..files import check_new, write_whole
 from ..parameters import bad, check, from_table, nearest
 from ..parties.ledger import Ledger
 from ..parties.party import Party
@@ -40,7 +39,7 @@ from . import splitting_parts as parts
 from .intersecting import aligned
 from .running import to_the_end
 from .splitting import folder_of, told
-from .splitting_parts import Share, Stop
+from .splitting_parts import Share, Stop, may_write
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
@@ -294,13 +293,6 @@ def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger 
     return {"history": made[job["split"]["labels"]]["history"], "rows": made[job["split"]["labels"]]["rows"], "folder": str(out)}
 
 
-def may_write(out: str | Path) -> None:
-    """What comes out in the end must have a place: said before anybody reads or learns."""
-    place = next(p for p in (Path(out).absolute(), *Path(out).absolute().parents) if p.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise BadParameter(f"{out} cannot be written: {place} {'may not be written to' if place.is_dir() else 'is no folder'}. Choose another --out.")
-
-
 def vacant(folder: Path) -> Path:
     """A party's folder, if no part lies there: what was learnt is never written over. Said before anybody reads or learns, too."""
     may_write(folder)
@@ -338,18 +330,22 @@ def join(kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file:
     return {"party": kit.name, **made, "ledger": ledger}
 
 
-def predict_part(kit: Kit, folder: str | Path, file: str | Path | None, out: str | Path, patience: float = 300.0) -> dict[str, Any]:
+def predict_part(kit: Kit, folder: str | Path, file: str | Path | None, out: str | Path, patience: float = 300.0,
+                 force: bool = False) -> dict[str, Any]:
     """One party's side of a joint prediction, over the federation's hub."""
+    if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # nobody else writes an answer
+        may_write(check_new(out, force).parent)
     made, ledger = linked(kit, functools.partial(foresee, folder=str(folder), file=str(file or ""), out=str(out)), patience)
     return {"party": kit.name, **made, "ledger": ledger}
 
 
-def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, runtime: Any = None, ledger: Ledger | None = None) -> dict[str, Any]:
+def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, runtime: Any = None, ledger: Ledger | None = None,
+                 force: bool = False) -> dict[str, Any]:
     """The same with all parts and files on this machine."""
     places = {p.parent for p in Path(folder).glob("*/part.json")}
     if not places:
         raise MissingFiles(f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or `tacit ftl --out` wrote.")
-    may_write(Path(out).parent)
+    may_write(check_new(out, force).parent)
     shares = {parts.read(p).party: p for p in sorted(places)}
     for name in files:
         if name not in shares:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from ..audit import leakage
 from ..data.tables import Recipe
-from ..errors import BadData, MissingFiles
+from ..errors import BadData, BadParameter, BadRun, MissingFiles
 from ..files import write_whole
 from ..metrics import count, measure
 from ..parameters import bad, from_table, to_table
@@ -100,6 +101,23 @@ class Share:
         write_whole(folder / "part.safetensors", save(weights))
         write_whole(folder / "part.json", json.dumps(self.tables(), indent=1))
         return folder
+
+
+def may_write(out: str | Path) -> None:
+    """What comes out in the end must have a place: said before anybody reads or learns."""
+    place = next(p for p in (Path(out).absolute(), *Path(out).absolute().parents) if p.exists())
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise BadParameter(f"{out} cannot be written: {place} {'may not be written to' if place.is_dir() else 'is no folder'}. Choose another place.")
+
+
+def check_unused(out: str | Path | None) -> None:
+    """Where a job of one program puts everybody's parts: beside others' they would be read as one network."""
+    if out is None:
+        return
+    may_write(out)
+    held = next(Path(out).glob("*/part.*"), None)
+    if held is not None:
+        raise BadRun(f"{held.parent} already holds a party's part, which is never written over. Give another out.")
 
 
 def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | None = None) -> Share:

@@ -35,7 +35,7 @@ from ..protocols.splitnn_terms import Mine, Route, fingerprint, losses
 from .intersecting import align
 from .running import to_the_end
 from .splitting import folder_of, guards_at_the_cut, predict
-from .splitting_parts import Share, Stop, measured
+from .splitting_parts import Share, Stop, check_unused, measured
 
 HELPER = "helper"
 SECURE = ("cut", "shared")
@@ -89,6 +89,7 @@ def ftl(source: Any, target: Any, *, encoders: Mapping[str, nn.Module] | None = 
     `secure`: "cut" sends the shared rows' representations and gradients, as a split network does, behind `guard` and `protect`; "shared" sends neither:
     each learns its encoder alone, and the target's last layer is found on secret shares, with a helper.
     """
+    check_unused(out)
     _named(names)
     through = to_the_end("ftl", runtime)
     if secure not in SECURE:
