@@ -70,7 +70,8 @@ def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one
     real, answers, written = pd.read_csv("table.csv")[["age", "sex"]].assign(who="x"), [], []
     for gap in (False, True):
         real.assign(age=real["age"].astype(object).where(real.index > 0, None) if gap else real["age"]).to_csv("real.csv", index=False)
-        code, out, _ = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv", "--save", "g", "--json", "--force")
+        code, out, _ = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv", "--save", "g", "--json",
+                            "--force")
         assert code == 0
         answers.append(json.loads(out))
         written.append(pd.read_csv("made.csv").dtypes.to_dict())
