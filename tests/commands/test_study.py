@@ -66,6 +66,33 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
     assert "published 90.0%" in page
 
 
+def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tacit.jobs import studying
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    run(capsys, "study", "new", "mine.toml")
+    with monkeypatch.context() as m:
+        m.setattr(studying._Stack, "play", stop)
+        code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg | IID")
+    again = "tacit study mine.toml --seeds 1 --out runs/study-mine --only 'FedAvg | IID'"
+    assert code == 130
+    assert err.endswith(f"tacit: stopped. Go on with: {again}\n")  # with --only, which was forgotten
+    (here / "runs" / "study-mine" / "results.csv").mkdir()
+    code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg", "--json")
+    assert code == 2
+    assert json.loads(out)["error"]["resume"] == again.replace("'FedAvg | IID'", "FedAvg")
+    assert "runs/study-mine cannot be written: " in err
+    (here / "runs" / "study-mine" / "results.csv").rmdir()
+    code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg")
+    assert code == 0
+    assert "2 of 8 runs are done. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
+    code, out, _ = run(capsys, "study", "mine.toml", "--only", "nobody", "--json")
+    assert code == 2
+    assert "resume" not in json.loads(out)["error"]  # nothing was begun
+
+
 def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     code, out, _ = run(capsys, "study", "heart-disease", "--quick", "--device", "cpu")
     assert code == 0

@@ -514,9 +514,44 @@ def test_a_directory_that_holds_another_study_is_refused(tmp_path: Path) -> None
     study(load(small(tmp_path), quick=True), tmp_path / "out")
     with pytest.raises(BadRun, match=r"holds another study \(small, quick\), or the study's file was changed since\. Give another directory"):
         study(load(small(tmp_path)), tmp_path / "out")
+    for text in ("", "[]"):
+        (tmp_path / "out" / "study.json").write_text(text)
+        with pytest.raises(BadRun, match=r"study\.json cannot be read: .* If the runs beside it are this study's, delete it"):
+            study(load(small(tmp_path), quick=True), tmp_path / "out")
     (tmp_path / "file").write_text("")
     with pytest.raises(BadRun, match="cannot hold a study"):
         study(load(small(tmp_path)), tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "report.html", "results.csv"])
+def test_a_directory_that_holds_something_else_is_not_written_over(name: str, tmp_path: Path) -> None:
+    """A run's report, or somebody's own results.csv where --out was `.`, was replaced."""
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BadRun, match=f"holds no study, but {name} of something else. Give another directory with --out"):
+        study(load(small(tmp_path), quick=True), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "small.toml"])
+
+
+def test_a_disk_that_fills_up_is_named_and_what_is_done_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s = load(small(tmp_path))
+    study(s, tmp_path / "out", only="SCAFFOLD")
+    before = (tmp_path / "out" / "cells.jsonl").read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    words = r"out cannot be written: .*No space left on device\. What is done is kept\. See that there is room and leave to write, then give the same command"
+    with monkeypatch.context() as m:
+        m.setattr(studying, "SAVE_EVERY", 0.0)
+        m.setattr(studying._Stack, "save", full)
+        with pytest.raises(BadRun, match=words):
+            study(s, tmp_path / "out")
+    with monkeypatch.context() as m:
+        m.setattr(os, "fsync", full)
+        with pytest.raises(BadRun, match=words):
+            study(s, tmp_path / "out")
+    assert (tmp_path / "out" / "cells.jsonl").read_bytes().startswith(before)
+    assert len(cells(study(s, tmp_path / "out"))) == len(s.cells)
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:

@@ -144,9 +144,10 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     asked = study_file.load(args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes)
     out = Path(args.out) if args.out else Path("runs") / f"study-{asked.name}{'-quick' if args.quick else ''}"
     given = [f"--{k} {shlex.quote(str(v))}" for k, v in (("data-dir", args.data_dir), ("device", args.device), *changes.items()) if v is not None]
-    args.resume_with = " ".join(["tacit study", shlex.quote(args.name), *(["--quick"] if args.quick else []), *given, f"--out {shlex.quote(str(out))}"])
+    whole = " ".join(["tacit study", shlex.quote(args.name), *(["--quick"] if args.quick else []), *given, f"--out {shlex.quote(str(out))}"])
 
     def say(text: str) -> None:
+        args.resume_with = whole + (f" --only {shlex.quote(args.only)}" if args.only else "")  # before that it is refused, and there is nothing to go on with
         if not args.quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -155,7 +156,8 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     lines = store.lines()
     found = study_table.summary(asked, lines)
-    files = [*study_table.write_files(store.path, asked, lines), page.write(store.path / "report.html", found, study_table.finished(asked, lines))]
+    with store.writing():
+        files = [*study_table.write_files(store.path, asked, lines), page.write(store.path / "report.html", found, study_table.finished(asked, lines))]
 
     def show(console: Any) -> None:
         from ..terminal import grid
@@ -168,7 +170,7 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if found["quick"]:
             text.insert(0, "--quick: these figures come from a few rows and rounds, and say nothing about the method.")
         if found["done"] < found["runs"]:
-            text.insert(0, f"{found['done']} of {found['runs']} runs are done. Go on with: {args.resume_with}")
+            text.insert(0, f"{found['done']} of {found['runs']} runs are done. Go on with: {whole}")
         console.print("\n".join([*text, "", *(f"{p.name:16} {p}" for p in files)]), highlight=False, markup=False, soft_wrap=True)
 
     return {"out": str(out), "files": [str(p) for p in files], **found}, show

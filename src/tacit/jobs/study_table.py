@@ -18,6 +18,7 @@ from .study_file import FIGURES, Cell, Study, Table
 
 TIDY = ("study", "table", "row", "column", "seed", "choice", *FIGURES, "mean", "best_round", "published", "replicated", "parties", "smallest", "largest",
         "samples", "diverged")
+FILES = ("results.csv", "curves.csv", "summary.json", "results.parquet", "report.html")  # beside the lines that they are made from
 
 
 def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:

@@ -11,13 +11,11 @@ Torch and numpy suffice up to cells.jsonl (safetensors for going on inside a sta
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,85 +23,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, algorithms
+from .. import algorithms
 from ..data.federation import Dataset, Federation, Rows
-from ..errors import BadJob, BadParameter, BadRun
-from ..files import write_whole
+from ..errors import BadJob, BadParameter
 from ..parameters import bad
-from ..runs import finite, load_stack, save_stack, stack_note
+from ..runs import load_stack, save_stack
 from ..runtimes.cohort import Cohort
 from ..runtimes.stacking import stackable
 from .comparing import _central
 from .plan import Plan, make_plan, make_task
 from .study_file import Cell, Study
+from .study_store import Store
 from .study_table import finished
 from .training import _numbers
 
 SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
 LOOK_EVERY = 10  # rounds between two looks at who has reached the target: looking makes the CPU wait for the GPU
 LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked anew, which takes a second
-
-
-class Store:
-    """The directory of a study. Lines are only ever added, each in one write, so that several processes may work on one study. Nothing is made before
-    `begin`: a study that is refused leaves nothing behind."""
-
-    def __init__(self, directory: str | Path, study: Study):
-        self.path, self.asked = Path(directory), study
-        self.note = self.path / "study.json"
-        with self._or_refused():
-            known = json.loads(self.note.read_text(encoding="utf-8")) if self.note.exists() else None
-        if known is not None and known.get("digest") != study.digest:
-            raise BadRun(f"{self.path} holds another study ({known.get('study')}, {'quick' if known.get('quick') else 'in full'}), or the study's file was "
-                         "changed since. Give another directory with --out.")
-
-    def begin(self) -> None:
-        s = self.asked
-        with self._or_refused():
-            (self.path / "state").mkdir(parents=True, exist_ok=True)
-            if not self.note.exists():
-                write_whole(self.note, json.dumps({"study": s.name, "quick": s.quick, "digest": s.digest, "tacit": __version__}))
-
-    @contextmanager
-    def _or_refused(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            raise BadRun(f"{self.path} cannot hold a study: {error}. Give another directory with --out.") from error
-
-    def lines(self) -> list[dict[str, Any]]:
-        """What was written so far; a line that a kill cut short is none."""
-        out = []
-        file = self.path / "cells.jsonl"
-        for line in file.read_bytes().split(b"\n") if file.exists() else ():
-            try:
-                out.append(json.loads(line))
-            except ValueError:
-                continue
-        return out
-
-    def add(self, line: dict[str, Any]) -> None:
-        with open(self.path / "cells.jsonl", "ab", buffering=0) as file:
-            file.write(b"\n" + json.dumps(finite(line)).encode() + b"\n")  # a torn line before it ends here
-
-    def done(self) -> set[str]:
-        return {line["id"] for line in finished(self.asked, self.lines())}
-
-    def state(self, cells: Sequence[Cell]) -> Path:
-        name = hashlib.blake2b("\n".join(c.id for c in cells).encode(), digest_size=8).hexdigest()
-        return self.path / "state" / f"{name}.safetensors"
-
-    def saved(self) -> list[tuple[Path, list[str]]]:
-        """The stacks that are not finished, the furthest first, and the names of the runs in each."""
-        notes = [(path, note) for path in sorted((self.path / "state").glob("*.safetensors")) if (note := stack_note(path)) is not None]
-        return [(path, note["cells"]) for path, note in sorted(notes, key=lambda s: s[1]["round"], reverse=True)]
-
-    def forget(self) -> None:
-        """States of stacks all of whose runs are done."""
-        done = self.done()
-        for path, names in self.saved():
-            if done.issuperset(names):
-                path.unlink(missing_ok=True)
 
 
 def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None) -> Store:
@@ -354,8 +290,8 @@ def _run(cells: list[Cell], plans: list[Plan], state: Path | None, store: Store,
         clock, begun = time.monotonic(), time.monotonic()
         stack, start = _restored(state, cells, plans)
         store.begin()
-        say(f"{first.label} and {len(cells) - 1} more, {first.rounds} rounds, clients {'stacked' if stack.cohort.engine == 'stack' else 'one by one'}"
-            + (f", from round {start}" if start else ""))
+        say(first.label + (f" and {len(cells) - 1} more" if len(cells) > 1 else "") + f", {first.rounds} rounds, clients "
+            + ("stacked" if stack.cohort.engine == "stack" else "one by one") + (f", from round {start}" if start else ""))
         for r in range(start, first.rounds):
             stack.play(r, r + 1 == first.rounds or (bool(first.evaluate_every) and (r + 1) % first.evaluate_every == 0))
             if race.targets and (r + 1) % LOOK_EVERY == 0 and r + 1 < first.rounds:
@@ -363,7 +299,8 @@ def _run(cells: list[Cell], plans: list[Plan], state: Path | None, store: Store,
                 if written and not stack.cells:
                     break
             if time.monotonic() - clock > SAVE_EVERY and r + 1 < first.rounds:
-                stack.save(path, r + 1)
+                with store.writing():
+                    stack.save(path, r + 1)
                 _spent(store, stack, cells, time.monotonic() - begun, first)
                 clock = begun = time.monotonic()
         if stack.cells:
