@@ -371,19 +371,27 @@ def test_the_tuned_value_that_needs_the_fewest_rounds_is_shown_however_many_seed
     assert (cell["choice"], words) == ("lr 0.01", "2 ± 1")  # 2.5 ± 0.7
     assert "2 ± 1" in report
     cell, words, report = shown(0.95)
-    assert (cell["choice"], words) == ("lr 0.3", "not reached, best .900")
+    assert (cell["choice"], words) == ("lr 0.3", "not reached, best .900, 1 of 2 seeds")
     assert "not reached, best 90.0%" in report
     cell, words, report = shown(0.85)
     assert (cell["choice"], words) == ("lr 0.01", "reached from 1 of 2 seeds, best .830")
     assert "reached from 1 of 2 seeds, best 83.0%" in report
 
 
-def test_what_others_got_is_shown_before_ours_is_there_and_one_diverged_seed_is_not_all(tmp_path: Path) -> None:
+def test_what_others_got_is_shown_before_ours_is_there_and_what_is_missing_or_diverged_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s = load(small(tmp_path, rounds=2, more='[tables.replicated."FedProx 1"]\n"Dir" = 0.6'))
     first = [c for c in s.cells if c.place == ("t", "FedAvg", "IID")]
     table = study_table.text_table(study_table.summary(s, [written(first[0], [0.5, "nan"]), written(first[1], [0.5, 0.5])])["tables"][0])[1]
     assert table[0][1] == ".500 ± .000, 1 of 2 diverged (.500)"
     assert table[2][2] == "– [.600]"
+    found = study_table.summary(s, [written(c, [0.4, "nan"] if c.seed else [0.4, 0.5]) for c in s.cells if c.row != "FedAvg"] + [written(first[0], [0.5, 0.7])])
+    assert study_table.text_table(found["tables"][0])[1][0][1] == ".700, 1 of 2 seeds (.500)"
+    from tacit.report import study as page
+
+    monkeypatch.setattr(page, "MOST_CURVES", 2)
+    lines = study_table.finished(s, [written(c, [0.4, "nan"] if c.seed else [0.4, 0.5]) for c in s.cells])
+    assert "1 of 2 seeds · published 50.0%" in page.render(found, lines)
+    assert "mean of the seeds that have not diverged. 3 more rows are not drawn." in page.render(found, lines)
 
 
 def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,20 +77,21 @@ def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
              "devices": sorted({f"{s['device']}, {s['precision']}" for s in stacks}),
              "one_by_one": None if loop is None else {"samples_per_second": loop["samples"] / loop["seconds"], "measured_seconds": loop["seconds"],
                                                       "extrapolated_seconds": samples * loop["seconds"] / loop["samples"], "device": loop["device"]},
-             "tables": [_table(t, [r for r in rows if r["table"] == t.name], Counter(c.place for c in study.cells)) for t in study.tables]}
+             "tables": [_table(t, [r for r in rows if r["table"] == t.name], [c for c in study.cells if c.table == t.name]) for t in study.tables]}
     return found
 
 
-def _table(t: Table, rows: list[dict[str, Any]], runs: Mapping[tuple[str, str, str], int]) -> dict[str, Any]:
-    cells, first = [], t.columns[0]
+def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell]) -> dict[str, Any]:
+    cells = []
     for row in t.rows:
         for column in t.columns:
             here = [r for r in rows if (r["row"], r["column"]) == (row, column)]
             if here or column in t.published.get(row, {}) or column in t.replicated.get(row, {}):
-                cells.append({"row": row, "column": column, **_cell(t, here), "published": t.published.get(row, {}).get(column),
+                cells.append({"row": row, "column": column, **_cell(t, here),
+                              "asked": len({c.seed for c in asked if (c.row, c.column) == (row, column)}), "published": t.published.get(row, {}).get(column),
                               "replicated": t.replicated.get(row, {}).get(column)})
     made = {"name": t.name, "about": t.about, "figure": t.figure, "target": t.target, "rows": list(t.rows), "columns": list(t.columns), "cells": cells}
-    whole = all(sum((r["row"], r["column"]) == (row, first) for r in rows) == runs.get((t.name, row, first), 0) for row in t.rows)
+    whole = sum(r["column"] == t.columns[0] for r in rows) == sum(c.column == t.columns[0] for c in asked)
     return made | ({"claim": _claim(t, cells, whole)} if t.claim else {})
 
 
@@ -172,6 +172,7 @@ def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
             words = shown(found["figure"], c[found["figure"]]["mean"], c[found["figure"]]["spread"])
             if found["figure"] == "rounds" and words == "–" and c["seeds"]:
                 words = (f"reached from {c['reached']} of {c['seeds']} seeds" if c["reached"] else "not reached") + f", best {shown('best', c['best']['mean'])}"
+            words += f", {c['seeds']} of {c['asked']} seeds" if 0 < c["seeds"] < c["asked"] else ""
             words += "" if not c["diverged"] else " diverged" if c["diverged"] == c["seeds"] else f", {c['diverged']} of {c['seeds']} diverged"
             first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and row != found["rows"][0] else None
             words += faster(first, c, "ours")

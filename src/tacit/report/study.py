@@ -81,7 +81,8 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
             if found["figure"] == "rounds" and not finite(ours["mean"]) and c["seeds"]:
                 reached = f"reached from {c['reached']} of {c['seeds']} seeds" if c["reached"] else "not reached"
                 words = f"{reached}, best {percent(c['best']['mean'])}"
-            small = [f"{count(c['diverged'])} of {count(c['seeds'])} diverged"] if c["diverged"] else []
+            small = [f"{count(c['seeds'])} of {count(c['asked'])} seeds"] if 0 < c["seeds"] < c["asked"] else []
+            small += [f"{count(c['diverged'])} of {count(c['seeds'])} diverged"] if c["diverged"] else []
             small += [f"published {_number(found['figure'], c['published'])}"] if c["published"] is not None else []
             small += [f"replicated {_number(found['figure'], c['replicated'])}"] if c["replicated"] is not None else []
             first = by.get((found["rows"][0], column)) if found["figure"] == "rounds" and i else None
@@ -123,10 +124,15 @@ def _chart(found: Mapping[str, Any], column: str, curves: Mapping[tuple[str, str
     """Test accuracy over the rounds, the mean of the seeds, a curve a row."""
     by, colours = {(c["row"], c["column"]): c for c in found["cells"]}, styles(found["rows"])
     series: list[Series] = []
+    left_out, diverged = 0, False
     for row in found["rows"]:
         runs = curves.get((found["name"], row, column), {}).get((by.get((row, column)) or {}).get("choice", ""), [])
-        if not runs or len(runs[0]["rounds"]) < 2 or len(series) == MOST_CURVES:
+        if not runs or len(runs[0]["rounds"]) < 2:
             continue
+        if len(series) == MOST_CURVES:
+            left_out += 1
+            continue
+        diverged |= any(r["diverged"] for r in runs)
         shortest = min(len(r["rounds"]) for r in runs)
         step = max(1, math.ceil(shortest / 120))
         at = [k for k in range(shortest) if k % step == 0 or k == shortest - 1]
@@ -134,8 +140,10 @@ def _chart(found: Mapping[str, Any], column: str, curves: Mapping[tuple[str, str
     if not series:
         return None
     rows = [(s.name, *(percent(s.y[round(q * (len(s.y) - 1))]) for q in (0.25, 0.5, 1.0))) for s in series]
+    caption = "Accuracy on the test set, mean of the seeds" + (" that have not diverged." if diverged else ".")
+    caption += f" {count(left_out)} more row{'s are' if left_out > 1 else ' is'} not drawn." if left_out else ""
     return plot(column if len(found["columns"]) > 1 else found["name"], series, Axis("round"), Axis("test accuracy", form=lambda v, step: percent(v, 0)),
-                caption="Accuracy on the test set, mean of the seeds.", table=Table(("", "after a quarter", "after half", "at the end"), rows))
+                caption=caption, table=Table(("", "after a quarter", "after half", "at the end"), rows))
 
 
 def _mean(values: Sequence[Any]) -> float:
