@@ -100,6 +100,8 @@ def frozen() -> nn.Module:
     (tiny, "resnet8", r"model 'resnet8' needs images"),
     (tiny, nn.Linear(4, 2), r"train: model 'linear' gives outputs of shape \(2,\); arrays has 3 classes, so it must give 3 numbers a row\."),
     (tiny, nn.Linear(5, 3), r"train: model 'linear' cannot take rows of shape \(4,\): .* Give a model made for this data, or reshape the rows\."),
+    (tiny, nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), r"train: model 'sequential' gives probabilities, numbers from 0 that add up to 1; the loss takes "
+        r"what stands before the softmax, and would apply it twice\. Leave out the softmax at its end\."),
     (tiny, Two, r"train: model 'two' gives a tuple; it must give one tensor of outputs\."),
     (tiny, lambda: 3, r"it must be a function that returns an nn\.Module\. It returned int\."),
     (tiny, 3, r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that makes one\."),
@@ -119,6 +121,13 @@ def frozen() -> nn.Module:
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(fed: Any, model: Any, words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         tacit.train(fed(), model=model, rounds=1)
+
+
+def test_a_log_softmax_at_the_end_changes_nothing() -> None:
+    """log softmax of a log softmax is the same again; only a softmax before the loss's own is a mistake."""
+    fed, layer = tiny(), nn.Linear(4, 3)
+    plain, twice = (tacit.train(fed, model=nn.Sequential(layer, *end), rounds=2).metrics["loss"] for end in ((), (nn.LogSoftmax(-1),)))
+    assert twice == pytest.approx(plain, rel=1e-5)
 
 
 def test_a_width_that_eight_groups_cannot_share_is_refused() -> None:

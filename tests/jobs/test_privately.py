@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
 import tacit
 from tacit import cli
@@ -105,7 +106,9 @@ def test_noise_zero_is_stamped(digits):
     ({"batch_size": 10**6}, "batch_size is 1000000; it must be a whole number between 1 and the number of rows"),
     ({"optimizer": "lbfgs"}, "optimizer is 'lbfgs'; it must be one of 'sgd', 'adam'"), ({"sampling": "weighted"}, "sampling is 'weighted'"),
     ({"epsilon": None}, "neither epsilon nor noise_multiplier is given"),
-    ({"lr": 0}, "lr is 0; it must be a number above 0"), ({"model": "transformer"}, "model is 'transformer'")])
+    ({"lr": 0}, "lr is 0; it must be a number above 0"), ({"model": "transformer"}, "model is 'transformer'"),
+    ({"model": nn.Linear(64, 9)}, r"train_private: model 'linear' gives outputs of shape \(9,\); digits has 10 classes, so it must give 10 numbers a row"),
+    ({"model": nn.Sequential(nn.Linear(64, 10), nn.Softmax(-1))}, "train_private: model 'sequential' gives probabilities, .*Leave out the softmax")])
 def test_bad_values_are_one_sentence(digits, given, words):
     with pytest.raises(BadParameter, match=words):
         tacit.train_private(digits, **{"model": "logistic", "epsilon": 3.0, **given})

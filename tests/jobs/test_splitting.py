@@ -321,6 +321,8 @@ def bad_requests():
         "no label": (lambda: tacit.splitnn({"a": frame(False), "b": frame(False)}), r"No table was read with one: label=…"),
         "two labels": (lambda: tacit.splitnn({"a": frame(), "b": frame()}), r"labels is None; .* Tables read with a label are those of 'a', 'b'\."),
         "not its label": (lambda: tacit.splitnn({"a": frame(), "b": frame(False)}, labels="b"), r"labels is 'b'; .* are those of 'a'\."),
+        "softmax": (lambda: tacit.splitnn({"a": x}, {"l": y}, configuration="vanilla", top=nn.Sequential(nn.Linear(16, 2), nn.Softmax(-1))),
+                    r"the last layer of top is 'Softmax'; it must be the one before it: the loss applies it itself, and it would be applied twice\."),
         "lr": (lambda: tacit.splitnn({"a": x}, {"l": y}, lr=0, configuration="vanilla"), r"lr is 0; it must be a number above 0"),
         "epochs": (lambda: tacit.splitnn({"a": x}, {"l": y}, epochs=-1, configuration="vanilla"), r"epochs is -1; it must be a whole number at least 0"),
     }

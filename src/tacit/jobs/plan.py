@@ -290,7 +290,7 @@ def make_task(p: Plan) -> Task:
     rows = p.fed.at(0)
     outputs = p.fed.classes or 1
     module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
-    _fits(module, p, rows.x, outputs)
+    fits("train", module, models.name_of(p.model), rows.x[:2].to(p.device), p.fed.classes, p.fed.name)
     task = Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
     decay = getattr(getattr(p.algorithm, "solver", None), "weight_decay", 0.0)
     if task.frozen and decay:
@@ -315,27 +315,26 @@ def _made_for(module: Any, rows: Any, why: str) -> str:
     return "Give a model made for this data, or reshape the rows."
 
 
-def _fits(module: Any, p: Plan, x: Any, outputs: int) -> None:
+def fits(owner: str, module: Any, name: str, rows: Any, classes: int | None, of: str) -> None:
     """Run two rows through the model now, so that a wrong shape is one sentence here and not a stack trace in round 1."""
     import copy
 
-    name = models.name_of(p.model)
     if not any(True for _ in module.parameters()):
-        raise BadParameter(f"train: model {name!r} has no parameters, so there is nothing to train. Give one that has.")
+        raise BadParameter(f"{owner}: model {name!r} has no parameters, so there is nothing to train. Give one that has.")
     if not any(q.requires_grad for q in module.parameters()):
-        raise BadParameter(f"train: every parameter of model {name!r} is frozen (requires_grad=False), so there is nothing to train.")
-    rows = x[:2].to(p.device)
+        raise BadParameter(f"{owner}: every parameter of model {name!r} is frozen (requires_grad=False), so there is nothing to train.")
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             out = copy.deepcopy(module).eval()(rows)
     except Exception as error:
         why = (str(error) or repr(error)).splitlines()[0]
-        raise BadParameter(f"train: model {name!r} cannot take rows of shape {tuple(x.shape[1:])}: {why}. {_made_for(module, rows, why)}") from error
+        raise BadParameter(f"{owner}: model {name!r} cannot take rows of shape {tuple(rows.shape[1:])}: {why}. {_made_for(module, rows, why)}") from error
     if not isinstance(out, torch.Tensor):
-        raise BadParameter(f"train: model {name!r} gives a {type(out).__name__}; it must give one tensor of outputs.")
-    good = (len(rows), outputs) if p.fed.classes is not None else None
+        raise BadParameter(f"{owner}: model {name!r} gives a {type(out).__name__}; it must give one tensor of outputs.")
+    good = (len(rows), classes) if classes is not None else None
     if tuple(out.shape) != good and (good is not None or out.numel() != len(rows)):
-        what = f"has {outputs} classes, so it must give {outputs} numbers a row" if good else "has one number to predict, so it must give one a row"
-        raise BadParameter(f"train: model {name!r} gives outputs of shape {tuple(out.shape[1:])}; {p.fed.name} {what}.")
-
-
+        what = f"has {classes} classes, so it must give {classes} numbers a row" if good else "has one number to predict, so it must give one a row"
+        raise BadParameter(f"{owner}: model {name!r} gives outputs of shape {tuple(out.shape[1:])}; {of} {what}.")
+    if good and classes != 1 and bool((out >= 0).all()) and bool(((out.sum(-1) - 1).abs() < 1e-5).all()):  # logits are not so even by chance
+        raise BadParameter(f"{owner}: model {name!r} gives probabilities, numbers from 0 that add up to 1; the loss takes what stands before the softmax, and "
+                           "would apply it twice. Leave out the softmax at its end.")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .. import __version__, models
 from ..accounting.account import FILE
 from ..data.federation import Dataset
-from ..errors import BadData, BadParameter
+from ..errors import BadData
 from ..metrics import count, measure
 from ..parameters import bad, check, to_table
 from ..private.dpsgd import DPFTRL, DPSGD
@@ -25,6 +25,7 @@ from ..private.session import Session
 from ..results import Result
 from ..runs import Event, Journal
 from .devices import device_for
+from .plan import fits
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 RATES = {"sgd": 0.5, "adam": 5e-3}
@@ -67,8 +68,7 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     x, y = (t.to(device) for t in dataset.rows)
     outputs = dataset.classes or 1
     module = models.build(model, tuple(x.shape[1:]), outputs, seed).to(device).train()
-    if not any(p.requires_grad for p in module.parameters()):
-        raise BadParameter(f"train_private: model {models.name_of(model)!r} has no parameter that learns, so there is nothing to train. Give one that has.")
+    fits("train_private", module, models.name_of(model), x[:2], dataset.classes, dataset.name)
     more = {"momentum": momentum} if optimizer == "sgd" else {"betas": (momentum or 0.9, 0.999)}
     descent = OPTIMIZERS[optimizer](module.parameters(), lr=lr, **more)
     size = min(LOT, max(1, rows // 4)) if batch_size is None else batch_size

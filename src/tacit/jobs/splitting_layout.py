@@ -280,6 +280,8 @@ def _network(rows: Rows, configuration: str, bottoms: Any, middles: Any, top: An
             for who in sources:
                 makers.setdefault(who, {})[f"stop{last}"] = top
     wide = add(body, "top")
+    if rows.classes is not None and isinstance(end := [*body.modules()][-1], nn.Softmax | nn.Sigmoid):
+        raise bad("splitnn", "the last layer of top", type(end).__name__, "the one before it: the loss applies it itself, and it would be applied twice")
     routes = tuple(Route(tuple(x), (*middle, at)) for x, at in zip(rows.x, rows.label_at))
     return Network(made, stops, routes, _loss(loss, rows.classes, wide), makers)
 
