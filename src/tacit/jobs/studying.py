@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .. import algorithms
-from ..data.federation import Dataset, Federation, Rows
+from ..data.federation import Dataset, Federation, Holdings, Rows
 from ..errors import BadJob, BadParameter
 from ..parameters import bad
 from ..runs import load_stack, save_stack
@@ -130,7 +130,8 @@ def _plan(cell: Cell, rows: _Data) -> Plan:
     if kind == "central" and not which:
         return _central(p, p.algorithm)
     if kind == "alone" and which.isdigit() and int(which) < len(p.fed):
-        return dataclasses.replace(p, per_round=1, members=(int(which),))
+        own = [fed.held.of(k) if k == int(which) else [] for k in range(len(fed))]  # by itself it has nobody else's rows to pick a round by
+        return dataclasses.replace(p, fed=dataclasses.replace(fed, held=Holdings.from_lists(own)), per_round=1, members=(int(which),))
     raise BadJob(str(bad(where, "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'")))
 
 
@@ -194,7 +195,7 @@ class _Stack:
             if p.local_steps is None:
                 self.samples[i] += int((sizes * np.array(p.local_epochs)[who]).sum()) if p.algorithm.walks else int(sizes.sum())
             else:
-                self.samples[i] += int(len(who) * p.local_steps * (p.batch_size or 1))
+                self.samples[i] += int(p.local_steps * np.minimum(sizes, p.batch_size or sizes).sum())
         if test:
             self.rounds.append(r + 1)
             right = torch.stack([self._right([self.tests[id(p.fed.test.x)] for p in self.plans]), self._right(self._held())])
@@ -327,9 +328,10 @@ def _write(stack: _Stack, which: Sequence[int], store: Store) -> None:
     whole = torch.isfinite(stack.cohort.w).all(dim=1).cpu()
     for i in which:
         c, p = stack.cells[i], stack.plans[i]
+        sizes = p.fed.sizes if p.members is None else p.fed.sizes[list(p.members)]
         store.add({"kind": "cell", "id": c.id, "table": c.table, "row": c.row, "column": c.column, "seed": c.seed, "choice": c.choice, "rounds": stack.rounds,
                    "test": [round(float(v), 6) for v in test[i]], "held": [round(float(v), 6) for v in held[i]], "samples": int(stack.samples[i]),
-                   "parties": len(p.fed), "sizes": [int(min(p.fed.sizes)), int(max(p.fed.sizes))], "diverged": not bool(whole[i]), "notes": list(p.fed.notes)})
+                   "parties": len(sizes), "sizes": [int(min(sizes)), int(max(sizes))], "diverged": not bool(whole[i]), "notes": list(p.fed.notes)})
 
 
 def _spent(store: Store, stack: _Stack, cells: list[Cell], seconds: float, p: Plan) -> None:
