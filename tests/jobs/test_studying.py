@@ -116,16 +116,18 @@ def test_a_stacked_cell_is_the_run_that_train_makes(tmp_path: Path) -> None:
 def test_a_party_alone_picks_its_round_by_its_own_rows_and_samples_are_counted_by_hand(tmp_path: Path) -> None:
     """The others' held-out rows picked it, too. Three steps on at most 16 rows a party, or on all of them, three rounds long."""
     file = Path(small(tmp_path, rounds=3))
-    text = file.read_text().replace('baseline = "central"', 'baseline = "alone 2"')
+    text = file.read_text().replace('baseline = "central"', 'baseline = "alone 2"').replace("lr = 0.3", "lr = 0.003")  # too little to be right everywhere
     file.write_text(text.replace("seeds = 2", "seeds = 1\nlocal_steps = 3\nbatch_size = 16"))
     for batch, rows in (("16", lambda n: min(n, 16)), ('"none"', lambda n: n)):
         file.write_text(re.sub("batch_size = .*", f"batch_size = {batch}", file.read_text()))
         got = cells(study(load(str(file)), tmp_path / batch.strip('"'), only="FedAvg|central"))
         fed = data.gaussian_blobs(seed=0).split(4, skew=data.IID(), seed=0, held_fraction=0.2)
-        alone = tacit.train(fed.party(2), model="logistic", algorithm=algorithms.FedAvg(lr=0.3), rounds=3, local_steps=3,
+        alone = tacit.train(fed.party(2), model="logistic", algorithm=algorithms.FedAvg(lr=0.003), rounds=3, local_steps=3,
                             batch_size=None if batch == '"none"' else 16)
         mine = got["t | central | IID | seed 0"]
-        assert mine["held"] == pytest.approx([e["parties"]["accuracy"][0] for e in alone.history], abs=1e-6)
+        want = [e["parties"]["accuracy"][0] for e in alone.history]
+        assert max(want) < 1
+        assert mine["held"] == pytest.approx(want, abs=1e-6)
         assert (mine["parties"], mine["sizes"]) == (1, [int(fed.sizes[2])] * 2)
         sizes = [int(n) for n in fed.train.sizes]
         assert mine["samples"] == 3 * 3 * rows(sizes[2])

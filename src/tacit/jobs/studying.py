@@ -130,8 +130,9 @@ def _plan(cell: Cell, rows: _Data) -> Plan:
     if kind == "central" and not which:
         return _central(p, p.algorithm)
     if kind == "alone" and which.isdigit() and int(which) < len(p.fed):
-        own = [fed.held.of(k) if k == int(which) else [] for k in range(len(fed))]  # by itself it has nobody else's rows to pick a round by
-        return dataclasses.replace(p, fed=dataclasses.replace(fed, held=Holdings.from_lists(own)), per_round=1, members=(int(which),))
+        k = int(which)  # by itself it has nobody else's rows to pick a round by
+        own = dataclasses.replace(fed, held=Holdings.from_lists([fed.held.of(j)[: None if j == k else 0] for j in range(len(fed))]))
+        return dataclasses.replace(p, fed=own, per_round=1, members=(k,))
     raise BadJob(str(bad(where, "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'")))
 
 
