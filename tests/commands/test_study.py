@@ -66,6 +66,17 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
     assert "published 90.0%" in page
 
 
+def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    answer(capsys, "study", "new", "hearts.toml", "heart-disease")
+    from tacit.jobs import study_file
+
+    assert study_file.load("hearts.toml").digest == study_file.load("heart-disease").digest
+    code, _, err = run(capsys, "study", "new", "other.toml", "heart-diseases")
+    assert code == 2
+    assert "there is no study 'heart-diseases'. Did you mean 'heart-disease'?" in err
+    assert not (here / "other.toml").exists()
+
+
 def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tacit.jobs import studying
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import BadParameter, BadRun
 
-WORDS = ("`tacit study list` names those that come with tacit; `tacit study new FILE.toml` begins one of your own; `tacit study diff A B` compares "
-         "two that were run")
+WORDS = ("`tacit study list` names those that come with tacit; `tacit study new FILE.toml` begins one of your own, `tacit study new FILE.toml NAME` with a "
+         "copy of one of these; `tacit study diff A B` compares two that were run")
 SCAFFOLD = '''title = "My study"
 source = ""                      # whose figures stand under [tables.published]
 about = "What is compared, and how."
@@ -63,7 +63,8 @@ algorithm = { name = "FedAvg", lr = 0.1 }
 def add(verb: Callable[..., Any]) -> None:
     made = verb("study", _study, "Reproduce a published table by one command; an interrupted study goes on where it stopped.", epilog=WORDS + ".")
     made.add_argument("name", help="a study, a study file (.toml), or one of: list, new, diff")
-    made.add_argument("more", nargs="*", default=[], metavar="FILE|DIR", help="new: the file to begin; diff: two directories of studies")
+    made.add_argument("more", nargs="*", default=[], metavar="FILE|DIR",
+                      help="new: the file to begin, and the study it begins as a copy of; diff: two directories of studies")
     made.add_argument("--data-dir", metavar="DIR", help="where the data sets' files lie (default: TACIT_DATA, or the cache)")
     made.add_argument("--quick", action="store_true", help="a few rows and rounds, to see that everything works; its figures mean nothing")
     made.add_argument("--out", metavar="DIR", help="where the study is kept (default: runs/study-NAME); if it was begun there, it goes on")
@@ -94,20 +95,26 @@ def _list(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
 
 def _new(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
-    _count(args, 1, "tacit study new FILE.toml")
+    if len(args.more) != 2:
+        _count(args, 1, "tacit study new FILE.toml")
     path = Path(args.more[0])
     if path.suffix != ".toml":
         raise BadParameter(f"study: {path} is to be a study file, whose name ends in .toml. Write `tacit study new {path.with_suffix('.toml')}`.")
+    text = SCAFFOLD
+    if len(args.more) == 2:
+        from ..jobs import study_file
+
+        text = study_file.find(args.more[1]).read_text(encoding="utf-8")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(SCAFFOLD)
+            file.write(text)
     except FileExistsError:
         raise BadRun(f"{path} is there already, and is not written over. Give another name.") from None
     except OSError as error:
         raise BadRun(f"{path} cannot be written: {error.strerror}. Give another place.") from None
-    text = f"{path}\nrun it with: tacit study {shlex.quote(str(path))}"
-    return {"file": str(path)}, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
+    told = f"{path}\nrun it with: tacit study {shlex.quote(str(path))}"
+    return {"file": str(path)}, lambda console: console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def _diff(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
