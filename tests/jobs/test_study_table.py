@@ -94,7 +94,7 @@ def test_a_claim_is_held_to_the_figures(expect: str, values: tuple[float, ...], 
     rows = tuple(str(i) for i in range(len(values)))
     table = study_file.Table("t", "last", None, rows, ("c",), claim={"expect": expect, "within": 0.02, "says": "It is known."})
     found = [{"row": r, "column": "c", "last": {"mean": v, "spread": None}} for r, v in zip(rows, values)]
-    claim = study_table._claim(table, found, True)
+    claim = study_table._claim(table, found, "")
     assert claim["holds"] is holds
     assert claim["text"].startswith(f"It is known. Ours {'agrees' if holds else 'does NOT agree'}: from")
 
@@ -112,6 +112,8 @@ def test_a_claim_waits_for_every_run_of_its_column(tmp_path: Path) -> None:
         claim = study_table.summary(s, some)["tables"][0]["claim"]
         assert claim["holds"] is holds
         assert words in claim["text"]
+    quick = study_table.summary(load(small(tmp_path, figure="last", rounds=2, more=CLAIM), quick=True), lines)["tables"][0]["claim"]
+    assert (quick["holds"], quick["text"]) == (None, "It is known. Not known from a quick look.")
 
 
 def test_the_tuned_value_that_needs_the_fewest_rounds_is_shown_however_many_seeds_are_done(tmp_path: Path) -> None:

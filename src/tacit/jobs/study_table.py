@@ -77,11 +77,12 @@ def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
              "devices": sorted({f"{s['device']}, {s['precision']}" for s in stacks}),
              "one_by_one": None if loop is None else {"samples_per_second": loop["samples"] / loop["seconds"], "measured_seconds": loop["seconds"],
                                                       "extrapolated_seconds": samples * loop["seconds"] / loop["samples"], "device": loop["device"]},
-             "tables": [_table(t, [r for r in rows if r["table"] == t.name], [c for c in study.cells if c.table == t.name]) for t in study.tables]}
+             "tables": [_table(t, [r for r in rows if r["table"] == t.name], [c for c in study.cells if c.table == t.name], study.quick)
+                        for t in study.tables]}
     return found
 
 
-def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell]) -> dict[str, Any]:
+def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell], quick: bool) -> dict[str, Any]:
     cells = []
     for row in t.rows:
         for column in t.columns:
@@ -92,7 +93,8 @@ def _table(t: Table, rows: list[dict[str, Any]], asked: list[Cell]) -> dict[str,
                               "replicated": t.replicated.get(row, {}).get(column)})
     made = {"name": t.name, "about": t.about, "figure": t.figure, "target": t.target, "rows": list(t.rows), "columns": list(t.columns), "cells": cells}
     whole = sum(r["column"] == t.columns[0] for r in rows) == sum(c.column == t.columns[0] for c in asked)
-    return made | ({"claim": _claim(t, cells, whole)} if t.claim else {})
+    why = "Not known from a quick look." if quick else "" if whole else "Not known yet: not every run is done."
+    return made | ({"claim": _claim(t, cells, why)} if t.claim else {})
 
 
 def _cell(t: Table, here: list[dict[str, Any]]) -> dict[str, Any]:
@@ -125,13 +127,13 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
     return {"mean": mean, "spread": math.sqrt(math.fsum((v - mean) ** 2 for v in known) / (len(known) - 1)) if len(known) > 1 else None}
 
 
-def _claim(t: Table, cells: list[dict[str, Any]], whole: bool) -> dict[str, Any]:
-    """Whether the figures go down the rows as is known of them, in the first column; not before all runs of it are there."""
+def _claim(t: Table, cells: list[dict[str, Any]], why: str) -> dict[str, Any]:
+    """Whether the figures go down the rows as is known of them, in the first column; or why that cannot be said."""
     assert t.claim is not None
     measure, within = t.claim.get("measure", "last"), float(t.claim.get("within", 0.02))
     values = [c[measure]["mean"] for c in cells if c["column"] == t.columns[0]]
-    if not whole or any(v is None for v in values):
-        why = "Not known yet: not every run is done." if not whole else "Ours cannot be held to it: a run diverged, or has no such figure."
+    why = why or ("Ours cannot be held to it: a run diverged, or has no such figure." if any(v is None for v in values) else "")
+    if why:
         return {**t.claim, "holds": None, "text": f"{t.claim.get('says', '')} {why}".strip()}
     low, high, change = min(values), max(values), values[-1] - values[0]
     expect = t.claim["expect"]
