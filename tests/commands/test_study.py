@@ -58,10 +58,14 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
     assert "difference" in out
     answer(capsys, "study", "mine.toml", "--out", "part", "--quick", "--only", "FedAvg")
     code, out, _ = run(capsys, "study", "diff", "less", "part")
+    assert "The first was run with 1 round, 200 rows, 1 seed." in out
     assert "The second is a quick look, whose figures come from a few rows and rounds; the other is not." in out
     assert "only in less: accuracy | FedProx 0.01 | IID; " in out
     assert out.rstrip().endswith("accuracy | central | IID and 1 more")
     page = (here / "less" / "report.html").read_text()
+    assert "Run with 1 round, 200 rows, 1 seed: this is not the study as its file has it." in page
+    assert "Run with 1 round, 200 rows, 1 seed: " in run(capsys, "study", "mine.toml", "--out", "less", "--rounds", "1", "--rows", "200", "--seeds", "1")[1]
+    assert "Run with" not in (here / "runs" / "study-mine" / "report.html").read_text()
     assert "My study" in page
     assert "published 90.0%" in page
 

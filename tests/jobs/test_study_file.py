@@ -21,6 +21,7 @@ def test_a_file_becomes_a_cell_for_each_row_column_seed_and_tuned_value(tmp_path
     assert len(load(small(tmp_path), quick=True).cells) == 4 * 2 + 1  # one seed, and the first tuned value alone
     assert load("convergence", data_dir="elsewhere", device="cpu").digest == load("convergence").digest  # where files lie does not decide figures
     assert load(small(tmp_path, rounds=5)).digest == load(small(tmp_path), rounds=5).digest != s.digest
+    assert (load(small(tmp_path), rounds=5, seeds=1).changed, load(small(tmp_path), rounds=4).changed) == ("5 rounds, 1 seed", "")
     assert load(small(tmp_path), rows=60).digest != s.digest
 
 

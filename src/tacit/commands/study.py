@@ -176,6 +176,8 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         text = [f"ours, ± the standard deviation over seeds; (published); [replicated]. {page.timing(found)}", *(f"· {note}" for note in found["notes"])]
         if found["quick"]:
             text.insert(0, "--quick: these figures come from a few rows and rounds, and say nothing about the method.")
+        if found["changed"]:
+            text.insert(0, f"Run with {found['changed']}: this is not the study as its file has it.")
         if found["done"] < found["runs"]:
             text.insert(0, f"{found['done']} of {found['runs']} runs are done. Go on with: {whole}")
         console.print("\n".join([*text, "", *(f"{p.name:16} {p}" for p in files)]), highlight=False, markup=False, soft_wrap=True)

@@ -23,7 +23,7 @@ import inspect
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class Study:
     quick: bool
     tables: tuple[Table, ...]
     cells: tuple[Cell, ...] = field(repr=False)
+    changed: str = ""  # "2 rounds, 300 rows" where that is not what its file says
 
     @property
     def digest(self) -> str:
@@ -169,7 +170,9 @@ def load(name: str, *, quick: bool = False, data_dir: str | None = None, device:
     notes = raw.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise BadJob(str(bad(where, "notes", notes, "a list of sentences")))
-    return Study(path.stem, told["title"] or path.stem, told["source"], told["about"], tuple(notes), quick, tuple(tables), tuple(cells))
+    made = Study(path.stem, told["title"] or path.stem, told["source"], told["about"], tuple(notes), quick, tuple(tables), tuple(cells))
+    changed = ", ".join(f"{n} {what if n != 1 else what[:-1]}" for n, what in ((rounds, "rounds"), (rows, "rows"), (seeds, "seeds")) if n is not None)
+    return made if not changed or load(name, quick=quick).digest == made.digest else replace(made, changed=changed)
 
 
 def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> tuple[Table, list[Cell]]:

@@ -72,7 +72,8 @@ def summary(study: Study, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     loop = next((line for line in lines if line.get("kind") == "loop"), None)
     samples = sum(r["samples"] for r in rows)
     seconds = sum(s["seconds"] for s in stacks)
-    found = {"study": study.name, "title": study.title, "source": study.source, "about": study.about, "quick": study.quick, "notes": list(study.notes),
+    found = {"study": study.name, "title": study.title, "source": study.source, "about": study.about, "quick": study.quick, "changed": study.changed,
+             "notes": list(study.notes),
              "runs": len(study.cells), "done": len(rows), "samples": samples, "seconds": seconds,
              "devices": sorted({f"{s['device']}, {s['precision']}" for s in stacks}),
              "one_by_one": None if loop is None else {"samples_per_second": loop["samples"] / loop["seconds"], "measured_seconds": loop["seconds"],
@@ -252,6 +253,9 @@ def diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
         raise BadRun(f"the two studies ({a['study']} and {b['study']}) have no cell in common, so there is nothing to compare. Give two runs of one study.")
     if a["quick"] != b["quick"]:
         notes.append(f"The {'first' if a['quick'] else 'second'} is a quick look, whose figures come from a few rows and rounds; the other is not.")
+    for which, x in (("first", a), ("second", b)):
+        if x.get("changed") and a.get("changed") != b.get("changed"):
+            notes.append(f"The {which} was run with {x['changed']}.")
     only = {which: [dict(zip(("table", "row", "column"), name)) for name in mine if name not in others]
             for which, mine, others in (("a", left, right), ("b", right, left))}
     return {"a": a["study"], "b": b["study"], "cells": cells, "only": only, "notes": list(dict.fromkeys(notes))}

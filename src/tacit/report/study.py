@@ -24,6 +24,8 @@ def render(found: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
     stamps = []
     if found["quick"]:
         stamps.append(tag("p", tag("strong", "A quick look: a few rows and rounds. These figures say nothing about the method."), class_="stamp", role="alert"))
+    if found["changed"]:
+        stamps.append(tag("p", f"Run with {found['changed']}: this is not the study as its file has it.", class_="stamp", role="alert"))
     if found["done"] < found["runs"]:
         stamps.append(tag("p", f"Not finished: {count(found['runs'] - found['done'])} runs are missing.", class_="stamp going", role="status"))
     curves = _curves(lines)
