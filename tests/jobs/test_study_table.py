@@ -23,6 +23,7 @@ def test_figures_are_best_last_picked_and_rounds_to_the_target() -> None:
     got = study_table.figures(line, 0.7)
     assert got == {"mean": pytest.approx(0.65), "best": 0.8, "last": 0.6, "picked": 0.7, "rounds": 2, "best_round": 3}
     assert study_table.figures(line, 0.9)["rounds"] is None
+    assert study_table.figures({**line, "test": [0.5, round(14 / 15, 6), 0.8, 0.6]}, 14 / 15)["rounds"] == 2  # it left there, so it must not count as short
     assert study_table.figures({**line, "held": [float("nan")] * 4}, None)["picked"] is None
 
 

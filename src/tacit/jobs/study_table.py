@@ -17,6 +17,7 @@ from .study_file import FIGURES, Cell, Study, Table
 
 TIDY = ("study", "table", "row", "column", "seed", "choice", *FIGURES, "mean", "best_round", "published", "replicated", "parties", "smallest", "largest",
         "samples", "diverged")
+DIGITS = 6  # of an accuracy, as a line has it
 FILES = ("results.csv", "curves.csv", "summary.json", "results.parquet", "report.html")  # beside the lines that they are made from
 
 
@@ -28,7 +29,7 @@ def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:
         return {k: None for k in (*FIGURES, "mean", "best_round")}
     best = max(known, key=lambda v: v[1])
     by_held = [v for v in known if finite(v[2])]
-    reached = [r for r, t, _ in known if target is not None and t >= target]
+    reached = [r for r, t, _ in known if target is not None and t >= round(target, DIGITS)]  # a line has no more of it
     return {"mean": math.fsum(t for _, t, _ in known) / len(known), "best": best[1], "last": line["test"][-1] if finite(line["test"][-1]) else None,
             "picked": max(by_held, key=lambda v: v[2])[1] if by_held else None, "rounds": reached[0] if reached else None, "best_round": best[0]}
 

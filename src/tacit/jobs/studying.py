@@ -34,7 +34,7 @@ from .comparing import _central
 from .plan import Plan, make_plan, make_task
 from .study_file import Cell, Study
 from .study_store import Store
-from .study_table import finished
+from .study_table import DIGITS, finished
 from .training import _numbers
 
 SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
@@ -331,7 +331,7 @@ def _write(stack: _Stack, which: Sequence[int], store: Store) -> None:
         c, p = stack.cells[i], stack.plans[i]
         sizes = p.fed.sizes if p.members is None else p.fed.sizes[list(p.members)]
         store.add({"kind": "cell", "id": c.id, "table": c.table, "row": c.row, "column": c.column, "seed": c.seed, "choice": c.choice, "rounds": stack.rounds,
-                   "test": [round(float(v), 6) for v in test[i]], "held": [round(float(v), 6) for v in held[i]], "samples": int(stack.samples[i]),
+                   "test": [round(float(v), DIGITS) for v in test[i]], "held": [round(float(v), DIGITS) for v in held[i]], "samples": int(stack.samples[i]),
                    "parties": len(sizes), "sizes": [int(min(sizes)), int(max(sizes))], "diverged": not bool(whole[i]), "notes": list(p.fed.notes)})
 
 
