@@ -45,6 +45,17 @@ def test_a_stacked_cell_is_the_run_that_train_makes(tmp_path: Path) -> None:
                 assert mine["samples"] == 4 * int(fed.train.sizes.sum())
 
 
+def test_labels_that_drift_are_tested_as_they_are_in_the_round(tmp_path: Path) -> None:
+    """Each seed drifts in its own way, on test rows that all share; they were tested by what they were called at the beginning."""
+    file = Path(small(tmp_path))
+    file.write_text(file.read_text().replace('{ name = "Dirichlet", alpha = 0.5 }', '{ name = "ConceptDrift", every = 2, labels = 3 }'))
+    got = cells(study(load(str(file)), tmp_path / "out", only="FedAvg . Dir"))
+    for seed in (0, 1):
+        fed = data.gaussian_blobs(seed=seed).split(4, skew=data.ConceptDrift(every=2, labels=3), seed=seed, held_fraction=0.2)
+        alone = tacit.train(fed, model="logistic", algorithm=algorithms.FedAvg(lr=0.3), rounds=4, seed=seed)
+        assert got[f"t | FedAvg | Dir | seed {seed}"]["test"] == pytest.approx([e["accuracy"] for e in alone.history], abs=1e-6)
+
+
 def test_a_party_alone_picks_its_round_by_its_own_rows_and_samples_are_counted_by_hand(tmp_path: Path) -> None:
     """The others' held-out rows picked it, too. Three steps on at most 16 rows a party, or on all of them, three rounds long."""
     file = Path(small(tmp_path, rounds=3))

@@ -199,8 +199,18 @@ class _Stack:
                 self.samples[i] += int(p.local_steps * np.minimum(sizes, p.batch_size or sizes).sum())
         if test:
             self.rounds.append(r + 1)
-            right = torch.stack([self._right([self.tests[id(p.fed.test.x)] for p in self.plans]), self._right(self._held())])
+            right = torch.stack([self._right(self._tests(r + 1)), self._right(self._held())])
             self.right.append(torch.where(torch.isfinite(self.cohort.w).all(dim=1), right, -1))
+
+    def _tests(self, number: int) -> list[tuple[Tensor, Tensor]]:
+        """Each run's test rows as they are in this round; their labels may have drifted, by the run's own seed."""
+        now = [p.fed.test_at(number) for p in self.plans]
+        made: dict[int, tuple[Tensor, Tensor]] = {}
+        for p, rows in zip(self.plans, now):
+            if id(rows) not in made:
+                x, y = self.tests[id(p.fed.test.x)]
+                made[id(rows)] = (x, y) if rows.y is p.fed.test.y else (x, rows.y.to(self.cohort.device))
+        return [made[id(rows)] for rows in now]
 
     def _held(self) -> list[tuple[Tensor, Tensor]]:
         """Each run's held-out rows, gathered once for the runs that share a federation."""
@@ -213,9 +223,9 @@ class _Stack:
 
     def _right(self, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
         cohort, out = self.cohort, torch.zeros(len(rows), dtype=torch.int64, device=self.cohort.device)
-        same: dict[int, list[int]] = {}
-        for i, (x, _) in enumerate(rows):
-            same.setdefault(id(x), []).append(i)
+        same: dict[tuple[int, int], list[int]] = {}
+        for i, (x, y) in enumerate(rows):
+            same.setdefault((id(x), id(y)), []).append(i)
         for group in same.values():
             x, y = rows[group[0]]
             if not len(y):
