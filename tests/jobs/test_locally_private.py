@@ -82,19 +82,23 @@ def test_a_job_file_has_it(tmp_path):
     ({"private": 3.0}, "private is 3.0"),
     ({"private": DPSGD(epsilon=1.0), "landscape": True}, "private does not go with landscape"),
     ({"private": DPSGD(epsilon=1.0), "pace": tacit.pace.FedBuff()}, "private does not go with pace"),
-    ({"private": DPSGD(epsilon=1.0), "resume": True, "out": "nowhere"}, "resume is True; it must be False with private")])
-def test_what_does_not_go_together(fed, more, words):
+    ({"private": DPSGD(epsilon=1.0), "engine": "stack"}, "with private, clients run one by one. Leave engine at 'auto'"),
+    ({"private": DPSGD(epsilon=1.0, accountant="rdp"), "rounds": 10**15}, "noise_multiplier is [0-9.]+; it must be at most"),
+    ({"private": DPSGD(epsilon=1.0), "resume": True}, "resume is True; it must be False with private")])
+def test_what_does_not_go_together_leaves_nothing_behind(fed, tmp_path, more, words):
     with pytest.raises(BadParameter, match=words):
-        trained(fed, **more)
+        trained(fed, **more, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("algorithm", "more"), [
     (algorithms.FedPSO(), {"aggregate": aggregate.Best()}), (algorithms.QFedAvg(lr=0.3), {}), (algorithms.AFL(lr=0.3), {}), (algorithms.IFCA(lr=0.3), {}),
     (algorithms.FedAvg(lr=0.3), {"select": selection.PowerOfChoice(candidates=3), "per_round": 2})], ids=["score", "fair", "mixture", "cluster", "select"])
-def test_what_goes_by_exact_losses_of_private_rows_is_refused(fed, algorithm, more):
+def test_what_goes_by_exact_losses_of_private_rows_is_refused(fed, tmp_path, algorithm, more):
     """The server would learn them, or what was chosen by them, beside an ε that says it learns gradients with noise and nothing else."""
     with pytest.raises(BadParameter, match=r"losses of .* rows, which no noise"):
-        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithm, **more)
+        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithm, **more, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
@@ -111,7 +115,8 @@ def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
     assert seen == list(task.there.values())
 
 
-def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed):
+def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed, tmp_path):
     """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody accounted for."""
     with pytest.raises(BadParameter, match="Scaffold looks at more gradients than local steps"):
-        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithms.Scaffold(lr=0.3, option="i"))
+        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithms.Scaffold(lr=0.3, option="i"), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -7,7 +7,6 @@ parties. A party is accounted as if it took part in every round.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,7 +80,7 @@ class PrivateTask(Task):
     settings: DPSGD
     plan: Plan
     now: Terms  # of the client whose turn it is
-    left: float  # gradients it may still look at
+    left: int  # gradients it may still look at
     source: Any
     known: dict[tuple[int, int], Terms]  # by rows and local epochs
     there: dict[int, int]  # rows of each of its steps, by the step's key
@@ -91,8 +90,8 @@ class PrivateTask(Task):
         made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
         made.settings, made.plan = p.private, p
         made.draws = True  # clients go one after the other: whose turn it is, is kept here
-        made.now = terms(p, int(p.fed.train.sizes.min()), p.local_epochs[0])
-        made.left = math.inf  # until the first client's turn: the guard looks at the shape of what is sent, on rows of zeros
+        made.now = terms(p, *max(zip(p.fed.train.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0]))  # who needs the most noise
+        made.left = 1  # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are nobody's
         made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
         made.known, made.there = {}, {}
         return made

@@ -100,8 +100,11 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
     starts = [made[p.seed] for p in plans]
     if first.pace is not None:
         paced.agree(first, task, starts[0])
+    if first.private is not None:
+        guarding.layout_of(task, first.algorithm, starts[0])  # a step on nobody's rows: what cannot be private is refused before anything is written
     states: list[dict[str, Any] | None] = [None] * len(plans)
     beside: Any = None
+    trainer: Any
     if resume and together is not None:
         states, beside = _rewound(plans, outs, jobs, starts, journals, together, watch)
     elif resume:
@@ -115,11 +118,13 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         for out in outs:  # all of them first: a comparison refused writes nothing
             if out is not None:
                 free(out)
+        trainer = _trainer(first)(task, starts, plans, states)  # what it refuses leaves nothing behind
         for out, job in zip(outs, jobs):
             journals.append(Journal.create(out, job, watch))
     begun = beside["round"] if beside else 0
     finished = any(e["kind"] == "end" for e in journals[0].events)
-    trainer: Any = _trainer(first)(task, starts, plans, states)
+    if resume:
+        trainer = _trainer(first)(task, starts, plans, states)
     if beside:
         trainer.proceed(beside)
     if beside and "ledger" in beside:
