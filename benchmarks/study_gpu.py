@@ -1,10 +1,11 @@
-"""Runs side by side on one GPU, as a study stacks them: samples a second by the number of clients, the precision, and how convolutions are multiplied.
+"""Runs side by side on one GPU, as a study stacks them: samples a second by the number of clients, the precision, and how the gradient is made.
 
     PYTHONPATH=src python benchmarks/study_gpu.py             needs torch and numpy, nothing else
     … --device cpu --rows 96 --runs 2                         to try the script where there is no card
 
-Each run has three parties of 352 rows, the CNN of 62,006 parameters on 3×32×32, batches of 32, FedProx with a μ of its own and local Adam. `patches` copies
-every patch a filter looks at; `bands` multiplies whole rows by a band matrix, which is what layers of few filters do.
+Each run has three parties of 352 rows, the CNN of 62,006 parameters on 3×32×32, batches of 32, FedProx with a μ of its own and local Adam. By autograd,
+`patches` copies every patch a filter looks at and `bands` multiplies whole rows by a band matrix; `written` is the gradient written out (tacit.pooled), which
+is what networks of this kind get.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ import time
 import numpy as np
 import torch
 
-from tacit import algorithms, data, layers, models
+from tacit import algorithms, data, layers, models, task
 from tacit.runtimes.cohort import Cohort, Run
-from tacit.task import Task
 
 
 def idle(device: torch.device) -> float:
@@ -26,13 +26,17 @@ def idle(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def rate(fed: data.Federation, runs: int, few: int, precision: str, device: torch.device, rounds: int) -> float:
-    layers.FEW = few
+KINDS = {"patches": 0, "bands": 16, "written": 16}
+WRITTEN = task.network_of
+
+
+def rate(fed: data.Federation, runs: int, kind: str, precision: str, device: torch.device, rounds: int) -> float:
+    layers.FEW, task.network_of = KINDS[kind], WRITTEN if kind == "written" else lambda *given: None
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     module = models.build("cnn", (3, 32, 32), 10, 0).to(device)
-    task = Task(module, fed.rows.x.to(device), fed.rows.y.to(device))
+    made = task.Task(module, fed.rows.x.to(device), fed.rows.y.to(device))
     many = [Run(fed, algorithms.FedProx(lr=1e-3, mu=0.001 * i, solver=algorithms.Adam()), i, 3, np.ones(3, dtype=np.int64), 32) for i in range(runs)]
-    cohort = Cohort(task, [task.initial()] * runs, many, "stack")
+    cohort = Cohort(made, [made.initial()] * runs, many, "stack")
     cohort.round(0)  # records the graphs
     began = idle(device)
     for r in range(1, rounds + 1):
@@ -52,9 +56,9 @@ def main() -> None:
     fed = data.from_arrays(x, y, test=(x[:10], y[:10]), classes=10).split(3, seed=0, held_fraction=0.0)
     print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
     for runs in args.runs:
-        for name, few in (("patches", 0), ("bands", 16)):
+        for name in KINDS:
             for precision in ("float32", "tf32"):
-                print(f"{3 * runs:4d} clients, {name:8} {precision:8} {rate(fed, runs, few, precision, device, args.rounds):>12,.0f} samples/s", flush=True)
+                print(f"{3 * runs:4d} clients, {name:8} {precision:8} {rate(fed, runs, name, precision, device, args.rounds):>12,.0f} samples/s", flush=True)
 
 
 if __name__ == "__main__":

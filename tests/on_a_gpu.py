@@ -165,7 +165,8 @@ def main() -> None:
     print("rows that drift: as on the CPU, and no graph reads rows that are gone")
     norm = lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 3))  # noqa: E731
     both(federation(shape=(1, 8, 8)), 1e-3, model=norm)
-    both(federation(shape=(1, 8, 8)), 1e-3, model="cnn")
+    for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28)):  # the three kinds of tiles that tacit.pooled cuts
+        both(federation(shape=shape, rows=200), 1e-3, model="cnn")
     both(federation(shape=(1, 8, 8)), 1e-3, model=tacit.models.CNN(crop=2, flip=True))
     print("convolutions as products, batch norm, dropout, random crops: as on the CPU")
     both(federation(), 1e-4, model=SMALL, runtime="inprocess", algorithm=algorithms.Scaffold())

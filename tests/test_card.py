@@ -10,10 +10,12 @@ import torch
 from torch import nn
 
 import tacit
-from tacit import algorithms, data, guard, pace
+from tacit import algorithms, data, guard, models, pace
+from tacit.algorithms.types import Batch, Walk
 from tacit.errors import PartyFailed
 from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
+from tacit.task import Task
 
 from . import card, on_a_gpu
 
@@ -70,6 +72,28 @@ def test_the_card_takes_what_a_card_takes() -> None:
         (torch.vmap(lambda row: row @ w)(c).sum() + torch.randn(1, device="cuda", generator=torch.Generator("cuda"))).backward()
         assert torch.allclose(w.grad.cpu(), c.sum(0).cpu())
     assert not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("model", [models.CNN(), models.CNN(crop=2, flip=True)], ids=["plain", "moved pictures"])
+def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
+    """There the gradient is written out, and so are the answers (tacit.pooled); here autograd makes them, client by client."""
+    rng = np.random.default_rng(0)
+    x, y = torch.from_numpy(rng.normal(size=(12, 1, 8, 8)).astype(np.float32)), torch.from_numpy(rng.integers(0, 10, 12))
+    here = Task(model.build((1, 8, 8), 10), x, y)
+    w = here.initial()["w"] + torch.from_numpy(rng.normal(scale=0.05, size=(3, here.dim)).astype(np.float32))
+    index = torch.from_numpy(rng.integers(0, 12, (3, 5)))
+
+    def visit(task: Task, w: torch.Tensor, index: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return task.visit(Walk(w, {}, {}, w[0]), Batch(index, torch.ones(5, device=w.device), key))[0]
+
+    alone = torch.stack([visit(here, *client) for client in zip(w, index, torch.arange(3))])
+    right = torch.stack([(here.predict(v, x).argmax(-1) == y).sum() for v in w])
+    with card.pretended():
+        there = Task(here.module, x.to("cuda"), y.to("cuda")).for_stacking()
+        with torch.no_grad():
+            got = torch.vmap(lambda *client: visit(there, *client))(w.to("cuda"), index.to("cuda"), torch.arange(3).to("cuda"))
+        assert torch.allclose(got.cpu(), alone, rtol=1e-4, atol=1e-6)
+        assert torch.equal(there.right_stack(w.to("cuda"), there.x, there.y).cpu(), right)
 
 
 @pytest.mark.parametrize("name", list(algorithms.ALL))
