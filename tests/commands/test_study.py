@@ -94,6 +94,7 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytes
     again = "tacit study mine.toml --seeds 1 --out runs/study-mine --only 'FedAvg | IID'"
     assert code == 130
     assert err.endswith(f"tacit: stopped. Go on with: {again}\n")  # with --only, which was forgotten
+    assert not (here / "runs" / "study-mine" / "report.html").exists()  # nothing is done yet
     (here / "runs" / "study-mine" / "results.csv").mkdir()
     code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg", "--json")
     assert code == 2
@@ -103,17 +104,24 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytes
     code, out, err = run(capsys, "study", "mine.toml", "--seeds", "1", "--only", "FedAvg")
     assert code == 0
     assert "2 of 8 runs are done. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n" in out
+    with monkeypatch.context() as m:
+        m.setattr(studying._Stack, "play", stop)
+        (here / "runs" / "study-mine" / "report.html").unlink()
+        code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1")
+    assert code == 130
+    assert err.endswith("stopped. What is done is in runs/study-mine/report.html. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n")
+    assert "2 of 8 runs" in (here / "runs" / "study-mine" / "report.html").read_text()
     code, out, _ = run(capsys, "study", "mine.toml", "--only", "nobody", "--json")
     assert code == 2
     assert "resume" not in json.loads(out)["error"]  # nothing was begun
 
 
 def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.CaptureFixture[str], here: Path) -> None:
-    code, out, _ = run(capsys, "study", "heart-disease", "--quick", "--device", "cpu")
+    code, out, _ = run(capsys, "study", "convergence-digits", "--quick", "--device", "cpu")
     assert code == 0
     assert "--quick: these figures come from a few rows and rounds" in out
-    assert "pooled" in out
-    assert "A quick look" in (here / "runs" / "study-heart-disease-quick" / "report.html").read_text()
+    assert "20 parties" in out
+    assert "A quick look" in (here / "runs" / "study-convergence-digits-quick" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("argv", "words"), [

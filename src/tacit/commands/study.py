@@ -158,13 +158,21 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if not args.quiet:
             print(text, file=sys.stderr, flush=True)
 
-    store = studying.study(asked, out, only=args.only, say=say)
     from ..report import study as page
 
-    lines = store.lines()
-    found = study_table.summary(asked, lines)
-    with store.writing():
-        files = [*study_table.write_files(store.path, asked, lines), page.write(store.path / "report.html", found, study_table.finished(asked, lines))]
+    def tables(store: studying.Store) -> tuple[dict[str, Any], list[Path]]:
+        lines = store.lines()
+        found = study_table.summary(asked, lines)
+        with store.writing():
+            return found, [*study_table.write_files(out, asked, lines), page.write(out / "report.html", found, study_table.finished(asked, lines))]
+
+    try:
+        found, files = tables(studying.study(asked, out, only=args.only, say=say))
+    except KeyboardInterrupt:
+        if (out / "study.json").exists() and (store := studying.Store(out, asked)).done():
+            tables(store)
+            args.left = lambda: f" What is done is in {out / 'report.html'}. Go on with: {args.resume_with}"
+        raise
 
     def show(console: Any) -> None:
         from ..terminal import grid
