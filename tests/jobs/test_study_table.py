@@ -179,7 +179,8 @@ def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:
     with pytest.raises(BadRun, match="the two studies \\(small and other\\) have no cell in common"):
         study_table.diff(a, other)
     (tmp_path / "a" / "summary.json").write_text("{}")
-    (tmp_path / "b" / "summary.json").unlink()
+    for name in ("summary.json", "cells.jsonl"):  # not a run was done
+        (tmp_path / "b" / name).unlink()
     for place, words in ((tmp_path, r"holds no study: there is no summary\.json in it"), (tmp_path / "small.toml", "holds no study"),
                          (tmp_path / "a", r"summary\.json is no summary of a study\. Give a directory that `tacit study` wrote"),
                          (tmp_path / "b", r"b holds a study that was stopped before it wrote a summary\. Run the study again with --out")):

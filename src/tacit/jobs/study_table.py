@@ -222,7 +222,7 @@ def read(directory: str | Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        if (path.parent / "cells.jsonl").exists():
+        if (path.parent / "study.json").exists():
             raise BadRun(f"{directory} holds a study that was stopped before it wrote a summary. {again}") from None
         raise BadRun(f"{directory} holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote.") from None
     except (OSError, ValueError) as error:
