@@ -103,3 +103,4 @@ def test_every_shipped_study_is_well_formed(name: str) -> None:
     assert s.notes, "differences are explained"
     assert s.source
     assert any(t.published or t.claim for t in s.tables)
+    assert not any(getattr(c.job.model, "flip", False) for c in s.cells if c.job.data["name"] in ("mnist", "digits")), "a digit turned around is no digit"
