@@ -335,6 +335,6 @@ def fits(owner: str, module: Any, name: str, rows: Any, classes: int | None, of:
     if tuple(out.shape) != good and (good is not None or out.numel() != len(rows)):
         what = f"has {classes} classes, so it must give {classes} numbers a row" if good else "has one number to predict, so it must give one a row"
         raise BadParameter(f"{owner}: model {name!r} gives outputs of shape {tuple(out.shape[1:])}; {of} {what}.")
-    if good and classes != 1 and bool((out >= 0).all()) and bool(((out.sum(-1) - 1).abs() < 1e-5).all()):  # logits are not so even by chance
+    if good and classes != 1 and len(rows) and bool((out >= 0).all()) and bool(((out.sum(-1) - 1).abs() < 1e-5).all()):  # logits are not so even by chance
         raise BadParameter(f"{owner}: model {name!r} gives probabilities, numbers from 0 that add up to 1; the loss takes what stands before the softmax, and "
                            "would apply it twice. Leave out the softmax at its end.")
