@@ -208,11 +208,12 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     import tacit
 
     from .progress import Watch, summary
+    from .toml import named
 
     def began() -> None:
         args.resume_with = f"tacit run --resume {shlex.quote(str(out))}"
 
-    with Watch(args.quiet, rounds=told.get("rounds", 0), began=began) as watch:
+    with Watch(args.quiet, rounds=told.get("rounds", 0), began=began) as watch, named(job.file):
         result = tacit.train(fed, **told, out=out, resume=args.resume is not None, watch=watch)
     report = result.report(out / "report.html")
     value = {"run": str(out), "report": str(report), "metrics": result.metrics, "history": result.history, "notes": watch.notes,
@@ -245,13 +246,14 @@ def _compare(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     import tacit
 
     from .progress import Watch
+    from .toml import named
 
     def began() -> None:
         _keep(out, job)
         args.resume_with = f"tacit compare --resume {shlex.quote(str(out))}"
         args.left = lambda: _left(out)
 
-    with Watch(args.quiet, many=True, began=began) as watch:
+    with Watch(args.quiet, many=True, began=began) as watch, named(job.file):
         found = tacit.compare(feds, **told, out=out, resume=args.resume is not None, watch=watch)
     report = found.report(out / "report.html")
     value = {"comparison": str(out), "report": str(report), **found.summary}

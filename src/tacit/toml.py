@@ -8,7 +8,8 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,15 @@ def read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets].") from None
+
+
+@contextmanager
+def named(file: str | Path) -> Iterator[None]:
+    """What only turns out to be wrong when all of a job is looked at together still names its file."""
+    try:
+        yield
+    except BadParameter as error:
+        raise BadJob(f"{file}, {error}") from None
 
 
 def dumps(tables: Mapping[str, Any]) -> str:

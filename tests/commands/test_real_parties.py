@@ -68,6 +68,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     (["party", "--kit", "kits/server", "job.toml", "--device", "cpu"], 2, "'server' is the server, which has no rows of its own"),
     (["party", "--kit", "kits/a", "--data", "a.csv", "--device", "gpu"], 2, "party: device is 'gpu'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'"),
     (["party", "--kit", "kits/server", "job.toml", "--at-least", "1"], 2, "at_least is 1; it must be None without a deadline"),
+    (["party", "--kit", "kits/server", "job.toml", "--set", "train.rounds=0"], 2, "tacit: job.toml, train: rounds is 0; it must be a whole number"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"], 2, "of a job for real parties has no 'path'"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"], 2, "'engine' is for simulations"),
     (["party", "--kit", "kits/server", "job.toml", "--set", "speed=Constant"], 2, "[speed] is for simulations; real parties take the time they take"),

@@ -149,6 +149,9 @@ def test_a_job_file_on_the_command_line(tmp_path, capsys):
     assert again.model.hidden == (16,)
     assert again.settings["epsilon"] == 3.0
     assert (tmp_path / "run" / "report.html").exists()
+    assert cli.main(["train-private", str(tmp_path / "job.toml"), "--out", str(tmp_path / "other"), "--epochs", "0"]) == 2
+    assert "job.toml, train_private: epochs is 0; it must be a whole number of at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(("text", "words"), [

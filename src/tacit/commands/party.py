@@ -110,13 +110,15 @@ def _simulate(args: Any) -> tuple[Any, Callable[[Any], None]]:
 
     from .. import config
     from ..cli import _out
+    from ..parameters import check
     from ..progress import Watch, summary
     from ..runtimes.processes import Processes
+    from ..toml import named
 
     job = config.load(args.job, args.changes)
     told, out = job.train(), _out(args)
     fed, = job.federations()
-    told |= {"runtime": Processes(deadline=args.deadline, at_least=args.at_least)}
-    with Watch(args.quiet, rounds=told.get("rounds", 0)) as watch:
+    told |= {"runtime": check(Processes(deadline=args.deadline, at_least=args.at_least))}
+    with Watch(args.quiet, rounds=told.get("rounds", 0)) as watch, named(job.file):
         result = tacit.train(fed, **told, out=out, watch=watch)
     return _told(result, out, summary)

@@ -20,6 +20,8 @@ def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
     told = job.train()
     fed, = job.federations()
     from ..jobs.planning import plan
+    from ..toml import named
 
-    found = plan(fed, **told)
+    with named(job.file):
+        found = plan(fed, **told)
     return found.to_dict(), lambda console: console.print(str(found), highlight=False, markup=False, soft_wrap=True)

@@ -33,9 +33,10 @@ def _train(args: Any) -> tuple[Any, Callable[[Any], None]]:
         p for n in range(1, sys.maxsize) if not (p := Path("runs") / (Path(args.job).stem + (f"-{n}" if n > 1 else ""))).exists())
     from ..jobs.privately import train_private
     from ..progress import Watch
+    from ..toml import named
 
     dataset = job.dataset()
-    with Watch(args.quiet, rounds=job.settings.get("epochs", 10)) as watch:
+    with Watch(args.quiet, rounds=job.settings.get("epochs", 10)) as watch, named(job.file):
         result = train_private(dataset, model=job.model, **job.settings, data_job=job.data, out=out, watch=watch)
     report = result.report(out / "report.html")
     value = {"run": str(out), "report": str(report), "metrics": result.metrics, "history": result.history, "notes": watch.notes,

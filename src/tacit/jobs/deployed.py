@@ -12,7 +12,7 @@ from .. import __version__, aggregate, algorithms, config, models, selection, to
 from ..accounting import Account
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
-from ..parameters import to_table
+from ..parameters import check, to_table
 from ..results import Result
 from ..runs import Event
 from ..runtimes.kits import Kit
@@ -66,14 +66,16 @@ def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, d
     if kit.role != "server":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client gives --data.")
     layout, told = read(job, changes)
-    return train(federation(kit, layout), **told, runtime=Deployed(kit, layout, deadline, at_least, patience), out=out, resume=resume, data_job=layout,
-                 watch=watch)
+    runtime = check(Deployed(kit, layout, deadline, at_least, patience))
+    with toml.named(job):
+        return train(federation(kit, layout), **told, runtime=runtime, out=out, resume=resume, data_job=layout, watch=watch)
 
 
 def agreement(kit: Kit, path: str | Path) -> Agreed:
     """What a party checks a server's job against: model, algorithm, columns and guard must be those of this job file; and how often it may answer then."""
     layout, told = read(path)
-    p = make_plan(federation(kit, layout), **told)
+    with toml.named(path):
+        p = make_plan(federation(kit, layout), **told)
     wanted = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout, "scores": p.picks}
 
     def look(job: dict[str, Any], guard: Any) -> Account | None:
