@@ -134,6 +134,10 @@ def test_a_regression_is_compared_by_its_loss() -> None:
 # labels ---------------------------------------------------------------------------------------------------------------------------------------------
 
 
+def test_without_a_list_it_is_what_train_does_by_itself() -> None:
+    assert list(tacit.compare(federations()[0], model="logistic", rounds=1).table().index) == ["FedAvg", "central", "local only"]
+
+
 def test_the_same_algorithm_twice_is_told_apart_by_what_differs() -> None:
     assert _labels([FedProx(mu=0.1), FedProx(mu=1.0), FedAvg()]) == ["FedProx(mu=0.1)", "FedProx(mu=1.0)", "FedAvg"]
     assert list(compare(algorithms=["FedAvg", FedAvg(lr=0.5)]).table().index)[:2] == ["FedAvg(lr=0.1)", "FedAvg(lr=0.5)"]

@@ -29,14 +29,14 @@ VARY = ("guard", "local_epochs", "local_steps", "batch_size", "per_round", "samp
 SEEDS = 10_000  # that one comparison may have
 
 
-def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any], seeds: int | Sequence[int] = 1, model: Any = "mlp", rounds: int = 10,
-            per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
+def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any] = ("FedAvg",), seeds: int | Sequence[int] = 1, model: Any = "mlp",
+            rounds: int = 10, per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
             device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
             aggregates: Sequence[Any] | None = None, adversaries: Any = None, guards: Any = None,
             variants: Mapping[str, Mapping[str, Any]] | None = None, sampling: str = "fixed",
             out: str | Path | None = None, resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None,
             watch: Callable[[Event], None] | None = None) -> Comparison:
-    """Train with every algorithm on every federation from every seed, beside one central model and each party alone.
+    """Train with every algorithm, or with FedAvg alone, on every federation from every seed, beside one central model and each party alone.
 
     Whatever shares a model and an algorithm runs as one stack, and each row comes out as if it had run alone. The baselines take as many
     passes over the data as a party does (`rounds` × `local_epochs`), with the learning rate and the local solver of `baseline`: an algorithm,
