@@ -11,7 +11,7 @@ from torch import nn
 
 from tacit import data, evaluation
 from tacit.data import Holdings, Rows
-from tacit.metrics import count
+from tacit.metrics import count, of_numbers
 from tacit.task import Task
 
 
@@ -56,12 +56,19 @@ def test_a_party_is_measured_on_its_own_held_out_rows_and_one_without_any_is_not
         assert each[k] == pytest.approx(float((task.module(fed.rows.x[rows]).argmax(1) == fed.rows.y[rows]).float().mean()))
 
 
-def test_a_regression_has_a_loss_and_no_accuracies() -> None:
-    fed, task = made(regression=True)
-    one, gathered = both(fed, task)
-    want = float(((task.module(fed.test.x)[:, 0].detach() - fed.test.y) ** 2).mean())
-    assert one == {"loss": pytest.approx(want, rel=1e-5)}
-    assert gathered == {"loss": pytest.approx(want, rel=1e-5)}
+@pytest.mark.parametrize("test", [True, False], ids=["global test set", "none"])
+def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
+    """Of parties' own rows only the squared error is known: what the others take, they do not tell."""
+    fed, task = made(test, regression=True)
+    rows = fed.test if test else Rows(fed.rows.x[fed.held.index], fed.rows.y[fed.held.index])
+    off = task.module(rows.x)[:, 0].detach() - rows.y
+    want = {"loss": (off**2).mean(), **({"mae": off.abs().mean(), "r2": 1 - (off**2).sum() / ((rows.y - rows.y.mean()) ** 2).sum()} if test else {})}
+    for found in both(fed, task):
+        assert found == {k: pytest.approx(float(v), rel=1e-5) for k, v in want.items()}
+
+
+def test_numbers_that_are_all_alike_have_no_spread_to_explain() -> None:
+    assert of_numbers(torch.tensor([[1.0], [2.0]]), torch.tensor([2.0, 2.0])) == {"mae": 0.5, "r2": 0.0}
 
 
 def test_nobody_held_anything_back() -> None:

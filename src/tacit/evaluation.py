@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .data.federation import Federation, Rows
-from .metrics import Counts, count, measure
+from .metrics import Counts, count, measure, of_numbers
 from .task import Task
 
 
@@ -35,8 +35,13 @@ def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], h
         each = accuracies(on_held[i], held[i], classes[i])
         # nobody may have a global test set: then the parties' own rows together are one
         counts = count(on_test[i], tests[i].y, classes[i]) if len(tests[i].y) else count(on_held[i], held[i].rows.y, classes[i])
-        results.append({**measure(counts), **({"parties": {"accuracy": each}} if each is not None else {})})
+        results.append({**measure(counts), **_numbers(on_test[i], tests[i], classes[i]), **({"parties": {"accuracy": each}} if each is not None else {})})
     return results
+
+
+def _numbers(out: Tensor, test: Rows, classes: int | None) -> dict[str, float]:
+    """What a global test set tells of numbers besides their squared error, which is all that parties' own rows are counted for."""
+    return of_numbers(out, test.y) if classes is None and len(test.y) else {}
 
 
 def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], stacked: bool = False) -> list[Tensor]:
@@ -70,7 +75,8 @@ def gather(task: Task, w: Tensor, buffers: Tensor | None, test: Rows, answers: l
     total = answers[0]
     for other in answers[1:]:
         total = total.add(other)
-    counts = count(task.predict(w, test.x.to(w.device), buffers).cpu(), test.y, classes) if len(test.y) else total
+    out = task.predict(w, test.x.to(w.device), buffers).cpu() if len(test.y) else torch.empty(0)
+    counts = count(out, test.y, classes) if len(test.y) else total
     if classes is None:
-        return measure(counts)
+        return {**measure(counts), **_numbers(out, test, classes)}
     return {**measure(counts), "parties": {"accuracy": [float(a.confusion.diagonal().sum() / a.rows) if a.rows else None for a in answers]}}

@@ -71,6 +71,14 @@ def measure(counts: Counts) -> dict[str, float]:
     return result
 
 
+def of_numbers(out: Tensor, y: Tensor) -> dict[str, float]:
+    """The mean absolute error, and R² = 1 − the squared error over that of the mean of these rows: for who has the rows. Parties do not send what it takes."""
+    y = y.double()
+    off = out.double().reshape(y.shape) - y
+    spread = float((y - y.mean()).square().mean())
+    return {"mae": float(off.abs().mean()), "r2": 1 - float(off.square().mean()) / spread if spread else 0.0}
+
+
 def _auc(positive: Tensor, negative: Tensor) -> tuple[float | None, float]:
     pairs = positive.sum(1) * negative.sum(1)
     both = pairs > 0

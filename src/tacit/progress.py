@@ -10,7 +10,7 @@ from typing import Any
 from .report.markup import plain
 from .report.numbers import shown, span
 
-WORDS = {"accuracy": "accuracy", "loss": "loss", "epsilon": "ε"}
+WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
 
 
 def summary(values: dict[str, Any]) -> str:

@@ -254,7 +254,7 @@ def test_numbers_are_regressed():
     y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0, 0.3, 1.5]) + 0.1
     run = tacit.splitnn({"a": x[:, :3], "b": x[:, 3:]}, {"a": y}, epochs=40, lr=0.05, merge="gated")
     assert run.metrics["r2"] > 0.9
-    assert set(run.metrics) == {"train_loss", "loss", "r2"}
+    assert set(run.metrics) == {"train_loss", "loss", "mae", "r2"}
 
 
 def test_guards_cost_accuracy_and_quantised_activations_cost_fewer_bytes():

@@ -235,6 +235,14 @@ def test_a_run_that_diverges_says_so_and_still_reports(runtime: str, tmp_path: P
     assert result.report().exists()
 
 
+def test_a_regression_says_how_much_of_the_spread_it_explains(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(90, 3))
+    run = tacit.train(data.from_arrays(x, x @ [1.0, -2.0, 0.5]).split(3, seed=0), model="logistic", rounds=20)
+    assert run.metrics["r2"] > 0.99
+    assert run.metrics["mae"] ** 2 <= run.metrics["loss"]
+    assert f"R² {run.metrics['r2']:.3g}, absolute error {run.metrics['mae']:.3g}" in run.report(tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_regression_of_large_numbers_that_diverges_is_told_to_divide_them() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3))
     fed = data.from_arrays(x, 1e6 * x[:, 0]).split(2)

@@ -18,7 +18,7 @@ from .. import __version__, models
 from ..accounting.account import FILE
 from ..data.federation import Dataset
 from ..errors import BadData
-from ..metrics import count, measure
+from ..metrics import count, measure, of_numbers
 from ..parameters import bad, check, to_table
 from ..private.dpsgd import DPFTRL, DPSGD
 from ..private.session import Session
@@ -161,4 +161,4 @@ def _test(module: nn.Module, dataset: Dataset, device: str) -> dict[str, float]:
         outputs = torch.cat([module(part.to(device)).float().cpu() for part in dataset.test.x.split(1024)])
     finally:
         module.train()
-    return measure(count(outputs, dataset.test.y, dataset.classes))
+    return {**measure(count(outputs, dataset.test.y, dataset.classes)), **(of_numbers(outputs, dataset.test.y) if dataset.classes is None else {})}

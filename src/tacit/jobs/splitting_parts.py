@@ -22,7 +22,7 @@ from ..audit import leakage
 from ..data.tables import Recipe
 from ..errors import BadData, BadParameter, BadRun, MissingFiles
 from ..files import write_whole
-from ..metrics import count, measure
+from ..metrics import count, measure, of_numbers
 from ..parameters import bad, from_table, to_table
 from ..parties.party import Party
 from ..protocols import splitnn
@@ -165,11 +165,9 @@ def nopeek(alpha: float, x: Tensor, z: Tensor) -> Tensor:
 
 
 def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str, float]:
-    """Loss, and accuracy and AUC of classes or R² of numbers. Whoever holds the labels has all outputs, so the AUC is exact."""
+    """Loss, and accuracy and AUC of classes, or absolute error and R² of numbers. Whoever holds the labels has all outputs, so the AUC is exact."""
     if loss == "mse":
-        mse = float(((out.reshape(y.shape) - y) ** 2).mean())
-        spread = float(((y - y.mean()) ** 2).mean())
-        return {"loss": mse, "r2": 1 - mse / spread if spread else 0.0}
+        return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **of_numbers(out, y)}
     scores = torch.cat([torch.zeros_like(out[:, :1]), out.reshape(len(out), -1)], 1) if loss == "bce" else out
     found = measure(count(scores, y.long(), scores.shape[1], curves=False))
     areas = [leakage.auc((scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else torch.log_softmax(scores, 1)[:, c], y == c)

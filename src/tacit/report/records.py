@@ -100,7 +100,7 @@ class RunRecord:
         known = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not known:
             return {}
-        metrics = {k: v for k, v in known[-1].items() if k in ("loss", "accuracy", "f1")}
+        metrics = {k: v for k, v in known[-1].items() if k in ("loss", "accuracy", "f1", "mae", "r2")}
         scored = [e for e in known if finite(e.get("accuracy"))]
         if scored:
             best = max(scored, key=lambda e: e["accuracy"])

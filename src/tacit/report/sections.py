@@ -128,7 +128,7 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
     spent = [s for s in (run.ledger or {}).get("spent") or [] if finite(s.get("epsilon"))]  # an infinite ε protects nobody
     loss = significant(metrics.get("loss")) if finite(metrics.get("loss")) else "not a number"
     tiles = [_tile("Accuracy, last round", percent(metrics["accuracy"]), f"loss {loss}") if "accuracy" in metrics
-             else _tile("Loss, last round", loss)]
+             else _tile("Loss, last round", loss, f"R² {significant(metrics['r2'])}, absolute error {significant(metrics['mae'])}" if "r2" in metrics else "")]
     took = span(run.last("end").get("seconds")) if run.finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
     sizes = fed.get("sizes") or []  # where rows are with their owners, a server does not count them
