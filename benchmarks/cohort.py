@@ -156,7 +156,7 @@ evaluate_every = 0
 def job(contender: str, mode: str, work: Work, data: Path) -> Row:
     """Wall seconds of a ten-round job as a fresh process, from launch to exit."""
     if contender == "tacit":
-        start = [sys.executable, "-m", "tacit.cli", "run", str(job_file(work, data)), "--out", tempfile.mkdtemp(prefix="job-", dir=data) + "/run"]
+        start = [sys.executable, "-m", "tacit", "run", str(job_file(work, data)), "--out", tempfile.mkdtemp(prefix="job-", dir=data) + "/run"]
         _, wall, peak, failure = timed(start, 300, {"PYTHONPATH": str(ROOT / "src")})
     else:
         found = command(contender, mode, work, data, JOB_ROUNDS)

@@ -78,6 +78,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.jobs": (ANYTHING, NUMERIC),
     "tacit.testing": (ANYTHING, NUMERIC),
     "tacit.cli": (ANYTHING, ()),
+    "tacit.__main__": (("tacit.cli",), ()),
     "tacit.commands": (ANYTHING, ()),
     "tacit.config": (ANYTHING, ()),
     "tacit.toml": ((), ()),

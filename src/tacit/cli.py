@@ -345,7 +345,3 @@ def _lines(thing: Any) -> str:
     import inspect
 
     return inspect.getdoc(thing) or ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

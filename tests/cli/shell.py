@@ -38,5 +38,5 @@ def answer(capsys, *argv: str):
 
 def process(*argv: str, cwd: Path, **more) -> subprocess.Popen:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.Popen([sys.executable, "-m", "tacit.cli", *argv], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
+    return subprocess.Popen([sys.executable, "-m", "tacit", *argv], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, **more)

@@ -230,7 +230,7 @@ def test_a_process_that_is_killed_leaves_no_table(folder):
     big = pd.concat([patients(3000)] * 20)
     big.assign(zip=np.arange(len(big)).astype(str)).to_csv("big.csv", index=False)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    argv = [sys.executable, "-m", "tacit.cli", "anonymize", "big.csv", "--quasi", "age,zip,sex", "--out", "anon.csv"]
+    argv = [sys.executable, "-m", "tacit", "anonymize", "big.csv", "--quasi", "age,zip,sex", "--out", "anon.csv"]
     with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "reading" in process.stderr.readline()
