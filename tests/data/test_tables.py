@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tacit import data
+from tacit import config, data
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.data.tables import READ_OFF
 from tacit.errors import BadData, BadParameter, MissingFiles
@@ -166,7 +166,7 @@ def test_a_regression_keeps_its_targets(csv):
     ("a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150)), {}, "has 150 different values in 150 rows: an identifier or free text"),
     ("a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)), {}, "Leave it out with drop=['a']. So have 'b'."),
     ("a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)), {}, "dates or times, which are no categories. Make a number"),
-    ("a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)), {"separator": ";"}, "numbers with a comma, like '0,5'. Write them with a point"),
+    ("a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)), {"separator": ";"}, "numbers with a comma, like '0,5'. Read the file with decimal=','"),
     ("a,y\n1,0,7\n5,1,8\n", {}, "t.csv has more cells in its rows than names in its first line (2). Name every column"),
     ("a;y\n1;0\n2;1\n", {}, "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass separator=';'"),
     ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
@@ -177,6 +177,19 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     with pytest.raises(BadData) as caught:
         data.from_csv(path, label="y", **more)
     assert words in str(caught.value)
+
+
+def test_numbers_with_a_comma_are_the_numbers_with_a_point(tmp_path):
+    patients().to_csv(tmp_path / "point.csv", index=False)
+    patients().to_csv(tmp_path / "comma.csv", index=False, sep=";", decimal=",")
+    one = data.from_csv(tmp_path / "point.csv", label="ill").by("hospital")
+    assert torch.equal(data.from_csv(tmp_path / "comma.csv", label="ill", separator=";", decimal=",").by("hospital").rows.x, one.rows.x)
+    (tmp_path / "job.toml").write_text('[data]\npath = "comma.csv"\nlabel = "ill"\nby = "hospital"\nseparator = ";"\ndecimal = ","\n')
+    fed, = config.load(tmp_path / "job.toml").federations()
+    assert torch.equal(fed.rows.x, one.rows.x)
+    for decimal, words in ((";", "decimal is ';'; it must be '.' or ','"), (",", "decimal is ','; it must be another sign than the one between columns")):
+        with pytest.raises(BadParameter, match=f"from_csv: {words}"):
+            data.from_csv(tmp_path / "point.csv", label="ill", decimal=decimal)
 
 
 def test_a_counter_before_each_row_as_r_writes_it_is_no_column(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BadData, MissingExtra, MissingFiles
-from ..parameters import nearest
+from ..parameters import bad, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,13 +39,18 @@ def as_named(file: str | os.PathLike[str], frame: DataFrame, separator: str = ",
     return frame
 
 
-def read_csv(path: str | os.PathLike[str], separator: str, id: str | None = None) -> DataFrame:
+def read_csv(path: str | os.PathLike[str], separator: str, id: str | None = None, decimal: str = ".") -> DataFrame:
     import pandas as pd
 
+    if decimal not in (".", ","):
+        raise bad("from_csv", "decimal", decimal, "'.' or ','")
+    if decimal == separator:
+        raise bad("from_csv", "decimal", decimal, "another sign than the one between columns", "Give that as separator, mostly ';'.")
     file = _there(path)
     try:
         kinds = {} if id is None else {"dtype": {id: str}}  # an id is text: 007 is not 7
-        return as_named(file, pd.read_csv(file, sep=separator, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds), separator)
+        return as_named(file, pd.read_csv(file, sep=separator, decimal=decimal, na_values=[MISSING], skipinitialspace=True, low_memory=False, **kinds),
+                        separator)
     except UnicodeDecodeError:
         raise BadData(f"{file} is not UTF-8 text: it may be of an older program, with letters like ä in an encoding of its own. "
                       "Save it as UTF-8 (in a spreadsheet: as \"CSV UTF-8\").") from None

@@ -286,20 +286,21 @@ def from_frame(frame: DataFrame, label: str | None = None, *, id: str | None = N
 @overload
 def from_csv(path: str | os.PathLike[str], label: str, *, id: str | None = None, test: str | os.PathLike[str] | None = None, name: str | None = None,
              groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Dataset: ...
+             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",", decimal: str = ".") -> Dataset: ...
 
 
 @overload
 def from_csv(path: str | os.PathLike[str], label: None = None, *, id: str, test: None = None, name: str | None = None,
              groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Columns: ...
+             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",", decimal: str = ".") -> Columns: ...
 
 
 def from_csv(path: str | os.PathLike[str], label: str | None = None, *, id: str | None = None, test: str | os.PathLike[str] | None = None,
              name: str | None = None, groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",") -> Dataset | Columns:
-    """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are missing values."""
-    frames: list[Any] = [None if p is None else read_csv(p, separator, id) for p in (path, test)]
+             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",", decimal: str = ".") -> Dataset | Columns:
+    """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are missing values.
+    `separator` stands between columns, `decimal` in numbers: ";" and "," in many European files."""
+    frames: list[Any] = [None if p is None else read_csv(p, separator, id, decimal) for p in (path, test)]
     make: Any = from_frame  # of the two forms, the one that the label asks for
     return make(frames[0], label, id=id, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
                       categories=categories, fit=fit, regression=regression, test_fraction=test_fraction, seed=seed)
@@ -328,7 +329,7 @@ def _what_they_are(values: np.ndarray) -> str:
     if not pd.to_datetime(first, format="ISO8601", errors="coerce").isna().any():
         return "dates or times, which are no categories. Make a number of it (a year, the days since a fixed day) before you give the table."
     if not pd.to_numeric(first.str.replace(",", ".", regex=False), errors="coerce").isna().any():
-        return f"numbers with a comma, like {first[0]!r}. Write them with a point (pandas.read_csv(…, decimal=',') reads such a file for from_frame)."
+        return f"numbers with a comma, like {first[0]!r}. Read the file with decimal=',' (from_csv, and pandas.read_csv), or write them with a point."
     return "an identifier or free text, not a category."
 
 
