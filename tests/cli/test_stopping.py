@@ -86,12 +86,15 @@ WORKS = '''
 import argparse, asyncio, sys, tempfile, time
 from tacit import cli
 
-async def wait(): await asyncio.sleep(60)
+def say(folder): print(folder, flush=True)  # from where it is told to end: a loop that has not begun yet warns of what was never awaited
+
+async def wait(folder):
+    say(folder)
+    await asyncio.sleep(60)
 
 def works(args):
     with tempfile.TemporaryDirectory() as folder:
-        print(folder, flush=True)
-        asyncio.run(wait()) if sys.argv[1] == "asyncio" else time.sleep(60)
+        asyncio.run(wait(folder)) if sys.argv[1] == "asyncio" else (say(folder), time.sleep(60))
 
 parser = argparse.ArgumentParser()
 parser.set_defaults(do=works, debug=False, json=False)
