@@ -107,7 +107,6 @@ class Study:
         text = json.dumps([[c.id, t, c.baseline, c.rows, c.test_rows] for c, t in zip(self.cells, tables)], sort_keys=True, default=str)
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
-
     @property
     def single(self) -> set[tuple[str, str, str]]:
         """The places that have one seed. There the first of the tuned values to reach a target decides; elsewhere all of them are needed."""
