@@ -167,6 +167,7 @@ def test_a_regression_keeps_its_targets(csv):
     ("a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)), {}, "Leave it out with drop=['a']. So have 'b'."),
     ("a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)), {}, "dates or times, which are no categories. Make a number"),
     ("a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)), {"separator": ";"}, "numbers with a comma, like '0,5'. Read the file with decimal=','"),
+    ("a;y\n" + "0,5;1\n1;0\n" * 9, {"separator": ";"}, "the column 'a' has numbers with a comma, like '0,5'. Read the file with decimal=','"),
     ("a,y\n1,0,7\n5,1,8\n", {}, "t.csv has more cells in its rows than names in its first line (2). Name every column"),
     ("a;y\n1;0\n2;1\n", {}, "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass separator=';'"),
     ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
@@ -177,6 +178,11 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     with pytest.raises(BadData) as caught:
         data.from_csv(path, label="y", **more)
     assert words in str(caught.value)
+
+
+def test_what_looks_like_numbers_with_a_comma_may_be_called_categories(tmp_path):
+    (tmp_path / "t.csv").write_text("a;y\n" + "0,5;1\n1;0\n" * 9)
+    assert data.from_csv(tmp_path / "t.csv", label="y", separator=";", categories=["a"]).columns == ("a=0,5", "a=1")
 
 
 def test_numbers_with_a_comma_are_the_numbers_with_a_point(tmp_path):

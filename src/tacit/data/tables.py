@@ -10,6 +10,7 @@ the statistics of the party a row came from where that is known (`by`), and its 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 FITS = ("party", "pooled", "none")
 READ_OFF = "The table's layout (kinds of columns, categories, what may be missing) was read off all parties' rows together."
+COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 TOO_MANY = 100  # categories, when they are also more than half of the rows: an identifier, not a category
 
 
@@ -67,6 +69,9 @@ class Recipe:
             values = np.unique(_text(column.dropna()))
             if len(values) > TOO_MANY and 2 * len(values) > len(frame):
                 many[name] = values
+            elif name not in categories and any("," in v for v in values) and all(COMMA.fullmatch(v) for v in values):
+                raise BadData(f"the column {name!r} has {_comma(next(v for v in values if ',' in v))} If they are categories after all, pass "
+                              f"categories=[{name!r}].")
             kinds[name] = tuple(values.tolist())
         if many:  # all of them at once, so that nobody has to drop one column after the other
             name, values = next(iter(many.items()))
@@ -329,8 +334,12 @@ def _what_they_are(values: np.ndarray) -> str:
     if not pd.to_datetime(first, format="ISO8601", errors="coerce").isna().any():
         return "dates or times, which are no categories. Make a number of it (a year, the days since a fixed day) before you give the table."
     if not pd.to_numeric(first.str.replace(",", ".", regex=False), errors="coerce").isna().any():
-        return f"numbers with a comma, like {first[0]!r}. Read the file with decimal=',' (from_csv, and pandas.read_csv), or write them with a point."
+        return _comma(str(first[0]))
     return "an identifier or free text, not a category."
+
+
+def _comma(example: str) -> str:
+    return f"numbers with a comma, like {example!r}. Read the file with decimal=',' (from_csv, and pandas.read_csv), or write them with a point."
 
 
 def _tells_rows_apart(column: Series) -> bool:
