@@ -52,8 +52,8 @@ class SGD:
             g = g + self.weight_decay * walk.w
         memory = walk.memory
         if self.momentum:
-            v = self.momentum * memory["v"] + g
-            memory, g = {"v": v}, g + self.momentum * v if self.nesterov else v
+            v = torch.add(g, memory["v"], alpha=self.momentum)
+            memory, g = {"v": v}, torch.add(g, v, alpha=self.momentum) if self.nesterov else v
         return walk._replace(w=descend(walk.w, g, lr), memory=memory, steps=walk.steps + 1)
 
 
@@ -77,10 +77,10 @@ class Adam:
         if self.weight_decay:
             g = g + self.weight_decay * walk.w
         t = walk.steps + 1
-        m = self.beta1 * walk.memory["m"] + (1 - self.beta1) * g
-        v = self.beta2 * walk.memory["v"] + (1 - self.beta2) * g * g
-        m_hat, v_hat = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
-        return walk._replace(w=walk.w - lr * m_hat / (v_hat.sqrt() + self.eps), memory={"m": m, "v": v}, steps=t)
+        m = torch.lerp(walk.memory["m"], g, 1 - self.beta1)  # β₁m + (1 − β₁)g, and the others: as few passes over memory as there can be
+        v = torch.addcmul(self.beta2 * walk.memory["v"], g, g, value=1 - self.beta2)
+        far = (v / (1 - self.beta2**t)).sqrt() + self.eps
+        return walk._replace(w=torch.addcdiv(walk.w, m * (lr / (1 - self.beta1**t)), far, value=-1), memory={"m": m, "v": v}, steps=t)
 
 
 ALL = {"SGD": SGD, "Adam": Adam}
