@@ -131,11 +131,15 @@ class Undeclared(FedAvg):
 
 
 class Plain(algorithms.Algorithm):
-    pass
+    def local(self, task, down, mine, batches):
+        return Upload(batches.size.float(), {"delta": torch.zeros_like(down["w"])}), mine
+
+    def merge(self, w, state, mean, fraction):
+        return w + mean["delta"], state
 
 
 @dataclass(frozen=True)
-class RateLess(algorithms.Algorithm):
+class RateLess(Plain):
     eta: float = parameters.real(0.1, above=0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,9 @@ class OfModels(Each):
     def with_task(self, task: Any, tests: list[Tensor]) -> Told:
         return Told(self, task, tests)
 
+    @abstractmethod
     def of_models(self, updates: Updates, mean: dict[str, Tensor], models: Models, told: Told) -> dict[str, Tensor]:
         """The `model` found, and its `buffers` where they are not the mean."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how models become one")
 
 
 class Told(Each):

@@ -12,6 +12,7 @@ import copy
 import os
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -26,7 +27,7 @@ Total = dict[str, Any]
 _ROOMS = threading.local()  # what a thread looks at
 
 
-class Each:
+class Each(ABC):
     """A rule that looks at single updates. It says what becomes of one run's in `one`."""
 
     sees_each = True
@@ -50,8 +51,9 @@ class Each:
         """The rule as it works for one of the runs side by side; most make no difference."""
         return self
 
+    @abstractmethod
     def one(self, updates: Updates) -> dict[str, Tensor]:
-        raise NotImplementedError(f"{type(self).__name__} does not say how updates become one")
+        """How one run's updates become one."""
 
 
 class Remembering(Each):
@@ -71,8 +73,9 @@ class Remembering(Each):
             after.append(memory)
         return {k: torch.stack([m[k] for m in made]) for k in total if k}, after
 
+    @abstractmethod
     def look(self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]) -> tuple[dict[str, Tensor], Total]:
-        raise NotImplementedError(f"{type(self).__name__} does not say what it makes of earlier rounds")
+        """What it makes of one run's updates and of earlier rounds, and what it remembers now."""
 
 
 def _runs(total: Total) -> Iterator[Updates | None]:

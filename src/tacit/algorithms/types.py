@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -62,7 +63,7 @@ class Solver(Protocol):
     def step(self, walk: Walk, g: Tensor, lr: Any) -> Walk: ...
 
 
-class Algorithm:
+class Algorithm(ABC):
     """Two pure functions over one flat vector: `local` at a client, `merge` at the server.
 
     `down` is what the server sends: `w`, the number of the `round`, the model's `buffers` if it has any, and those parts of the
@@ -85,15 +86,17 @@ class Algorithm:
     def client_state(self, w: Tensor) -> State:
         return {}
 
+    @abstractmethod
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        raise NotImplementedError(f"{type(self).__name__} does not say what a client computes")
+        """What a client computes: what it sends, and what it keeps."""
 
     def personal(self, task: Any, down: State, mine: State) -> State:
         """The model a party uses for itself: `w`, and `buffers` if it has its own. The server's, unless the algorithm personalises."""
         return {"w": down["w"]}
 
+    @abstractmethod
     def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
-        raise NotImplementedError(f"{type(self).__name__} does not say what the server does with the mean")
+        """What the server does with the mean: its next model and state."""
 
 
 def fresh(algorithm: Algorithm, start: State) -> State:

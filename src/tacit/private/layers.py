@@ -15,6 +15,7 @@ sum over places, they are laid one after the other along the places.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import torch
@@ -34,15 +35,16 @@ class Piece(NamedTuple):
     g: Tensor
 
 
-class Layer:
+class Layer(ABC):
     """The rule of a kind of layer. `each` gives the per-example gradients themselves; `squares` and `total` need not make them."""
 
     def __init__(self, name: str, module: nn.Module):
         self.name, self.module = name, module
         self.mine = {k: p for k, p in module.named_parameters(recurse=False) if p.requires_grad}
 
+    @abstractmethod
     def each(self, pieces: list[Piece]) -> dict[str, Tensor]:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its per-example gradients are")
+        """Per-example gradients [B, …], by parameter."""
 
     def squares(self, pieces: list[Piece]) -> tuple[Tensor, Any]:
         """(squared norm of each example's gradient [B], what `total` may use again)."""
@@ -75,9 +77,9 @@ def _light(places: int, numbers: int) -> bool:
 class _Products(Layer):
     """Layers whose weight gradient is Σ over places t of g_t a_tᵀ."""
 
+    @abstractmethod
     def rows(self, pieces: list[Piece]) -> tuple[Tensor, Tensor]:
         """a [B, T, d] and g [B, T, p]."""
-        raise NotImplementedError
 
     def squares(self, pieces: list[Piece]) -> tuple[Tensor, Any]:
         a, g = self.rows(pieces)
