@@ -34,7 +34,7 @@ from .comparing import _central
 from .plan import Plan, make_plan, make_task
 from .study_file import Cell, Study
 from .study_store import Store
-from .study_table import DIGITS, finished
+from .study_table import DIGITS, figures, finished
 from .training import _numbers
 
 SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
@@ -280,20 +280,18 @@ class _Race:
         self.tried_once = asked.single
         self.fewest: dict[tuple[str, str, str], int] = {}
         for line in finished(asked, lines):
-            if line["table"] in self.targets:
-                self._arrived((line["table"], line["row"], line["column"]), line["rounds"], np.array(line["test"], dtype=float))
+            self._arrived((line["table"], line["row"], line["column"]), figures(line, self.targets.get(line["table"]))["rounds"])
 
-    def _arrived(self, name: tuple[str, str, str], rounds: list[int], test: np.ndarray) -> bool:
-        there = np.flatnonzero(test >= self.targets[name[0]])
-        if len(there):
-            self.fewest[name] = min(rounds[there[0]], self.fewest.get(name, rounds[there[0]]))
-        return bool(len(there))
+    def _arrived(self, place: tuple[str, str, str], first: int | None) -> bool:
+        if first is not None:
+            self.fewest[place] = min(first, self.fewest.get(place, first))
+        return first is not None
 
     def over(self, cells: list[Cell], rounds: list[int], test: np.ndarray) -> list[int]:
         """Which of these runs need not go on, by what they have reached in the rounds tested so far, [runs, tested rounds]."""
-        names = [c.place for c in cells]
-        there = [name[0] in self.targets and self._arrived(name, rounds, mine) for name, mine in zip(names, test)]
-        return [i for i, name in enumerate(names) if there[i] or (name in self.tried_once and rounds and self.fewest.get(name, np.inf) <= rounds[-1])]
+        first = [next((r for r, t in zip(rounds, mine) if t >= self.targets.get(c.table, np.inf)), None) for c, mine in zip(cells, test)]
+        there = [self._arrived(c.place, r) for c, r in zip(cells, first)]
+        return [i for i, c in enumerate(cells) if there[i] or (c.place in self.tried_once and rounds and self.fewest.get(c.place, np.inf) <= rounds[-1])]
 
 
 def _run(cells: list[Cell], plans: list[Plan], state: Path | None, store: Store, race: _Race, say: Callable[[str], None]) -> None:
