@@ -8,7 +8,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,15 +106,8 @@ def _check(args: argparse.Namespace) -> None:
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     if args.load and args.out and args.rows is None:
         raise BadParameter("synth: a loaded generator does not know how many rows it learnt from; say how many to draw with --rows.")
-    for option in ("out", "save", "report"):
-        target = getattr(args, option)
-        if target and not Path(target).absolute().parent.is_dir():
-            raise BadParameter(f"synth: --{option} {target}: there is no such folder. Make it first.")
-        if target and not os.access(Path(target).absolute().parent, os.W_OK):
-            raise BadParameter(f"synth: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
-        if target and args.table and Path(target).resolve() == Path(args.table).resolve():
-            raise BadParameter(f"synth: --{option} is the real table itself, which would be lost. Choose another name.")
-    check_targets("synth", {f"--{option}": getattr(args, option) for option in ("out", "save", "report")}, args.force)
+    check_targets("synth", {option: getattr(args, option) for option in ("out", "save", "report")}, [args.table] if args.table else [], "the real table itself",
+                  args.force)
     if args.out and ending(args.out) is None:
         raise BadParameter(f"synth: --out {args.out} ends in neither .csv, .csv.gz nor .parquet; its ending says what to write.")
     if args.target is not None and not args.report:
@@ -123,14 +116,23 @@ def _check(args: argparse.Namespace) -> None:
         raise BadParameter(f"synth: --holdout is {args.holdout}; it must be above 0 and below 1, like 0.2.")
 
 
-def check_targets(who: str, targets: Mapping[str, str | None], force: bool) -> None:
-    """No file is written over unless asked for, and none of these over another."""
+def check_targets(who: str, targets: Mapping[str, str | None], tables: Sequence[str], whose: str, force: bool) -> None:
+    """Places to write to, by option. No file is written over unless asked for, no table that is read at all, and none of these over another."""
     taken: dict[Path, str] = {}
     for option, target in targets.items():
-        if target:
-            one = taken.setdefault(check_new(target, force).resolve(), option)
-            if one != option:
-                raise BadParameter(f"{who}: {one} {targets[one]} and {option} {target} are the same file. Give each its own name.")
+        if not target:
+            continue
+        file = Path(target).resolve()
+        if not file.parent.is_dir():
+            raise BadParameter(f"{who}: --{option} {target}: there is no such folder. Make it first.")
+        if not os.access(file.parent, os.W_OK):
+            raise BadParameter(f"{who}: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
+        if file in {Path(t).resolve() for t in tables}:
+            raise BadParameter(f"{who}: --{option} is {whose}, which would be lost. Choose another name.")
+        check_new(target, force)
+        one = taken.setdefault(file, option)
+        if one != option:
+            raise BadParameter(f"{who}: --{one} {targets[one]} and --{option} {target} are the same file. Give each its own name.")
 
 
 def _private(args: argparse.Namespace, generator: Any) -> None:

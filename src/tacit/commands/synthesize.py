@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -96,15 +95,7 @@ def _check(args: argparse.Namespace) -> None:
         raise BadParameter(f"synthesize: --rows is {args.rows}; it must be at least 1.")
     if args.out and ending(args.out) is None:
         raise BadParameter(f"synthesize: --out {args.out} ends in neither .csv, .csv.gz nor .parquet; its ending says what to write.")
-    for option in ("out", "save"):
-        target = getattr(args, option)
-        if target and not Path(target).absolute().parent.is_dir():
-            raise BadParameter(f"synthesize: --{option} {target}: there is no such folder. Make it first.")
-        if target and not os.access(Path(target).absolute().parent, os.W_OK):
-            raise BadParameter(f"synthesize: --{option} {target} cannot be written: permission denied. Choose a place you may write to.")
-        if target and Path(target).resolve() in {Path(t).resolve() for t in args.tables}:
-            raise BadParameter(f"synthesize: --{option} is a holder's table, which would be lost. Choose another name.")
-    check_targets("synthesize", {"--out": args.out, "--save": args.save}, args.force)
+    check_targets("synthesize", {"out": args.out, "save": args.save}, args.tables, "a holder's table", args.force)
 
 
 def _part(args: argparse.Namespace, kit: Any) -> None:
