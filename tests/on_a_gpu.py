@@ -180,6 +180,12 @@ def main() -> None:
     text = data.from_arrays(tokens, tokens[:, 0], classes=9, tokens=True).split(3)
     table = tacit.compare(text, algorithms=[algorithms.FedAvg()], model=models.LSTM(hidden=16), rounds=1, seeds=2, device="cuda").table()
     assert list(table.index) == ["FedAvg", "central", "local only"]
+    following = np.where(tokens < 8, np.roll(tokens, -1, 1), -1)  # a label for each token, but for some
+    following[:, 0] = tokens[:, 1]
+    for labels, every in ((following, True), (tokens[:, 0], False)):
+        text = data.from_arrays(tokens, labels, classes=9, tokens=True, test=(tokens[:50], labels[:50])).split(9, skew=data.Quantity(0.5), seed=0, min_size=5)
+        both(text, 1e-4, model=models.LSTM(embedding=4, hidden=24, every=every), algorithm=algorithms.FedAvg(lr=0.5), batch_size=7)
+    print("networks of characters, stacked and ragged: as on the CPU")
     wide = tacit.compare(federation(shape=(1, 28, 28), parties=20), algorithms=[algorithms.FedAvg(), algorithms.FedProx()], model="cnn", rounds=2, seeds=2,
                          device="cuda", batch_size=16)
     alone = tacit.train(federation(shape=(1, 28, 28), parties=20), algorithm=algorithms.FedAvg(), model="cnn", rounds=2, device="cuda", batch_size=16)

@@ -96,6 +96,21 @@ def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
         assert torch.equal(there.right_stack(w.to("cuda"), there.x, there.y).cpu(), right)
 
 
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+@pytest.mark.parametrize("every", [True, False])
+def test_a_stack_of_networks_of_characters(every: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 5, (60, 6))
+    y = np.where((rng.random((60, 6)) < 0.2) & (np.arange(6) > 0), -1, x) if every else x[:, 2]
+    fed = data.from_arrays(x, y, classes=5, tokens=True, test=(x[:20], y[:20])).split(4, skew=data.Quantity(0.8), seed=0, min_size=5)
+    told: dict[str, Any] = {"model": models.LSTM(embedding=3, hidden=6, every=every), "rounds": 2, "batch_size": 4, "seed": 3}
+    here = tacit.train(fed, device="cpu", **told)
+    with card.pretended():
+        there = tacit.train(fed, device="cuda", **told)
+    assert there.events[0]["runtime"] == "cohort, clients stacked"
+    assert apart(here.model, there.model) < 1e-5
+
+
 @pytest.mark.parametrize("name", list(algorithms.ALL))
 def test_every_algorithm_over_messages(name: str) -> None:
     both(algorithm=algorithms.ALL[name]())

@@ -64,9 +64,10 @@ def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], sta
 def accuracies(out: Tensor, held: Held, classes: int | None) -> list[float | None] | None:
     if classes is None:
         return None
-    hit = (out.argmax(-1) == held.rows.y).double()
-    n = torch.bincount(held.owner, minlength=held.parties)
-    right = torch.bincount(held.owner, weights=hit, minlength=held.parties)
+    hit, there = out.argmax(-1) == held.rows.y, held.rows.y >= 0
+    if hit.dim() > 1:
+        hit, there = hit.sum(1), there.sum(1)
+    n, right = (torch.bincount(held.owner, weights=v.double(), minlength=held.parties) for v in (there, hit))
     return [r / m if m else None for r, m in zip(right.tolist(), n.tolist())]
 
 

@@ -120,9 +120,12 @@ class ResNet8:
                              _Block(2 * w, 4 * w, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, outputs))
 
 
-class _Characters(nn.Module):
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int):
+class Characters(nn.Module):
+    """A network that reads characters one after the other, and says which comes next: after the last one, or after `every` one."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, every: bool = False):
         super().__init__()
+        self.built, self.every = (vocabulary, embedding, hidden, layers, every), every
         self.embed = nn.Embedding(vocabulary, embedding)
         self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
         self.out = nn.Linear(hidden, vocabulary)
@@ -130,21 +133,23 @@ class _Characters(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point():  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
             raise ValueError("it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions")
-        return self.out(self.lstm(self.embed(x.long()))[0][:, -1])
+        read = self.lstm(self.embed(x.long()))[0]
+        return self.out(read if self.every else read[:, -1])
 
 
 @dataclass(frozen=True)
 class LSTM:
-    """Next character from the characters before it, as in LEAF (Caldas et al. 2018): embedding 8, two layers of 256."""
+    """Next character from the characters before it, as in McMahan et al. 2017 and LEAF (Caldas et al. 2018): embedding 8, two layers of 256."""
 
     embedding: int = whole(8, least=1, doc="width of a character's embedding")
     hidden: int = whole(256, least=1, doc="width of a layer")
     layers: int = whole(2, least=1, doc="layers")
+    every: bool = flag(False, doc="whether to say what comes after every character of a row, not after the last one only")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 1:
             raise BadParameter(f"model 'lstm' needs rows of tokens, one after the other, and these rows have shape {shape}. Use 'cnn' or 'mlp'.")
-        return _Characters(outputs, self.embedding, self.hidden, self.layers)
+        return Characters(outputs, self.embedding, self.hidden, self.layers, self.every)
 
 
 class Ensemble(nn.Module):

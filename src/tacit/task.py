@@ -20,10 +20,21 @@ from .algorithms.types import Batch, State, Walk
 from .dense import DenseGradient, Layer, cover, layers_of, parts_of
 from .layers import LocalStep
 from .pooled import Network, PooledGradient, network_of, predict
+from .recurrent import Chain, ChainGradient, chain_of
+from .recurrent import predict as predict_chain
+
+
+def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
+    """Of each row. Where a row has a label for each of its tokens, the mean over those that have one; −1 is none."""
+    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
+    if y.dim() == 1:
+        return out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0]
+    losses, there = out.logsumexp(-1) - out.gather(-1, y.clamp(min=0)[..., None])[..., 0], y >= 0
+    return (losses * there).sum(1) / there.sum(1).clamp(min=1)
+
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
-    "cross_entropy": lambda out, y: out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0],
+    "cross_entropy": _cross_entropy,
     "mse": lambda out, y: (out.reshape(y.shape) - y) ** 2,
 }
 
@@ -68,7 +79,7 @@ class Task:
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.special, self.draws, self.mixes = self._kind()
-        self.dense, self.pooled = self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None)
+        self.dense, self.pooled, self.chain = self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
 
     def __deepcopy__(self, memo: Any) -> Task:
         raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
@@ -117,6 +128,8 @@ class Task:
                 with self._forward(batch):
                     x = self.pooled.front(x)
             return PooledGradient.apply(self.pooled, walk.w, x, self.y[batch.index], batch.live), walk
+        if self.stacked and self.chain:
+            return ChainGradient.apply(self.chain, walk.w, self.x[batch.index], self.y[batch.index], batch.live), walk
         g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
         return g, walk._replace(buffers=buffers)
 
@@ -222,37 +235,42 @@ class Task:
             return True
         return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
 
-    def _written_out(self) -> tuple[list[Layer] | None, Network | None]:
-        """The two kinds of model whose gradient over a whole stack is written out."""
+    def _written_out(self) -> tuple[list[Layer] | None, Network | None, Chain | None]:
+        """The three kinds of model whose gradient over a whole stack is written out."""
         layers = layers_of(parts_of(self.module), self.parameters)
-        return layers if layers and cover(layers, self.parameters) else None, network_of(self.module, self.parameters, self.x.shape[1:])
+        return (layers if layers and cover(layers, self.parameters) else None, network_of(self.module, self.parameters, self.x.shape[1:]),
+                chain_of(self.module, self.parameters))
 
     # predictions -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int = 256, room: float = 4e9) -> Tensor:
+    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9) -> Tensor:
         """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about `room` bytes at a time."""
-        many, models = self._many(x, buffers), self._at_once(rows, room)
+        many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
         return torch.cat([torch.cat([many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]).cpu()
                                      for i in range(0, len(x), rows)], dim=1) for k in range(0, len(w), models)])
 
     @torch.no_grad()
-    def right_stack(self, w: Tensor, x: Tensor, y: Tensor, buffers: Tensor | None = None, rows: int = 256, room: float = 4e9) -> Tensor:
-        """How many rows each of R models gets right, [R]. It stays where it is: nobody has to wait for a GPU to go on."""
-        many, models = self._many(x, buffers), self._at_once(rows, room)
+    def right_stack(self, w: Tensor, x: Tensor, y: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9) -> Tensor:
+        """How many rows each of R models gets right, [R], or tokens. It stays where it is: nobody has to wait for a GPU to go on."""
+        many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
         right = torch.zeros(len(w), dtype=torch.int64, device=w.device)
         for k in range(0, len(w), models):
             for i in range(0, len(x), rows):
                 out = many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows])
-                right[k : k + models] += (out.argmax(-1) == y[i : i + rows]).sum(-1)
+                right[k : k + models] += (out.argmax(-1) == y[i : i + rows]).flatten(1).sum(-1)
         return right
 
-    def _at_once(self, rows: int, room: float) -> int:
-        return max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
+    def _at_once(self, rows: int | None, room: float) -> tuple[int, int]:
+        """Rows, and models: of a network that goes token by token many rows, because its products are thin and wait for each other."""
+        rows = rows or (4096 if self.chain else 256)
+        return rows, max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
 
     def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
         if self.pooled and x.device.type == "cuda":
             return lambda w, _, x: predict(self.pooled, w, x)
+        if self.chain:
+            return lambda w, _, x: predict_chain(self.chain, w, x)
         module = copy.deepcopy(self.module).to(x.device).eval()
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 

@@ -140,7 +140,7 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.Capture
     (("heart-disease", "extra"), "'extra' after 'heart-disease' means nothing. Settings are options: --out DIR, --only REGEX"),
     (("mcmahan", "--quick", "--data-dir", "empty"), "mnist: missing train-images-idx3-ubyte.gz"),
     (("heart-disease", "--seeds", "0"), "seeds is 0; it must be a whole number of at least 1"),
-    (("heart-disease", "--rows", "10"), "rows and test_rows keep a part of a data set of arrays; heart_disease is a table with groups"),
+    (("heart-disease", "--rows", "10"), "rows and test_rows keep a part of a data set of arrays; heart_disease is a table"),
 ])
 def test_what_is_wrong_is_said_in_one_sentence(argv: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], here: Path,
                                                monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import pickle
 import tarfile
 from pathlib import Path
@@ -74,6 +75,13 @@ def write_cifar_archive(folder: Path) -> None:
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             member.size = batch.nbytes
             tar.addfile(member, io.BytesIO(batch.tobytes()))
+
+
+def write_shakespeare(folder: Path, text: bytes | None = None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    said = [("A", "FOOL", ["one\ntwo\nthree", "four\nfive"]), ("A", "KING", ["six", "", "seven"]), ("B", "FOOL", ["eight"]), ("B", "KING", ["nine\nten"])]
+    lines = [json.dumps({"play": play, "role": role, "speeches": speeches}) for play, role, speeches in said]
+    (folder / "shakespeare_by_role.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode() if text is None else text))
 
 
 def write_adult(folder: Path, packed: bool = False) -> None:

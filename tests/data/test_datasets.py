@@ -17,17 +17,18 @@ from . import formats
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
 # The shipped heart_disease is always there, so that this list is never empty; the others where their files are (as on CI).
-REAL = ["heart_disease"] + [name for name in ("mnist", "fashion_mnist", "cifar10", "adult") if (ROOT / name).is_dir()]
+REAL = ["heart_disease"] + [name for name in ("mnist", "fashion_mnist", "cifar10", "adult", "shakespeare") if (ROOT / name).is_dir()]
 
 
 def small(name: str, folder: Path) -> partial:
     """A constructor of the data set that needs nothing the test does not make."""
     written = {"mnist": partial(formats.write_idx, packed=True), "fashion_mnist": partial(formats.write_idx, packed=False),
-               "cifar10": formats.write_cifar_binary, "adult": formats.write_adult}
+               "cifar10": formats.write_cifar_binary, "adult": formats.write_adult, "shakespeare": formats.write_shakespeare}
     if name not in written:
         return partial(data.ALL[name])
     written[name](folder / name)
-    return partial(data.ALL[name], data_dir=folder, verify=False, download=False)
+    made = partial(data.ALL[name], data_dir=folder, verify=False)
+    return made if name == "shakespeare" else partial(made, download=False)
 
 
 @pytest.mark.parametrize("name", data.ALL)
@@ -39,8 +40,10 @@ def test_every_data_set_conforms(name, tmp_path):
 def test_real_files_are_the_published_ones_and_conform(name):
     facts = {  # rows, test rows, rows of label 1: from the publications
         "heart_disease": (486, 254, None), "mnist": (60000, 10000, 6742), "fashion_mnist": (60000, 10000, 6000),
-        "cifar10": (50000, 10000, 5000), "adult": (32561, 16281, 7841)}
-    made = check_dataset(data.ALL[name]() if name == "heart_disease" else data.ALL[name](data_dir=ROOT, download=False))
+        "cifar10": (50000, 10000, 5000), "adult": (32561, 16281, 7841),
+        "shakespeare": (85614, 22027, 560887)}  # and so many of its characters are spaces
+    told = {"heart_disease": {}, "shakespeare": {"data_dir": ROOT}}.get(name, {"data_dir": ROOT, "download": False})
+    made = check_dataset(data.ALL[name](**told))
     rows, test, ones = facts[name]
     assert (len(made), len(made.test.y)) == (rows, test)
     assert ones is None or int((made.rows.y == 1).sum()) == ones
@@ -252,3 +255,56 @@ def test_the_small_sets_are_standardised_without_looking_at_the_test_rows(name):
     both = torch.cat([made.rows.x, made.test.x]).double()
     assert both.mean(0).abs().max() > 1e-3  # so the statistics of all rows are others
     assert made.test.x.abs().max() < 20
+
+
+def plays(tmp_path: Path, text: bytes | None = None, **options) -> data.Dataset:
+    formats.write_shakespeare(tmp_path / "shakespeare", text)
+    return data.shakespeare(data_dir=tmp_path, verify=False, **options)
+
+
+def spoken(made: data.Dataset, rows: data.Rows) -> list[str]:
+    return ["".join(made.labels[c] for c in y if c >= 0) for y in rows.y.tolist()]
+
+
+def test_a_line_is_a_row_and_every_character_is_asked_for_what_comes_next(tmp_path):
+    made = plays(tmp_path)
+    assert made.labels == tuple(sorted({"\n", *"onetwothreefourfivesixsevennineten"}))
+    assert sorted(spoken(made, made.rows)) == sorted(f"{w}\n" for w in ("one", "two", "three", "four", "six", "nine"))
+    assert sorted(spoken(made, made.test)) == sorted(f"{w}\n" for w in ("five", "seven", "ten"))  # the last fifth of each role, at least one
+    there = made.rows.y >= 0
+    assert torch.equal(made.rows.x[:, 1:][there[:, 1:]], made.rows.y[:, :-1][there[:, 1:]])  # each is the next one's past
+    assert (made.rows.x[:, 0] == 0).all()  # a line begins after a newline
+
+
+def test_a_role_is_a_play_s_own_and_needs_two_lines(tmp_path):
+    fed = plays(tmp_path).by("role")
+    assert fed.parties == ("A: FOOL", "A: KING", "B: KING")  # the other fool says one line
+    assert plays(tmp_path, least=3).by("role").parties == ("A: FOOL",)
+    assert len(plays(tmp_path, test_fraction=0).test.y) == 0
+
+
+def test_a_line_longer_than_the_network_looks_back_goes_on_in_the_next_row(tmp_path):
+    text = b'{"play": "A", "role": "X", "speeches": ["' + b"ab" * 50 + b'", "c"]}'
+    made = plays(tmp_path, text)
+    assert made.rows.x.shape == (2, 80)
+    assert "".join(spoken(made, made.rows)) == "ab" * 50 + "\n"
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is no role with its speeches"), (b'{"play": "A"}', "KeyError: 'role'"),
+    (b'{"play": "A", "role": "X", "speeches": [1]}', "AttributeError"), (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines")])
+def test_a_file_of_plays_that_is_none_is_said_so(tmp_path, text, why):
+    with pytest.raises(BadData, match=why):
+        plays(tmp_path, text)
+
+
+def test_plays_others_than_the_published_ones_are_refused(tmp_path):
+    formats.write_shakespeare(tmp_path / "shakespeare")
+    with pytest.raises(BadData, match="is not the published file"):
+        data.shakespeare(data_dir=tmp_path)
+    with pytest.raises(MissingFiles, match=r"shakespeare_by_role\.jsonl\.gz"):
+        data.shakespeare(data_dir=tmp_path / "nowhere")
+    with pytest.raises(BadParameter, match="least is 1"):
+        data.shakespeare(least=1)
+    with pytest.raises(BadParameter, match="test_fraction is 1"):
+        data.shakespeare(test_fraction=1)

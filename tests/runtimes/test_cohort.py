@@ -316,9 +316,18 @@ def text_federation() -> data.Federation:
     return data.from_arrays(rng.integers(0, 5, (60, 6)), rng.integers(0, 5, 60), classes=5, tokens=True).split(3, seed=0)
 
 
-def test_an_lstm_runs_and_says_why_it_is_not_stacked() -> None:
-    stacked = tacit.train(text_federation(), model=models.LSTM(embedding=2, hidden=4, layers=1), rounds=2, engine="stack")
-    by_messages = tacit.train(text_federation(), model=models.LSTM(embedding=2, hidden=4, layers=1), rounds=2, runtime="inprocess")
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.lstm, self.out = nn.Embedding(5, 2), nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.lstm(self.embed(x))[0][:, -1])
+
+
+def test_a_recurrent_model_of_your_own_runs_and_says_why_it_is_not_stacked() -> None:
+    stacked = tacit.train(text_federation(), model=Recurrent, rounds=2, engine="stack")
+    by_messages = tacit.train(text_federation(), model=Recurrent, rounds=2, runtime="inprocess")
     (note,) = notes(stacked)
     assert note.startswith("this model cannot be stacked, so clients run one by one: ")
     assert len(note) > 65  # torch's own words follow

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..data.federation import Dataset, Rows
+from ..data.federation import Dataset, Rows, one_label
 from ..errors import BadParameter
 from ..parameters import bad
 
@@ -70,6 +70,7 @@ def one_run(dataset: Dataset, train: Callable[[Dataset], Any], *, canaries: int 
         raise bad("one_run", "canaries", canaries, "a whole number of at least 10")
     if dataset.classes is None:
         raise BadParameter("one_run: the data set has no classes, and canaries carry a label. Audit a classifier.")
+    one_label("one_run", dataset)
     if not 0 < confidence < 1:
         raise bad("one_run", "confidence", confidence, "a probability above 0 and below 1")
     coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))[:canaries].astype(bool)  # secret: whoever trains may not know them

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.federation import Federation, Rows
+from ..data.federation import Federation, Rows, one_label
 from ..errors import BadParameter
 from ..parameters import bad, check, nearest, real, whole
 
@@ -210,6 +210,8 @@ class Adversaries:
         for attack in attacks:
             if attack.needs_classes and fed.classes is None:
                 raise BadParameter(f"adversaries: {name_of(attack)} turns labels round, and {fed.name} has numbers to predict. Attack another way.")
+            if attack.needs_classes:
+                one_label(f"adversaries: {name_of(attack)}", fed)
             n = max(1, round(attack.share * len(fed)))
             who.append(np.sort(order[at : at + n]))
             at += n

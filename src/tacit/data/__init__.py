@@ -19,6 +19,7 @@ from .gaussian_blobs import gaussian_blobs
 from .heart_disease import heart_disease
 from .iris import iris
 from .mnist import mnist
+from .shakespeare import shakespeare
 from .skews import (
     IID,
     SKEWS,
@@ -39,12 +40,12 @@ from .wine import wine
 
 ALL: dict[str, Callable[..., Dataset]] = {
     "digits": digits, "iris": iris, "breast_cancer": breast_cancer, "wine": wine, "synthetic": synthetic, "gaussian_blobs": gaussian_blobs,
-    "mnist": mnist, "fashion_mnist": fashion_mnist, "cifar10": cifar10, "heart_disease": heart_disease, "adult": adult,
+    "mnist": mnist, "fashion_mnist": fashion_mnist, "cifar10": cifar10, "heart_disease": heart_disease, "adult": adult, "shakespeare": shakespeare,
 }
 
 __all__ = [
     "ALL", "IID", "SKEWS", "ByColumn", "Columns", "ConceptDrift", "ConceptShift", "CovariateShift", "Dataset", "Dirichlet", "FeatureNoise",
     "Federation", "Holdings", "LabelsPerParty", "Quantity", "Recipe", "Rows", "Skew", "Vertical", "adult", "apart", "breast_cancer", "cifar10", "digits",
     "fashion_mnist", "from_arrays", "from_csv", "from_frame", "from_parquet", "gaussian_blobs", "heart_disease", "iris", "mnist",
-    "synthetic", "wine",
+    "shakespeare", "synthetic", "wine",
 ]

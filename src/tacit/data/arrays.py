@@ -22,18 +22,22 @@ def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes:
 
     Whole numbers (1.0 is one, too), true/false or text in `y` are classes; numbers of which any has a fraction are targets of a regression,
     and `regression=True` makes whole ones so. Labels other than 0, 1, 2, … are numbered in their order and their names kept. `tokens=True`
-    keeps `x` as whole numbers. Without `test`, a stratified `test_fraction` of the rows becomes the global test set.
+    keeps `x` as whole numbers, and `y` may then have a label for each token, [N, T], −1 for none. Without `test`, a stratified `test_fraction` of the rows
+    becomes the global test set.
     """
     xs, ys = _features(name, "x", x, tokens), _array(name, "y", y)
     xt, yt = (xs[:0], ys[:0]) if test is None else (_features(name, "test x", test[0], tokens), _array(name, "test y", test[1]))
     for what, a, b in (("x and y", xs, ys), ("the test x and y", xt, yt)):
-        if len(a) != len(b) or b.ndim != 1:
-            raise BadData(f"{name}: {what} do not fit: {len(a)} rows and labels of shape {tuple(b.shape)}. Give one label a row.")
+        if len(a) != len(b) or (b.ndim != 1 and not (tokens and b.shape == a.shape)):
+            raise BadData(f"{name}: {what} do not fit: {len(a)} rows and labels of shape {tuple(b.shape)}. Give one label a row"
+                          f"{', or one a token' if tokens else ''}.")
     if len(xs) == 0:
         raise BadData(f"{name}: there are no rows. Give at least two.")
     if xt.shape[1:] != xs.shape[1:]:
         raise BadData(f"{name}: a test row has shape {tuple(xt.shape[1:])}, a training row {tuple(xs.shape[1:])}. Encode both alike.")
-    yy, names = _targets(name, np.concatenate([ys, yt]), classes, regression)
+    if ys.ndim != yt.ndim and len(yt):
+        raise BadData(f"{name}: labels of shape {tuple(ys.shape)} to train on and {tuple(yt.shape)} to test by. Give both a label a row, or both one a token.")
+    yy, names = (_targets if ys.ndim == 1 else _of_tokens)(name, np.concatenate([ys, yt.reshape(-1, *ys.shape[1:])]), classes, regression)
     groups = {key: np.asarray(values) for key, values in (groups or {}).items()}
     for key, values in groups.items():
         if len(values) != len(xs):
@@ -53,7 +57,7 @@ def with_test(data: Dataset, fraction: float, seed: int, strata: np.ndarray | No
         raise bad(data.name, "seed", seed, "a whole number at least 0")
     n = len(data)
     if strata is None:
-        strata = np.zeros(n, dtype=np.int64) if data.classes is None else data.rows.y.numpy()
+        strata = np.zeros(n, dtype=np.int64) if data.classes is None or data.rows.y.dim() > 1 else data.rows.y.numpy()
     tested = stratified(strata, round(fraction * n), np.random.default_rng([int(seed), 4]))
     return chosen(data, np.delete(np.arange(n), tested), tested)
 
@@ -138,6 +142,20 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
         row = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[0])
         raise BadData(f"{name}: {what} has a value that is missing or infinite in row {row}. Fill it, or read the table with from_csv.")
     return x
+
+
+def _of_tokens(name: str, y: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Labels of tokens, −1 where there is none; as many classes as are given, or as the largest label says."""
+    if regression or y.dtype.kind not in "iu":
+        raise BadData(f"{name}: labels of tokens are whole numbers from 0, and −1 for none; these are {'targets of a regression' if regression else y.dtype}.")
+    if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 2):
+        raise bad(name, "classes", classes, "a whole number at least 2")
+    many = int(y.max(initial=0)) + 1 if classes is None else classes
+    if y.size and (y.min() < -1 or y.max() >= many):
+        raise BadData(f"{name}: a token's label is a whole number from 0 to {many - 1}, or −1 for none; found {int(y.min())} to {int(y.max())}.")
+    if len(bare := np.flatnonzero((y < 0).all(1))):
+        raise BadData(f"{name}: no token of row {bare[0]} has a label. Leave the row out.")
+    return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(many))
 
 
 def _targets(name: str, y: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...] | None]:

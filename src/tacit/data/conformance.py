@@ -60,7 +60,9 @@ def check_federation(fed: Federation, rows: int, min_size: int = 1, exact: bool 
     summary = fed.summary()
     assert summary["sizes"] == fed.sizes.tolist() and len(summary["parties"]) == parties, f"{fed.name}: the summary's sizes are wrong"
     if fed.classes is not None:
-        assert [sum(row) for row in summary["counts"]] == summary["sizes"], f"{fed.name}: the summary's label counts do not add up"
+        labels = int((fed.rows.y >= 0).sum()) if fed.rows.y.dim() > 1 else None  # of tokens
+        counted = [sum(row) for row in summary["counts"]]
+        assert counted == summary["sizes"] if labels is None else sum(counted) == labels, f"{fed.name}: the summary's label counts do not add up"
     return fed
 
 
@@ -123,7 +125,8 @@ def _check_rows(where: str, rows: Rows, classes: int | None, may_miss: bool = Fa
         assert y.dtype == torch.float32, f"{where}: targets of a regression are {y.dtype}, not float32"
     else:
         assert y.dtype == torch.int64, f"{where}: labels are {y.dtype}, not int64"
-        assert not len(y) or (int(y.min()) >= 0 and int(y.max()) < classes), f"{where}: a label is not in 0 … {classes - 1}"
+        least = 0 if y.dim() == 1 else -1  # a token may have none
+        assert not len(y) or (int(y.min()) >= least and int(y.max()) < classes), f"{where}: a label is not in 0 … {classes - 1}"
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Examples and their labels, one per row. `x` is float32 (or int64 tokens), `y` int64 classes or float32 targets."""
+    """Examples and their labels, one per row. `x` is float32 (or int64 tokens), `y` int64 classes or float32 targets. Rows of tokens may have a class for
+    each token, [N, T]; −1 is none."""
 
     x: Tensor
     y: Tensor
@@ -129,7 +130,9 @@ class Federation:
         """Who holds what, as plain values: sizes, labels × parties, and how far each party's features lie from the pooled mean."""
         counts = None
         if self.classes is not None:
-            cell = self.owner * self.classes + self.rows.y
+            y, owner = self.rows.y, self.owner
+            there = y >= 0
+            cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
             counts = torch.bincount(cell, minlength=len(self) * self.classes).reshape(len(self), self.classes).tolist()
         labels = self.labels or tuple(str(c) for c in range(self.classes or 0))
         return {"name": self.name, "parties": list(self.parties), "sizes": self.sizes.tolist(), "labels": list(labels), "counts": counts,
@@ -256,6 +259,12 @@ class Dataset:
         from .skews import ByColumn
 
         return self.split(None, ByColumn(column), seed=seed, held_fraction=held_fraction, min_size=min_size)
+
+
+def one_label(owner: str, data: Federation | Dataset) -> None:
+    """Refuse rows that have a label for each of their tokens, where only a row's own label makes sense."""
+    if data.rows.y.dim() > 1:
+        raise BadData(f"{owner}: every row of {data.name} has a label for each of its tokens, and this takes one label a row. Use data that has one.")
 
 
 def _learnt(classes: int | None) -> str:

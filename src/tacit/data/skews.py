@@ -24,7 +24,7 @@ import torch
 
 from ..errors import BadData
 from ..parameters import bad, choice, real, whole
-from .federation import Rows, party_names
+from .federation import Rows, one_label, party_names
 
 if TYPE_CHECKING:
     from .federation import Dataset, Federation
@@ -312,6 +312,7 @@ def _labels(skew: Skew, dataset: Dataset) -> tuple[np.ndarray, int]:
     if dataset.classes is None:
         able = ", ".join(name for name in ("IID", "Quantity", "FeatureNoise", "CovariateShift", "ByColumn"))
         raise BadData(f"{skew} goes by class labels, and {dataset.name} has none: it is a regression. Use one of {able}.")
+    one_label(str(skew), dataset)
     return dataset.rows.y.numpy(), dataset.classes
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
+from .federation import one_label
 
 if TYPE_CHECKING:
     from .federation import Dataset
@@ -128,6 +129,7 @@ def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> V
         raise bad("vertical", "into", into, 'columns by party, like {"bank": ["age"], "shop": ["basket"]}')
     if label_at not in into:
         raise bad("vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(into)))
+    one_label("vertical", data)
     whole = Columns.of(data)
     known = list(data.columns) if data.table is None else [*data.table.recipe.numbers, *data.table.recipe.categories]
     if len(set(map(str, whole.ids))) < len(whole.ids):

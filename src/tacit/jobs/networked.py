@@ -173,7 +173,7 @@ class Networked(Parties):
         """The shapes an update must have: those of one made here, of a row of zeros."""
         if self.shapes is None:
             p, x = self.plan, self.task.x
-            one = self.task.on(x.new_zeros(1, *x.shape[1:]), self.task.y.new_zeros(1))
+            one = self.task.on(x.new_zeros(1, *x.shape[1:]), self.task.y.new_zeros(1, *self.task.y.shape[1:]))
             batches = plan(p.seed, 0, identify(["nobody"]), torch.ones(1, dtype=torch.int64).numpy(), 1, 1, 1).of(0)
             with torch.no_grad():
                 upload, _ = p.algorithm.local(one, placed(x.device, self.down(0)), self.fresh, Batches(*(t.to(x.device) for t in batches)))

@@ -16,7 +16,7 @@ from ..aggregate import Mean
 from ..algorithms.plan import count_steps, identify
 from ..algorithms.types import Algorithm
 from ..audit.poisoning import Adversaries, attacks
-from ..data.federation import Federation
+from ..data.federation import Federation, one_label
 from ..errors import BadData, BadParameter
 from ..guard import Stage, as_stages, must_see_each
 from ..parameters import bad, check, nearest, to_table, too_large
@@ -212,6 +212,8 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if private is not None:
         from .locally_private import checked
 
+        one_label("train, private", fed)
+
         private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select)
         engine = "each" if engine == "auto" else engine
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), wanted or k, epochs,
@@ -290,7 +292,7 @@ def make_task(p: Plan) -> Task:
     rows = p.fed.at(0)
     outputs = p.fed.classes or 1
     module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
-    fits("train", module, models.name_of(p.model), rows.x[:2].to(p.device), p.fed.classes, p.fed.name)
+    fits("train", module, models.name_of(p.model), rows.x[:2].to(p.device), p.fed.classes, p.fed.name, every=rows.y.dim() > 1)
     task = Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
     decay = getattr(getattr(p.algorithm, "solver", None), "weight_decay", 0.0)
     if task.frozen and decay:
@@ -315,7 +317,7 @@ def _made_for(module: Any, rows: Any, why: str) -> str:
     return "Give a model made for this data, or reshape the rows."
 
 
-def fits(owner: str, module: Any, name: str, rows: Any, classes: int | None, of: str) -> None:
+def fits(owner: str, module: Any, name: str, rows: Any, classes: int | None, of: str, every: bool = False) -> None:
     """Run two rows through the model now, so that a wrong shape is one sentence here and not a stack trace in round 1."""
     import copy
 
@@ -331,9 +333,11 @@ def fits(owner: str, module: Any, name: str, rows: Any, classes: int | None, of:
         raise BadParameter(f"{owner}: model {name!r} cannot take rows of shape {tuple(rows.shape[1:])}: {why}. {_made_for(module, rows, why)}") from error
     if not isinstance(out, torch.Tensor):
         raise BadParameter(f"{owner}: model {name!r} gives a {type(out).__name__}; it must give one tensor of outputs.")
-    good = (len(rows), classes) if classes is not None else None
+    good = None if classes is None else (*rows.shape[:2], classes) if every else (len(rows), classes)
     if tuple(out.shape) != good and (good is not None or out.numel() != len(rows)):
-        what = f"has {classes} classes, so it must give {classes} numbers a row" if good else "has one number to predict, so it must give one a row"
+        what = "has one number to predict, so it must give one a row"
+        if good:
+            what = f"has {classes} classes, so it must give {classes} numbers a " + ("token; LSTM(every=True) does" if every else "row")
         raise BadParameter(f"{owner}: model {name!r} gives outputs of shape {tuple(out.shape[1:])}; {of} {what}.")
     if good and classes != 1 and len(rows) and bool((out >= 0).all()) and bool(((out.sum(-1) - 1).abs() < 1e-5).all()):  # logits are not so even by chance
         raise BadParameter(f"{owner}: model {name!r} gives probabilities, numbers from 0 that add up to 1; the loss takes what stands before the softmax, and "

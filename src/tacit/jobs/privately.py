@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import __version__, models
 from ..accounting.account import FILE
-from ..data.federation import Dataset
+from ..data.federation import Dataset, one_label
 from ..errors import BadData
 from ..metrics import count, measure, of_numbers
 from ..parameters import bad, check, to_table
@@ -59,6 +59,7 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
         raise bad("train_private", "lr", lr, "a number above 0, or None (0.5 for sgd, 0.005 for adam)")
     settings = _settings(epsilon=epsilon, delta=delta, clip=clip, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
                          accountant=accountant, micro_batch=micro_batch, method=method)
+    one_label("train_private", dataset)
     device = device_for("train_private", device)
     rows = len(dataset.rows.y)
     if not rows:

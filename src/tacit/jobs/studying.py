@@ -101,17 +101,18 @@ class _Data:
 
 def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
     """Only so many rows, chosen at random but always the same ones."""
-    def some(r: Rows, n: int | None, stream: int) -> Rows:
+    def some(r: Rows, groups: dict[str, np.ndarray], n: int | None, stream: int) -> tuple[Rows, dict[str, np.ndarray]]:
         if n is None or n >= len(r.y):
-            return r
-        index = torch.from_numpy(np.sort(np.random.default_rng([0, stream]).permutation(len(r.y))[:n]))
-        return Rows(r.x[index], r.y[index])
+            return r, groups
+        index = np.sort(np.random.default_rng([0, stream]).permutation(len(r.y))[:n])
+        return Rows(*(t[torch.from_numpy(index)] for t in r)), {k: v[index] for k, v in groups.items()}
 
     if rows is None and test_rows is None:
         return whole
-    if whole.table is not None or whole.groups:
-        raise BadJob(f"data: rows and test_rows keep a part of a data set of arrays; {whole.name} is a table with groups. Leave them out.")
-    return dataclasses.replace(whole, rows=some(whole.rows, rows, 11), test=some(whole.test, test_rows, 12))
+    if whole.table is not None:
+        raise BadJob(f"data: rows and test_rows keep a part of a data set of arrays; {whole.name} is a table. Leave them out.")
+    (kept, groups), (tested, test_groups) = some(whole.rows, whole.groups, rows, 11), some(whole.test, whole.test_groups, test_rows, 12)
+    return dataclasses.replace(whole, rows=kept, test=tested, groups=groups, test_groups=test_groups)
 
 
 def _plan(cell: Cell, rows: _Data) -> Plan:
@@ -183,6 +184,9 @@ class _Stack:
         self.rounds: list[int] = []
         self.right: list[Tensor] = []  # [2, R] for each tested round: how many of the test rows and of the held-out rows a run gets right; −1: it diverged
         self.samples = np.zeros(len(plans), dtype=np.int64)
+        feds = {id(p.fed): p.fed for p in plans}  # every label counts, and a row of tokens has many
+        asked = {k: [int((y >= 0).sum()) for y in (fed.test.y, fed.rows.y[fed.held.index])] for k, fed in feds.items()}
+        self.asked = np.array([asked[id(p.fed)] for p in plans], dtype=float).T
         device = self.cohort.device
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
         for p in plans:
@@ -242,8 +246,7 @@ class _Stack:
     def curves(self) -> np.ndarray:
         """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are none, or the model is no longer finite."""
         right = torch.stack(self.right, -1).cpu().numpy().astype(float) if self.right else np.zeros((2, len(self.plans), 0))
-        rows = np.array([[len(p.fed.test.y) for p in self.plans], [len(p.fed.held.index) for p in self.plans]], dtype=float)
-        return np.where(right < 0, np.nan, right) / np.where(rows > 0, rows, np.nan)[:, :, None]
+        return np.where(right < 0, np.nan, right) / np.where(self.asked > 0, self.asked, np.nan)[:, :, None]
 
     def keep(self, which: list[int]) -> _Stack:
         """The same, with these runs alone."""

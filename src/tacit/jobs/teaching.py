@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import models
-from ..data.federation import Dataset, Federation, Rows
+from ..data.federation import Dataset, Federation, Rows, one_label
 from ..errors import BadData, BadParameter, BadRun
 from ..files import write_whole
 from ..metrics import count, measure
@@ -176,6 +176,7 @@ def _rows(dataset: Any, teachers: Any, public: Any, seed: int) -> tuple[Federati
         fed = dataset.split(int(many), seed=seed, held_fraction=0.0)
     else:
         raise bad("pate", "dataset", type(dataset).__name__, "a Dataset (tacit.data.mnist()) or a Federation")
+    one_label("pate", fed)
     if fed.classes is None:
         raise BadData(f"pate: {fed.name} has numbers to predict, and teachers can only vote on classes.")
     if isinstance(public, bool) or (isinstance(public, int | float) and not 0 < public < 1):

@@ -158,7 +158,7 @@ class FoldEngine:
         return done[0] if len(done) == 1 else [torch.cat([part[i] for part in reversed(done)]) for i in range(call.n_carry)]
 
     def _steps(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
-        if self.graphs and index.shape[1] > 1:
+        if self.graphs and self.lengths[0] > 1:
             return self._replay(call, index, live, key, carry, fixed, own)
         many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
         for t in range(index.shape[1]):
@@ -166,8 +166,8 @@ class FoldEngine:
         return carry
 
     def _replay(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
-        s, steps = index.shape[:2]
-        room = 1 << (steps - 1).bit_length()  # plans of similar length share a recording
+        s = len(index)
+        room = 1 << (self.lengths[0] - 1).bit_length()  # plans of similar length share a recording, and so do the pieces of one
         size = s if s == len(self.lengths) else _rounded(s)  # so do stacks of similar size: ragged clients leave one by one
 
         def filled(t: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ class FoldEngine:
         return [c[:s] for c in graph.play(index, live, key, carry, fixed)]
 
 
-RECORDINGS = 32  # graphs kept; each holds a copy of its stack
+RECORDINGS = 64  # graphs kept; each holds a copy of its stack
 
 
 def _rounded(s: int) -> int:

@@ -1,0 +1,67 @@
+"""Shakespeare: the lines of 37 plays, a client for every speaking role (McMahan et al. 2017; J. Bosak's edition of the Moby text, public domain).
+
+A row is one line of verse or prose: its characters, and after each of them the one that comes next, up to the end of the line. The last fifth of a role's
+lines, at least one, is the global test set. The file has a line of JSON for each role of each play, {"play": …, "role": …, "speeches": […]}, and the lines
+of a speech end with a newline; `data_dir` or TACIT_DATA says where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import numpy as np
+
+from ..errors import BadData
+from ..parameters import bad
+from .arrays import from_arrays
+from .federation import Dataset
+from .sources import Published, contents, folders
+
+FILE = Published("shakespeare_by_role.jsonl.gz", inside="03c93d4c67999b0a6fa0d1c161ee403b0b647f9293961d45c79a3054b4790bc4")
+NONE = -1  # the label of what stands behind the end of a line
+LONGEST = 80  # characters of a row, as many as the paper's network looks back; a longer line goes on in the next row
+
+
+def shakespeare(least: int = 2, test_fraction: float = 0.2, data_dir: str | os.PathLike[str] | None = None, verify: bool = True) -> Dataset:
+    """Characters [N, 65] and what comes after each of them; `.by("role")`. `least` is how many lines a role must have; one keeps a line to train on."""
+    if isinstance(least, bool) or not isinstance(least, int) or least < 2:
+        raise bad("shakespeare", "least", least, "a whole number at least 2: a line to train on, and one to test")
+    if isinstance(test_fraction, bool) or not isinstance(test_fraction, int | float) or not 0 <= test_fraction < 1:
+        raise bad("shakespeare", "test_fraction", test_fraction, "a number at least 0 and below 1")
+    (text,) = contents("shakespeare", (FILE,), folders("shakespeare", data_dir), verify, download=False)
+    roles = {name: lines for name, lines in _roles(text).items() if len(lines) >= least}
+    if not roles:
+        raise BadData(f"shakespeare: no role has {least} lines. Ask for fewer.")
+    letters = sorted({"\n", *(c for lines in roles.values() for line in lines for c in line)})
+    at = {c: i for i, c in enumerate(letters)}
+    rows: dict[bool, list[tuple[list[int], str]]] = {False: [], True: []}
+    for name, lines in roles.items():
+        tested = min(len(lines) - 1, math.ceil(test_fraction * len(lines)))
+        for i, line in enumerate(lines):
+            whole = [at[c] for c in f"\n{line}\n"]
+            rows[i >= len(lines) - tested] += [(whole[j : j + LONGEST + 1], name) for j in range(0, len(whole) - 1, LONGEST)]
+    width = max(len(row) for part in rows.values() for row, _ in part) - 1
+    (x, y), test = (_laid(part, width) for part in rows.values())
+    return from_arrays(x, y, test=test, classes=len(letters), labels=letters, name="shakespeare", tokens=True,
+                       groups={"role": [name for _, name in rows[False]]})
+
+
+def _roles(text: bytes) -> dict[str, list[str]]:
+    """The lines of every role, by its play and name."""
+    out: dict[str, list[str]] = {}
+    for i, line in enumerate(text.splitlines(), 1):
+        try:
+            said = json.loads(line)
+            out.setdefault(f"{said['play']}: {said['role']}", []).extend(part for speech in said["speeches"] for part in speech.split("\n") if part)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise BadData(f"shakespeare: line {i} of {FILE.name} is no role with its speeches ({type(error).__name__}: {error}). Get the file again.") from None
+    return out
+
+
+def _laid(rows: list[tuple[list[int], str]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    x, y = np.zeros((len(rows), width), dtype=np.int64), np.full((len(rows), width), NONE, dtype=np.int64)
+    for i, (row, _) in enumerate(rows):
+        x[i, : len(row) - 1], y[i, : len(row) - 1] = row[:-1], row[1:]
+    return x, y

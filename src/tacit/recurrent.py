@@ -1,0 +1,195 @@
+"""The gradient of a network of characters, written out for a whole stack of clients: an embedding, layers of LSTM, a linear layer.
+
+torch has no rule to stack its own LSTM, so clients would go one by one, and a step of one is a hundred little products that wait for each other. Here every
+product is of all clients at once. What does not have to wait is done before or after the walk through time: what a layer reads from below is one product,
+and so is each weight's gradient. The first layer reads nothing but characters: what it makes of each of them is one row of a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Cell(NamedTuple):
+    """One LSTM layer's place in the flat vector."""
+
+    below: slice  # [4·hidden, width of what it reads]
+    before: slice  # [4·hidden, hidden]
+    bias_below: slice
+    bias_before: slice
+    width: int
+    hidden: int
+
+
+class Chain(NamedTuple):
+    """A network of characters: its embedding, its layers, its answer, and whether it answers after every character or after the last."""
+
+    embedding: slice
+    letters: int
+    cells: list[Cell]
+    weight: slice
+    bias: slice
+    outputs: int
+    every: bool
+
+
+def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
+    """The network, if the module is that of `tacit.models.LSTM` as it was built, all of it to be learnt; None otherwise."""
+    from .models import Characters
+
+    if type(module) is not Characters or "forward" in vars(module) or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+        return None
+    with torch.device("meta"):
+        again = Characters(*module.built)
+    if repr(again) != repr(module) or not all(p.requires_grad for p in module.parameters()):  # somebody has put his hand to it since
+        return None
+    at, (letters, embedding, hidden, layers, every) = {s.name: slice(s.start, s.stop) for s in slots}, module.built
+    cells = [Cell(at[f"lstm.weight_ih_l{i}"], at[f"lstm.weight_hh_l{i}"], at[f"lstm.bias_ih_l{i}"], at[f"lstm.bias_hh_l{i}"], hidden if i else embedding,
+                  hidden) for i in range(layers)]
+    return Chain(at["embed.weight"], letters, cells, at["out.weight"], at["out.bias"], letters, every)
+
+
+class ChainGradient(torch.autograd.Function):
+    """The gradient of each client's mean cross-entropy over its live rows. `vmap` hands over the stack."""
+
+    @staticmethod
+    def forward(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
+        return gradient(net, w[None], x[None], y[None], live[None])[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, net: Chain, *tensors: Tensor) -> Any:
+        return gradient(net, *(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:]))), 0
+
+
+def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
+    """Of S models w [S, D], each on its own batch of rows x [S, B, T] with labels y, [S, B] or [S, B, T]; a label of −1 is none."""
+    (s, b, t), g = x.shape, torch.empty_like(w, memory_format=torch.contiguous_format)
+    letters = x.transpose(1, 2).reshape(s, t * b)  # the rows of a moment side by side
+    walked: list[_Walked] = []
+    for cell in net.cells:
+        walked.append(_Walked(cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b))
+    h = walked[-1].h if net.every else walked[-1].h.view(s, t, b, -1)[:, -1]
+    weight = w[:, net.weight].view(s, net.outputs, -1)
+    delta = torch.softmax(_answers(net, w, h), -1)
+    share = live / live.sum(1, keepdim=True).clamp(min=1)
+    if net.every:
+        there = y >= 0
+        share = (there * (share / there.sum(2).clamp(min=1))[..., None]).transpose(1, 2).reshape(s, t * b)
+        y = y.clamp(min=0).transpose(1, 2).reshape(s, t * b)
+    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=w.device, dtype=delta.dtype).expand(*y.shape, 1))
+    delta *= share[..., None]
+    torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.outputs, -1))
+    torch.sum(delta, 1, out=g[:, net.bias])
+    by_h = torch.bmm(delta, weight)
+    if not net.every:
+        by_h = F.pad(by_h, (0, 0, (t - 1) * b, 0))
+    for i in reversed(range(len(walked))):
+        by_h = walked[i].back(w, g, by_h, walked[i - 1].h if i else None)
+    _letters_back(net, w, g, letters, by_h)
+    return g
+
+
+def predict(net: Chain, w: Tensor, x: Tensor) -> Tensor:
+    """What R models w [R, D] answer, each on all of x [N, T]: [R, N, outputs], or [R, N, T, outputs]."""
+    n, t = x.shape
+    letters = x.t().reshape(1, t * n).expand(len(w), -1)
+    h = None
+    for cell in net.cells:
+        h = _Walked(cell, w, _of_letters(net, w, letters) if h is None else _from_below(cell, w, h), n).h
+    assert h is not None
+    h = h.view(len(w), t, n, -1)
+    return _answers(net, w, h.reshape(len(w), t * n, -1)).view(len(w), t, n, -1).transpose(1, 2) if net.every else _answers(net, w, h[:, -1])
+
+
+def _answers(net: Chain, w: Tensor, h: Tensor) -> Tensor:
+    weight = w[:, net.weight].view(len(w), net.outputs, -1)
+    return torch.baddbmm(w[:, None, net.bias], h, weight.mT)
+
+
+def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
+    """[S, T·B, 4·hidden]: what the first layer reads, looked up in a table of what it makes of each letter."""
+    cell = net.cells[0]
+    table = _from_below(cell, w, w[:, net.embedding].view(len(w), net.letters, cell.width))
+    return table.gather(1, letters[..., None].expand(-1, -1, table.shape[2]))
+
+
+def _letters_back(net: Chain, w: Tensor, g: Tensor, letters: Tensor, by_gates: Tensor) -> None:
+    """The embedding's gradient and that of the first layer's weights for it. As a product, because adding up on a GPU where letters meet has no fixed order."""
+    cell, s = net.cells[0], len(w)
+    which = (letters[:, None] == torch.arange(net.letters, device=w.device)[:, None]).to(w.dtype)  # [S, letters, T·B]
+    by_table, embedding = torch.bmm(which, by_gates), w[:, net.embedding].view(s, net.letters, cell.width)
+    torch.bmm(by_table.mT, embedding, out=g[:, cell.below].view(s, -1, cell.width))
+    torch.bmm(by_table, w[:, cell.below].view(s, -1, cell.width), out=g[:, net.embedding].view(s, net.letters, cell.width))
+
+
+def _from_below(cell: Cell, w: Tensor, h: Tensor) -> Tensor:
+    weight = w[:, cell.below].view(len(w), -1, cell.width)
+    return torch.baddbmm((w[:, cell.bias_below] + w[:, cell.bias_before])[:, None], h, weight.mT)
+
+
+class _Walked:
+    """One layer's way through time, and what its way back needs. `read` is what it reads from below, [S, T·B, 4·hidden], and becomes its gates: in, forget,
+    new and out."""
+
+    def __init__(self, cell: Cell, w: Tensor, read: Tensor, b: int):
+        self.cell, self.b, self.gates, n = cell, b, read, cell.hidden
+        weight = w[:, cell.before].view(len(w), 4 * n, n).mT
+        self.state, self.bent, self.h = (read.new_empty(*read.shape[:2], n) for _ in range(3))
+        before = None
+        for at in self._moments():
+            gates, state = read[:, at], self.state[:, at]
+            if before is not None:
+                gates.baddbmm_(self.h[:, before], weight)
+            gates[..., : 2 * n].sigmoid_()
+            gates[..., 2 * n : 3 * n].tanh_()
+            gates[..., 3 * n :].sigmoid_()
+            into, forget, new, out = gates.split(n, -1)
+            torch.mul(into, new, out=state)
+            if before is not None:
+                state.addcmul_(forget, self.state[:, before])
+            torch.tanh(state, out=self.bent[:, at])
+            torch.mul(out, self.bent[:, at], out=self.h[:, at])
+            before = at
+
+    def _moments(self) -> list[slice]:
+        return [slice(i, i + self.b) for i in range(0, self.gates.shape[1], self.b)]
+
+    def back(self, w: Tensor, g: Tensor, by_h: Tensor, below: Tensor | None) -> Tensor:
+        """From the gradient by what came out, [S, T·B, hidden], to that by what came from below; of the first layer, to that by what it read."""
+        cell, b, s, n = self.cell, self.b, len(w), self.cell.hidden
+        weight = w[:, cell.before].view(s, 4 * n, n)
+        into, forget, new, out = self.gates.split(n, -1)
+        by_gates = self.gates - self.gates * self.gates  # first how steep each gate is (the new one is a tanh), times what it is multiplied with
+        by_gates[..., 2 * n : 3 * n] = 1 - new * new
+        by_gates[..., :n] *= new
+        by_gates[:, b:, n : 2 * n] *= self.state[:, :-b]
+        by_gates[:, :b, n : 2 * n] = 0  # there was nothing to forget
+        by_gates[..., 2 * n : 3 * n] *= into
+        by_gates[..., 3 * n :] *= self.bent
+        by_bent = out * (1 - self.bent * self.bent)
+        later = None
+        for at in reversed(self._moments()):
+            dh, here = by_h[:, at], by_gates[:, at]
+            if later is None:
+                ds = dh * by_bent[:, at]
+            else:
+                dh = torch.baddbmm(dh, by_gates[:, later], weight)
+                ds = torch.addcmul(ds * forget[:, later], dh, by_bent[:, at])
+            here[..., : 3 * n].view(s, b, 3, n).mul_(ds[:, :, None])
+            here[..., 3 * n :].mul_(dh)
+            later = at
+        torch.bmm(by_gates[:, b:].mT, self.h[:, :-b], out=g[:, cell.before].view(s, 4 * n, n))
+        torch.sum(by_gates, 1, out=g[:, cell.bias_below])
+        g[:, cell.bias_before] = g[:, cell.bias_below]
+        if below is None:
+            return by_gates
+        torch.bmm(by_gates.mT, below, out=g[:, cell.below].view(s, 4 * n, cell.width))
+        return torch.bmm(by_gates, w[:, cell.below].view(s, 4 * n, cell.width))

@@ -1,0 +1,182 @@
+"""A network of characters whose gradient is written out for a stack: what autograd gives. And rows that have a label for each of their tokens."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tacit
+from tacit import algorithms, audit, data, graphs, models, recurrent
+from tacit.audit.canaries import one_run
+from tacit.errors import BadData, BadParameter
+from tacit.metrics import count, measure
+from tacit.task import LOSSES, Task
+
+LETTERS = 7
+
+
+def task(every: bool, length: int, layers: int = 2, n: int = 9) -> Task:
+    g = torch.Generator().manual_seed(length)
+    x = torch.randint(0, LETTERS, (n, length), generator=g)
+    y = torch.randint(0, LETTERS, (n, length) if every else (n,), generator=g)
+    if every:
+        y[: n // 2, length // 2 + 1 :] = -1  # lines that end early
+    return Task(models.build(models.LSTM(embedding=3, hidden=5, layers=layers, every=every), (length,), LETTERS, 0), x, y)
+
+
+def by_autograd(t: Task, w: Tensor, rows: Tensor) -> Tensor:
+    module = copy.deepcopy(t.module).double()
+    nn.utils.vector_to_parameters(w.double(), module.parameters())
+    loss = LOSSES["cross_entropy"](module(t.x[rows]), t.y[rows]).mean()
+    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+@pytest.mark.parametrize("every", [True, False])
+@pytest.mark.parametrize(("length", "layers"), [(1, 1), (2, 2), (9, 1), (9, 3)])
+def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(every: bool, length: int, layers: int) -> None:
+    t, g = task(every, length, layers), torch.Generator().manual_seed(2)
+    assert t.chain is not None
+    w = t.initial()["w"] + 0.3 * torch.randn(3, t.dim, generator=g)
+    index, live = torch.randint(0, len(t.x), (3, 5), generator=g), torch.ones(3, 5)
+    live[1, 3:] = 0
+    got = recurrent.gradient(t.chain, w, t.x[index], t.y[index], live)
+    for k, rows in enumerate((index[0], index[1, :3], index[2])):
+        assert torch.allclose(got[k].double(), by_autograd(t, w[k], rows), rtol=1e-4, atol=1e-6), k
+    assert torch.allclose(recurrent.predict(t.chain, w, t.x), torch.stack([t.predict(v, t.x) for v in w]), atol=1e-6)
+    assert t.right_stack(w, t.x, t.y, rows=4).tolist() == [int((t.predict(v, t.x).argmax(-1) == t.y).sum()) for v in w]
+
+
+def test_a_row_s_loss_is_the_mean_over_the_tokens_that_have_a_label() -> None:
+    out, y = torch.randn(2, 3, LETTERS, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 2, -1], [3, -1, -1]])
+    each = -out.log_softmax(-1)
+    assert torch.allclose(LOSSES["cross_entropy"](out, y), torch.stack([(each[0, 0, 1] + each[0, 1, 2]) / 2, each[1, 0, 3]]))
+
+
+def hooked(m: Any) -> None:
+    m.lstm.register_forward_hook(lambda *a: None)
+
+
+def frozen(m: Any) -> None:
+    m.embed.weight.requires_grad_(False)
+
+
+def both_ways(m: Any) -> None:
+    m.lstm = nn.LSTM(3, 5, 2, batch_first=True, bidirectional=True)
+    m.out = nn.Linear(10, LETTERS)
+
+
+def wider(m: Any) -> None:
+    m.more = nn.Linear(2, 2)
+
+
+def another_way(m: Any) -> None:
+    m.forward = lambda x: m.out(m.lstm(m.embed(x))[0][:, 0])
+
+
+@pytest.mark.parametrize("change", [hooked, frozen, both_ways, wider, another_way, lambda m: setattr(m, "lstm", nn.GRU(3, 5, 2, batch_first=True)),
+                                    lambda m: setattr(m, "out", nn.Linear(5, LETTERS, bias=False)),
+                                    lambda m: setattr(m, "lstm", nn.LSTM(3, 5, 2, batch_first=True, dropout=0.5)),
+                                    lambda m: setattr(m, "lstm", nn.LSTM(3, 5, 2)),
+                                    lambda m: setattr(m, "embed", nn.Embedding(LETTERS, 3, padding_idx=0)),
+                                    lambda m: setattr(m, "out", nn.Sequential(nn.Linear(5, LETTERS)))])
+def test_one_that_was_changed_since_it_was_built_is_left_to_autograd(change: Any) -> None:
+    t = task(False, 4)
+    change(t.module)
+    assert Task(t.module, t.x, t.y).chain is None
+
+
+def lines(parties: int = 5, every: bool = True) -> data.Federation:
+    """Rows of tokens in which the next one follows from the last."""
+    rng = np.random.default_rng(0)
+    x = (rng.integers(0, 5, (120, 1)) + np.arange(8)) % 5
+    y = np.where(np.arange(8) < rng.integers(2, 9, (120, 1)), (x + 1) % 5, -1)
+    return data.from_arrays(x, y if every else y[:, 0], classes=5, tokens=True, test=(x[:30], y[:30] if every else y[:30, 0])).split(
+        parties, skew=data.Quantity(0.7), seed=0, min_size=4)
+
+
+SMALL = {"rounds": 3, "batch_size": 6, "local_epochs": 2, "algorithm": algorithms.FedAvg(lr=1.0), "seed": 1}
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_stacked_clients_come_out_as_alone_and_over_messages(every: bool) -> None:
+    told: dict[str, Any] = {**SMALL, "model": models.LSTM(embedding=4, hidden=8, every=every)}
+    stacked, alone, messages = (tacit.train(lines(every=every), **told, **way) for way in ({"engine": "stack"}, {"engine": "each"}, {"runtime": "inprocess"}))
+    assert stacked.events[0]["runtime"] == "cohort, clients stacked"
+    for other in (alone, messages):
+        assert max(float((a - b).abs().max()) for a, b in zip(stacked.model.state_dict().values(), other.model.state_dict().values())) < 1e-5
+        assert abs(stacked.metrics["accuracy"] - other.metrics["accuracy"]) < 1e-6
+        assert stacked.history[-1]["parties"]["accuracy"] == pytest.approx(other.history[-1]["parties"]["accuracy"])
+
+
+def test_what_follows_is_learnt_and_tokens_are_counted() -> None:
+    fed = lines()
+    run = tacit.train(fed, **{**SMALL, "rounds": 15, "model": models.LSTM(embedding=4, hidden=16, every=True)})
+    assert run.metrics["accuracy"] > 0.95
+    right = run.model(fed.test.x).argmax(-1) == fed.test.y
+    assert run.metrics["accuracy"] == pytest.approx(float(right.sum() / (fed.test.y >= 0).sum()))
+    held = fed.held.of(2)
+    hit = run.model(fed.rows.x[held]).argmax(-1) == fed.rows.y[held]
+    assert run.history[-1]["parties"]["accuracy"][2] == pytest.approx(float(hit.sum() / (fed.rows.y[held] >= 0).sum()))
+    assert [sum(row) for row in fed.summary()["counts"]] == [int((fed.rows.y[fed.owner == k] >= 0).sum()) for k in range(len(fed))]
+
+
+def test_the_counts_of_tokens_are_those_of_as_many_rows() -> None:
+    fed, out = lines(), torch.randn(120, 8, 5, generator=torch.Generator().manual_seed(0))
+    there = fed.rows.y >= 0
+    assert measure(count(out, fed.rows.y, 5)) == measure(count(out[there], fed.rows.y[there], 5))
+
+
+def test_real_processes_and_neighbours_learn_it_too() -> None:
+    told: dict[str, Any] = {**SMALL, "model": models.LSTM(embedding=4, hidden=8, every=True)}
+    here, there = tacit.train(lines(3), **told), tacit.train(lines(3), runtime="processes", **told)
+    assert there.metrics["accuracy"] == pytest.approx(here.metrics["accuracy"], abs=1e-6)
+    assert 0 < min(tacit.gossip(lines(4), graph=graphs.ring(4), **told).history[-1]["nodes"]["accuracy"]) <= 1
+
+
+@pytest.mark.parametrize("made", [
+    lambda fed: tacit.train(fed, model=models.LSTM(hidden=4)), lambda fed: tacit.train(lines(every=False), model=models.LSTM(hidden=4, every=True))])
+def test_a_model_that_answers_otherwise_than_is_asked_is_refused(made: Any) -> None:
+    with pytest.raises(BadParameter, match=r"gives outputs of shape .*(a token; LSTM\(every=True\) does|numbers a row)\."):
+        made(lines())
+
+
+def dataset() -> data.Dataset:
+    fed = lines()
+    return data.from_arrays(fed.rows.x, fed.rows.y, classes=5, tokens=True, test=(fed.test.x, fed.test.y))
+
+
+@pytest.mark.parametrize("ask", [
+    lambda: dataset().split(3, skew=data.Dirichlet(0.5)), lambda: dataset().split(3, skew=data.LabelsPerParty(2)),
+    lambda: dataset().split(3, skew=data.ConceptShift()), lambda: dataset().split(3, skew=data.ConceptDrift()), lambda: tacit.pate(dataset(), teachers=3),
+    lambda: tacit.train_private(dataset(), noise_multiplier=1.0), lambda: dataset().vertical({"a": [0], "b": [1]}, label_at="a"),
+    lambda: tacit.train(lines(), adversaries=[audit.LabelFlip(share=0.2)]), lambda: one_run(dataset(), lambda d: None, kind="label"),
+    lambda: tacit.fedmd(lines(), models=["lstm"] * 5, public=lines().test.x)])
+def test_what_needs_one_label_a_row_says_so(ask: Any) -> None:
+    with pytest.raises(BadData, match="has a label for each of its tokens, and this takes one label a row"):
+        ask()
+
+
+@pytest.mark.parametrize(("x", "y", "options", "why"), [
+    (np.zeros((4, 3)), np.zeros((4, 3), dtype=int), {}, "Give one label a row"),
+    (np.zeros((4, 3), dtype=int), np.zeros((4, 2), dtype=int), {"tokens": True}, "Give one label a row, or one a token"),
+    (np.zeros((4, 3), dtype=int), np.full((4, 3), -2), {"tokens": True}, "or −1 for none; found -2"),
+    (np.zeros((4, 3), dtype=int), np.full((4, 3), 5), {"tokens": True, "classes": 5}, "from 0 to 4"),
+    (np.zeros((4, 3), dtype=int), np.full((4, 3), 0.5), {"tokens": True}, "labels of tokens are whole numbers"),
+    (np.zeros((4, 3), dtype=int), np.zeros((4, 3), dtype=int), {"tokens": True, "regression": True}, "targets of a regression"),
+    (np.zeros((4, 3), dtype=int), np.array([[0, 1, 2], [-1, -1, -1], [0, 0, 0], [1, 1, 1]]), {"tokens": True}, "no token of row 1 has a label"),
+    (np.zeros((4, 3), dtype=int), np.zeros((4, 3), dtype=int), {"tokens": True, "test": (np.zeros((2, 3), dtype=int), np.zeros(2, dtype=int))},
+     "or both one a token"),
+    (np.zeros((4, 3), dtype=int), np.zeros((4, 3), dtype=int), {"tokens": True, "classes": 1}, "classes is 1")])
+def test_labels_of_tokens_that_do_not_fit_are_refused(x: Any, y: Any, options: dict[str, Any], why: str) -> None:
+    with pytest.raises((BadData, BadParameter), match=why):
+        data.from_arrays(x, y, **options)
+
+
+def test_a_test_set_is_split_off_rows_of_tokens() -> None:
+    made = data.from_arrays(lines().rows.x, lines().rows.y, tokens=True, test_fraction=0.25)
+    assert (made.classes, len(made), len(made.test.y)) == (5, 90, 30)
