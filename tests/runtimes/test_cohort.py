@@ -19,7 +19,7 @@ from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
 from tacit.jobs.plan import Plan, make_plan, make_task
 from tacit.runtimes.cohort import Cohort, Kept
-from tacit.runtimes.stacking import stackable
+from tacit.runtimes.stacking import of_like_size, stackable
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5
 
@@ -127,6 +127,22 @@ def test_channel_dropout_on_images_is_the_same_every_way() -> None:
 def test_perceptrons_are_the_same_every_way(model: Any, name: str) -> None:
     """Their gradients are written out in a stack, and autograd's elsewhere."""
     assert_same(three_ways(federation(), model, algorithms.ALL[name](lr=0.05), local_epochs=[1, 3, 2, 1, 2], batch_size=7, per_round=4))
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedSGD"])
+def test_whole_batches_of_unequal_parties_are_the_same_every_way(name: str) -> None:
+    """In a stack they are padded to the largest beside them, so they stand beside parties of their size."""
+    rng = np.random.default_rng(1)
+    whole = data.from_arrays(rng.normal(size=(400, FEATURES)), rng.integers(0, CLASSES, 400), classes=CLASSES)
+    fed = whole.split(9, skew=data.Quantity(0.4), seed=1, min_size=3)
+    assert fed.sizes.max() > 20 * fed.sizes.min()
+    assert_same(three_ways(fed, smooth, algorithms.ALL[name](lr=0.05), local_epochs=[1, 3, 2, 1, 2, 1, 1, 4, 2], batch_size=None, per_round=7))
+
+
+@pytest.mark.parametrize(("sizes", "cut"), [
+    ([9], [[0]]), ([8, 4, 3, 2, 2, 1], [[0, 1], [2, 3, 4], [5]]), ([5, 5, 5], [[0, 1, 2]]), ([100, 40, 19], [[0], [1], [2]])])
+def test_nobody_stands_beside_one_of_more_than_twice_its_size(sizes: list[int], cut: list[list[int]]) -> None:
+    assert [part.tolist() for part in of_like_size(np.arange(len(sizes)), np.array(sizes))] == cut
 
 
 @pytest.mark.parametrize("every", [1, 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tacit.algorithms.types import Batch, Batches
+from tacit.runtimes import fold
 from tacit.runtimes.fold import FoldEngine, Stacked, _flatten, _rebuild, _rounded
 
 
@@ -137,3 +138,53 @@ def test_a_step_that_changes_the_form_of_its_carry_is_refused(step: Any, words: 
 def test_stacks_of_similar_size_share_a_recording() -> None:
     assert [_rounded(s) for s in (1, 7, 8, 9, 15, 16, 17, 33, 100, 1000)] == [1, 7, 8, 9, 15, 16, 18, 36, 104, 1024]
     assert all(s <= _rounded(s) <= s * 9 / 8 for s in range(8, 3000))
+
+
+class Played:
+    """A recorded step without a card: what a graph is asked to do, done by the CPU."""
+
+    made: ClassVar[list[Played]] = []
+
+    def __init__(self, engine: Any, call: Any, index: Tensor, live: Tensor, key: Tensor, room: int, carry: Any, fixed: Any, own: list[bool]):
+        self.many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
+        self.shape = len(index), room
+        self.made.append(self)
+
+    def play(self, index: Tensor, live: Tensor, key: Tensor, carry: Any, fixed: Any) -> list[Tensor]:
+        assert len(index) == self.shape[0]
+        assert index.shape[1] <= self.shape[1]  # there is room for so many steps
+        for t in range(index.shape[1]):
+            carry = self.many(index[:, t], live[:, t], key[:, t], *carry, *fixed)
+        return list(carry)
+
+
+def test_recordings_are_shared_by_pieces_and_plans_of_one_size_and_made_at_the_second_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that leaves ends a piece of the plan; pieces of one stack are of every length."""
+    monkeypatch.setattr(fold, "_Graph", Played)
+    monkeypatch.setattr(Played, "made", [])
+    engine = FoldEngine(graphs=True)
+
+    def run(lengths: list[int], engine: FoldEngine, seed: int = 0) -> Any:
+        index, live, key, size = plans(lengths, 2, seed)
+        engine.lengths = lengths
+
+        def one(index: Tensor, live: Tensor, key: Tensor, size: Tensor) -> Any:
+            batches = Stacked(index, live, key, size)
+            batches.engine = engine
+            return batches.fold(Stepper(3.0).step, _start(), {"by": torch.ones(()).double()}, "constant")
+
+        return torch.vmap(one)(index, live, key, size)
+
+    ragged = [13, *[12] * 20, *[9] * 8, 7, 2, 1, 1]
+    sizes = [33, 32, 30, 30, 22, 1]  # in the stack after each leaves, rounded up: two pieces have room for 30
+    for made in (1, 5, 5):  # seen (30 twice), recorded, and shared from then on
+        got, want = run(ragged, engine), run(ragged, FoldEngine())
+        assert torch.equal(got.a, want.a)
+        assert torch.equal(got.b["count"], torch.tensor(ragged))
+        assert len(Played.made) == made
+    assert sorted(g.shape for g in Played.made) == sorted({(size, 16) for size in sizes})
+    assert torch.equal(run([15, *ragged[1:]], engine, 5).a, run([15, *ragged[1:]], FoldEngine(), 5).a)
+    assert len(Played.made) == 5  # other lengths, the same recordings
+    run([1, 1], engine)
+    run([1, 1], engine)
+    assert len(Played.made) == 5  # one step is not worth a recording

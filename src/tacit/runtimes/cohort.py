@@ -26,7 +26,7 @@ from ..guard import Clients, Guard
 from ..task import Task
 from .fold import FoldEngine, Stacked
 from .kept import Kept
-from .stacking import CPU_STACK, STACK_BELOW, cannot_stack, cores, differing, one_table, work
+from .stacking import CPU_STACK, STACK_BELOW, cannot_stack, cores, differing, of_like_size, one_table, work
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,9 @@ class Cohort:
         seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
         ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
-        order = np.argsort(-steps, kind="stable")  # longest first, so that finished clients are at the end of the stack
+        order = np.lexsort((-sizes, -steps))  # longest first, so that finished clients are at the end of the stack, and beside clients of like size
+        parts = of_like_size(order, sizes) if first.batch_size is None and self.engine == "stack" else [order]
+        chunks = [chunk for part in parts for chunk in np.array_split(part, -(-len(part) // self._chunk(sizes[part], steps[part])))]
         sent = self.down(float(number)) if down is None else down
         works = np.full(len(who), number) if works is None else works
         whose = run_of if whose is None else whose
@@ -238,7 +240,7 @@ class Cohort:
             with torch.no_grad():
                 return (self._stacked if self.engine == "stack" else self._one_by_one)(plans, run_of[rows], whose[rows], sent, mine)
 
-        for rows, (weights, vectors, after) in self._side_by_side(play, np.array_split(order, -(-len(order) // self._chunk(sizes, steps))), run_of, who):
+        for rows, (weights, vectors, after) in self._side_by_side(play, chunks, run_of, who):
             for i in np.unique(run_of[rows]) if after else ():
                 of_run = run_of[rows] == i
                 self.kept[i].put(who[rows][of_run], {k: v[torch.from_numpy(of_run).to(v.device)] for k, v in after.items()})

@@ -134,6 +134,7 @@ class FoldEngine:
         self.lengths: list[int] = []
         self.graphs = graphs
         self.recorded: dict[Any, _Graph] = {}  # in order of use, the latest last
+        self.seen: set[int] = set()
         self.pool: Any = None
         self.rows: Any = None
 
@@ -158,14 +159,15 @@ class FoldEngine:
         return done[0] if len(done) == 1 else [torch.cat([part[i] for part in reversed(done)]) for i in range(call.n_carry)]
 
     def _steps(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
-        if self.graphs and self.lengths[0] > 1:
-            return self._replay(call, index, live, key, carry, fixed, own)
+        if self.graphs and self.lengths[0] > 1 and (after := self._replay(call, index, live, key, carry, fixed, own)) is not None:
+            return after
         many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
         for t in range(index.shape[1]):
             carry = list(many(index[:, t], live[:, t], key[:, t], *carry, *fixed))
         return carry
 
-    def _replay(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
+    def _replay(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor] | None:
+        """None the first time that a stack has this shape: whole batches of other clients have another every round, and a recording takes three steps."""
         s = len(index)
         room = 1 << (self.lengths[0] - 1).bit_length()  # plans of similar length share a recording, and so do the pieces of one
         size = s if s == len(self.lengths) else _rounded(s)  # so do stacks of similar size: ragged clients leave one by one
@@ -176,7 +178,10 @@ class FoldEngine:
         index, live, key, carry = filled(index), filled(live), filled(key), [filled(c) for c in carry]
         fixed = [filled(f) if o else f for f, o in zip(fixed, own)]
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*carry, *fixed))
-        name = (call.signature(), index.shape, room, shapes, tuple(own))
+        name = (call.signature(), size, index.shape[2], room, shapes, tuple(own))  # not how many steps: a recording has room for all of them
+        if hash(name) not in self.seen:
+            self.seen.add(hash(name))
+            return None
         graph = self.recorded.pop(name, None) or _Graph(self, call, index, live, key, room, carry, fixed, own)
         self.recorded[name] = graph
         if len(self.recorded) > RECORDINGS:

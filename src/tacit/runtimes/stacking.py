@@ -8,6 +8,7 @@ import warnings
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,6 +85,14 @@ def cannot_stack(task: Task, w: Tensor, buffers: Tensor | None) -> str:
     except Exception as error:  # whatever it is: one client after the other will meet it again if the model itself is at fault
         return (str(error).strip() or type(error).__name__).splitlines()[0]
     return ""
+
+
+def of_like_size(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Clients cut where one has less than half of the rows of the first beside it. Where a step takes all rows, everyone's are padded to the largest's."""
+    parts = [order]
+    while (small := np.flatnonzero(2 * sizes[parts[-1]] < sizes[parts[-1][0]])).size:
+        parts[-1:] = np.split(parts[-1], small[:1])
+    return parts
 
 
 def one_table(tables: list[Rows], device: torch.device) -> tuple[Tensor, Tensor, list[int]]:
