@@ -69,11 +69,11 @@ def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
     from . import data
     from .data.sources import folders
 
-    if "download" not in inspect.signature(data.ALL[name]).parameters:
+    if "download" not in inspect.signature(data.ALL[name]).parameters:  # made, or shipped with tacit
         return {"found": True, "folder": None, "text": "needs none"}
     first = folders(name, data_dir)[0]
     found = first.is_dir() and any(first.iterdir())
-    text = f"in {first}" if found else f"not in {first}; downloaded when first used, or set TACIT_DATA"
+    text = f"in {first}" if found else f"not in {first}; {'put its file there' if name == 'shakespeare' else 'downloaded when first used'}, or set TACIT_DATA"
     return {"found": found, "folder": str(first), "text": text}
 
 

@@ -31,10 +31,11 @@ class Counts(NamedTuple):
 
 
 def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> Counts:
-    """The counts of some rows' outputs. Where a row has a label for each of its tokens, tokens are counted."""
+    """The counts of some rows' outputs. Where a row has a label for each of its tokens, tokens are counted, and there are no curves: of so many classes they
+    would take a hundred times as long as the rest."""
     if y.dim() > 1:
         there = y >= 0
-        out, y = out[there], y[there]
+        out, y, curves = out[there], y[there], False
     if classes is None:
         empty = torch.zeros(0, 0)
         return Counts(((out.reshape(y.shape) - y) ** 2).double().sum(), torch.tensor(float(len(y))), empty, empty, empty)

@@ -33,24 +33,35 @@ class Chain(NamedTuple):
     cells: list[Cell]
     weight: slice
     bias: slice
-    outputs: int
     every: bool
+
+    def row(self, length: int, learns: bool) -> int:
+        """Bytes that a row of so many tokens takes on its way: one layer at a time and what the next one reads, or, to learn, all of them and the way back."""
+        hidden = self.cells[0].hidden
+        return 4 * length * ((8 * len(self.cells) + 10) * hidden + 3 * self.letters if learns else 8 * hidden + self.letters)
 
 
 def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
     """The network, if the module is that of `tacit.models.LSTM` as it was built, all of it to be learnt; None otherwise."""
     from .models import Characters
 
-    if type(module) is not Characters or "forward" in vars(module) or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+    if type(module) is not Characters or any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
+    letters, embedding, hidden, layers, every = module.built
     with torch.device("meta"):
-        again = Characters(*module.built)
-    if repr(again) != repr(module) or not all(p.requires_grad for p in module.parameters()):  # somebody has put his hand to it since
+        again = Characters(letters, embedding, hidden, layers, every)
+    at = {s.name: slice(s.start, s.stop) for s in slots}
+    same = repr(again) == repr(module) and module.every == every and [(k, p.shape) for k, p in again.named_parameters()] == [(s.name, s.shape) for s in slots]
+    if not same or not all(p.requires_grad for p in module.parameters()):  # somebody has put his hand to it since
         return None
-    at, (letters, embedding, hidden, layers, every) = {s.name: slice(s.start, s.stop) for s in slots}, module.built
     cells = [Cell(at[f"lstm.weight_ih_l{i}"], at[f"lstm.weight_hh_l{i}"], at[f"lstm.bias_ih_l{i}"], at[f"lstm.bias_hh_l{i}"], hidden if i else embedding,
                   hidden) for i in range(layers)]
-    return Chain(at["embed.weight"], letters, cells, at["out.weight"], at["out.bias"], letters, every)
+    return Chain(at["embed.weight"], letters, cells, at["out.weight"], at["out.bias"], every)
+
+
+def _stacked(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """What `vmap` hands over, the clients first; what they share, once for each."""
+    return [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims)]
 
 
 class ChainGradient(torch.autograd.Function):
@@ -66,52 +77,77 @@ class ChainGradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, net: Chain, *tensors: Tensor) -> Any:
-        return gradient(net, *(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:]))), 0
+        return gradient(net, *_stacked(info, in_dims[1:], tensors)), 0
+
+
+class ChainAnswers(torch.autograd.Function):
+    """What each client's model answers on its own rows; to look at, not to differentiate."""
+
+    @staticmethod
+    def forward(net: Chain, w: Tensor, x: Tensor) -> Tensor:
+        return answers(net, w[None], x[None])[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, net: Chain, *tensors: Tensor) -> Any:
+        return answers(net, *_stacked(info, in_dims[1:], tensors)), 0
 
 
 def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
     """Of S models w [S, D], each on its own batch of rows x [S, B, T] with labels y, [S, B] or [S, B, T]; a label of −1 is none."""
     (s, b, t), g = x.shape, torch.empty_like(w, memory_format=torch.contiguous_format)
-    letters = x.transpose(1, 2).reshape(s, t * b)  # the rows of a moment side by side
+    letters = _by_moment(x)
     walked: list[_Walked] = []
     for cell in net.cells:
         walked.append(_Walked(cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b))
-    h = walked[-1].h if net.every else walked[-1].h.view(s, t, b, -1)[:, -1]
-    weight = w[:, net.weight].view(s, net.outputs, -1)
-    delta = torch.softmax(_answers(net, w, h), -1)
-    share = live / live.sum(1, keepdim=True).clamp(min=1)
-    if net.every:
-        there = y >= 0
-        share = (there * (share / there.sum(2).clamp(min=1))[..., None]).transpose(1, 2).reshape(s, t * b)
-        y = y.clamp(min=0).transpose(1, 2).reshape(s, t * b)
-    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=w.device, dtype=delta.dtype).expand(*y.shape, 1))
-    delta *= share[..., None]
-    torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.outputs, -1))
+    h = walked[-1].h if net.every else walked[-1].h[:, -b:]
+    delta = _delta(_last(net, w, h), *_shares(net, y, live))
+    torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.letters, -1))
     torch.sum(delta, 1, out=g[:, net.bias])
-    by_h = torch.bmm(delta, weight)
-    if not net.every:
-        by_h = F.pad(by_h, (0, 0, (t - 1) * b, 0))
+    by_h = torch.bmm(delta, w[:, net.weight].view(s, net.letters, -1))
+    by_h = by_h if net.every else F.pad(by_h, (0, 0, (t - 1) * b, 0))
     for i in reversed(range(len(walked))):
         by_h = walked[i].back(w, g, by_h, walked[i - 1].h if i else None)
     _letters_back(net, w, g, letters, by_h)
     return g
 
 
-def predict(net: Chain, w: Tensor, x: Tensor) -> Tensor:
-    """What R models w [R, D] answer, each on all of x [N, T]: [R, N, outputs], or [R, N, T, outputs]."""
-    n, t = x.shape
-    letters = x.t().reshape(1, t * n).expand(len(w), -1)
+def answers(net: Chain, w: Tensor, x: Tensor) -> Tensor:
+    """What S models w [S, D] answer, each on its own rows x [S, B, T]: [S, B, letters], or [S, B, T, letters]."""
+    s, b, t = x.shape
     h = None
     for cell in net.cells:
-        h = _Walked(cell, w, _of_letters(net, w, letters) if h is None else _from_below(cell, w, h), n).h
+        h = _Walked(cell, w, _of_letters(net, w, _by_moment(x)) if h is None else _from_below(cell, w, h), b).h
     assert h is not None
-    h = h.view(len(w), t, n, -1)
-    return _answers(net, w, h.reshape(len(w), t * n, -1)).view(len(w), t, n, -1).transpose(1, 2) if net.every else _answers(net, w, h[:, -1])
+    return _last(net, w, h).view(s, t, b, -1).transpose(1, 2) if net.every else _last(net, w, h[:, -b:])
 
 
-def _answers(net: Chain, w: Tensor, h: Tensor) -> Tensor:
-    weight = w[:, net.weight].view(len(w), net.outputs, -1)
-    return torch.baddbmm(w[:, None, net.bias], h, weight.mT)
+def _by_moment(x: Tensor) -> Tensor:
+    """[S, B, T] → [S, T·B]: the rows of a moment side by side."""
+    return x.transpose(1, 2).reshape(len(x), -1)
+
+
+def _last(net: Chain, w: Tensor, h: Tensor) -> Tensor:
+    return torch.baddbmm(w[:, None, net.bias], h, w[:, net.weight].view(len(w), net.letters, -1).mT)
+
+
+def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
+    """The labels as the answers stand, and the share of the mean loss that each of them has; one of −1 has none."""
+    share = live / live.sum(1, keepdim=True).clamp(min=1)
+    if not net.every:
+        return y, share
+    there = y >= 0
+    return _by_moment(y.clamp(min=0)), _by_moment(there * (share / there.sum(2).clamp(min=1))[..., None])
+
+
+def _delta(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """dℓ/dlogits = softmax − one-hot, by its share."""
+    delta = torch.softmax(logits, -1)
+    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=delta.device, dtype=delta.dtype).expand(*y.shape, 1))
+    return delta.mul_(share[..., None])
 
 
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
@@ -142,21 +178,21 @@ class _Walked:
     def __init__(self, cell: Cell, w: Tensor, read: Tensor, b: int):
         self.cell, self.b, self.gates, n = cell, b, read, cell.hidden
         weight = w[:, cell.before].view(len(w), 4 * n, n).mT
-        self.state, self.bent, self.h = (read.new_empty(*read.shape[:2], n) for _ in range(3))
+        self.c, self.tanh_c, self.h = (read.new_empty(*read.shape[:2], n) for _ in range(3))
         before = None
         for at in self._moments():
-            gates, state = read[:, at], self.state[:, at]
+            gates, c = read[:, at], self.c[:, at]
             if before is not None:
                 gates.baddbmm_(self.h[:, before], weight)
             gates[..., : 2 * n].sigmoid_()
             gates[..., 2 * n : 3 * n].tanh_()
             gates[..., 3 * n :].sigmoid_()
             into, forget, new, out = gates.split(n, -1)
-            torch.mul(into, new, out=state)
+            torch.mul(into, new, out=c)
             if before is not None:
-                state.addcmul_(forget, self.state[:, before])
-            torch.tanh(state, out=self.bent[:, at])
-            torch.mul(out, self.bent[:, at], out=self.h[:, at])
+                c.addcmul_(forget, self.c[:, before])
+            torch.tanh(c, out=self.tanh_c[:, at])
+            torch.mul(out, self.tanh_c[:, at], out=self.h[:, at])
             before = at
 
     def _moments(self) -> list[slice]:
@@ -170,20 +206,20 @@ class _Walked:
         by_gates = self.gates - self.gates * self.gates  # first how steep each gate is (the new one is a tanh), times what it is multiplied with
         by_gates[..., 2 * n : 3 * n] = 1 - new * new
         by_gates[..., :n] *= new
-        by_gates[:, b:, n : 2 * n] *= self.state[:, :-b]
+        by_gates[:, b:, n : 2 * n] *= self.c[:, :-b]
         by_gates[:, :b, n : 2 * n] = 0  # there was nothing to forget
         by_gates[..., 2 * n : 3 * n] *= into
-        by_gates[..., 3 * n :] *= self.bent
-        by_bent = out * (1 - self.bent * self.bent)
+        by_gates[..., 3 * n :] *= self.tanh_c
+        by_c = out * (1 - self.tanh_c * self.tanh_c)
         later = None
         for at in reversed(self._moments()):
             dh, here = by_h[:, at], by_gates[:, at]
             if later is None:
-                ds = dh * by_bent[:, at]
+                dc = dh * by_c[:, at]
             else:
                 dh = torch.baddbmm(dh, by_gates[:, later], weight)
-                ds = torch.addcmul(ds * forget[:, later], dh, by_bent[:, at])
-            here[..., : 3 * n].view(s, b, 3, n).mul_(ds[:, :, None])
+                dc = torch.addcmul(dc * forget[:, later], dh, by_c[:, at])
+            here[..., : 3 * n].view(s, b, 3, n).mul_(dc[:, :, None])
             here[..., 3 * n :].mul_(dh)
             later = at
         torch.bmm(by_gates[:, b:].mT, self.h[:, :-b], out=g[:, cell.before].view(s, 4 * n, n))

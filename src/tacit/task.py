@@ -20,8 +20,7 @@ from .algorithms.types import Batch, State, Walk
 from .dense import DenseGradient, Layer, cover, layers_of, parts_of
 from .layers import LocalStep
 from .pooled import Network, PooledGradient, network_of, predict
-from .recurrent import Chain, ChainGradient, chain_of
-from .recurrent import predict as predict_chain
+from .recurrent import Chain, ChainAnswers, ChainGradient, answers, chain_of
 
 
 def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
@@ -134,7 +133,10 @@ class Task:
         return g, walk._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
-        """The mean loss over the batch's live rows, differentiable in w."""
+        """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of characters)."""
+        if self.stacked and self.chain:
+            losses = self._loss(ChainAnswers.apply(self.chain, w, self.x[batch.index]), self.y[batch.index])
+            return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
         module = self.module if self.stacked else self._of_this_thread().module  # in training mode, and nobody else's
         return self._mean_loss(w, buffers or {}, batch, module)[0]
 
@@ -263,14 +265,18 @@ class Task:
 
     def _at_once(self, rows: int | None, room: float) -> tuple[int, int]:
         """Rows, and models: of a network that goes token by token many rows, because its products are thin and wait for each other."""
-        rows = rows or (4096 if self.chain else 256)
+        if self.chain:
+            row = self.chain.row(self.x.shape[1], learns=False)
+            rows = rows or int(min(4096, max(1, room // row)))
+            return rows, max(1, int(room // (rows * row)))
+        rows = rows or 256
         return rows, max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
 
     def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
         if self.pooled and x.device.type == "cuda":
             return lambda w, _, x: predict(self.pooled, w, x)
         if self.chain:
-            return lambda w, _, x: predict_chain(self.chain, w, x)
+            return lambda w, _, x: answers(self.chain, w, x.expand(len(w), *x.shape))
         module = copy.deepcopy(self.module).to(x.device).eval()
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 
@@ -283,6 +289,8 @@ class Task:
 
     def bytes_kept(self) -> int:
         """Bytes that a row keeps for the backward pass, counted on a batch of two."""
+        if self.chain:
+            return self.chain.row(self.x.shape[1], learns=True)
         kept = 0
 
         def pack(t: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from .report.markup import plain
 
 MOST_PARTIES = 40  # rows of the heat map in a terminal; the plot has them all
+MOST_LABELS = 20  # and columns
 
 
 def heat_map(console: Any, seen: dict[str, Any]) -> None:
@@ -14,7 +15,10 @@ def heat_map(console: Any, seen: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    counts, labels = seen["counts"], seen["labels"]
+    counts, labels = seen["counts"], [label if label.strip() else repr(label) for label in seen["labels"]]
+    if counts and len(labels) > MOST_LABELS:
+        often = sorted(range(len(labels)), key=lambda c: -sum(row[c] for row in counts))[: MOST_LABELS - 1]
+        counts, labels = [[*(row[c] for c in often), sum(row) - sum(row[c] for c in often)] for row in counts], [*(labels[c] for c in often), "others"]
     most = max((n for row in counts or [] for n in row), default=1) or 1
     title = f"{seen['name']}: {len(seen['parties']):,} parties, {sum(seen['sizes']):,} rows, {seen['skew']}"
     console.print(Text(plain(title)), soft_wrap=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tacit import algorithms, data, doctor
 
+from ..data.formats import write_shakespeare
 from .shell import EXAMPLES, answer, process, run
 
 
@@ -98,6 +100,26 @@ def test_a_run_and_a_comparison_of_parties_named_in_brackets_get_through(evil, c
 def test_data_show_says_when_parties_are_left_out(capsys):
     _, out, _ = run(capsys, "data", "show", "digits", "--parties", "50")
     assert "… and 10 more parties" in out
+
+
+def test_data_show_names_the_labels_there_are_most_of_where_there_are_many(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = "abcdefghijklmnopqrstuvwxyz   aa"
+    write_shakespeare(tmp_path / "shakespeare", json.dumps({"play": "A", "role": "X", "speeches": [text] * 5}).encode())
+    told = ("data", "show", "shakespeare", "--data-dir", str(tmp_path), "--verify", "false", "--by", "role")
+    _, out, _ = run(capsys, *told)
+    head, line = next(([a.split(), b.split()] for a, b in zip(out.splitlines(), out.splitlines()[1:]) if a.startswith("party")))
+    assert head[3:7] == ["'", "'", "a", "'\\n'"]  # a space, which splits here
+    assert (head[-1], line[-1]) == ("others", str(4 * (26 - 17)))  # four lines to train on, in each the letters that have no column of their own
+    assert sum(map(sum, answer(capsys, *told)["counts"])) == 4 * (len(text) + 1)
+
+
+def test_data_sets_that_need_a_file_say_where_it_goes(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("TACIT_DATA", str(tmp_path))
+    files = {s["name"]: s["files"] for s in answer(capsys, "data", "list")["datasets"]}
+    assert files["digits"]["text"] == "needs none"
+    assert files["shakespeare"]["text"] == f"not in {tmp_path / 'shakespeare'}; put its file there, or set TACIT_DATA"
+    assert "downloaded when first used" in files["mnist"]["text"]
 
 
 def test_the_doctor_finds_this_machine_and_that_it_works(capsys):

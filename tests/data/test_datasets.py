@@ -27,8 +27,7 @@ def small(name: str, folder: Path) -> partial:
     if name not in written:
         return partial(data.ALL[name])
     written[name](folder / name)
-    made = partial(data.ALL[name], data_dir=folder, verify=False)
-    return made if name == "shakespeare" else partial(made, download=False)
+    return partial(data.ALL[name], data_dir=folder, verify=False, download=False)
 
 
 @pytest.mark.parametrize("name", data.ALL)
@@ -42,8 +41,7 @@ def test_real_files_are_the_published_ones_and_conform(name):
         "heart_disease": (486, 254, None), "mnist": (60000, 10000, 6742), "fashion_mnist": (60000, 10000, 6000),
         "cifar10": (50000, 10000, 5000), "adult": (32561, 16281, 7841),
         "shakespeare": (85614, 22027, 560887)}  # and so many of its characters are spaces
-    told = {"heart_disease": {}, "shakespeare": {"data_dir": ROOT}}.get(name, {"data_dir": ROOT, "download": False})
-    made = check_dataset(data.ALL[name](**told))
+    made = check_dataset(data.ALL[name]() if name == "heart_disease" else data.ALL[name](data_dir=ROOT, download=False))
     rows, test, ones = facts[name]
     assert (len(made), len(made.test.y)) == (rows, test)
     assert ones is None or int((made.rows.y == 1).sum()) == ones
@@ -291,8 +289,10 @@ def test_a_line_longer_than_the_network_looks_back_goes_on_in_the_next_row(tmp_p
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is no role with its speeches"), (b'{"play": "A"}', "KeyError: 'role'"),
-    (b'{"play": "A", "role": "X", "speeches": [1]}', "AttributeError"), (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines")])
+    (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is no role with its speeches"), (b'{"play": "A"}', "KeyError: 'speeches'"),
+    (b'{"play": "A", "role": "X", "speeches": [1]}', "AttributeError"), (b"", "is empty"),
+    (b'{"play": "A", "role": "X", "speeches": "to be"}', "its speeches are no list"),
+    (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines")])
 def test_a_file_of_plays_that_is_none_is_said_so(tmp_path, text, why):
     with pytest.raises(BadData, match=why):
         plays(tmp_path, text)
@@ -302,7 +302,7 @@ def test_plays_others_than_the_published_ones_are_refused(tmp_path):
     formats.write_shakespeare(tmp_path / "shakespeare")
     with pytest.raises(BadData, match="is not the published file"):
         data.shakespeare(data_dir=tmp_path)
-    with pytest.raises(MissingFiles, match=r"shakespeare_by_role\.jsonl\.gz"):
+    with pytest.raises(MissingFiles, match=r"missing shakespeare_by_role\.jsonl\.gz\. They have no address to download them from\. Put it in"):
         data.shakespeare(data_dir=tmp_path / "nowhere")
     with pytest.raises(BadParameter, match="least is 1"):
         data.shakespeare(least=1)

@@ -28,16 +28,19 @@ def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes:
     xs, ys = _features(name, "x", x, tokens), _array(name, "y", y)
     xt, yt = (xs[:0], ys[:0]) if test is None else (_features(name, "test x", test[0], tokens), _array(name, "test y", test[1]))
     for what, a, b in (("x and y", xs, ys), ("the test x and y", xt, yt)):
-        if len(a) != len(b) or (b.ndim != 1 and not (tokens and b.shape == a.shape)):
+        if len(a) != len(b) or (b.ndim != 1 and not (tokens and b.ndim == 2 and b.shape == a.shape)):
             raise BadData(f"{name}: {what} do not fit: {len(a)} rows and labels of shape {tuple(b.shape)}. Give one label a row"
-                          f"{', or one a token' if tokens else ''}.")
+                          f"{', or one a token, [N, T]' if tokens else ''}.")
     if len(xs) == 0:
         raise BadData(f"{name}: there are no rows. Give at least two.")
     if xt.shape[1:] != xs.shape[1:]:
         raise BadData(f"{name}: a test row has shape {tuple(xt.shape[1:])}, a training row {tuple(xs.shape[1:])}. Encode both alike.")
     if ys.ndim != yt.ndim and len(yt):
         raise BadData(f"{name}: labels of shape {tuple(ys.shape)} to train on and {tuple(yt.shape)} to test by. Give both a label a row, or both one a token.")
-    yy, names = (_targets if ys.ndim == 1 else _of_tokens)(name, np.concatenate([ys, yt.reshape(-1, *ys.shape[1:])]), classes, regression)
+    if ys.ndim == 1:
+        yy, names = _targets(name, np.concatenate([ys, yt]), classes, regression)
+    else:
+        yy, names = _of_tokens(name, ys, yt if len(yt) else ys[:0], classes, regression)
     groups = {key: np.asarray(values) for key, values in (groups or {}).items()}
     for key, values in groups.items():
         if len(values) != len(xs):
@@ -109,7 +112,10 @@ def _take(rows: Rows, index: np.ndarray) -> Rows:
 
 
 def _array(name: str, what: str, values: Any) -> np.ndarray:
-    a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    try:
+        a = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    except ValueError as error:
+        raise BadData(f"{name}: {what} is no array: {error}. Give every row the same shape.") from None
     if a.dtype == object and what.endswith("y"):
         import pandas as pd
 
@@ -123,12 +129,7 @@ def _array(name: str, what: str, values: Any) -> np.ndarray:
 
 
 def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
-    try:
-        a = _array(name, what, values)
-    except ValueError as error:
-        if isinstance(error, BadData):
-            raise
-        raise BadData(f"{name}: {what} is no array: {error}. Give every row the same shape.") from None
+    a = _array(name, what, values)
     if a.dtype.kind in "US":
         raise BadData(f"{name}: {what} holds text, e.g. {str(a.flat[0])!r}. Encode it first, or read the table with from_csv.")
     if a.ndim < 2 and not tokens:
@@ -136,6 +137,9 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
     if tokens:
         if a.dtype.kind not in "biu":
             raise BadData(f"{name}: {what} holds {a.dtype} values; tokens are whole numbers.")
+        if a.size and a.min() < 0:
+            row = int((a < 0).reshape(len(a), -1).any(1).argmax())
+            raise BadData(f"{name}: {what} has the token {a.min()} in row {row}; tokens count from 0. Behind the end of a row put any, and −1 as its label.")
         return torch.from_numpy(a.astype(np.int64))
     x = torch.from_numpy(np.ascontiguousarray(a, dtype=np.float32))
     if not torch.isfinite(x).all():
@@ -144,17 +148,26 @@ def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
     return x
 
 
-def _of_tokens(name: str, y: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...] | None]:
+def _of_tokens(name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...]]:
     """Labels of tokens, −1 where there is none; as many classes as are given, or as the largest label says."""
-    if regression or y.dtype.kind not in "iu":
-        raise BadData(f"{name}: labels of tokens are whole numbers from 0, and −1 for none; these are {'targets of a regression' if regression else y.dtype}.")
+    y = np.concatenate([ys, yt])
+    if regression is not False:
+        raise bad(name, "regression", regression, "False where tokens have labels: they are classes")
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 2):
         raise bad(name, "classes", classes, "a whole number at least 2")
+    if y.dtype.kind not in "iuf" or not np.isfinite(y).all() or (y != np.floor(y)).any():
+        what = "text" if y.dtype.kind in "US" else y.dtype
+        raise BadData(f"{name}: labels of tokens are whole numbers from 0, and −1 for none; these are {what}. Number them.")
     many = int(y.max(initial=0)) + 1 if classes is None else classes
+    if y.dtype.kind == "u" and classes is None and many - 1 == np.iinfo(y.dtype).max:
+        raise BadData(f"{name}: the label {many - 1} is what −1 becomes in {y.dtype}. Give labels of tokens in a type with a sign, such as int64.")
     if y.size and (y.min() < -1 or y.max() >= many):
         raise BadData(f"{name}: a token's label is a whole number from 0 to {many - 1}, or −1 for none; found {int(y.min())} to {int(y.max())}.")
-    if len(bare := np.flatnonzero((y < 0).all(1))):
-        raise BadData(f"{name}: no token of row {bare[0]} has a label. Leave the row out.")
+    if many < 2:
+        raise BadData(f"{name}: every token has the label 0. There is nothing to learn from one class; give two or more.")
+    for what, part in (("row", ys), ("test row", yt)):
+        if len(bare := np.flatnonzero((part < 0).all(1))):
+            raise BadData(f"{name}: no token of {what} {bare[0]} has a label. Leave the row out.")
     return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(many))
 
 

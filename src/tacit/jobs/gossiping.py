@@ -114,7 +114,8 @@ class Gossiping(Simulated):
         if p.fed.classes is not None and len(test.y) and (len(p.fed) <= EACH or r == p.rounds):
             x, buffers = test.x.to(mine["w"].device), mine.get("buffers")
             outs = (self.task.predict(w, x, None if buffers is None else buffers[k]) for k, w in enumerate(mine["w"]))
-            each = [float((out.argmax(-1).cpu() == test.y).sum() / (test.y >= 0).sum()) for out in outs]
+            asked = int((test.y >= 0).sum())
+            each = [int((out.argmax(-1).cpu() == test.y).sum()) / asked for out in outs]
             found |= {"nodes": {"accuracy": each}, "worst_node": min(each)}
         return [found | {"consensus": float(apart)}]
 

@@ -250,6 +250,7 @@ class Programs:
         return {"clients": members, "first": self.rounds.start, "stop": self.rounds.stop, "seed": p.seed, "epochs": 1, "batch_size": p.batch_size,
                 "local_steps": p.local_steps, "precision": p.precision, "algorithm": to_table(p.algorithm), "model": p.job(None)["model"],
                 "spec": specified(p.model, "a client"), "federation": f"{p.fed.name}, edge {e}", "features": list(p.fed.rows.x.shape[1:]),
+                "tokens": not p.fed.rows.x.is_floating_point(), "labels": list(p.fed.rows.y.shape[1:]),
                 "classes": p.fed.classes, "rule": to_table(p.aggregate), "guard": guarding.told(guards[e], f"{p.fed.name}, edge {e}") if guards else None}
 
 
@@ -286,7 +287,8 @@ async def edge(me: Any, *, boss: str, blocks: list[list[int]], job: str, server:
 
     said = json.loads(job)
     algorithm, rule = from_table(said["algorithm"], algorithms.ALL, "algorithm"), from_table(said["rule"], aggregate.ALL, "aggregate")
-    nobody = Rows(torch.zeros(2, *said["features"]), torch.zeros(2, dtype=torch.int64 if said["classes"] else torch.float32))
+    x = torch.zeros(2, *said["features"], dtype=torch.int64 if said["tokens"] else torch.float32)
+    nobody = Rows(x, torch.zeros(2, *said["labels"], dtype=torch.int64 if said["classes"] else torch.float32))
     task = task_of(said, nobody)  # an edge has no rows: it needs the model's layers alone
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])

@@ -182,7 +182,8 @@ class Networked(Parties):
 
     def _counts(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         classes = self.plan.fed.classes
-        made = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)
+        labels = tuple(self.task.y.shape[1:])  # one a row, or one a token
+        made = count(torch.zeros(0, *labels, classes or 1), torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32), classes)
         return {k: (tuple(v.shape), v.dtype) for k, v in made._asdict().items()}
 
     # --- bringing everybody together -------------------------------------------------------------------------------------------------------

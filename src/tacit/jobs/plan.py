@@ -292,6 +292,11 @@ def make_task(p: Plan) -> Task:
     rows = p.fed.at(0)
     outputs = p.fed.classes or 1
     module = models.build(p.model, tuple(rows.x.shape[1:]), outputs, p.seed).to(p.device)
+    if isinstance(module, models.Characters) and not rows.x.is_floating_point():
+        last = max(int(x.max()) for x in (rows.x, p.fed.test.x) if x.numel())
+        if last >= module.built[0]:
+            raise BadData(f"train: {p.fed.name} has the token {last}, and the model knows 0 to {module.built[0] - 1}, as many as there are classes. "
+                          f"Say classes={last + 1} when you make the data.")
     fits("train", module, models.name_of(p.model), rows.x[:2].to(p.device), p.fed.classes, p.fed.name, every=rows.y.dim() > 1)
     task = Task(module, rows.x.to(p.device), rows.y.to(p.device), "mse" if p.fed.classes is None else "cross_entropy", p.precision)
     decay = getattr(getattr(p.algorithm, "solver", None), "weight_decay", 0.0)

@@ -224,8 +224,8 @@ class Cohort:
         seeds = np.array([r.seed for r in self.runs], dtype=np.uint64)[run_of]
         ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
-        order = np.lexsort((-sizes, -steps))  # longest first, so that finished clients are at the end of the stack, and beside clients of like size
-        parts = of_like_size(order, sizes) if first.batch_size is None and self.engine == "stack" else [order]
+        alike = of_like_size(sizes) if first.batch_size is None and self.engine == "stack" else [np.arange(len(who))]
+        parts = [part[np.argsort(-steps[part], kind="stable")] for part in alike]  # longest first, so that finished clients are at the end of the stack
         chunks = [chunk for part in parts for chunk in np.array_split(part, -(-len(part) // self._chunk(sizes[part], steps[part])))]
         sent = self.down(float(number)) if down is None else down
         works = np.full(len(who), number) if works is None else works

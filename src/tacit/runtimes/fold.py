@@ -134,7 +134,7 @@ class FoldEngine:
         self.lengths: list[int] = []
         self.graphs = graphs
         self.recorded: dict[Any, _Graph] = {}  # in order of use, the latest last
-        self.seen: set[int] = set()
+        self.seen: set[Any] = set()
         self.pool: Any = None
         self.rows: Any = None
 
@@ -142,6 +142,7 @@ class FoldEngine:
         """The memory the steps read their rows from. A recording has its addresses in it, so other rows need other recordings."""
         if rows != self.rows:
             self.recorded.clear()
+            self.seen.clear()
             self.rows = rows
 
     def run(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
@@ -179,8 +180,8 @@ class FoldEngine:
         fixed = [filled(f) if o else f for f, o in zip(fixed, own)]
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*carry, *fixed))
         name = (call.signature(), size, index.shape[2], room, shapes, tuple(own))  # not how many steps: a recording has room for all of them
-        if hash(name) not in self.seen:
-            self.seen.add(hash(name))
+        if name not in self.seen:
+            self.seen.add(name)
             return None
         graph = self.recorded.pop(name, None) or _Graph(self, call, index, live, key, room, carry, fixed, own)
         self.recorded[name] = graph

@@ -54,6 +54,9 @@ def work(task: Task, batch: int) -> float:
     def count(module: nn.Module, _: Any, out: Any) -> None:
         nonlocal total
         out = out[0] if isinstance(out, tuple) else out
+        if isinstance(module, nn.RNNBase):  # every gate's weights are used once a token
+            total += sum(p.numel() for p in module.parameters() if p.dim() > 1) * task.x.shape[1]
+            return
         total += sum(p.numel() * max(1.0, out.numel() / len(rows) / p.shape[0]) for p in module.parameters(recurse=False) if p.dim() > 1)
 
     rows = task.x[:1]
@@ -87,9 +90,10 @@ def cannot_stack(task: Task, w: Tensor, buffers: Tensor | None) -> str:
     return ""
 
 
-def of_like_size(order: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Clients cut where one has less than half of the rows of the first beside it. Where a step takes all rows, everyone's are padded to the largest's."""
-    parts = [order]
+def of_like_size(sizes: np.ndarray) -> list[np.ndarray]:
+    """Clients, the largest first, cut where one has less than half of the rows of the first beside it: where a step takes all rows, everyone's are padded to
+    those of the largest."""
+    parts = [np.argsort(-sizes, kind="stable")]
     while (small := np.flatnonzero(2 * sizes[parts[-1]] < sizes[parts[-1][0]])).size:
         parts[-1:] = np.split(parts[-1], small[:1])
     return parts
