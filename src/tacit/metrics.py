@@ -32,7 +32,7 @@ class Counts(NamedTuple):
 
 def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> Counts:
     """The counts of some rows' outputs. Where a row has a label for each of its tokens, tokens are counted, and there are no curves: of so many classes they
-    would take a hundred times as long as the rest."""
+    would take ten times as long as the rest."""
     if y.dim() > 1:
         there = y >= 0
         out, y, curves = out[there], y[there], False
