@@ -88,7 +88,7 @@ def test_every_data_set_conforms(name, tmp_path):
     from tests.data import formats
 
     write = {"mnist": lambda to: formats.write_idx(to, packed=True), "fashion_mnist": lambda to: formats.write_idx(to, packed=False),
-             "cifar10": formats.write_cifar_binary, "adult": formats.write_adult}
+             "cifar10": formats.write_cifar_binary, "adult": formats.write_adult, "shakespeare": formats.write_shakespeare}
     options: dict[str, Any] = {}
     if name in write:
         write[name](tmp_path / name)

@@ -87,6 +87,23 @@ class LocalStep(TorchFunctionMode):
         return out.view(weight.shape[0], len(input), oh, ow).transpose(0, 1)
 
 
+class Characters(nn.Module):
+    """A network that reads characters one after the other, and says which comes next: after the last one, or after `every` one."""
+
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, every: bool = False):
+        super().__init__()
+        self.built, self.every = (vocabulary, embedding, hidden, layers, every), every
+        self.embed = nn.Embedding(vocabulary, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.out = nn.Linear(hidden, vocabulary)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_floating_point():  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
+            raise ValueError("it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions")
+        read = self.lstm(self.embed(x.long()))[0]
+        return self.out(read if self.every else read[:, -1])
+
+
 class CropFlip(nn.Module):
     """Training pictures moved by up to `crop` pixels each way, the edge mirrored into the gap, and every other one turned left to right; at rest nothing
     happens. It is the usual crop of a padded CIFAR picture.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import BadData, BadParameter, MissingFiles
-from .layers import CropFlip
+from .layers import Characters, CropFlip
 from .parameters import bad, check, flag, nearest, to_table, whole
 
 
@@ -118,23 +118,6 @@ class ResNet8:
             raise bad("ResNet8", "width", w, "a multiple of 8, so that eight groups share its channels")
         return nn.Sequential(nn.Conv2d(shape[0], w, 3, 1, 1, bias=False), nn.GroupNorm(8, w), nn.ReLU(), _Block(w, w, 1), _Block(w, 2 * w, 2),
                              _Block(2 * w, 4 * w, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, outputs))
-
-
-class Characters(nn.Module):
-    """A network that reads characters one after the other, and says which comes next: after the last one, or after `every` one."""
-
-    def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, every: bool = False):
-        super().__init__()
-        self.built, self.every = (vocabulary, embedding, hidden, layers, every), every
-        self.embed = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
-        self.out = nn.Linear(hidden, vocabulary)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.is_floating_point():  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
-            raise ValueError("it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions")
-        read = self.lstm(self.embed(x.long()))[0]
-        return self.out(read if self.every else read[:, -1])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .layers import Characters
+
 
 class Cell(NamedTuple):
     """One LSTM layer's place in the flat vector."""
@@ -43,8 +45,6 @@ class Chain(NamedTuple):
 
 def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
     """The network, if the module is that of `tacit.models.LSTM` as it was built, all of it to be learnt; None otherwise."""
-    from .models import Characters
-
     if type(module) is not Characters or any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
         return None
     letters, embedding, hidden, layers, every = module.built
