@@ -82,21 +82,6 @@ def test_every_skew_conforms(name):
     testing.check_skew(SKEWS.get(name, data.SKEWS[name])())
 
 
-@pytest.mark.parametrize("name", data.ALL)
-def test_every_data_set_conforms(name, tmp_path):
-    """Those that read files get small ones in the real formats."""
-    from tests.data import formats
-
-    write = {"mnist": lambda to: formats.write_idx(to, packed=True), "fashion_mnist": lambda to: formats.write_idx(to, packed=False),
-             "cifar10": formats.write_cifar_binary, "adult": formats.write_adult, "shakespeare": formats.write_shakespeare}
-    options: dict[str, Any] = {}
-    if name in write:
-        write[name](tmp_path / name)
-        options = {"data_dir": tmp_path, "verify": False, "download": False}
-    made = testing.check_dataset(lambda: data.ALL[name](**options))
-    testing.check_federation(made.split(3, seed=1), len(made))
-
-
 def test_every_runtime_conforms():
     for name in runtimes.__all__:
         testing.check_runtime(getattr(runtimes, name)())

@@ -32,7 +32,9 @@ def small(name: str, folder: Path) -> partial:
 
 @pytest.mark.parametrize("name", data.ALL)
 def test_every_data_set_conforms(name, tmp_path):
-    assert check_dataset(small(name, tmp_path)).name.startswith(name)
+    made = check_dataset(small(name, tmp_path))
+    assert made.name.startswith(name)
+    check_federation(made.split(3, seed=1), len(made))
 
 
 @pytest.mark.parametrize("name", REAL)
