@@ -32,7 +32,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.layers": ((), NUMERIC),
     "tacit.dense": ((), NUMERIC),
     "tacit.pooled": (("tacit.layers", "tacit.dense"), NUMERIC),
-    "tacit.recurrent": (("tacit.layers",), NUMERIC),
+    "tacit.recurrent": (("tacit.layers", "tacit.dense"), NUMERIC),
     "tacit.task": (("tacit.algorithms.types", "tacit.layers", "tacit.dense", "tacit.pooled", "tacit.recurrent"), NUMERIC),
     "tacit.evaluation": (("tacit.data.federation", "tacit.metrics", "tacit.task"), NUMERIC),
     "tacit.landscape": (("tacit.task",), NUMERIC),

@@ -6,7 +6,7 @@ forward and backward pass over S clients is a dozen batched products, and each g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -51,21 +51,25 @@ def cover(parts: Iterable[Any], slots: list[Any]) -> bool:
     return sum(s.stop - s.start for s in taken) == sum(s.stop - s.start for s in slots)
 
 
-class DenseGradient(torch.autograd.Function):
-    """The gradient of each client's mean cross-entropy over its live rows. `vmap` hands over the stack."""
+def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of a whole stack, (anything, tensors [S, …]) → [S, …], to be called for one client: inside `vmap` it is handed the stack. That is torch's
+    public way to see it whole; there is no way back through it."""
 
-    @staticmethod
-    def forward(task: Any, w: Tensor, index: Tensor, live: Tensor) -> Tensor:
-        return gradient(task.dense, w[None], task.x, task.y, index[None], live[None])[0]
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(what: Any, *tensors: Tensor) -> Tensor:
+            return many(what, *(t[None] for t in tensors))[0]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, task: Any, w: Tensor, index: Tensor, live: Tensor) -> Any:
-        stack = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip((w, index, live), in_dims[1:])]
-        return gradient(task.dense, stack[0], task.x, task.y, stack[1], stack[2]), 0
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, what: Any, *tensors: Tensor) -> Any:
+            stack = (t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:]))
+            return many(what, *stack), 0
+
+    return Whole.apply
 
 
 def gradient(layers: list[Layer], w: Tensor, x: Tensor, y: Tensor, index: Tensor, live: Tensor) -> Tensor:
@@ -87,13 +91,18 @@ def answers(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | No
     return h
 
 
+def by_logits(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """dℓ/dlogits = softmax − one-hot, weighted by the row's share of the mean."""
+    delta = torch.softmax(logits, -1)
+    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=delta.device, dtype=delta.dtype).expand(*y.shape, 1))
+    return delta.mul_(share[..., None])
+
+
 def through(layers: list[Layer], w: Tensor, rows: Tensor, y: Tensor, live: Tensor, g: Tensor, onward: bool = False) -> Tensor:
     """Write these layers' part of the gradient to its place in g, from their rows [S, B, …] on; with `onward`, give that by the rows."""
-    s, b = y.shape
+    s = len(y)
     inputs: list[Tensor] = []
-    delta = torch.softmax(answers(layers, w, rows, inputs), -1)  # dℓ/dlogits = softmax − one-hot, weighted by the row's share of the mean
-    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=w.device, dtype=delta.dtype).expand(s, b, 1))
-    delta *= (live / live.sum(1, keepdim=True).clamp(min=1))[..., None]
+    delta = by_logits(answers(layers, w, rows, inputs), y, live / live.sum(1, keepdim=True).clamp(min=1))
     for i in reversed(range(len(layers))):
         layer, before = layers[i], inputs[i]
         torch.bmm(delta.mT, before, out=g[:, layer.weight].view(s, *layer.shape))

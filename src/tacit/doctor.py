@@ -69,11 +69,13 @@ def place_of(name: str, data_dir: str | None = None) -> dict[str, Any]:
     from . import data
     from .data.sources import folders
 
-    if "download" not in inspect.signature(data.ALL[name]).parameters:  # made, or shipped with tacit
+    options = inspect.signature(data.ALL[name]).parameters
+    shipped = (Path(data.__file__).parent / "files" / name).is_dir()
+    if "data_dir" not in options or shipped:
         return {"found": True, "folder": None, "text": "needs none"}
     first = folders(name, data_dir)[0]
     found = first.is_dir() and any(first.iterdir())
-    text = f"in {first}" if found else f"not in {first}; {'put its file there' if name == 'shakespeare' else 'downloaded when first used'}, or set TACIT_DATA"
+    text = f"in {first}" if found else f"not in {first}; {'downloaded when first used' if 'download' in options else 'put its file there'}, or set TACIT_DATA"
     return {"found": found, "folder": str(first), "text": text}
 
 

@@ -85,22 +85,6 @@ def _plain(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
             and not pool.ceil_mode and not pool.return_indices)
 
 
-class PooledGradient(torch.autograd.Function):
-    """The gradient of each client's mean cross-entropy over its live rows. `vmap` hands over the stack."""
-
-    @staticmethod
-    def forward(net: Network, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
-        return gradient(net, w[None], x[None], y[None], live[None])[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, net: Network, *tensors: Tensor) -> Any:
-        return gradient(net, *(t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:]))), 0
-
-
 def gradient(net: Network, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
     """Of S models w [S, D], each on its own batch of images x [S, B, C, H, W] with labels y [S, B]."""
     (s, b), g = y.shape, torch.empty_like(w, memory_format=torch.contiguous_format)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .dense import by_logits
 from .layers import Characters
 
 
@@ -40,7 +41,10 @@ class Chain(NamedTuple):
     def row(self, length: int, learns: bool) -> int:
         """Bytes that a row of so many tokens takes on its way: one layer at a time and what the next one reads, or, to learn, all of them and the way back."""
         hidden = self.cells[0].hidden
-        return 4 * length * ((8 * len(self.cells) + 10) * hidden + 3 * self.letters if learns else 8 * hidden + self.letters)
+        if not learns:  # four gates, c, tanh c and h of a layer, and the h below it; the answers
+            return 4 * length * (8 * hidden + self.letters)
+        back = 10 * hidden + 3 * self.letters  # by the gates, twice for a moment, by c and by h; by the answers, their softmax, which letter each was
+        return 4 * length * (8 * len(self.cells) * hidden + back)
 
 
 def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
@@ -59,43 +63,6 @@ def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
     return Chain(at["embed.weight"], letters, cells, at["out.weight"], at["out.bias"], every)
 
 
-def _stacked(info: Any, in_dims: Any, tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """What `vmap` hands over, the clients first; what they share, once for each."""
-    return [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims)]
-
-
-class ChainGradient(torch.autograd.Function):
-    """The gradient of each client's mean cross-entropy over its live rows. `vmap` hands over the stack."""
-
-    @staticmethod
-    def forward(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
-        return gradient(net, w[None], x[None], y[None], live[None])[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, net: Chain, *tensors: Tensor) -> Any:
-        return gradient(net, *_stacked(info, in_dims[1:], tensors)), 0
-
-
-class ChainAnswers(torch.autograd.Function):
-    """What each client's model answers on its own rows; to look at, not to differentiate."""
-
-    @staticmethod
-    def forward(net: Chain, w: Tensor, x: Tensor) -> Tensor:
-        return answers(net, w[None], x[None])[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, net: Chain, *tensors: Tensor) -> Any:
-        return answers(net, *_stacked(info, in_dims[1:], tensors)), 0
-
-
 def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
     """Of S models w [S, D], each on its own batch of rows x [S, B, T] with labels y, [S, B] or [S, B, T]; a label of −1 is none."""
     (s, b, t), g = x.shape, torch.empty_like(w, memory_format=torch.contiguous_format)
@@ -104,7 +71,7 @@ def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tenso
     for cell in net.cells:
         walked.append(_Walked(cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b))
     h = walked[-1].h if net.every else walked[-1].h[:, -b:]
-    delta = _delta(_last(net, w, h), *_shares(net, y, live))
+    delta = by_logits(_last(net, w, h), *_shares(net, y, live))
     torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.letters, -1))
     torch.sum(delta, 1, out=g[:, net.bias])
     by_h = torch.bmm(delta, w[:, net.weight].view(s, net.letters, -1))
@@ -141,13 +108,6 @@ def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
         return y, share
     there = y >= 0
     return _by_moment(y.clamp(min=0)), _by_moment(there * (share / there.sum(2).clamp(min=1))[..., None])
-
-
-def _delta(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    """dℓ/dlogits = softmax − one-hot, by its share."""
-    delta = torch.softmax(logits, -1)
-    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=delta.device, dtype=delta.dtype).expand(*y.shape, 1))
-    return delta.mul_(share[..., None])
 
 
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:

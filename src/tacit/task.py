@@ -16,11 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from . import dense, pooled, recurrent
 from .algorithms.types import Batch, State, Walk
-from .dense import DenseGradient, Layer, cover, layers_of, parts_of
+from .dense import Layer, cover, for_one_client, layers_of, parts_of
 from .layers import LocalStep
-from .pooled import Network, PooledGradient, network_of, predict
-from .recurrent import Chain, ChainAnswers, ChainGradient, answers, chain_of
+from .pooled import Network, network_of
+from .recurrent import Chain, chain_of
+
+_dense = for_one_client(lambda task, w, index, live: dense.gradient(task.dense, w, task.x, task.y, index, live))
+_pooled, _recurrent, _answers = for_one_client(pooled.gradient), for_one_client(recurrent.gradient), for_one_client(recurrent.answers)
 
 
 def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
@@ -120,22 +124,22 @@ class Task:
     def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
         """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
         if self.stacked and self.dense:
-            return DenseGradient.apply(self, walk.w, batch.index, batch.live), walk
+            return _dense(self, walk.w, batch.index, batch.live), walk
         if self.stacked and self.pooled and self.x.device.type == "cuda":  # on a CPU the filters' zeros cost more than the copies they save
             x = self.x[batch.index]
             if self.pooled.front:
                 with self._forward(batch):
                     x = self.pooled.front(x)
-            return PooledGradient.apply(self.pooled, walk.w, x, self.y[batch.index], batch.live), walk
+            return _pooled(self.pooled, walk.w, x, self.y[batch.index], batch.live), walk
         if self.stacked and self.chain:
-            return ChainGradient.apply(self.chain, walk.w, self.x[batch.index], self.y[batch.index], batch.live), walk
+            return _recurrent(self.chain, walk.w, self.x[batch.index], self.y[batch.index], batch.live), walk
         g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
         return g, walk._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of characters)."""
         if self.stacked and self.chain:
-            losses = self._loss(ChainAnswers.apply(self.chain, w, self.x[batch.index]), self.y[batch.index])
+            losses = self._loss(_answers(self.chain, w, self.x[batch.index]), self.y[batch.index])
             return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
         module = self.module if self.stacked else self._of_this_thread().module  # in training mode, and nobody else's
         return self._mean_loss(w, buffers or {}, batch, module)[0]
@@ -274,9 +278,9 @@ class Task:
 
     def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
         if self.pooled and x.device.type == "cuda":
-            return lambda w, _, x: predict(self.pooled, w, x)
+            return lambda w, _, x: pooled.predict(self.pooled, w, x)
         if self.chain:
-            return lambda w, _, x: answers(self.chain, w, x.expand(len(w), *x.shape))
+            return lambda w, _, x: recurrent.answers(self.chain, w, x.expand(len(w), *x.shape))
         module = copy.deepcopy(self.module).to(x.device).eval()
         nothing = torch.zeros((), dtype=torch.int64, device=x.device)
 

@@ -60,9 +60,9 @@ def check_federation(fed: Federation, rows: int, min_size: int = 1, exact: bool 
     summary = fed.summary()
     assert summary["sizes"] == fed.sizes.tolist() and len(summary["parties"]) == parties, f"{fed.name}: the summary's sizes are wrong"
     if fed.classes is not None:
-        labels = int((fed.rows.y >= 0).sum()) if fed.rows.y.dim() > 1 else None  # of tokens
-        counted = [sum(row) for row in summary["counts"]]
-        assert counted == summary["sizes"] if labels is None else sum(counted) == labels, f"{fed.name}: the summary's label counts do not add up"
+        labels = (fed.rows.y >= 0).reshape(len(fed.rows.y), -1).sum(1)  # of a row: one, or one for each of its tokens that has any
+        held = torch.zeros(parties, dtype=torch.int64).index_add_(0, fed.owner, labels)
+        assert [sum(row) for row in summary["counts"]] == held.tolist(), f"{fed.name}: the summary's label counts do not add up"
     return fed
 
 

@@ -25,14 +25,13 @@ NONE = -1  # the label of what stands behind the end of a line
 LONGEST = 80  # characters of a row, as many as the paper's network looks back; a longer line goes on in the next row
 
 
-def shakespeare(least: int = 2, test_fraction: float = 0.2, data_dir: str | os.PathLike[str] | None = None, verify: bool = True,
-                download: bool = True) -> Dataset:
+def shakespeare(least: int = 2, test_fraction: float = 0.2, data_dir: str | os.PathLike[str] | None = None, verify: bool = True) -> Dataset:
     """Characters [N, 65] and what comes after each of them; `.by("role")`. `least` is how many lines a role must have; one keeps a line to train on."""
     if isinstance(least, bool) or not isinstance(least, int) or least < 2:
         raise bad("shakespeare", "least", least, "a whole number at least 2: a line to train on, and one to test")
     if isinstance(test_fraction, bool) or not isinstance(test_fraction, int | float) or not 0 <= test_fraction < 1:
         raise bad("shakespeare", "test_fraction", test_fraction, "a number at least 0 and below 1")
-    (text,) = contents("shakespeare", (FILE,), folders("shakespeare", data_dir), verify, download)
+    (text,) = contents("shakespeare", (FILE,), folders("shakespeare", data_dir), verify, download=True)
     roles = {name: lines for name, lines in _roles(text).items() if len(lines) >= least}
     if not roles:
         raise BadData(f"shakespeare: no role has {least} lines. Ask for fewer.")

@@ -190,7 +190,7 @@ class FoldEngine:
         return [c[:s] for c in graph.play(index, live, key, carry, fixed)]
 
 
-RECORDINGS = 64  # graphs kept; each holds a copy of its stack
+RECORDINGS = 64  # graphs kept; each holds a copy of its stack, and 250 ragged clients leave through 48 sizes
 
 
 def _rounded(s: int) -> int:
