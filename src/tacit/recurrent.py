@@ -159,7 +159,8 @@ class _Walked:
         return [slice(i, i + self.b) for i in range(0, self.gates.shape[1], self.b)]
 
     def back(self, w: Tensor, g: Tensor, by_h: Tensor, below: Tensor | None) -> Tensor:
-        """From the gradient by what came out, [S, T·B, hidden], to that by what came from below; of the first layer, to that by what it read."""
+        """From the gradient by what came out, [S, T·B, hidden], which it writes into, to that by what came from below; of the first layer, to that by what it
+        read."""
         cell, b, s, n = self.cell, self.b, len(w), self.cell.hidden
         weight = w[:, cell.before].view(s, 4 * n, n)
         into, forget, new, out = self.gates.split(n, -1)
@@ -177,7 +178,7 @@ class _Walked:
             if later is None:
                 dc = dh * by_c[:, at]
             else:
-                dh = torch.baddbmm(dh, by_gates[:, later], weight)
+                dh.baddbmm_(by_gates[:, later], weight)
                 dc = torch.addcmul(dc * forget[:, later], dh, by_c[:, at])
             here[..., : 3 * n].view(s, b, 3, n).mul_(dc[:, :, None])
             here[..., 3 * n :].mul_(dh)
