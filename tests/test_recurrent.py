@@ -17,6 +17,8 @@ from tacit.errors import BadData, BadParameter
 from tacit.metrics import count, measure
 from tacit.task import LOSSES, Task
 
+from . import card
+
 LETTERS = 7
 
 
@@ -36,9 +38,15 @@ def by_autograd(t: Task, w: Tensor, rows: Tensor) -> Tensor:
     return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("every", [True, False])
 @pytest.mark.parametrize(("length", "layers"), [(1, 1), (2, 2), (9, 1), (9, 3)])
-def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(every: bool, length: int, layers: int) -> None:
+def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(every: bool, length: int, layers: int, fused: bool,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    if fused:
+        monkeypatch.setattr(recurrent, "_CELL", card.cell)
+        monkeypatch.setattr(recurrent, "_CELL_BACK", card.cell_back)
+        monkeypatch.setattr(recurrent, "_walk", recurrent._Fused)
     t, g = task(every, length, layers), torch.Generator().manual_seed(2)
     assert t.chain is not None
     w = t.initial()["w"] + 0.3 * torch.randn(3, t.dim, generator=g)

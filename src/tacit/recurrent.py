@@ -69,7 +69,7 @@ def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tenso
     letters = _by_moment(x)
     walked: list[_Walked] = []
     for cell in net.cells:
-        walked.append(_Walked(cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b))
+        walked.append(_walk(cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b))
     h = walked[-1].h if net.every else walked[-1].h[:, -b:]
     delta = by_logits(_last(net, w, h), *_shares(net, y, live))
     torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.letters, -1))
@@ -87,7 +87,7 @@ def answers(net: Chain, w: Tensor, x: Tensor) -> Tensor:
     s, b, t = x.shape
     h = None
     for cell in net.cells:
-        h = _Walked(cell, w, _of_letters(net, w, _by_moment(x)) if h is None else _from_below(cell, w, h), b).h
+        h = _walk(cell, w, _of_letters(net, w, _by_moment(x)) if h is None else _from_below(cell, w, h), b).h
     assert h is not None
     return _last(net, w, h).view(s, t, b, -1).transpose(1, 2) if net.every else _last(net, w, h[:, -b:])
 
@@ -136,14 +136,18 @@ class _Walked:
     new and out."""
 
     def __init__(self, cell: Cell, w: Tensor, read: Tensor, b: int):
-        self.cell, self.b, self.gates, n = cell, b, read, cell.hidden
-        weight = w[:, cell.before].view(len(w), 4 * n, n).mT
-        self.c, self.tanh_c, self.h = (read.new_empty(*read.shape[:2], n) for _ in range(3))
+        self.cell, self.b = cell, b
+        self.weight = w[:, cell.before].view(len(w), 4 * cell.hidden, cell.hidden)
+        self.h = self._forth(read)
+
+    def _forth(self, read: Tensor) -> Tensor:
+        self.gates, n = read, self.cell.hidden
+        self.c, self.tanh_c, h = (read.new_empty(*read.shape[:2], n) for _ in range(3))
         before = None
         for at in self._moments():
             gates, c = read[:, at], self.c[:, at]
             if before is not None:
-                gates.baddbmm_(self.h[:, before], weight)
+                gates.baddbmm_(h[:, before], self.weight.mT)
             gates[..., : 2 * n].sigmoid_()
             gates[..., 2 * n : 3 * n].tanh_()
             gates[..., 3 * n :].sigmoid_()
@@ -152,17 +156,15 @@ class _Walked:
             if before is not None:
                 c.addcmul_(forget, self.c[:, before])
             torch.tanh(c, out=self.tanh_c[:, at])
-            torch.mul(out, self.tanh_c[:, at], out=self.h[:, at])
+            torch.mul(out, self.tanh_c[:, at], out=h[:, at])
             before = at
+        return h
 
     def _moments(self) -> list[slice]:
         return [slice(i, i + self.b) for i in range(0, self.gates.shape[1], self.b)]
 
-    def back(self, w: Tensor, g: Tensor, by_h: Tensor, below: Tensor | None) -> Tensor:
-        """From the gradient by what came out, [S, T·B, hidden], which it writes into, to that by what came from below; of the first layer, to that by what it
-        read."""
-        cell, b, s, n = self.cell, self.b, len(w), self.cell.hidden
-        weight = w[:, cell.before].view(s, 4 * n, n)
+    def _by_gates(self, by_h: Tensor) -> Tensor:
+        b, n = self.b, self.cell.hidden
         into, forget, new, out = self.gates.split(n, -1)
         by_gates = self.gates - self.gates * self.gates  # first how steep each gate is (the new one is a tanh), times what it is multiplied with
         by_gates[..., 2 * n : 3 * n] = 1 - new * new
@@ -178,11 +180,18 @@ class _Walked:
             if later is None:
                 dc = dh * by_c[:, at]
             else:
-                dh.baddbmm_(by_gates[:, later], weight)
+                dh.baddbmm_(by_gates[:, later], self.weight)
                 dc = torch.addcmul(dc * forget[:, later], dh, by_c[:, at])
-            here[..., : 3 * n].view(s, b, 3, n).mul_(dc[:, :, None])
+            here[..., : 3 * n].view(len(here), b, 3, n).mul_(dc[:, :, None])
             here[..., 3 * n :].mul_(dh)
             later = at
+        return by_gates
+
+    def back(self, w: Tensor, g: Tensor, by_h: Tensor, below: Tensor | None) -> Tensor:
+        """From the gradient by what came out, [S, T·B, hidden], which it may write into, to that by what came from below; of the first layer, to that by
+        what it read."""
+        cell, b, s, n = self.cell, self.b, len(w), self.cell.hidden
+        by_gates = self._by_gates(by_h)
         torch.bmm(by_gates[:, b:].mT, self.h[:, :-b], out=g[:, cell.before].view(s, 4 * n, n))
         torch.sum(by_gates, 1, out=g[:, cell.bias_below])
         g[:, cell.bias_before] = g[:, cell.bias_below]
@@ -190,3 +199,42 @@ class _Walked:
             return by_gates
         torch.bmm(by_gates.mT, below, out=g[:, cell.below].view(s, 4 * n, cell.width))
         return torch.bmm(by_gates, w[:, cell.below].view(s, 4 * n, cell.width))
+
+
+class _Fused(_Walked):
+    """The same with the kernels of torch's own LSTM on a GPU, which take all gates of a moment at once: four launches a moment there and back, and not
+    thirteen. They want a moment's rows side by side, so what goes through time is laid out anew before and after."""
+
+    def _forth(self, read: Tensor) -> Tensor:
+        s, b, n = len(read), self.b, self.cell.hidden
+        moments = read.view(s, -1, b, 4 * n).transpose(0, 1).reshape(-1, s * b, 4 * n)
+        before, c = torch.zeros_like(moments[0]), read.new_zeros(s * b, n)
+        h: list[Tensor] = []
+        self.kept: list[tuple[Tensor, Tensor, Tensor]] = []  # c before a moment and after it, and the gates
+        for moment in moments:
+            if h:
+                before = torch.bmm(h[-1], self.weight.mT).view(s * b, 4 * n)
+            out, after, gates = _CELL(moment, before, c)
+            self.kept.append((c, after, gates))
+            h.append(out.view(s, b, n))
+            c = after
+        return torch.stack(h, 1).view(s, -1, n)
+
+    def _by_gates(self, by_h: Tensor) -> Tensor:
+        s, b, n = len(by_h), self.b, self.cell.hidden
+        dh, dc, out = by_h.view(s, -1, b, n).transpose(0, 1).contiguous(), None, []
+        for t in reversed(range(len(self.kept))):
+            by_gates, dc, _ = _CELL_BACK(dh[t].view(s * b, n), dc, *self.kept[t], False)
+            out.append(by_gates.view(s, b, 4 * n))
+            if t:
+                dh[t - 1].baddbmm_(out[-1], self.weight)
+        return torch.stack(out[::-1], 1).view(s, -1, 4 * n)
+
+
+# not a part of torch's public interface: where they are gone, the long way is taken
+_CELL: Any = getattr(torch.ops.aten, "_thnn_fused_lstm_cell", None)
+_CELL_BACK: Any = getattr(torch.ops.aten, "_thnn_fused_lstm_cell_backward_impl", None)
+
+
+def _walk(cell: Cell, w: Tensor, read: Tensor, b: int) -> _Walked:
+    return (_Fused if w.is_cuda and _CELL and _CELL_BACK else _Walked)(cell, w, read, b)

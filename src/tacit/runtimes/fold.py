@@ -8,7 +8,9 @@ vmap rule is torch's public way to be handed the whole stack inside a vmapped fu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -199,6 +201,18 @@ def _rounded(s: int) -> int:
     return -(-s // step) * step
 
 
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """While a graph is recorded no other may be destroyed, and those of an earlier run are, whenever Python's collector finds them."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
 class _Graph:
     """One stacked step as a CUDA graph over buffers that stay where they are; a counter on the device walks through the plan."""
 
@@ -229,7 +243,7 @@ class _Graph:
         if engine.pool is None:
             engine.pool = torch.cuda.graph_pool_handle()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=engine.pool):
+        with _nothing_collected(), torch.cuda.graph(self.graph, pool=engine.pool):
             step()
 
     def play(self, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
