@@ -17,7 +17,7 @@ from tacit.parties import Message
 SKEWS = {"ByColumn": lambda: data.ByColumn("hospital")}  # the rest have defaults
 ALGORITHMS = [*(kind() for kind in algorithms.ALL.values()), FedAvg(option="I"), FedAvg(solver=algorithms.Adam()),
               FedAvg(solver=algorithms.SGD(schedule=algorithms.Cosine())), algorithms.Scaffold(option="i"), algorithms.LocalSGD(local_steps=3),
-              algorithms.FedNova(mu=0.1, solver=algorithms.SGD(momentum=0.9, nesterov=True)),
+              algorithms.FedNova(mu=0.1, solver=algorithms.SGD(momentum=0.9, nesterov=True)), algorithms.FedNova(tau="harmonic"),
               algorithms.FedProx(solver=algorithms.SGD(momentum=0.9, weight_decay=0.01, schedule=algorithms.Exponential()))]
 
 

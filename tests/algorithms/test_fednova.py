@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tacit.algorithms import SGD, Adam, FedAvg, FedNova
+import tacit
+from tacit import data, guard
+from tacit.algorithms import SGD, Adam, FedAvg, FedNova, QFedAvg
 from tacit.errors import BadParameter
 
 from .world import Line, World, hold
@@ -27,8 +29,8 @@ def l1(tau, lr, **how):
     return sum(abs(steps([np.array(u) for u in unit[j]], lr, **how) / -lr) for j in range(tau))
 
 
-def paper(lr, **how):
-    """d_k = (w_t − w_k)/(η‖a_k‖₁);  w ← w − τ_eff η Σ p_k d_k  with  τ_eff = Σ p_k ‖a_k‖₁,  p_k = n_k/n."""
+def paper(lr, tau="mean", **how):
+    """d_k = (w_t − w_k)/(η‖a_k‖₁);  w ← w − τ_eff η Σ p_k d_k  with  τ_eff = Σ p_k ‖a_k‖₁, or 1 / Σ p_k/‖a_k‖₁;  p_k = n_k/n."""
     def run(world):
         w = world.start
         for r in range(world.rounds):
@@ -42,7 +44,7 @@ def paper(lr, **how):
                     gradients.append(world.grad(here, rows))
                 norms.append(l1(len(gradients), lr, **how))
                 directions.append(steps(gradients, lr, **how) / (-lr * norms[-1]))
-            tau_eff = p @ norms
+            tau_eff = p @ norms if tau == "mean" else 1 / (p @ (1 / np.array(norms)))
             w = w - tau_eff * lr * sum(p_k * d for p_k, d in zip(p, directions))
             yield w
     return run
@@ -51,10 +53,11 @@ def paper(lr, **how):
 @pytest.mark.parametrize("how", [{}, {"rho": 0.9}, {"rho": 0.9, "nesterov": True}, {"mu": 0.5}, {"rho": 0.9, "mu": 0.5},
                                  {"rho": 0.5, "nesterov": True, "mu": 1.0}],
                          ids=["plain", "momentum", "nesterov", "proximal", "momentum and proximal", "nesterov and proximal"])
-def test_fednova_is_the_papers(how):
+@pytest.mark.parametrize("tau", ["mean", "harmonic"])
+def test_fednova_is_the_papers(how, tau):
     lr = 0.1 if "rho" in how else 0.3
     solver = SGD(momentum=how.get("rho", 0.0), nesterov=how.get("nesterov", False))
-    hold(FedNova(lr=lr, mu=how.get("mu", 0.0), solver=solver), paper(lr, **how), World(rounds=4))
+    hold(FedNova(lr=lr, mu=how.get("mu", 0.0), solver=solver, tau=tau), paper(lr, tau, **how), World(rounds=4))
 
 
 def test_the_reference_has_the_papers_closed_forms():
@@ -82,6 +85,22 @@ def test_by_hand_with_momentum():
     """
     line = Line(sizes=(1, 3), epochs=(2, 1), at=4.0, rounds=1)
     np.testing.assert_allclose(line.walk(FedNova(lr=0.25, solver=SGD(momentum=0.5))), [5.5125], atol=1e-6)
+
+
+def test_where_one_has_most_of_the_rows_the_mean_way_overshoots_and_the_harmonic_cannot():
+    """Four parties that agree: each walks from w to 1, all but a millionth. One has 17 of the 20 rows and takes 17 times the steps of the others, so that
+    τ_eff Σ p_k/τ_k = 4 Σ p_k² = 2.92: in each round the error grows by −1.92."""
+    line = Line(targets=(1.0,) * 4, sizes=(17, 1, 1, 1), epochs=(20,) * 4, batch_size=1, per_round=4, rounds=3)
+    np.testing.assert_allclose(line.walk(FedNova(lr=0.25)), [2.92, 1 - 1.92**2, 1 + 1.92**3], atol=1e-4)
+    np.testing.assert_allclose(line.walk(FedNova(lr=0.25, tau="harmonic")), [1, 1, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize(("algorithm", "instead"), [(FedNova(tau="harmonic"), "FedNova's tau='mean'"), (QFedAvg(), "another algorithm")], ids=repr)
+def test_noise_is_not_divided_by(algorithm, instead):
+    fed, told = data.gaussian_blobs(rows=60, seed=0).split(3), {"model": "logistic", "rounds": 1, "guard": [guard.Clip(1.0), guard.Noise(multiplier=1.0)]}
+    with pytest.raises(BadParameter, match=f"divides by a mean of what parties send, .* Use {instead}, or leave Noise out"):
+        tacit.train(fed, algorithm=algorithm, **told)
+    assert len(tacit.train(fed, algorithm=FedNova(), **told).history) == 1
 
 
 @pytest.mark.parametrize("solver", [Adam(), SGD(weight_decay=0.1)], ids=repr)

@@ -18,7 +18,8 @@ BITS = 28
 HIDING = {"secagg": guard.SecAgg(), "active": guard.SecAgg(threshold=0.75, adversary="active"), "sparse": guard.SecAgg(neighbours=4),
           "light": guard.LightSecAgg(), "encrypt": guard.Encrypt()}
 LINEAR = [algorithms.FedAvg(lr=0.1), algorithms.FedProx(lr=0.1, mu=0.1), algorithms.FedNova(lr=0.1), algorithms.Scaffold(lr=0.1), algorithms.FedNAG(lr=0.1),
-          algorithms.FedAdam(lr=0.1), algorithms.FedAvgM(lr=0.1), algorithms.FedSGD(lr=0.1), algorithms.FedDyn(lr=0.1)]
+          algorithms.FedNova(lr=0.1, tau="harmonic"), algorithms.FedAdam(lr=0.1),
+          algorithms.FedAvgM(lr=0.1), algorithms.FedSGD(lr=0.1), algorithms.FedDyn(lr=0.1)]
 
 
 @pytest.fixture(scope="module")

@@ -25,14 +25,23 @@ class FedNova(Algorithm):
 
     That needs a solver whose steps are sums of gradients. `count="steps"` divides by τ_k whatever the solver, which for plain SGD is the same;
     `count="epochs"` divides by the passes over a client's rows, as some published code does: there clients with more rows still count for more.
+
+    τ_eff is the clients' mean way, as in the paper's experiments; its theory leaves it open. The step is then a weighted mean of what the clients walked, times
+    Σ p_k·τ_k · Σ p_k/τ_k. That is never below 1, and above 2 where a few clients have most of the rows: the model overshoots more in every round
+    (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
     solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
     count: str = choice("gradients", ("gradients", "steps", "epochs"), doc="what a client's way is divided by: ‖a_k‖₁, its steps, its epochs")
+    tau: str = choice("mean", ("mean", "harmonic"), doc="τ_eff, how far the server walks: the clients' mean way, or the harmonic mean, which cannot overshoot")
 
     scales: ClassVar[bool] = False  # a direction and a length go up: scaled, both would shrink
+
+    @property
+    def divides(self) -> bool:  # type: ignore[override]
+        return self.tau == "harmonic"
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         lr = self.solver.rate(self.lr, down)
@@ -56,10 +65,11 @@ class FedNova(Algorithm):
             walk = batches.fold(self.step, walk, task, down)
             a_k = walk.steps if self.count == "steps" else batches.live.sum() / batches.size
         d_k = (down["w"] - walk.w) / a_k  # η·d_k, the mean direction of this client
-        return Upload(batches.size, {"d": d_k, "tau": a_k, **walk.buffers}), mine
+        return Upload(batches.size, {"d": d_k, "tau": a_k if self.tau == "mean" else 1 / a_k, **walk.buffers}), mine
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
-        return w - mean["tau"] * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k, with τ_eff = Σ p_k·‖a_k‖₁
+        tau = mean["tau"] if self.tau == "mean" else 1 / mean["tau"]  # Σ p_k·‖a_k‖₁, or 1 / Σ p_k/‖a_k‖₁
+        return w - tau * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k
 
     def check(self) -> None:
         if self.lr * self.mu >= 1:  # beyond, a gradient's share in the way walked turns negative, and ‖a_k‖₁ may pass through zero

@@ -34,6 +34,7 @@ class QFedAvg(Algorithm):
     solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     weighted: ClassVar[bool] = False
     scales: ClassVar[bool] = False
+    divides: ClassVar[bool] = True
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
         g, walk = task.visit(walk, batch)

@@ -96,6 +96,13 @@ def _selection(a: Asked) -> Iterator[str]:
                       "With as many it is BySize; with more, those with the largest losses are asked."))
 
 
+def _noise(a: Asked) -> Iterator[str]:
+    if a.algorithm.divides and any(isinstance(s, Noise) for s in a.stages):
+        other = "FedNova's tau='mean'" if _name(a.algorithm) == "FedNova" else "another algorithm"
+        yield (f"guard: the server of {a.algorithm!r} divides by a mean of what parties send, and with Noise that may come near zero, or below: the model "
+               f"would jump anywhere. Use {other}, or leave Noise out.")
+
+
 def _no_server(a: Asked) -> Iterator[str]:
     if isinstance(a.topology, topologies.Gossip):
         for word, there in (("guard", a.stages), ("pace", a.pace), ("speed", a.speed), ("adversaries", a.lies), ("per_round", a.per_round),
@@ -146,5 +153,5 @@ def _levels(a: Asked) -> Iterator[str]:
         yield "topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed."
 
 
-RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (_rule_of_aggregation, _algorithm_that_sees_each, _liars, _selection, _no_server, _sampling,
+RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (_rule_of_aggregation, _algorithm_that_sees_each, _liars, _selection, _noise, _no_server, _sampling,
                                                          _paces, _levels)
