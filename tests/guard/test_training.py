@@ -189,6 +189,13 @@ def test_under_noise_the_ledger_does_not_tell_how_often_each_party_was_drawn(sam
         assert len({s.sender for s in train(guard, rounds=2, runtime="inprocess", **more).ledger.seen if s.kind == "Upload"}) >= 5
 
 
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_a_round_in_which_nobody_was_drawn_shows_in_no_event(runtime):
+    """Of 6 parties one is expected, so nobody is drawn in a third of the rounds; in none of 25 once in 20,000 runs."""
+    run = train([Clip(0.5), Noise(multiplier=1.0)], rounds=25, per_round=1, sampling="poisson", runtime=runtime)
+    assert len({(e["sampled"], e["bytes_up"], e["bytes_down"]) for e in run.history}) == 1
+
+
 def test_numbers_that_do_not_fit_are_told_also_under_noise():
     guard = guarding.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
     guard.events = {"clipped": 3, "out of range": 2}

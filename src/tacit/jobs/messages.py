@@ -238,7 +238,8 @@ class Parties:
             self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
             mean = self.guard.back(ups.total, counted, there, r)
         else:
-            self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default={}))
+            blank = {} if self.guard is None else self.guard.blank()  # where nobody was drawn, what somebody would have sent: it must not show
+            self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default=blank))
             mean = self._made(ups, there) if self.guard is None else self.guard.take(ups, there, r)
         if self.guard is not None and self.guard.noise is not None:
             counted = self.guard.expected
