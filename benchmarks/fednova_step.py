@@ -1,6 +1,6 @@
 """Why FedNova collapses on very unequal parties: how many times the mean way of its parties it walks, and the same without.
 
-    python benchmarks/fednova_step.py --data-dir DATA            CIFAR-10, 5,000 rows, ten parties, three draws of their sizes; about fifteen CPU minutes
+    python benchmarks/fednova_step.py --data-dir DATA            CIFAR-10, 5,000 rows, ten parties, three draws of their sizes; about ten CPU minutes
     python benchmarks/fednova_step.py --data-dir DATA --rows 500 --rounds 1         to try the script
 
 The step is τ_eff Σ p_k Δ_k/τ_k, with τ_eff = Σ p_k τ_k: a weighted mean of the ways Δ_k, times S = Σ p_k τ_k · Σ p_k/τ_k. Parties that walk equally many

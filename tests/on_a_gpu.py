@@ -8,6 +8,7 @@ Every check holds a run on the card to the same run on the CPU, or to itself.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,11 @@ def main() -> None:
     print("rules that remember earlier rounds, and clusters that part: as on the CPU")
     both(federation(data.ConceptDrift(every=1)), 1e-4, model=SMALL, rounds=6)
     print("rows that drift: as on the CPU, and no graph reads rows that are gone")
+    often = gc.get_threshold()
+    gc.set_threshold(1)  # the graphs of the runs before are collected wherever this one may be, also while it records its own
+    both(federation(), 1e-4, model=SMALL, rounds=4)
+    gc.set_threshold(*often)
+    print("a run whose predecessors are collected while it records: as on the CPU")
     norm = lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 3))  # noqa: E731
     both(federation(shape=(1, 8, 8)), 1e-3, model=norm)
     for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28)):  # the three kinds of tiles that tacit.pooled cuts

@@ -59,6 +59,17 @@ def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(every: boo
     assert t.right_stack(w, t.x, t.y, rows=4).tolist() == [int((t.predict(v, t.x).argmax(-1) == t.y).sum()) for v in w]
 
 
+@pytest.mark.parametrize("stack", [1, 3])
+def test_clients_that_still_share_one_vector_or_stand_alone(stack: int) -> None:
+    """As in a first step, where the stack is one vector seen as many."""
+    t, g = task(True, 6), torch.Generator().manual_seed(4)
+    w, index = t.initial()["w"].expand(stack, -1), torch.randint(0, len(t.x), (stack, 4), generator=g)
+    assert stack == 1 or w.stride(0) == 0
+    shared, own = (recurrent.gradient(t.chain, v, t.x[index], t.y[index], torch.ones(stack, 4)) for v in (w, w.contiguous()))  # type: ignore[arg-type]
+    assert torch.allclose(shared, own, atol=1e-7)
+    assert torch.allclose(shared[-1].double(), by_autograd(t, w[0], index[-1]), rtol=1e-4, atol=1e-6)
+
+
 def test_a_row_s_loss_is_the_mean_over_the_tokens_that_have_a_label() -> None:
     out, y = torch.randn(2, 3, LETTERS, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 2, -1], [3, -1, -1]])
     each = -out.log_softmax(-1)

@@ -41,8 +41,8 @@ class Chain(NamedTuple):
     def row(self, length: int, learns: bool) -> int:
         """Bytes that a row of so many tokens takes on its way: one layer at a time and what the next one reads, or, to learn, all of them and the way back."""
         hidden = self.cells[0].hidden
-        if not learns:  # four gates, c, tanh c and h of a layer, and the h below it; the answers
-            return 4 * length * (8 * hidden + self.letters)
+        if not learns:  # four gates, and twice what they were made of; c, h, the same h laid out anew and the h below it; the answers
+            return 4 * length * (16 * hidden + self.letters)
         back = 10 * hidden + 3 * self.letters  # by the gates, twice for a moment, by c and by h; by the answers, their softmax, which letter each was
         return 4 * length * (8 * len(self.cells) * hidden + back)
 
@@ -113,7 +113,7 @@ def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
     """[S, T·B, 4·hidden]: what the first layer reads, looked up in a table of what it makes of each letter."""
     cell = net.cells[0]
-    table = _from_below(cell, w, w[:, net.embedding].view(len(w), net.letters, cell.width))
+    table = _from_below(cell, w, _part(w, net.embedding, net.letters))
     return table.gather(1, letters[..., None].expand(-1, -1, table.shape[2]))
 
 
@@ -121,9 +121,9 @@ def _letters_back(net: Chain, w: Tensor, g: Tensor, letters: Tensor, by_gates: T
     """The embedding's gradient and that of the first layer's weights for it. As a product, because adding up on a GPU where letters meet has no fixed order."""
     cell, s = net.cells[0], len(w)
     which = (letters[:, None] == torch.arange(net.letters, device=w.device)[:, None]).to(w.dtype)  # [S, letters, T·B]
-    by_table, embedding = torch.bmm(which, by_gates), w[:, net.embedding].view(s, net.letters, cell.width)
+    by_table, embedding = torch.bmm(which, by_gates), _part(w, net.embedding, net.letters)
     torch.bmm(by_table.mT, embedding, out=g[:, cell.below].view(s, -1, cell.width))
-    torch.bmm(by_table, w[:, cell.below].view(s, -1, cell.width), out=g[:, net.embedding].view(s, net.letters, cell.width))
+    torch.bmm(by_table, _part(w, cell.below, 4 * cell.hidden), out=g[:, net.embedding].view(s, net.letters, cell.width))
 
 
 def _from_below(cell: Cell, w: Tensor, h: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _part(w: Tensor, at: slice, rows: int) -> Tensor:
     """One matrix of every client. For a GPU a copy: its faster products take numbers four at a time, and in the flat vectors few matrices begin at a
     multiple of four. Where all clients still share one vector there is one matrix, and nothing to copy."""
     part = w[:, at].view(len(w), rows, -1)
-    return part.contiguous() if w.is_cuda and w.stride(0) else part
+    return part.clone(memory_format=torch.contiguous_format) if w.is_cuda and w.stride(0) else part
 
 
 class _Walked:

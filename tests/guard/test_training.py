@@ -191,7 +191,7 @@ def test_under_noise_the_ledger_does_not_tell_how_often_each_party_was_drawn(sam
 
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_a_round_in_which_nobody_was_drawn_shows_in_no_event(runtime):
-    """Of 6 parties one is expected, so nobody is drawn in a third of the rounds; in none of 25 once in 20,000 runs."""
+    """Of 6 parties one is expected, so nobody is drawn in a third of the rounds; in none of 25 once in 27,000 runs."""
     run = train([Clip(0.5), Noise(multiplier=1.0)], rounds=25, per_round=1, sampling="poisson", runtime=runtime)
     assert len({(e["sampled"], e["bytes_up"], e["bytes_down"]) for e in run.history}) == 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -188,3 +190,18 @@ def test_recordings_are_shared_by_pieces_and_plans_of_one_size_and_made_at_the_s
     run([1, 1], engine)
     run([1, 1], engine)
     assert len(Played.made) == 5  # one step is not worth a recording
+
+
+def test_nothing_is_collected_while_a_graph_is_recorded_and_afterwards_it_is_as_before() -> None:
+    on = gc.isenabled()
+    try:
+        for before in (gc.enable, gc.disable):
+            before()
+            was = gc.isenabled()
+            seen = []
+            with contextlib.suppress(KeyError), fold._nothing_collected():
+                seen.append(gc.isenabled())
+                raise KeyError
+            assert (seen, gc.isenabled()) == ([False], was)
+    finally:
+        (gc.enable if on else gc.disable)()

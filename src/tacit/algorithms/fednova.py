@@ -28,14 +28,15 @@ class FedNova(Algorithm):
 
     τ_eff is the clients' mean way, as in the paper's experiments; its theory leaves it open. The step is then a weighted mean of what the clients walked, times
     Σ p_k·τ_k · Σ p_k/τ_k. That is never below 1, and above 2 where a few clients have most of the rows: the model overshoots more in every round
-    (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean.
+    (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean. In it p_k/τ_k counts, with either τ_eff: clients that walk
+    equally many epochs count nearly alike, whatever their rows.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
     solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
     count: str = choice("gradients", ("gradients", "steps", "epochs"), doc="what a client's way is divided by: ‖a_k‖₁, its steps, its epochs")
-    tau: str = choice("mean", ("mean", "harmonic"), doc="τ_eff, how far the server walks: the clients' mean way, or the harmonic mean, which cannot overshoot")
+    tau: str = choice("mean", ("mean", "harmonic"), doc="τ_eff, the server's way: the mean of the clients', or the harmonic mean, no further than they walked")
 
     scales: ClassVar[bool] = False  # a direction and a length go up: scaled, both would shrink
 

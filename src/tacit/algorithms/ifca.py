@@ -24,6 +24,7 @@ class IFCA(Personal):
     clusters: int = whole(2, least=2, doc="k, how many models")
     spread: float = real(0.1, above=0, doc="how far apart the models begin, in deviations of the first one's weights")
     sends: ClassVar[tuple[str, ...]] = ("centers",)
+    divides: ClassVar[bool] = True
 
     def server_state(self, w: torch.Tensor) -> State:
         noise = torch.randn(self.clusters, len(w), generator=torch.Generator().manual_seed(0)).to(w)

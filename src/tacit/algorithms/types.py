@@ -73,7 +73,7 @@ class Algorithm(ABC):
 
     sends: ClassVar[tuple[str, ...]] = ()
     scales: ClassVar[bool] = True  # False: an upload that counts for less cannot be had by scaling its vectors, as asynchronous training does
-    divides: ClassVar[bool] = False  # True: the server divides by something that clients send, which noise could bring near zero
+    divides: ClassVar[bool] = False  # True: the server divides by something that clients send, which a guard could bring near zero
     walks: ClassVar[bool] = True  # False: clients only look at the model where it stands, as in FedSGD
 
     personalises: ClassVar[bool] = False  # True: `personal` gives each party a model of its own

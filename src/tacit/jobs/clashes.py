@@ -12,11 +12,14 @@ from .. import aggregate as rules
 from .. import pace as paces
 from .. import topologies
 from ..aggregate import Mean
+from ..algorithms import FedNova
 from ..algorithms.types import Algorithm
 from ..errors import BadParameter
-from ..guard import Noise, Stage
+from ..guard import Noise, Quantize, Sparsify, Stage
 from ..parameters import bad
 from ..selection import PowerOfChoice
+
+FINE = 24  # bits of a grid on which one over a thousand steps is still a number of its own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +99,17 @@ def _selection(a: Asked) -> Iterator[str]:
                       "With as many it is BySize; with more, those with the largest losses are asked."))
 
 
-def _noise(a: Asked) -> Iterator[str]:
-    if a.algorithm.divides and any(isinstance(s, Noise) for s in a.stages):
-        other = "FedNova's tau='mean'" if _name(a.algorithm) == "FedNova" else "another algorithm"
-        yield (f"guard: the server of {a.algorithm!r} divides by a mean of what parties send, and with Noise that may come near zero, or below: the model "
-               f"would jump anywhere. Use {other}, or leave Noise out.")
+def _division(a: Asked) -> Iterator[str]:
+    """A server that divides by a mean of what parties send needs it to come through, however small."""
+    nova = isinstance(a.algorithm, FedNova)
+    how, other = (" (tau='harmonic')", "tau='mean'") if nova else ("", "another algorithm")
+    for s in a.stages if a.algorithm.divides else ():
+        why = ("may bring that near zero, or below" if isinstance(s, Noise) else "may leave that out" if isinstance(s, Sparsify) else
+               f"with {s.bits} bits may round that to zero" if isinstance(s, Quantize) and nova and s.bits < FINE else "")
+        if why:
+            more = f", or bits={FINE}" if isinstance(s, Quantize) else f", or leave {_name(s)} out"
+            yield (f"guard: the server of {_name(a.algorithm)} divides by a mean of what parties send{how}, and {_name(s)} {why}: the model would jump "
+                   f"anywhere. Use {other}{more}.")
 
 
 def _no_server(a: Asked) -> Iterator[str]:
@@ -153,5 +162,5 @@ def _levels(a: Asked) -> Iterator[str]:
         yield "topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed."
 
 
-RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (_rule_of_aggregation, _algorithm_that_sees_each, _liars, _selection, _noise, _no_server, _sampling,
+RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (_rule_of_aggregation, _algorithm_that_sees_each, _liars, _selection, _division, _no_server, _sampling,
                                                          _paces, _levels)
