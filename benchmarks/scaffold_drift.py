@@ -2,20 +2,26 @@
 
     python benchmarks/scaffold_drift.py --data-dir DATA            CIFAR-10, 10,000 rows, ten parties of 23 to 4,715; about ten CPU minutes
     python benchmarks/scaffold_drift.py --data-dir DATA --rows 1000 --epochs 3 --rounds 1         to try the script
+    python benchmarks/scaffold_drift.py --data-dir DATA --hundred --rounds 160         the study's run of 100 parties under Dir(0.5); an hour of one core
 
 The paper's Algorithm 1 has K local steps, the same for every party. Where parties walk so many *epochs* instead, a small one takes few steps, its gradient
 stays large, and so does c, the plain mean of all; a large one then adds c − c_k to every one of its many steps. A round's line shows the length of that,
-η·K·|c − c_k|, for the party with the most steps.
+η·K·|c − c_k|, for the party with the most steps. With `--hundred` it is another party's own c_k that grows, that with the most one-sided labels, and equally
+many steps do not help: a line shows the largest c_k, whose it is, and how far its correction would carry one of those that took part the next time.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 import numpy as np
 import torch
 
 from tacit import algorithms, data, models
+from tacit.jobs.plan import make_task
+from tacit.jobs.study_file import load
+from tacit.jobs.studying import _Data, _plan
 from tacit.runtimes.cohort import Cohort, Run
 from tacit.task import Task
 
@@ -42,6 +48,32 @@ def walk(fed: data.Federation, epochs: int, alike: bool, rounds: int) -> None:
             return
 
 
+def hundred(data_dir: str, alike: bool, rounds: int) -> None:
+    study = load("niid-bench", data_dir=data_dir)
+    cell = next(c for c in study.cells if c.id == "CIFAR-10, 100 parties, 10 a round | SCAFFOLD | Dir(0.5) | seed 0")
+    p = dataclasses.replace(_plan(cell, _Data()), device="cpu")
+    sizes = p.fed.train.sizes.numpy()
+    steps = np.full(len(sizes), round(10 * sizes.mean() / BATCH)) if alike else 10 * -(-sizes // BATCH)
+    p = dataclasses.replace(p, local_steps=int(steps[0]) if alike else None)
+    purest = [np.bincount(p.fed.rows.y[p.fed.train.of(k)].numpy()).max() / n for k, n in enumerate(sizes)]
+    task = make_task(p)
+    cohort = Cohort(task, [task.initial()], [p.run()], "each")
+    print(f"{'equally many steps' if alike else 'equally many epochs'}: rows {sizes.min()} to {sizes.max()}, steps {steps.min()} to {steps.max()}", flush=True)
+    for r in range(rounds):
+        before = cohort.state["c"][0].clone()
+        chosen = cohort.round(r)[0]
+        w, own = cohort.w[0], cohort.kept[0].get(np.arange(len(sizes)), cohort.begins[0])["c_k"]
+        right = float((task.predict(w, p.fed.test.x[::10]).argmax(1) == p.fed.test.y[::10]).float().mean())
+        lengths, carried = own.norm(dim=1), LR * torch.from_numpy(steps[chosen]) * (before - own[chosen]).norm(dim=1)
+        most = int(lengths.argmax())
+        print(f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, "
+              f"{purest[most]:.0%} of one label), {float(lengths[lengths > 0].median()):.2f} in the middle; its correction would carry one "
+              f"{float(carried.max()):.1f}", flush=True)
+        if not torch.isfinite(w).all():
+            print("  diverged")
+            return
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", required=True)
@@ -49,7 +81,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0, help="which rows")
+    parser.add_argument("--hundred", action="store_true", help="100 parties under Dir(0.5), 10 a round, as in the study")
     args = parser.parse_args()
+    if args.hundred:
+        for alike in (False, True):
+            hundred(args.data_dir, alike, args.rounds)
+        return
     whole = data.cifar10(scale="standard", data_dir=args.data_dir)
     some, tested = (np.sort(np.random.default_rng([args.seed, stream]).permutation(len(of.y))[:n])
                     for of, stream, n in ((whole.rows, 11, args.rows), (whole.test, 12, 1000)))
