@@ -13,34 +13,41 @@ many steps do not help: a line shows the largest c_k, whose it is, and how far i
 from __future__ import annotations
 
 import argparse
-import dataclasses
 
 import numpy as np
 import torch
 
 from tacit import algorithms, data, models
-from tacit.jobs.plan import make_task
-from tacit.jobs.study_file import load
-from tacit.jobs.studying import _Data, _plan
 from tacit.runtimes.cohort import Cohort, Run
 from tacit.task import Task
 
 BATCH, LR, PARTIES = 64, 0.03, 10  # as the study niid-bench
 
 
-def walk(fed: data.Federation, epochs: int, alike: bool, rounds: int) -> None:
+def begun(fed: data.Federation, module: torch.nn.Module, epochs: int, alike: bool, per_round: int) -> tuple[Cohort, np.ndarray]:
+    """SCAFFOLD before its first round, and how many steps each party takes in one."""
     sizes = fed.train.sizes.numpy()
-    steps = np.full(PARTIES, round(epochs * sizes.mean() / BATCH)) if alike else epochs * -(-sizes // BATCH)
-    torch.manual_seed(0)
-    task = Task(models.CNN(crop=4, flip=True).build((3, 32, 32), 10), fed.rows.x, fed.rows.y)
-    run = Run(fed, algorithms.Scaffold(lr=LR), 0, PARTIES, np.full(PARTIES, epochs), BATCH, local_steps=int(steps[0]) if alike else None)
-    cohort, largest = Cohort(task, [task.initial()], [run], "each"), int(steps.argmax())
+    steps = np.full(len(fed), round(epochs * sizes.mean() / BATCH)) if alike else epochs * -(-sizes // BATCH)
+    task = Task(module, fed.rows.x, fed.rows.y)
+    run = Run(fed, algorithms.Scaffold(lr=LR), 0, per_round, np.full(len(fed), epochs), BATCH, local_steps=int(steps[0]) if alike else None)
     print(f"{'equally many steps' if alike else 'equally many epochs'}: rows {sizes.min()} to {sizes.max()}, steps {steps.min()} to {steps.max()}", flush=True)
+    return Cohort(task, [task.initial()], [run], "each"), steps
+
+
+def after(cohort: Cohort, rows: data.Rows) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """The model, every party's c_k, and how many of these rows are right."""
+    w, parties = cohort.w[0], len(cohort.runs[0].fed)
+    return w, cohort.kept[0].get(np.arange(parties), cohort.begins[0])["c_k"], float((cohort.task.predict(w, rows.x).argmax(1) == rows.y).float().mean())
+
+
+def walk(fed: data.Federation, epochs: int, alike: bool, rounds: int) -> None:
+    torch.manual_seed(0)
+    cohort, steps = begun(fed, models.CNN(crop=4, flip=True).build((3, 32, 32), 10), epochs, alike, PARTIES)
+    largest = int(steps.argmax())
     for r in range(rounds):
         cohort.round(r)
-        w, c, own = cohort.w[0], cohort.state["c"][0], cohort.kept[0].get(np.arange(PARTIES), cohort.begins[0])["c_k"]
-        right = float((task.predict(w, fed.test.x).argmax(1) == fed.test.y).float().mean())
-        lengths, carried = own.norm(dim=1), LR * steps[largest] * float((c - own[largest]).norm())
+        w, own, right = after(cohort, fed.test)
+        lengths, carried = own.norm(dim=1), LR * steps[largest] * float((cohort.state["c"][0] - own[largest]).norm())
         print(f"  round {r + 1:2d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c_k| {float(lengths.min()):.2f} to {float(lengths.max()):.2f}, "
               f"the correction carries the longest walk {carried:.1f}", flush=True)
         if not torch.isfinite(w).all() or float(w.norm()) > 1e3:
@@ -48,25 +55,18 @@ def walk(fed: data.Federation, epochs: int, alike: bool, rounds: int) -> None:
             return
 
 
-def hundred(data_dir: str, alike: bool, rounds: int) -> None:
-    study = load("niid-bench", data_dir=data_dir)
-    cell = next(c for c in study.cells if c.id == "CIFAR-10, 100 parties, 10 a round | SCAFFOLD | Dir(0.5) | seed 0")
-    p = dataclasses.replace(_plan(cell, _Data()), device="cpu")
-    sizes = p.fed.train.sizes.numpy()
-    steps = np.full(len(sizes), round(10 * sizes.mean() / BATCH)) if alike else 10 * -(-sizes // BATCH)
-    p = dataclasses.replace(p, local_steps=int(steps[0]) if alike else None)
-    purest = [np.bincount(p.fed.rows.y[p.fed.train.of(k)].numpy()).max() / n for k, n in enumerate(sizes)]
-    task = make_task(p)
-    cohort = Cohort(task, [task.initial()], [p.run()], "each")
-    print(f"{'equally many steps' if alike else 'equally many epochs'}: rows {sizes.min()} to {sizes.max()}, steps {steps.min()} to {steps.max()}", flush=True)
+def hundred(whole: data.Dataset, alike: bool, rounds: int) -> None:
+    fed = whole.split(100, skew=data.Dirichlet(0.5, variant="capped"), seed=0, held_fraction=0.0)
+    sizes, tested = fed.train.sizes.numpy(), data.Rows(fed.test.x[::10], fed.test.y[::10])
+    purest = [np.bincount(fed.rows.y[fed.train.of(k)].numpy()).max() / n for k, n in enumerate(sizes)]
+    cohort, steps = begun(fed, models.build(models.CNN(crop=4, flip=True), (3, 32, 32), 10, 0), 10, alike, 10)
     for r in range(rounds):
         before = cohort.state["c"][0].clone()
         chosen = cohort.round(r)[0]
-        w, own = cohort.w[0], cohort.kept[0].get(np.arange(len(sizes)), cohort.begins[0])["c_k"]
-        right = float((task.predict(w, p.fed.test.x[::10]).argmax(1) == p.fed.test.y[::10]).float().mean())
+        w, own, right = after(cohort, tested)
         lengths, carried = own.norm(dim=1), LR * torch.from_numpy(steps[chosen]) * (before - own[chosen]).norm(dim=1)
         most = int(lengths.argmax())
-        print(f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, "
+        print(f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c| {float(before.norm()):.2f}, |c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, "
               f"{purest[most]:.0%} of one label), {float(lengths[lengths > 0].median()):.2f} in the middle; its correction would carry one "
               f"{float(carried.max()):.1f}", flush=True)
         if not torch.isfinite(w).all():
@@ -83,11 +83,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which rows")
     parser.add_argument("--hundred", action="store_true", help="100 parties under Dir(0.5), 10 a round, as in the study")
     args = parser.parse_args()
+    whole = data.cifar10(scale="standard", data_dir=args.data_dir)
     if args.hundred:
         for alike in (False, True):
-            hundred(args.data_dir, alike, args.rounds)
+            hundred(whole, alike, args.rounds)
         return
-    whole = data.cifar10(scale="standard", data_dir=args.data_dir)
     some, tested = (np.sort(np.random.default_rng([args.seed, stream]).permutation(len(of.y))[:n])
                     for of, stream, n in ((whole.rows, 11, args.rows), (whole.test, 12, 1000)))
     rows = data.from_arrays(whole.rows.x[some], whole.rows.y[some], test=(whole.test.x[tested], whole.test.y[tested]), classes=10)
