@@ -66,9 +66,9 @@ def hundred(whole: data.Dataset, alike: bool, rounds: int) -> None:
         w, own, right = after(cohort, tested)
         lengths, carried = own.norm(dim=1), LR * torch.from_numpy(steps[chosen]) * (before - own[chosen]).norm(dim=1)
         most = int(lengths.argmax())
-        print(f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c| {float(before.norm()):.2f}, |c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, "
-              f"{purest[most]:.0%} of one label), {float(lengths[lengths > 0].median()):.2f} in the middle; its correction would carry one "
-              f"{float(carried.max()):.1f}", flush=True)
+        print(f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c| {float(before.norm()):.2f}, "
+              f"|c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, {purest[most]:.0%} of one label), {float(lengths[lengths > 0].median()):.2f} "
+              f"in the middle; its correction would carry one {float(carried.max()):.1f}", flush=True)
         if not torch.isfinite(w).all():
             print("  diverged")
             return
