@@ -23,7 +23,10 @@ from __future__ import annotations
 
 
 class TacitError(Exception):
-    """The root: `except tacit.TacitError` catches everything tacit says about your input."""
+    """The root: `except tacit.TacitError` catches everything tacit says about your input. `outside` is what other parties are told instead of the message,
+    which may name local files and values."""
+
+    outside: str = "it cannot take part. Its own log says why"
 
 
 class BadParameter(TacitError, ValueError):
@@ -64,7 +67,11 @@ class BadFrame(ProtocolError, ValueError):
 
 
 class SumAborted(ProtocolError):
-    pass
+    """`spent`: parties took part in an earlier sum of the round, and do not take part in another. The round is lost."""
+
+    def __init__(self, *args: object, spent: bool = False):
+        super().__init__(*args)
+        self.spent = spent
 
 
 class SealBroken(ProtocolError):

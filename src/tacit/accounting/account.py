@@ -28,6 +28,8 @@ class Account:
     rounds: int = 0  # how many are planned: what the run may need at most
     file: Path | None = None
     spent: int = 0
+    limit: int | None = None
+    key: str = ""
     _allowed: int | None = field(default=None, repr=False)
     _torn: bool = field(default=False, repr=False)
 

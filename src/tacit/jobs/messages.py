@@ -17,6 +17,7 @@ from ..aggregate.mean import recalled
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..data.federation import Federation
+from ..errors import SumAborted
 from ..guard import Guard
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
@@ -24,13 +25,14 @@ from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import picking
 from ..protocols import rounds as protocol
+from ..protocols.consent import OneSumEach
 from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
 from .devices import placed
 from .guarding import chosen, fit, reveals
-from .hiding import bytes_of, hidden_sum
+from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
 from .plan import Plan, seconds_of
 from .simulated import SORTED, Simulated, fitted, look_bytes, wire_bytes
 
@@ -61,7 +63,12 @@ class Parties:
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
-        self.hidden = hidden_sum(p, self.guard)
+        self.hidden: HiddenSum | None = None
+        self.counted: HiddenCounts | None = None
+        if self.guard is not None and self.guard.hiding is not None:
+            keys, binding = signing_keys(p, self.guard), self.binding()
+            self.hidden = HiddenSum(self.guard, binding, keys)
+            self.counted = HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         self.at = 0  # the round at hand
@@ -74,6 +81,10 @@ class Parties:
             if self.guard is not None:
                 self.guard.load({k[6:]: v for k, v in at.items() if k.startswith("guard.")})
             self.go_on(at)
+
+    def binding(self) -> str:
+        """What hidden sums are bound to besides the round and what was sent down: between real parties, the contract."""
+        return self.plan.fed.name
 
     def go_on(self, at: State) -> None:
         self.kept |= {name: {k: at[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()} for j, name in enumerate(self.plan.fed.parties)}
@@ -122,7 +133,12 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked) -> None:
+        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None) -> None:
+            if ups is None:
+                self._lose(r)
+                took_part.clear()
+                after(r + 1, [[]], [{}])
+                return
             if isinstance(ups, picking.Picked):
                 took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
                 self.told[0] |= {"scored": len(took_part), "uploaded": 1, **({"best": ups.best} if found else {})}
@@ -140,18 +156,29 @@ class Parties:
         def model(r: int) -> State | protocol.Apart | None:
             return self.tests() if due(r + 1) else None
 
-        def tested(r: int, answers: dict[str, State]) -> None:
-            after(r + 1, [list(took_part)], [self._metrics(r + 1, answers)])
+        def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
+            if isinstance(answers, protocol.Summed):
+                self._sent_up()  # those bytes belong to no update
+            after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])
 
         def without(r: int, who: Mapping[str, str]) -> None:
             self.dropped = {**who, **self.dropped}  # its first reason is the one that tells
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, scores=p.picks,
+                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden,
+                                   counted=self.counted, scores=p.picks,
                                    meet=p.select is not None, **network)
 
         self.perform(start)
+
+    def _lose(self, r: int) -> None:
+        """Round r gave no sum, and is not repeated. With whole batches the next update on the same model would be the same one again, whose sum over other
+        participants could be subtracted from the lost one: then the run cannot go on."""
+        self.told[0]["lost"] = True
+        if self.plan.batch_size is None:
+            raise SumAborted(f"round {r + 1} was lost after masked updates had been sent, and with batch_size=None the next update on this model would be the "
+                             "same. Start a new run with another seed, or with a batch_size.", spent=True)
 
     def known(self, r: int) -> Known:
         """What the server knows of the parties before a round, but for losses."""
@@ -223,8 +250,8 @@ class Parties:
             def test(r: int, down: State) -> State:
                 return mine.test(r, down, self.kept[mine.name])
 
-            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, scores=lambda: self.plan.picks,
-                                   takes=takes)
+            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, counted=lambda: self.counted,
+                                   scores=lambda: self.plan.picks, takes=takes, consent=OneSumEach())
 
         return start
 
@@ -264,8 +291,13 @@ class Parties:
         before, self.heard = self.heard, sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind not in others)
         return self.heard - before
 
-    def _metrics(self, r: int, answers: dict[str, State]) -> dict[str, Any]:
+    def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
         p = self.plan
+        if isinstance(answers, protocol.Summed):
+            assert self.counted is not None
+            total = self.counted.decode(answers.total)
+            found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes)
+            return {k: v for k, v in found.items() if k != "parties"}
         came = [name for name in p.fed.parties if name in answers]
         counts = [Counts(**answers[name]) for name in came]
         found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes)
@@ -317,6 +349,12 @@ class Parties:
                 told = reveals(self.guard) if self.guard is not None else SORTED if self.plan.algorithm.sees_each else told
             ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
+
+
+def blank_counts(task: Task, classes: int | None) -> Counts:
+    """The counts of no rows: their shapes are those of every party's."""
+    labels = tuple(task.y.shape[1:])  # one a row, or one a token
+    return count(torch.zeros(0, *labels, classes or 1), torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32), classes)
 
 
 class Member:

@@ -18,7 +18,7 @@ from ..algorithms.types import Algorithm
 from ..audit.poisoning import Adversaries, attacks
 from ..data.federation import Federation, one_label
 from ..errors import BadData, BadParameter
-from ..guard import Stage, as_stages, must_see_each
+from ..guard import Noise, Stage, as_stages, must_see_each
 from ..parameters import bad, check, nearest, to_table, too_large
 from ..runtimes.cohort import Run
 from ..task import Task
@@ -81,6 +81,25 @@ class Plan:
         """Whether parties state a score first, and only the best of a round then sends its model. To an edge everybody does: it says further up how many rows
         stand behind it, which a score does not tell."""
         return self.algorithm.scores and isinstance(self.aggregate, rules.Best) and self.topology is None
+
+    @property
+    def hides_sizes(self) -> bool:
+        """Whether an ε that holds against the server covers how many rows a party has."""
+        return any(isinstance(s, Noise) and s.placement != "central" for s in self.guard)
+
+    @property
+    def asks_losses(self) -> bool:
+        """Whether parties are asked for the model's loss on their rows before it is settled who takes part."""
+        return isinstance(self.select, selection.PowerOfChoice)
+
+    @property
+    def reports(self) -> bool:
+        """Whether parties report counts on their held-out rows. Real parties do not where an ε is claimed, which no noise on the counts would keep."""
+        return not (self.runtime == "parties" and any(isinstance(s, Noise) for s in self.guard))
+
+    def evaluates(self, r: int) -> bool:
+        """Whether the model after round r (counted from 1; 0: before training) is evaluated by the parties."""
+        return self.reports and (r == self.rounds or (bool(self.evaluate_every) and r % self.evaluate_every == 0))
 
     @property
     def effective_update(self) -> float:
