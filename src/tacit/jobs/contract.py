@@ -31,6 +31,10 @@ PARTS: Mapping[str, Mapping[str, type]] = {"aggregate": aggregate.ALL, "select":
 KEYS = ("format", "federation", "server", "parties", "data", "features", "classes", "model", "algorithm", "train", "guard", *PARTS)
 
 
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 class NotAgreed(BadJob):
     """The server's job is not one that this party's owner agreed to."""
 
@@ -72,7 +76,7 @@ class Contract:
         if len(text) > MOST_BYTES:
             raise BadJob(f"the server's contract has {len(text)} bytes; at most {MOST_BYTES} are read.")
         try:
-            tables = json.loads(text)
+            tables = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise BadJob(f"the server's contract is not JSON: {error}. Do both run the same version of tacit?") from None
         if not isinstance(tables, dict) or set(tables) != set(KEYS) or tables["format"] != FORMAT or not isinstance(tables["train"], dict):
