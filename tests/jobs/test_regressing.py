@@ -87,6 +87,15 @@ def test_labels_without_columns_of_their_own_and_opened_test_scores():
     assert not any(stamp.startswith("TEST SCORES OPENED") for stamp in run.ledger.stamps)
 
 
+def test_opened_test_scores_of_numbers_give_the_same_metrics():
+    g = torch.Generator().manual_seed(0)
+    x = {"a": torch.randn(100, 2, generator=g), "b": torch.randn(100, 2, generator=g)}
+    y = 7000 + 300 * (x["a"][:, 0] - x["b"][:, 1] + torch.randn(100, generator=g))
+    hidden, scored = (tacit.regress(x, {"a": y}, epochs=5, test_scores=opened).metrics for opened in (False, True))
+    assert hidden == pytest.approx(scored, rel=1e-3)
+    assert hidden["r2"] > 0.4
+
+
 def test_without_test_rows_nothing_is_opened_about_them():
     x = {"a": torch.randn(40, 2), "b": torch.randn(40, 2)}
     run = tacit.regress(x, {"a": torch.arange(40) % 2}, epochs=2, test_fraction=0)

@@ -1,4 +1,4 @@
-"""Regression on shares over columns at different parties equals the same descent in float64, and nobody is shown a score, a residual or another's coefficient."""
+"""Regression on shares over columns at different parties equals the same descent in float64; its test metrics equal scikit-learn's."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_a_table_of_other_length_and_other_settings_are_refused():
     terms = RegressionTerms(("a", "b"), "a", "helper", 60, epochs=1)
     with pytest.raises(PartyFailed, match="'b' has 20 rows; the job says 60"):
         InProcess().run_sync(programs(terms, x, (score > 0).double(), b={"x": x["b"][:20]}))
+    other = {**asdict(replace(terms, l2=0.5)), "names": ["a", "b"]}
     with pytest.raises(PartyFailed, match="have different settings"):
-        other = {**asdict(replace(terms, l2=0.5)), "names": ["a", "b"]}
         InProcess().run_sync(programs(terms, x, (score > 0).double(), b={"terms": other}))
 
 
@@ -93,13 +93,12 @@ def test_metrics_on_shares_equal_scikit_learns_with_ties():
     """Whole numbers in two columns: a third of the 60 rows share a score with others, and ties count one half."""
     g = torch.Generator().manual_seed(3)
     x = torch.randint(-2, 3, (60, 2), generator=g).double()
-    w = torch.tensor([0.8, 0.3], dtype=torch.float64)
-    s = x @ w + 0.01 * 0
-    y = (s + torch.randn(60, generator=g) > 0.2).long()
-    assert len(s.unique()) < 40
-    shifted = torch.cat([x, torch.ones(60, 1)], 1), torch.tensor([0.8, 0.3, 0.05], dtype=torch.float64)
-    score = shifted[0].double() @ shifted[1]
-    found = scoring.metrics_of("logistic", opened("logistic", *shifted, y), y, 1.0)
+    x = torch.cat([x, torch.ones(60, 1)], 1).double()
+    w = torch.tensor([0.8, 0.3, 0.05], dtype=torch.float64)
+    score = x @ w
+    y = (score + torch.randn(60, generator=g) > 0.2).long()
+    assert len(score.round(decimals=6).unique()) < 40
+    found = scoring.metrics_of("logistic", opened("logistic", x, w, y), y, 1.0)
     guess = (score > 0).long()
     assert found["auc"] == pytest.approx(roc_auc_score(y, score.round(decimals=6)), abs=1e-12)
     assert found["loss"] == pytest.approx(log_loss(y, torch.sigmoid(score)), abs=1e-3)

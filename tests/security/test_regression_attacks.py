@@ -7,6 +7,8 @@ parties open together, once as the protocol is and once with its masks set to ze
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,7 @@ def guess_labels(batches: list[np.ndarray], gradients: list[np.ndarray], x: np.n
 def scores_seen(recorder: Recorder, n: int, width: int) -> list[np.ndarray]:
     """The scores of all rows in every step, as the truncation right after the product with the coefficients opens them, and every column of the table."""
     words, found = recorder.opened(), []
-    for (kind, v), (after, score) in zip(words, words[1:]):
+    for (kind, v), (after, score) in itertools.pairwise(words):
         if (kind, tuple(v.shape), after, tuple(score.shape)) == ("MaskedFactors", (1, width), "MaskedProducts", (1, n)):
             found.append(score.double()[0].numpy())
         elif kind == "MaskedFactors" and tuple(v.shape) == (n, width):

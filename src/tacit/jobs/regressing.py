@@ -36,7 +36,7 @@ class Regression:
 
 
 def regress(parties: Any, labels: Any = None, *, family: str | None = None, secure: str = "shared", epochs: int = 100, batch_size: int | None = None,
-            lr: float | None = None, momentum: float = 0.9, l2: float = 0.0, test: Any = None, test_fraction: float = 0.2, test_scores: bool = False,
+            lr: float | None = None, momentum: float = 0.8, l2: float = 0.0, test: Any = None, test_fraction: float = 0.2, test_scores: bool = False,
             seed: int = 0, runtime: Any = None) -> Regression:
     """Fit one regression over all parties' columns; `parties` and `labels` are as for `tacit.splitnn`, aligned by private set intersection if need be.
 
@@ -45,7 +45,8 @@ def regress(parties: Any, labels: Any = None, *, family: str | None = None, secu
     label holder; `test_fraction=0` opens nothing about test rows. Columns are standardized by their owners, and coefficients are in the columns' own units.
 
     `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's LogisticRegression, alpha/n of its Ridge. `lr=None` takes the largest step that is
-    safe whatever the data; `batch_size=None` takes all rows in every step.
+    safe whatever the data; `batch_size=None` takes all rows in every step. With little or no ridge raise `epochs` and `momentum` (400 and 0.9): classes that
+    separate well take many steps.
     """
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
@@ -93,8 +94,9 @@ def _programs(rows: Rows, terms: vertical.RegressionTerms) -> dict[str, Any]:
 
     programs: dict[str, Any] = {terms.helper: functools.partial(vertical.helps, terms=told)}
     for who in terms.names:
-        own = {"y": rows.y[0], "test_y": rows.test_y[0]} if who == terms.label_at else {}
-        programs[who] = functools.partial(vertical.holder, terms=told, x=flat(rows.x[0], who, terms.rows), test_x=flat(rows.test_x[0], who, terms.tests), **own)
+        y, test_y = (rows.y[0], rows.test_y[0]) if who == terms.label_at else (None, None)
+        programs[who] = functools.partial(vertical.holder, terms=told, x=flat(rows.x[0], who, terms.rows), y=y,
+                                          test_x=flat(rows.test_x[0], who, terms.tests), test_y=test_y)
     return programs
 
 

@@ -83,7 +83,7 @@ class RegressionTerms:
     epochs: int = whole(100, least=1, doc="passes over the rows")
     batch_size: int | None = whole(None, least=8, none=True, doc="rows in a step; None: all of them")
     lr: float | None = real(None, above=0, none=True, doc="step size; None: 1/L, see `step_size`")
-    momentum: float = real(0.9, least=0, below=1, doc="of heavy-ball descent")
+    momentum: float = real(0.8, least=0, below=1, doc="of heavy-ball descent")
     l2: float = real(0.0, least=0, most=64, doc="ridge on all coefficients of standardized columns but the intercept; 1/(nC) or α/n in scikit-learn")
     test_scores: bool = flag(False, doc="open the score of each test row to the label holder")
 
@@ -175,11 +175,11 @@ async def fit(seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Te
     v = torch.zeros_like(u)
     begin = len(seat.stock.requests) if isinstance(seat.stock, Rehearsal) else 0
     for _ in range(1 if isinstance(seat.stock, Rehearsal) else terms.epochs):
-        for rows, columns, penalty, labels in parts:
+        for table, columns, penalty, labels in parts:
             short = await functions.truncate(seat, u, STATE - fraction)
             z = await functions.truncate(seat, await times_kept(seat, short, columns, MATMUL))
             r = (z if terms.family == "linear" else await functions.sigmoid(seat, z)) - labels
-            g = await times_kept(seat, r, rows, MATMUL)
+            g = await times_kept(seat, r, table, MATMUL)
             if terms.l2:
                 g = g + await times_kept(seat, short, penalty, MUL)
             factor, power = math.frexp(eta / labels.shape[1])  # η/m = factor · 2^power
