@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..mpc import scoring, vertical
-from ..parameters import bad, check
+from ..parameters import bad
 from ..parties.ledger import Ledger
 from .running import to_the_end
 from .splitting_layout import Rows, lay_out
@@ -74,11 +74,8 @@ def _terms(rows: Rows, settings: dict[str, Any]) -> vertical.RegressionTerms:
     names = tuple(dict.fromkeys((*x, holder)))
     if len(names) < 2 or HELPER in names:
         raise bad("regress", "parties", list(names), f"at least two, and none called {HELPER!r}, who deals the randomness")
-    tests = len(rows.test_y[0])
-    terms = check(vertical.RegressionTerms(names, holder, HELPER, len(rows.y[0]), tests, **settings), "regress")
-    if 0 < tests < scoring.MIN_TESTS and not terms.test_scores:
-        raise bad("regress", "the number of test rows", tests, f"0 or at least {scoring.MIN_TESTS}", "Metrics of fewer rows would give single scores away. "
-                  "Hold out more, none (test_fraction=0), or take test_scores=True.")
+    terms = vertical.RegressionTerms(names, holder, HELPER, len(rows.y[0]), len(rows.test_y[0]), **settings)
+    vertical.check_terms(terms)
     widths = {who: math.prod(v.shape[1:]) for who, v in x.items()}
     for who, columns in widths.items():
         vertical.check_columns(terms, who, columns)

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadData, ProtocolError
-from ..parameters import bad, choice, flag, real, whole
+from ..parameters import bad, check, choice, flag, real, whole
 from ..parties.message import Message
 from ..parties.party import Party
 from . import functions, scoring
@@ -152,6 +152,14 @@ def curvature(family: str) -> float:
     return 1.0 if family == "linear" else 0.25
 
 
+def check_terms(terms: RegressionTerms) -> None:
+    """Refuse settings out of range, and metrics of so few test rows that they are scores. Every party checks its own copy."""
+    check(terms, "regress")
+    if 0 < terms.tests < scoring.MIN_TESTS and not terms.test_scores:
+        raise bad("regress", "the number of test rows", terms.tests, f"0 or at least {scoring.MIN_TESTS}", "Metrics of fewer rows would give single scores "
+                  "away. Hold out more, none (test_fraction=0), or take test_scores=True.")
+
+
 def check_columns(terms: RegressionTerms, name: str, columns: int) -> None:
     """Refuse a party that would learn about as many numbers as there are labels."""
     if terms.rows < ROWS_PER_COLUMN * columns:
@@ -219,6 +227,7 @@ async def holder(me: Party, terms: Mapping[str, Any], x: Tensor, y: Tensor | Non
     """{"weights": its own coefficients, in units of its columns; at the label holder also "intercept", "label" (mean and standard deviation) and, with test
     rows, "opened": the sums or scores of `scoring.open_to`}."""
     told, fixed = RegressionTerms.read(terms), Fixed()
+    check_terms(told)
     me.ledger.stamp(ASSUMES)
     if told.test_scores and told.tests:
         me.ledger.stamp(scoring.OPENED)
