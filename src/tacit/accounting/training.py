@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from ..errors import BadParameter
 from ..parameters import check, choice, whole
 from .compose import ACCOUNTANTS, Release, noise_for
-from .gaussian import gaussian_epsilon, gaussian_multiplier
+from .gaussian import gaussian_multiplier
 
 TRAINING = ("poisson", "fixed", "shuffle", "tree")
 
@@ -39,14 +39,22 @@ class Training(Release):
                                f"its ε would be "
                                f"of another run. Use accountant={' or '.join(map(repr, allowed))}, or sampling='poisson'.")
 
+    @property
+    def by_pass(self) -> bool:
+        return self.sampling in ("shuffle", "tree")
+
+    def plain(self, steps: int) -> tuple[Release, int]:
+        if self.sampling == "poisson":
+            return Release(self.multiplier, self.rate, "everyone" if self.rate == 1 else "poisson", self.accountant), steps
+        if self.sampling == "fixed":
+            return Release(self.multiplier / 2, self.rate, "fixed", "rdp"), steps
+        return Release(self.multiplier / self._far(steps), 1.0, "fixed" if self.sampling == "shuffle" else "everyone"), 1
+
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
         if not steps:
             return 0.0
-        if self.sampling == "poisson":
-            return Release(self.multiplier, self.rate, "everyone" if self.rate == 1 else "poisson", self.accountant).epsilon(steps, delta, width)
-        if self.sampling == "fixed":
-            return Release(self.multiplier / 2, self.rate, "fixed", "rdp").epsilon(steps, delta, width)
-        return gaussian_epsilon(self.multiplier / self._far(steps), delta)
+        release, times = self.plain(steps)
+        return release.epsilon(times, delta, width)
 
     def _far(self, steps: int) -> float:
         """How far two neighbours' releases lie apart, all of them together, in clipping norms: each pass of one row is one coordinate of a long vector."""
