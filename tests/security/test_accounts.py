@@ -91,7 +91,7 @@ KINDS = {"pld": Release(2.0), "sampled": Release(1.0, 0.2, "poisson"), "rdp": Re
          "skellam": Release(2.0, accountant="skellam", distance=50.0, dimension=1000), "fixed": Release(2.0, 0.2, "fixed", "rdp")}
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.combinations(KINDS, 2))
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KINDS, 2)))
 def test_any_two_kinds_together_cost_more_than_each_and_no_more_than_basic_composition_says(one, other):
     """Lower: what one of them costs alone. Upper, for kinds that need no conversion between neighbours: ε and δ add up."""
     from tacit.accounting.mixture import mixed_epsilon

@@ -119,8 +119,8 @@ class Account:
         cost = (self._epsilon(lines, 1) if release == self.release else
                 mixed_epsilon([*self._groups(lines, self.delta), (release, 1)], self.delta))
         if cost > self.budget * ROUNDING:
-            raise BudgetSpent(f"one more release would cost ε = {cost:.4g} at δ = {self.delta:g}, and the budget is {self.budget:g}. Nothing was released; what "
-                              "was spent stays spent.")
+            raise BudgetSpent(f"one more release would cost ε = {cost:.4g} at δ = {self.delta:g}, and the budget is {self.budget:g}. "
+                              "Nothing was released; what was spent stays spent.")
 
     def _refresh(self) -> None:
         if self.file is not None:
