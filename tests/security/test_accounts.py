@@ -1,18 +1,27 @@
-"""Attacks on a party's privacy account: forgetting, repricing, refunding or racing what was spent (issue 19, findings 10 and 11)."""
+"""Attacks on a party's privacy account: forgetting, repricing, refunding or racing what was spent (issue 19, findings 10 and 11);
+and exact row counts beside an ε that is for a row's presence (finding 12)."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 
 import pytest
+import torch
 
+import tacit
+from tacit import algorithms
 from tacit.accounting import Account, Release
 from tacit.errors import BadRun, BudgetSpent
+from tacit.jobs import locally_private, privately
+from tacit.parties.party import Party
+from tacit.private import DPSGD, size
 
 LOUD, QUIET = Release(0.5, 1.0), Release(50.0, 1.0)  # ε of one step at δ = 1e-5: 9.7 and 0.05
 
@@ -38,9 +47,6 @@ def test_steps_taken_with_little_noise_are_not_repriced_at_later_settings(tmp_pa
 
 def test_a_training_run_resumed_with_other_settings_keeps_what_it_spent(tmp_path):
     """The same attack through DPSGD.attach(file=…)."""
-    import torch
-
-    from tacit.private import DPSGD
 
     def session(multiplier):
         model = torch.nn.Linear(3, 2)
@@ -298,3 +304,119 @@ def test_a_full_disk_is_an_error_and_not_a_free_release(tmp_path, monkeypatch):
         held.spend(2)
     monkeypatch.undo()
     assert not account(tmp_path, limit=2).may_spend()
+
+
+# row counts beside an ε for a row's presence (finding 12) ---------------------------------------------------------------------------
+
+
+def visible(page):
+    """The text of a page, without tags, styles and scripts."""
+    return re.sub(r"<[^>]*>", " ", re.sub(r"<(style|script).*?</\1>", " ", page, flags=re.S))
+
+
+def written(run):
+    return {str(f.relative_to(run.directory)): visible(f.read_text()) if f.suffix == ".html" else f.read_text() for f in run.directory.rglob("*")
+            if f.is_file() and f.suffix != ".safetensors"}
+
+
+def test_train_private_writes_neither_the_number_of_rows_nor_the_labels_counts(tmp_path):
+    """journal, job, ledger, state, report and the printed summary: all that a run leaves."""
+    digits = tacit.data.digits()
+    n, labels = len(digits.rows.y), torch.bincount(digits.rows.y).tolist()
+    run = tacit.train_private(digits, model="logistic", epsilon=3.0, epochs=1, evaluate_every=0, secret_seed=2, out=tmp_path / "run")
+    run.report()
+    for name, text in {**written(run), "printed": f"{run} {run.ledger} {run.events}"}.items():
+        assert not re.search(rf"\b{n // 1000},?{n % 1000}\b", text), name
+        assert str(labels) not in text, name
+        assert "Who holds what" not in text, name
+
+
+Rows, Holdings = tacit.data.federation.Rows, tacit.data.federation.Holdings
+
+
+def untested():
+    """Digits without test rows: no metrics, so nothing that is computed from the noised model is in the journal."""
+    digits = tacit.data.digits()
+    return dataclasses.replace(digits, test=Rows(digits.test.x[:0], digits.test.y[:0]))
+
+
+def comparable(text):
+    """Without what differs between any two runs."""
+    return re.sub(r'"(time|session|seconds)": ("[^"]*"|[-+.e\d]+)', r'"\1": 0', text)
+
+
+@pytest.mark.parametrize("declared", [1500, None])
+def test_train_private_on_neighbors_writes_the_same_but_for_the_model(tmp_path, monkeypatch, declared):
+    """One row less, the same noise: whatever differs tells the exact number. Without a declared size the noisy count is released; given that, nothing else."""
+    if declared is None:
+        monkeypatch.setattr(privately, "noisy_count", lambda rows, release, source: 1444)
+    digits = untested()
+    fewer = dataclasses.replace(digits, rows=Rows(digits.rows.x[1:], digits.rows.y[1:]))
+    runs = [tacit.train_private(d, model="logistic", epsilon=3.0, epochs=2, public_size=declared, secret_seed=1, out=tmp_path / name)
+            for name, d in (("whole", digits), ("less", fewer))]
+    a, b = ({k: comparable(v) for k, v in written(run).items()} for run in runs)
+    assert set(a) == {"job.toml", "events.jsonl", "ledger.json", "spent.jsonl", "state/state.json"}
+    assert a == b
+    assert str(runs[0].ledger) == str(runs[1].ledger)
+
+
+def sent(fed, monkeypatch, **more):
+    """Everything parties send in an in-process run, but for the numbers of the vectors, and what the run leaves."""
+    messages, send = [], Party.send
+
+    async def spy(self, to, message):
+        if self.name != "server":
+            held = {k: v for k, v in vars(message).items() if k != "vectors"}
+            messages.append((self.name, type(message).__name__, repr(held), {k: tuple(v.shape) for k, v in getattr(message, "vectors", {}).items()}))
+        await send(self, to, message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Party, "send", spy)
+        run = tacit.train(fed, model="logistic", rounds=2, batch_size=60, secret_seed=3, **more)
+    return sorted(messages, key=repr), run
+
+
+@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(lr=0.3), algorithms.FedNova(lr=0.3), algorithms.FedSGD(lr=0.3)], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("declared", [450, None])
+def test_parties_with_private_steps_send_no_number_that_tells_their_rows(tmp_path, monkeypatch, declared, algorithm):
+    """Every message to the server on neighboring data sets, and every file of the run: equal but for the noised vectors. The exact n was sent as weight."""
+    if declared is None:
+        monkeypatch.setattr(locally_private, "noisy_count", lambda rows, release, source: 460)
+    fed = untested().split(3, seed=0, held_fraction=0.0)
+    first = int(fed.train.of(0)[0])  # leaves, and the rows behind it move up
+    keep = torch.arange(len(fed.rows.y)) != first
+    train = Holdings.from_lists([(torch.cumsum(keep, 0) - 1)[held[keep[held]]] for held in map(fed.train.of, range(3))])
+    fewer = dataclasses.replace(fed, rows=Rows(fed.rows.x[keep], fed.rows.y[keep]), train=train)
+    private = DPSGD(noise_multiplier=1.0, delta=1e-4, public_size=declared)
+    (a, one), (b, other) = (sent(f, monkeypatch, private=private, runtime="inprocess", algorithm=algorithm, out=tmp_path / str(i))
+                            for i, f in enumerate((fed, fewer)))
+    assert any(kind == "Upload" for _, kind, _, _ in a)
+    assert {json.dumps(said) for _, kind, said, _ in a if kind == "Upload"} == {json.dumps("{'weight': 1.0}")}
+    assert a == b
+    files, others = ({k: comparable(v) for k, v in written(run).items()} for run in (one, other))
+    assert files == others
+    assert str(one.ledger) == str(other.ledger)
+
+
+def test_the_noisy_count_is_drawn_from_the_law_that_the_account_charges():
+    """σ = 20 rows, 4,000 draws: mean within 5 standard errors, variance within 7. False alarm: below 1e-6."""
+    release = size.count_release(DPSGD(noise_multiplier=1.0))
+    assert release == Release(20.0)
+    drawn = [size.noisy_count(1000, release, os.urandom) for _ in range(4000)]
+    mean = sum(drawn) / len(drawn)
+    variance = sum((d - mean) ** 2 for d in drawn) / len(drawn)
+    assert abs(mean - 1000) < 5 * 20 / 4000**0.5
+    assert abs(variance - 400) < 7 * 400 * (2 / 4000) ** 0.5
+
+
+def test_the_noisy_count_is_part_of_the_budget(tmp_path):
+    digits = tacit.data.digits()
+    run = tacit.train_private(digits, model="logistic", epsilon=1.0, epochs=2, evaluate_every=0, out=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "spent.jsonl").read_text().splitlines()]
+    count, *steps = [(line["kind"], line["multiplier"]) for line in lines]
+    assert count == ("release", size.count_release(DPSGD(epsilon=1.0)).multiplier)
+    assert {kind for kind, _ in steps} == {"training"}
+    held = Account(Release(1.0), 1e-5, file=tmp_path / "run" / "spent.jsonl")
+    assert held.epsilon() == pytest.approx(run.ledger.spent[0].epsilon)
+    assert 0.98 < run.ledger.spent[0].epsilon <= 1.0
+    assert run.metrics["epsilon"] == run.ledger.spent[0].epsilon

@@ -79,6 +79,10 @@ class Account:
             rounds -= first[-1].times
         return self._epsilon(first)
 
+    def steps(self) -> int:
+        """How many of the releases so far were of the planned kind."""
+        return sum(line.times for line in self._mine() if line.release == self.release)
+
     def lifetime(self, delta: float | None = None) -> float:
         """ε of every line of the file, whatever its key: what was spent on the data in all."""
         self._refresh()
