@@ -1,5 +1,5 @@
 """Attacks on a party's privacy account: forgetting, repricing, refunding or racing what was spent (issue 19, findings 10 and 11);
-and exact row counts beside an ε that is for a row's presence (finding 12)."""
+and exact row counts beside an ε that is for a row's presence (finding 12); and an ε of a vote that is known only afterwards (finding 21)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,9 +20,9 @@ import tacit
 from tacit import algorithms
 from tacit.accounting import Account, Release
 from tacit.errors import BadRun, BudgetSpent
-from tacit.jobs import locally_private, privately
+from tacit.jobs import locally_private, privately, teachers
 from tacit.parties.party import Party
-from tacit.private import DPSGD, size
+from tacit.private import DPSGD, ConfidentGNMax, Lessons, Student, size
 
 LOUD, QUIET = Release(0.5, 1.0), Release(50.0, 1.0)  # ε of one step at δ = 1e-5: 9.7 and 0.05
 
@@ -420,3 +421,43 @@ def test_the_noisy_count_is_part_of_the_budget(tmp_path):
     assert held.epsilon() == pytest.approx(run.ledger.spent[0].epsilon)
     assert 0.98 < run.ledger.spent[0].epsilon <= 1.0
     assert run.metrics["epsilon"] == run.ledger.spent[0].epsilon
+
+
+# PATE: an ε that is known only afterwards is no guarantee (finding 21) --------------------------------------------------------------
+
+QUICK = {"lessons": Lessons(epochs=1), "student": Student(steps=1), "model": "logistic", "public": 0.7}
+
+
+def taught(monkeypatch, agree, **more):
+    """A run whose twelve teachers all agree, or split their votes evenly between two classes."""
+    votes = np.zeros(10, np.int64)
+    votes[:2] = (12, 0) if agree else (6, 6)
+    with monkeypatch.context() as patch:
+        patch.setattr(teachers.Ensemble, "counts", lambda self, rows: np.tile(votes, (len(rows), 1)))
+        return tacit.pate(tacit.data.digits(), teachers=12, aggregator=ConfidentGNMax(8.0, 3.0, 3.0), **{"queries": 100, **QUICK, **more})
+
+
+@pytest.mark.parametrize("budget", [None, 30.0])
+def test_the_epsilon_of_a_vote_does_not_depend_on_the_votes(monkeypatch, budget):
+    """ConfidentGNMax answers the more questions the more teachers agree, so ε of the answers given told how much they agree, and was a bound for nobody.
+
+    A check passes with probability .91 or .25: the shares of answers lie on either side of a half, but for a probability below 1e-6."""
+    runs = [taught(monkeypatch, agree, epsilon=budget) for agree in (True, False)]
+    assert runs[0].answered > 0.5 > runs[1].answered
+    assert runs[0].epsilon == runs[1].epsilon == (budget or ConfidentGNMax(8.0, 3.0, 3.0).epsilon(100, 100, 1e-5))
+    for run in runs:
+        assert run.used <= run.epsilon == run.ledger.spent[0].epsilon == run.to_dict()["epsilon"]
+        assert f"The answers given cost ε = {run.used:.4g}, which depends on the votes and is no guarantee." in run.ledger.spent[0].note
+
+
+def test_later_runs_add_what_earlier_ones_could_have_cost(monkeypatch):
+    """Without a budget for both, all answered; with one, the questions of both stop before it."""
+    ask = ConfidentGNMax(8.0, 3.0, 3.0)
+    first = taught(monkeypatch, False)
+    more = {"teachers": first.teachers, "queries": 10, "before": [first]}
+    monkeypatch.setattr(teachers.Ensemble, "counts", lambda self, rows: np.tile(np.eye(10, dtype=np.int64)[0] * 12, (len(rows), 1)))
+    second = tacit.pate(tacit.data.digits(), aggregator=ask, **QUICK, **more)
+    assert second.epsilon == pytest.approx(ask.epsilon(110, 110, 1e-5))
+    assert second.used == pytest.approx(ask.epsilon(110, int((first.labels >= 0).sum() + (second.labels >= 0).sum()), 1e-5))
+    third = tacit.pate(tacit.data.digits(), aggregator=ask, epsilon=first.used + 2.0, **QUICK, **more)
+    assert third.used <= third.epsilon == first.used + 2.0
