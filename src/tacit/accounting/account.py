@@ -79,7 +79,7 @@ class Account:
             rounds -= first[-1].times
         return self._epsilon(first)
 
-    def steps(self) -> int:
+    def count_steps(self) -> int:
         """How many of the releases so far were of the planned kind."""
         return sum(line.times for line in self._mine() if line.release == self.release)
 

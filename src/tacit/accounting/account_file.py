@@ -7,7 +7,6 @@ price), although it never happened: whoever wrote it had not returned from `spen
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -46,24 +45,26 @@ class AccountFile:
         """Read what was appended since the last time; the new complete lines."""
         if not self._read and not self.path.exists():
             return []
-        with self._opened(os.O_RDONLY, fcntl.LOCK_SH) as fd:
+        with self._opened(os.O_RDONLY) as fd:
             return self.read(fd)
 
     @contextmanager
     def writing(self) -> Iterator[int]:
         """The open file under an exclusive lock: nobody else appends until this ends."""
         create = 0 if self.lines or self.tail else os.O_CREAT  # a file that was there and is gone is not made again: that would be a refund
-        with self._opened(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as fd:
+        with self._opened(os.O_RDWR | os.O_APPEND | create) as fd:
             yield fd
 
     @contextmanager
-    def _opened(self, flags: int, lock: int) -> Iterator[int]:
+    def _opened(self, flags: int) -> Iterator[int]:
+        import fcntl  # not on Windows, where accounts have no files
+
         try:
             fd = os.open(self.path, flags, 0o600)
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from error
         try:
-            fcntl.flock(fd, lock)
+            fcntl.flock(fd, fcntl.LOCK_SH if flags == os.O_RDONLY else fcntl.LOCK_EX)
             yield fd
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from error

@@ -305,7 +305,7 @@ def _dealt(data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: fl
     rows = data.rows
     if len(index) < len(data):  # only Dirichlet's party variant leaves rows over: they belong to no one and go
         rows = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)])
-        notes.append(f"{skew}: {len(index)} of {len(data)} rows are used.")
+        notes.append(f"{skew}: not all rows are used; the others belong to no party.")  # how many is in no note: private runs show their notes
         index = np.arange(len(index))
     order = np.lexsort((holding.random(len(index)), owner))  # each party's rows in an order of its own
     index, owner = index[order], owner[order]

@@ -247,7 +247,7 @@ def spend(settings: DPSGD, account: Account, batch_size: int, rows: int, who: st
                                                                                                           f"drawn in secret)",
                 "shuffle": "shuffled, which is accounted as no", "tree": "no"}[r.sampling]
     kind = "binary-tree discrete Gaussian noise" if settings.tree else "discrete Gaussian noise"
-    steps = account.steps()
+    steps = account.count_steps()
     others = account.spent - steps
     more = "" if not others else f", with {others} other release{'s' if others > 1 else ''} of these rows"
     return Spend(f"{kind} of {r.multiplier:.4g} times the clipping norm {settings.clip:g} ({settings.clipping}), {steps} steps composed by "
