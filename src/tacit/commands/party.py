@@ -12,7 +12,8 @@ from ..errors import BadParameter, BadRun
 
 def add(verb: Callable[..., Any]) -> None:
     made = verb("party", _party, "Take part in a federation: coordinate a job (server), or train on your own file (client).")
-    made.add_argument("job", nargs="?", help="a job file (TOML): what the server runs; for a client, what it agreed to: any other contract is refused before its data are read")
+    made.add_argument("job", nargs="?", help="a job file (TOML): what the server runs; for a client, what it agreed to: any other job is refused "
+                                               "before its data are read (without one, default limits apply)")
     made.add_argument("--kit", required=True, metavar="DIR", help="your start kit")
     made.add_argument("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
     made.add_argument("--state", metavar="DIR", help="client: where it remembers what it needs from round to round (default: state in the kit)")

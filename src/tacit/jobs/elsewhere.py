@@ -31,7 +31,7 @@ class Elsewhere(Federation):
     """A federation whose rows are with their owners: what the server knows of it, which is names and shapes."""
 
     def summary(self) -> dict[str, Any]:
-        return {"name": self.name, "parties": list(self.parties), "sizes": [], "labels": list(self.labels), "counts": None, "shift": None}
+        return self.outline()
 
     @classmethod
     def of(cls, name: str, parties: tuple[str, ...], shape: tuple[int, ...], labels: tuple[str, ...] | None, columns: tuple[str, ...]) -> Elsewhere:

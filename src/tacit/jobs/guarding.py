@@ -59,7 +59,7 @@ def _coarse(z: float) -> float:
 
 
 def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
-    heaviest = round_up(float(p.fed.train.sizes.max())) if getattr(p.algorithm, "weighted", True) else 1.0
+    heaviest = round_up(float(p.fed.train.sizes.max())) if getattr(p.algorithm, "weighted", True) and p.private is None else 1.0
     return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
 
 
@@ -235,7 +235,7 @@ def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
     return told
 
 
-def reveals(guard: Guard) -> str:
+def reveals(guard: Guard, weighted: bool = True) -> str:
     """What the server learns from one upload."""
     clip = next((s for s in guard.stages if isinstance(s, Clip)), None)
     said = []
@@ -248,7 +248,12 @@ def reveals(guard: Guard) -> str:
     what = ", ".join(said) or "as its guard leaves it"
     if guard.hiding is not None:
         return f"nothing about one party: its update, {what}, is hidden by {type(guard.hiding).__name__}; the sum of all is seen"
-    return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed else ", and its weight (its number of rows)")
+    return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed or not weighted else ", and its weight (its number of rows)")
+
+
+def counts_reveal(guard: Guard) -> str:
+    """What the server learns from one party's part in an evaluation, where sums are hidden."""
+    return f"nothing about one party: its counts on held-out rows are hidden as its updates are ({type(guard.hiding).__name__}); the sum of all is seen"
 
 
 def shown(guard: Guard, account: Account | None) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
 from .devices import placed
-from .guarding import chosen, fit, reveals
+from .guarding import chosen, fit
 from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
+from .locally_private import PrivateTask
 from .plan import Plan, seconds_of
-from .simulated import SORTED, Simulated, fitted, look_bytes, wire_bytes
+from .simulated import Simulated, fitted, look_bytes, upload_reveals, wire_bytes
 
 SERVER = "server"
 
@@ -183,7 +184,7 @@ class Parties:
     def known(self, r: int) -> Known:
         """What the server knows of the parties before a round, but for losses."""
         n = len(self.plan.fed)
-        return Known(self.plan.fed.train.sizes.numpy(), lambda who: np.zeros(0), None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)))
+        return Known(self.plan.sizes, lambda who: np.zeros(0), None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)))
 
     def _selected(self, r: int) -> list[str] | protocol.Candidates:
         """Who is asked, by the plan's rule; whoever's loss it wants is asked for it first, and is not chosen if it stays silent."""
@@ -346,7 +347,7 @@ class Parties:
         for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
             told = s.reveals
             if s.kind in (protocol.Upload.kind, "Answer"):
-                told = reveals(self.guard) if self.guard is not None else SORTED if self.plan.algorithm.sees_each else told
+                told = upload_reveals(self.plan, self.guard) or told
             ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
@@ -371,10 +372,11 @@ class Member:
         number = r if work is None else work
         (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(device), y.to(device)
-        size = np.array([int(self.fed.train.sizes[0])])
-        plans = plan(self.seed, number, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps)
-        if hasattr(self.task, "redraw"):
-            plans = self.task.redraw(plans, int(size[0]), int(np.max(self.epochs)))
+        private = self.task if isinstance(self.task, PrivateTask) else None
+        size = int(self.fed.train.sizes[0]) if private is None else private.public_size(self.name)
+        plans = plan(self.seed, number, identify([self.name]), np.array([size]), self.epochs, self.batch_size, self.local_steps)
+        if private is not None:
+            plans = private.redraw(plans, self.name, int(np.max(self.epochs)))
         batches = plans.of(0)
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
         with torch.no_grad():

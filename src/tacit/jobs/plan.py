@@ -63,13 +63,19 @@ class Plan:
     select: Any = None  # None: drawn alike from all
     topology: Any = None  # None: one server with everybody around it
     private: Any = None  # None: local steps are not private; a private.DPSGD: each is one of it
+    public_sizes: tuple[int, ...] | None = None  # with `private`: what the parties' numbers of rows are taken to be; None: the exact ones
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
         return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members,
                    None if not self.guard and self.sampling == "fixed" else lambda number: guarding.chosen(self, number),
-                   None if self.adversaries is None else self.adversaries.updates)
+                   None if self.adversaries is None else self.adversaries.updates, self.sizes)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many rows each party trains on, as far as anybody else may know: exact, or what stands for it where ε is for a row's presence."""
+        return self.fed.train.sizes.numpy() if self.public_sizes is None else np.array(self.public_sizes, dtype=np.int64)
 
     @property
     def talks(self) -> bool:
@@ -108,7 +114,7 @@ class Plan:
             return float("nan")  # how many rows there are, is known only once the parties have joined
         if not self.algorithm.walks:
             return float(self.algorithm.lr)  # type: ignore[attr-defined]  # FedSGD takes one step, at the server
-        rows, k = float(self.fed.train.sizes.sum()), len(self.fed)
+        rows, k = float(self.sizes.sum()), len(self.fed)
         b = self.batch_size or rows / k
         steps = self.local_steps if self.local_steps is not None else float(np.mean(self.local_epochs)) * rows / (b * k)
         return float(self.algorithm.lr * steps)  # type: ignore[attr-defined]
@@ -228,12 +234,14 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if isinstance(topology, topologies.Gossip):
         label = label or f"{type(algorithm).__name__} on {topology.graph.name}"
     name = type(algorithm).__name__ + ("" if pace is None else f", {_named(pace)}")
+    sizes = None
     if private is not None:
-        from .locally_private import checked
+        from .locally_private import checked, public_sizes
 
         one_label("train, private", fed)
 
         private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select)
+        sizes = public_sizes(private, fed, secret_seed)
         engine = "each" if engine == "auto" else engine
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), wanted or k, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
@@ -241,7 +249,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
                 secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
-                aggregate=rule, adversaries=liars, topology=topology, private=private, select=select)
+                aggregate=rule, adversaries=liars, topology=topology, private=private, public_sizes=sizes, select=select)
 
 
 def _select(given: Any) -> Any:
@@ -289,7 +297,7 @@ def seconds_of(p: Plan) -> speeds.Seconds | None:
     """How long each party's pieces of work take, by the plan's speed."""
     if p.speed is None:
         return None
-    steps = count_steps(p.fed.train.sizes.numpy(), np.array(p.local_epochs), p.batch_size, p.local_steps)
+    steps = count_steps(p.sizes, np.array(p.local_epochs), p.batch_size, p.local_steps)
     return speeds.seconds(p.speed, p.seed, identify(p.fed.parties), steps)
 
 

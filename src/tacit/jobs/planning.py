@@ -18,7 +18,7 @@ from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
-from .simulated import SORTED, look_bytes, score_bytes, sizes, test_bytes
+from .simulated import look_bytes, score_bytes, sizes, test_bytes, upload_reveals
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _looked(p: Plan) -> int:
 
     if p.select is not None:
         n = len(p.fed)
-        selection.chosen(p.select, p.seed, 0, selection.Known(p.fed.train.sizes.numpy(), loss, np.zeros(n)), p.per_round)
+        selection.chosen(p.select, p.seed, 0, selection.Known(p.sizes, loss, np.zeros(n)), p.per_round)
     return sum(asked)
 
 
@@ -121,7 +121,7 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
     from ..protocols.rounds import Down, Loss, Tested, Upload
 
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
-    seen = [{"party": "the server", "what": guarding.reveals(guard) if guard is not None else SORTED if p.algorithm.sees_each else Upload.reveals}]
+    seen = [{"party": "the server", "what": upload_reveals(p, guard) or Upload.reveals}]
     if p.picks:
         seen[0]["what"] += ": of the best of each round"
         seen.append({"party": "the server", "what": f"{Score.reveals}, of every party of a round"})

@@ -20,9 +20,10 @@ from ..runs import Event
 from ..runtimes.cohort import Cohort
 from ..selection import Known
 from ..task import LOSSES, Task
-from .guarding import fit, reveals
+from .guarding import counts_reveal, fit, reveals
 from .plan import Plan, seconds_of
 
+NOISY = "one party's model update, made of clipped gradients with that party's own noise; every party weighs the same"  # under private.DPSGD
 SORTED = "one party's model update and its weight (its number of rows), in the clear; beside the others', which parties are alike"  # where each is looked at
 
 
@@ -92,7 +93,7 @@ class Simulated:
         """Who is asked in this round, by the plan's rule and the model as it stands."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
-        known = Known(p.fed.train.sizes.numpy()[members], lambda who: self._losses(i, members[who], number),
+        known = Known(p.sizes[members], lambda who: self._losses(i, members[who], number),
                       None if takes is None else takes(members, np.full(len(members), number)))
         return members[selection.chosen(p.select, p.seed, number, known, p.per_round)]
 
@@ -183,7 +184,7 @@ class Simulated:
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
         steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
         test, tested = test_bytes(self._model(i), p.fed.classes)
-        said = reveals(self.guards[i]) if self.guards else SORTED if p.algorithm.sees_each else None
+        said = upload_reveals(p, self.guards[i] if self.guards else None)
         looked, (ask, answer) = sum(e.get("looked", 0) for e in rounds), look_bytes(self._model(i))
         scored, picked, scores = scores_of(rounds)
         models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in rounds)
@@ -192,7 +193,8 @@ class Simulated:
             ledger.record("server", everyone, Score, count=scored, bytes=scores, how="ideal")
         if looked:
             ledger.record("server", everyone, Loss, count=looked, bytes=looked * answer, how="ideal")
-        ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
+        hides = bool(self.guards) and self.guards[i].hiding is not None
+        ledger.record("server", everyone, Tested, counts_reveal(self.guards[i]) if hides else None, count=tests, bytes=tests * tested, how="ideal")
         ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds) - looked * ask - picked, how="ideal")
         if scored:
             ledger.record(everyone, "server", Pick, count=scored, bytes=picked, how="ideal")
@@ -200,6 +202,15 @@ class Simulated:
             ledger.record(everyone, "server", Look, count=looked, bytes=looked * ask, how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger
+
+
+def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
+    """What the server learns from one upload, for the ledger; None: what the message itself says."""
+    if guard is not None:
+        return reveals(guard, weighted=p.private is None)
+    if p.private is not None and p.private.private:
+        return NOISY
+    return SORTED if p.algorithm.sees_each else None
 
 
 def fitted(plans: list[Plan], task: Task) -> Any:

@@ -18,6 +18,7 @@ from .. import __version__, models
 from ..algorithms.types import State
 from ..data.federation import Federation
 from ..errors import BadRun
+from ..guard import Noise
 from ..parameters import bad
 from ..parties.ledger import Ledger
 from ..parties.secret import NOT_PRIVATE
@@ -132,10 +133,12 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         trainer.run_id = beside.get("run", "")
     if not begun:
         for i, p in enumerate(plans):
+            spends = p.private is not None or any(isinstance(s, Noise) for s in p.guard)
             journals[i].event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=p.label, skew=p.skew, seed=p.seed,
                               runtime=trainer.name, device=p.device, rounds=p.rounds, effective_update=p.effective_update,
-                              fingerprints=fingerprints(p, starts[i]) if outs[i] is not None else {},
-                              model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
+                              fingerprints=fingerprints(p, starts[i]) if outs[i] is not None and p.private is None else {},
+                              model={"name": models.name_of(p.model), "parameters": task.dim},
+                              federation=p.fed.outline() if spends else p.fed.summary())  # exact counts are not what ε covers
             for kind, said in getattr(trainer, "facts", {}).items():
                 journals[i].event(kind, **said)
             for note in (*p.fed.notes, *trainer.notes):
