@@ -21,7 +21,6 @@ class Held(NamedTuple):
     owner: Tensor
     parties: int
     reports: Tensor  # [parties], bool: whose counts reach the server
-    min_rows: int = 1
     sums_only: bool = False  # the server learns the sum over all parties and nothing of a single one
 
 
@@ -38,7 +37,7 @@ def reported(fed: Federation, min_rows: int, sums_only: bool = False) -> Tensor:
 def of_parties(fed: Federation, rows: Rows, min_rows: int = 1, sums_only: bool = False) -> Held:
     """The held-out rows of a federation, as `rows` are in this round."""
     index = fed.held.index
-    return Held(Rows(rows.x[index], rows.y[index]), fed.held.owner, len(fed), reporting(fed, min_rows, sums_only), min_rows, sums_only)
+    return Held(Rows(rows.x[index], rows.y[index]), fed.held.owner, len(fed), reporting(fed, min_rows, sums_only), sums_only)
 
 
 def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], held: list[Held], classes: list[int | None],
@@ -89,20 +88,16 @@ def _hits(out: Tensor, held: Held) -> tuple[Tensor, Tensor]:
 
 
 def of_single_parties(out: Tensor, held: Held, classes: int | None) -> dict[str, Any]:
-    """What may be shown party by party: the accuracy of each one that reports; of all others together, if they hold back at least `min_rows` rows; and how
-    many those are. The others are in no other figure, so that no difference of two figures is one of theirs."""
+    """What may be shown party by party: the accuracy of each one that reports, and how many do not. Those are in no other figure either, so that no
+    difference of two figures is one of theirs."""
     if held.sums_only:
         return {}
-    small = ~held.reports
-    left_out = {"untested": int(small.sum())} if small.any() else {}
+    left_out = {} if held.reports.all() else {"untested": int((~held.reports).sum())}
     if classes is None:
         return left_out
     n, right = _hits(out, held)
     each = [r / m if m and reports else None for r, m, reports in zip(right.tolist(), n.tolist(), held.reports.tolist())]
-    found: dict[str, Any] = {"parties": {"accuracy": each}, **left_out}
-    if int(small[held.owner].sum()) >= held.min_rows and float(n[small].sum()):
-        found["small_parties"] = {"parties": int((n[small] > 0).sum()), "accuracy": float(right[small].sum() / n[small].sum())}
-    return found
+    return {"parties": {"accuracy": each}, **left_out}
 
 
 def of_own_models(out: Tensor, held: Held, classes: int | None) -> dict[str, Any]:

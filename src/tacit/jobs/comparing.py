@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from .. import evaluation
 from ..audit.poisoning import attacks, name_of
-from ..data.federation import Federation, Holdings
+from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadParameter, BadRun
 from ..guard import Noise, Stage, as_stages
 from ..numbers import mean_error
@@ -236,9 +237,14 @@ def _matched(p: Plan, u: float) -> Plan:
 def _central(p: Plan, base: Any) -> Plan:
     """All rows in one place: what federating gives up by not being allowed to."""
     n = len(p.fed.train.index)
-    held = evaluation.reported(p.fed, p.min_rows, p.sums_only)  # the rows that the federated model is tested on
-    one = dataclasses.replace(p.fed, train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]), parties=("everyone",), held=Holdings.from_lists([held]))
+    one = dataclasses.replace(p.fed, train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]), parties=("everyone",),
+                              held=Holdings(p.fed.held.index, p.fed.held.start[[0, -1]]))
     assert int(one.train.start[-1]) == n
+    held = evaluation.reported(p.fed, p.min_rows, p.sums_only)
+    if len(held) < len(p.fed.held.index) and not len(p.fed.test.y):  # it is tested on the rows that the federated model is tested on, and has no others
+        kept = torch.cat([p.fed.train.index, held])
+        one = dataclasses.replace(one, rows=Rows(*(t[kept] for t in p.fed.rows)), train=Holdings.from_lists([torch.arange(n)]),
+                                  held=Holdings.from_lists([torch.arange(n, len(kept))]))
     # H steps of a party are H steps for each party here, unless a step already is a whole pass
     steps = p.local_steps if p.local_steps is None or p.batch_size is None else p.local_steps * len(p.fed)
     return dataclasses.replace(p, fed=one, algorithm=base, per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),),
