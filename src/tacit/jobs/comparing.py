@@ -94,6 +94,7 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     clean = [dataclasses.replace(p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None, guard=(), sampling="fixed")
              for p in plans if p.label == plans[0].label]
     baselines = [b for p in clean for b in (_central(p, base), *_alone(p, base))]
+    _can_be_tested([*plans, *baselines])
     results = _all([*plans, *baselines], directory, resume, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
     summary = _summarise([*plans, *baselines], results, directory)
@@ -101,6 +102,13 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     if directory is not None:
         write_whole(directory / "compare.json", json.dumps(finite(summary), indent=1))
     return Comparison([results[i] for i in shown], summary, directory)
+
+
+def _can_be_tested(plans: list[Plan]) -> None:
+    for p in plans:
+        if not len(p.fed.test.y) and not len(evaluation.reported(p.fed, p.min_rows, p.sums_only)):
+            raise BadData(f"{p.fed.name} has no test rows, and no party holds back at least min_rows={p.min_rows} rows, so nothing can be compared. Split it "
+                          "with a larger held_fraction, or lower min_rows.")
 
 
 def _listed(name: str, value: Any, must_be: str) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__, models
+from .. import __version__, evaluation, models
 from ..algorithms.types import State
 from ..data.federation import Federation
 from ..errors import BadRun
@@ -139,7 +139,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
             for kind, said in getattr(trainer, "facts", {}).items():
                 journals[i].event(kind, **said)
-            for note in (*p.fed.notes, *trainer.notes):
+            for note in (*p.fed.notes, *trainer.notes, *_untested(p)):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
     last = min([first.rounds, *(begun + max(0, a.allowed - a.spent) for a in accounts if a is not None)])  # a budget may end the run early
@@ -336,6 +336,14 @@ def _trainer(p: Plan) -> Any:
     from .pacing import PacedNetworked
 
     return Networked if p.pace is None else PacedNetworked
+
+
+def _untested(p: Plan) -> list[str]:
+    """What to say where no figure can be shown at all."""
+    if len(p.fed.test.y) or not len(p.fed.held.index) or len(evaluation.reported(p.fed, p.min_rows, p.sums_only)):
+        return []
+    return [f"no loss or accuracy: there are no test rows, and no party holds back at least min_rows={p.min_rows} rows. Hold back more rows "
+            "(held_fraction), or lower min_rows."]
 
 
 def _diverged(journal: Journal, p: Plan, r: int) -> None:
