@@ -48,7 +48,7 @@ def main() -> None:
     feds = demo.federations(seed=SPLIT)
     for name in (type(a).__name__ for a in demo.ALGORITHMS):
         tries = list(candidates(name))
-        found = tacit.compare(feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0, "min_rows": 1})
+        found = tacit.compare(feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0})
         per = len(tries) * len(SEEDS)  # results come federation by federation, then algorithm by algorithm, then seed by seed
         scores = [0.0] * len(tries)
         for i, result in enumerate(found.results[: per * len(feds)]):

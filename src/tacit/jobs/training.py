@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .. import __version__, evaluation, models
+from .. import __version__, models
 from ..algorithms.types import State
 from ..data.federation import Federation
 from ..errors import BadRun
@@ -139,7 +139,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
             for kind, said in getattr(trainer, "facts", {}).items():
                 journals[i].event(kind, **said)
-            for note in (*p.fed.notes, *trainer.notes, *_untested(p)):
+            for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
     last = min([first.rounds, *(begun + max(0, a.allowed - a.spent) for a in accounts if a is not None)])  # a budget may end the run early
@@ -179,6 +179,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               bytes_down=(down * asked + look * looked + pick * scored) * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
+            if "untested" in tests[i] and "loss" not in tests[i]:
+                _untested(journals[i], p)
             if r and together is None:
                 journals[i].save(r, lambda i=i: trainer.save(i), trainer.beside, force=r == last or trainer.durable)  # type: ignore[misc]
             if left_out:
@@ -338,12 +340,11 @@ def _trainer(p: Plan) -> Any:
     return Networked if p.pace is None else PacedNetworked
 
 
-def _untested(p: Plan) -> list[str]:
-    """What to say where no figure can be shown at all."""
-    if len(p.fed.test.y) or not len(p.fed.held.index) or len(evaluation.reported(p.fed, p.min_rows, p.sums_only)):
-        return []
-    return [f"no loss or accuracy: there are no test rows, and no party holds back at least min_rows={p.min_rows} rows. Hold back more rows "
-            "(held_fraction), or lower min_rows."]
+def _untested(journal: Journal, p: Plan) -> None:
+    """Say once that no figure can be shown."""
+    if not any(e["kind"] == "note" and e["text"].startswith("no loss or accuracy") for e in journal.events):
+        journal.event("note", text=f"no loss or accuracy: there are no test rows, and no party holds back at least min_rows={p.min_rows} rows. Hold back more "
+                                   "rows (held_fraction), or lower min_rows.")
 
 
 def _diverged(journal: Journal, p: Plan, r: int) -> None:
