@@ -184,8 +184,9 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
                 assert work.hidden is not None
                 assert work.counted is not None
                 work.hidden.identities = work.counted.identities = ids
+                hidden, counted = work.hidden, work.counted
                 try:
-                    await rounds.client(me, work.local, work.test, look=work.look, hidden=lambda: work.hidden, counted=lambda: work.counted, consent=work)
+                    await rounds.client(me, work.local, work.test, look=work.look, hidden=lambda h=hidden: h, counted=lambda c=counted: c, consent=work)
                     return
                 except TacitError:
                     await asyncio.sleep(0)

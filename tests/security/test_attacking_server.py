@@ -82,6 +82,7 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
 
 
 @pytest.mark.parametrize(("changes", "words"), [
+    ({"train__min_rows": 1}, "min_rows = 1; without an agreed job at least 10"),
     ({"train__batch_size": 1, "train__local_steps": 1}, "batches of 1 rows; without an agreed job at least 8"), ({"train__rounds": 5000}, "has 5000 rounds"),
     ({"model": {"name": "mlp", "hidden": [30000, 30000]}}, "parameters; without an agreed job at most 50,000,000"),
     ({"parties": ["a", "evil"]}, "names another parties than this party's kit"),

@@ -26,7 +26,7 @@ from .plan import Plan, make_plan
 FORMAT = 1
 MOST_BYTES = 1 << 20  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
 MOST_FEATURES, MOST_CLASSES = 10**8, 10**6  # checked before anything is made from them
-SETTINGS = ("rounds", "per_round", "local_epochs", "local_steps", "batch_size", "seed", "precision", "evaluate_every", "sampling")
+SETTINGS = ("rounds", "per_round", "local_epochs", "local_steps", "batch_size", "seed", "precision", "evaluate_every", "sampling", "min_rows")
 PARTS: Mapping[str, Mapping[str, type]] = {"aggregate": aggregate.ALL, "select": selection.ALL, "pace": pace.ALL}
 KEYS = ("format", "federation", "server", "parties", "data", "features", "classes", "model", "algorithm", "train", "guard", *PARTS)
 
@@ -136,6 +136,7 @@ class Limits:
 
     rounds: int = whole(1000, least=1, doc="most rounds of a job")
     batch_size: int = whole(8, least=1, doc="fewest rows in a batch: an update from one row shows that row")
+    min_rows: int = whole(10, least=1, doc="fewest held-out rows on which this party reports counts")
     parameters: int = whole(50_000_000, least=1, doc="most parameters of a model")
 
     def check_contract(self, contract: Contract, p: Plan) -> None:
@@ -145,6 +146,9 @@ class Limits:
         if train["batch_size"] is not None and train["batch_size"] < self.batch_size:
             raise NotAgreed(f"the server's job has batches of {train['batch_size']} rows; without an agreed job at least {self.batch_size} are asked for, "
                             f"because an update from few rows shows them. {AGREE}")
+        if train["min_rows"] < self.min_rows:
+            raise NotAgreed(f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least {self.min_rows} is asked for, because counts on "
+                            f"few rows show them. {AGREE}")
         with torch.device("meta"):  # nothing is allocated
             module = models.build(p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed)
         size = sum(q.numel() for q in (*module.parameters(), *module.buffers()))

@@ -251,11 +251,6 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
     return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed or not weighted else ", and its weight (its number of rows)")
 
 
-def counts_reveal(guard: Guard) -> str:
-    """What the server learns from one party's part in an evaluation, where sums are hidden."""
-    return f"nothing about one party: its counts on held-out rows are hidden as its updates are ({type(guard.hiding).__name__}); the sum of all is seen"
-
-
 def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
     """What the journal may say about a round's guard. Where noise is added, counts of what happened at the clients would tell past it, and are dropped;
     but for numbers that did not fit their range: that happens once in 10²² draws, and if it does, something is wrong and must be seen."""

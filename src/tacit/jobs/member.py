@@ -150,7 +150,7 @@ class Work:
             self.hidden = HiddenSum(guard, contract.digest)
             self.counted = HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest)
         fresh = fresh_state(p.algorithm, task.initial()) | ({} if guard is None else guard.client_state())
-        settings = (p.algorithm, p.seed, p.local_epochs[p.fed.parties.index(self.name)], p.batch_size, p.local_steps, guard)
+        settings = (p.algorithm, p.seed, p.local_epochs[p.fed.parties.index(self.name)], p.batch_size, p.local_steps, guard, p.min_rows)
         self.mine = Member(self.name, fed, task, *settings)
         # a paced client tests while it trains: two threads must not share a module
         self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
@@ -191,6 +191,8 @@ class Work:
         if hides and self.record.spent(kind, r):
             log.warning("party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take part in another", self.name, r + 1, kind)
             return False
+        if kind == "test" and hides and not int(mine.fed.held.sizes[0]):
+            return False  # it would add nothing, and count as one of those among whom the others hide
         model = digest_tensors({k: v for k, v in vectors.items() if k in ("w", "buffers")})
         self.record.bind(f"model {r + (kind == 'test')}", model)
         if kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1):  # counts over other participants could be subtracted
@@ -247,7 +249,7 @@ class Work:
 
     def test(self, r: int, down: State) -> State:
         self._ready()
-        return self.tester.test(r, down, None if self.paced else self.memory.now)
+        return self.tester.test(r, down, None if self.paced else self.memory.now, summed=self.counted is not None)
 
     def _ready(self) -> Member:
         if self.mine is None:

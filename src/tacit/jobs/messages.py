@@ -34,8 +34,8 @@ from .devices import placed
 from .guarding import chosen, fit
 from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
 from .locally_private import PrivateTask
-from .plan import Plan, seconds_of
-from .simulated import Simulated, fitted, look_bytes, upload_reveals, wire_bytes
+from .plan import MIN_ROWS, Plan, seconds_of
+from .simulated import Simulated, fitted, look_bytes, of_tested, upload_reveals, wire_bytes
 
 SERVER = "server"
 
@@ -227,7 +227,7 @@ class Parties:
         def member(k: int, name: str) -> Member:
             fed = p.fed.party(k)
             task = self.task.on(*(t.to(device) for t in fed.at(0)))
-            return Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard)
+            return Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard, p.min_rows)
 
         clients = {name: program(name, self.client(k, member(k, name))) for k, name in enumerate(p.fed.parties)}
         InProcess(seed=p.seed, start=self.clock).run_sync({SERVER: program(SERVER, server), **clients})
@@ -249,7 +249,7 @@ class Parties:
                     await me.clock.sleep(float(self.seconds(np.array([k]), np.array([r]))[0]))
 
             def test(r: int, down: State) -> State:
-                return mine.test(r, down, self.kept[mine.name])
+                return mine.test(r, down, self.kept[mine.name], summed=self.hidden is not None)
 
             return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, counted=lambda: self.counted,
                                    scores=lambda: self.plan.picks, takes=takes, consent=OneSumEach())
@@ -297,17 +297,15 @@ class Parties:
         if isinstance(answers, protocol.Summed):
             assert self.counted is not None
             total = self.counted.decode(answers.total)
-            found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes)
-            return {k: v for k, v in found.items() if k != "parties"}
+            return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes, p.min_rows, True,
+                                     p.algorithm.personalises)
         came = [name for name in p.fed.parties if name in answers]
-        counts = [Counts(**answers[name]) for name in came]
-        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes)
+        counts = [Counts(**answers[name]) if answers[name] else None for name in came]
+        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes, p.min_rows, p.sums_only,
+                                  p.algorithm.personalises)
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
             found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
-            known = [a for a in each.values() if a is not None]
-            if p.algorithm.personalises and known:
-                found |= {"personal_accuracy": sum(known) / len(known), "worst_party": min(known)}
         return found
 
     def save(self, i: int) -> State:
@@ -348,6 +346,8 @@ class Parties:
             told = s.reveals
             if s.kind in (protocol.Upload.kind, "Answer"):
                 told = upload_reveals(self.plan, self.guard) or told
+            if s.kind == protocol.Tested.kind and not self.plan.sums_only:
+                told = of_tested(self.plan)
             ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
 
@@ -362,8 +362,8 @@ class Member:
     """What one party does with its own rows. It never sees anyone else's."""
 
     def __init__(self, name: str, fed: Federation, task: Task, algorithm: Algorithm, seed: int, epochs: int, batch_size: int | None,
-                 local_steps: int | None, guard: Guard | None = None):
-        self.guard = guard
+                 local_steps: int | None, guard: Guard | None = None, min_rows: int = MIN_ROWS):
+        self.guard, self.min_rows = guard, min_rows
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
@@ -391,8 +391,11 @@ class Member:
         out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
         return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
 
-    def test(self, r: int, down: State, mine: State | None = None) -> State:
-        """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one."""
+    def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
+        """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one. Nothing where those are
+        fewer than `min_rows`, unless `summed`: the server will see the counts in a hidden sum only."""
+        if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
+            return {}
         if mine and self.algorithm.personalises:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)

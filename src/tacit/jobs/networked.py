@@ -115,6 +115,8 @@ class Networked(Parties):
             word, stated = ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
             return None if math.isfinite(stated) else f"the {word} it states is {stated}; it must be a finite number"
         if isinstance(answer, protocol.Tested):
+            if not answer.counts:
+                return None  # it holds back fewer than min_rows rows
             got, want = answer.counts, self._counts()
         else:
             assert isinstance(answer, protocol.Upload | buffered.Answer)

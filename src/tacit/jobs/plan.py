@@ -28,6 +28,7 @@ from .devices import device_for
 from .running import to_the_end
 
 PRECISIONS = ("float32", "tf32", "bf16")
+MIN_ROWS = 10  # of a party's held-out rows; a figure on fewer says too much about single rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Plan:
     private: Any = None  # None: local steps are not private; a private.DPSGD: each is one of it
     public_sizes: tuple[int, ...] | None = None  # with `private`: what the parties' numbers of rows are taken to be; None: the exact ones
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
+    min_rows: int = MIN_ROWS  # the fewest held-out rows on which a party reports counts
+    sums_only: bool = False  # single parties are hidden from the server, so held-out figures are of all parties together
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
@@ -129,7 +132,7 @@ class Plan:
             data = {k: v for k, v in data_job.items() if k not in ("skew", "skews")} | skew if "skews" in data_job else data_job
         train = {"rounds": self.rounds, "per_round": self.per_round, "local_epochs": epochs, "local_steps": self.local_steps,
                  "batch_size": self.batch_size, "seed": self.seed, "device": self.device, "precision": self.precision, "engine": self.engine,
-                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None,
+                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "min_rows": self.min_rows, "landscape": self.landscape or None,
                  "sampling": None if self.sampling == "fixed" else self.sampling, "secret_seed": self.secret_seed}
         return {"data": data, "model": models.table_of(self.model), "algorithm": to_table(self.algorithm),
                 "train": {k: v for k, v in train.items() if v is not None},
@@ -187,8 +190,8 @@ def as_rule(rule: Any) -> Any:
 def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
               device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
-              landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None,
-              aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, select: Any = None, label: str = "",
+              min_rows: int = MIN_ROWS, landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None,
+              speed: Any = None, aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, select: Any = None, label: str = "",
               skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
@@ -249,7 +252,9 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
                 secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
-                aggregate=rule, adversaries=liars, topology=topology, private=private, public_sizes=sizes, select=select)
+                aggregate=rule, adversaries=liars, topology=topology, private=private, public_sizes=sizes, select=select,
+                min_rows=_whole("min_rows", min_rows, 1),
+                sums_only=any(s.hides for s in stages) or (isinstance(topology, topologies.Gossip) and topology.secure))
 
 
 def _select(given: Any) -> Any:
