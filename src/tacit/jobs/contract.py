@@ -147,8 +147,8 @@ class Limits:
             raise NotAgreed(f"the server's job has batches of {train['batch_size']} rows; without an agreed job at least {self.batch_size} are asked for, "
                             f"because an update from few rows shows them. {AGREE}")
         if train["min_rows"] < self.min_rows:
-            raise NotAgreed(f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least {self.min_rows} is asked for, because counts on "
-                            f"few rows show them. {AGREE}")
+            raise NotAgreed(f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least {self.min_rows} is asked for, because counts "
+                            f"on few rows show them. {AGREE}")
         with torch.device("meta"):  # nothing is allocated
             module = models.build(p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed)
         size = sum(q.numel() for q in (*module.parameters(), *module.buffers()))

@@ -66,7 +66,7 @@ class Networked(Parties):
     def down(self, r: int) -> State:
         if self.guard is not None and self.guard.weighs and getattr(self.plan.algorithm, "weighted", True):
             # a hidden weight is a share of the largest, which all must know alike: no closer than its power of two
-            self.guard.state["heaviest"] = torch.tensor(round_up(max(self.rows.values())), dtype=torch.float64)
+            self.guard.state["heaviest"] = torch.tensor(round_up(max(self.rows.values(), default=int(self.plan.sizes.max()))), dtype=torch.float64)
         return super().down(r)
 
     def known(self, r: int) -> Known:

@@ -107,8 +107,8 @@ class Plan:
         return not (self.runtime == "parties" and any(isinstance(s, Noise) for s in self.guard))
 
     def evaluates(self, r: int) -> bool:
-        """Whether the model after round r (counted from 1; 0: before training) is evaluated by the parties."""
-        return self.reports and (r == self.rounds or (bool(self.evaluate_every) and r % self.evaluate_every == 0))
+        """Whether the model after round r (counted from 1; 0: before training) is to be evaluated."""
+        return r == self.rounds or (bool(self.evaluate_every) and r % self.evaluate_every == 0)
 
     @property
     def effective_update(self) -> float:

@@ -202,7 +202,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         save_stack(together, states, {"round": r, "events": [finite(j.events) if j.directory is None else len(j.events) for j in journals], **trainer.beside()})
 
     def due(r: int) -> bool:
-        return first.evaluates(r) or (r == last and first.reports)  # a budget may end the run before its last round
+        return first.reports and (r == last or first.evaluates(r))  # a budget may end the run before its last round
 
     if not finished:
         trainer.run(range(begun, last), due, after)
