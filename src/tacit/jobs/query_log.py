@@ -19,6 +19,7 @@ from ..parameters import nearest
 from ..protocols.psi_policy import PsiPolicy
 
 DAY = 24 * 3600.0
+QUERIES = "psi-queries.jsonl"
 
 
 class QueryLog:

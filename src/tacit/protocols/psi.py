@@ -56,14 +56,15 @@ async def receiver(me: Party, digests: Any, *, other: str = "sender", method: st
     held = ready(digests)
     mine = _begin(me, held, method, reveal, limit)
     await me.send(other, mine)
-    theirs = await me.recv(other, Opening, RefusedQuery, within=within)
+    theirs: Message = await me.recv(other, Opening, RefusedQuery, within=within)
     if isinstance(theirs, RefusedQuery):
         raise refusal(theirs.rule, other)
+    assert isinstance(theirs, Opening)
     _check_same(me.name, mine, other, theirs)
     if theirs.count > MAX_IDS:
         raise ProtocolError(f"party {other!r} says that it holds {theirs.count} ids; more than {MAX_IDS} are not compared.")
     chosen, session = choose(method, reveal, len(held), theirs.count), _session(me, reveal, method, (me.name, mine), (other, theirs))
-    made = {"rows": None, "sum": None, "theirs": theirs.count, "method": chosen}
+    made: dict[str, Any] = {"rows": None, "sum": None, "theirs": theirs.count, "method": chosen}
     if reveal in COUNTED:
         size, total = await psi_sum.receiver(me, held, other, theirs.count, session, limit if reveal == "sum" else None)
         return {**made, "size": size, "sum": total}

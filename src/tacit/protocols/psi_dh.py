@@ -7,8 +7,9 @@
       |  b·a·H(x) = a·b·H(y) exactly when x = y            |
 
 H maps an id to ristretto255 (libsodium's own map, `crypto.group`), bound to this session; h is SHA-256 cut to 40 bits more than the sets can collide in. The
-receiver learns the sender's set size and which of its own ids are shared; the sender learns the receiver's set size. Neither learns anything of an id it does not hold itself. It rests on the decisional Diffie-Hellman assumption in
-ristretto255, H as a random oracle, and on both following the program: one who deviates can claim ids it does not have, or answer wrongly.
+receiver learns the sender's set size and which of its own ids are shared; the sender learns the receiver's set size. Neither learns anything of an id it
+does not hold itself. It rests on the decisional Diffie-Hellman assumption in ristretto255, H as a random oracle, and on both following the program: one who
+deviates can claim ids it does not have, or answer wrongly.
 Against guessing there is no cure in any such protocol: a receiver that puts every possible id into its set learns all of the sender's.
 """
 

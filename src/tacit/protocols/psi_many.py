@@ -36,6 +36,7 @@ from ..parties.message import Message
 from ..parties.party import Party
 from .psi import ASSUMES, NONCE, Opening, ready
 from .psi_dh import BlindedIds, arriving, lifted, offer, stacked
+from .psi_policy import MAX_IDS
 from .together import together
 
 REVEALS = ("leader", "all")
@@ -71,6 +72,8 @@ async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str 
     wrong = {name: m.reveal for name, m in told.items() if (m.method, m.reveal) != ("many", reveal) or len(m.nonce) != NONCE or m.count < 0}
     if wrong:
         raise ProtocolError(f"party {me.name!r} wants reveal={reveal!r}, but {wrong}. Agree before you start; nothing was compared.")
+    for name, m in told.items():
+        check_count(name, m.count)
     mine = [x for name in sorted(others) for x in (name, told[name].count, told[name].nonce)]
     session = hashlib.sha256(bind("tacit psi many 1", me.tag, me.name, len(held), me.secret.bytes(NONCE), *mine)).digest()
     await me.send(others, Session(session, len(held)))
@@ -106,6 +109,7 @@ async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str],
     me.ledger.stamp(ASSUMES)
     await me.send(leader, Opening(len(held), "many", reveal, 0, me.secret.bytes(NONCE)))
     told = await me.recv(leader, Session, within=within)
+    check_count(leader, told.count)
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(held), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
@@ -136,6 +140,12 @@ def ideal(sets: Mapping[str, Sequence[bytes]]) -> dict[str, list[int]]:
     """Everyone's rows of the ids that all hold, in the order of their values."""
     common = set.intersection(*(set(map(bytes, s)) for s in sets.values()))
     return {name: [row for _, row in sorted((bytes(d), row) for row, d in enumerate(s) if bytes(d) in common)] for name, s in sets.items()}
+
+
+def check_count(name: str, count: int) -> None:
+    """Before anything is sized by it."""
+    if not 0 <= count <= MAX_IDS:
+        raise ProtocolError(f"party {name!r} says that it holds {count} ids; it must be between 0 and {MAX_IDS}. Nothing was compared.")
 
 
 async def _seed(me: Party, name: str) -> bytes:

@@ -35,7 +35,7 @@ class PsiPolicy:
     @classmethod
     def of(cls, table: dict[str, Any], where: str) -> PsiPolicy:
         """From the [psi] table of a policy file."""
-        given = {k: tuple(v) if k == "reveal" and isinstance(v, list) else v for k, v in table.items()}
+        given: dict[str, Any] = {k: tuple(v) if k == "reveal" and isinstance(v, list) else v for k, v in table.items()}
         return check_policy(cls(**given), where)
 
 
@@ -65,8 +65,9 @@ RULES = {
 
 def refusal(rule: str, sender: str) -> QueryRefused:
     """The error of a query that the policy of `sender` refuses, the same text on both sides: it says the rule and none of its numbers."""
-    why = RULES.get(rule, "It does not say which rule.")
-    return QueryRefused(f"the policy of {sender!r} refused the query ({rule:.20}). {why} Nothing was opened. Ask its owner, or change what you ask for.")
+    why = RULES.get(rule, "It names no rule that is known here.")
+    known = f" ({rule})" if rule in RULES else ""
+    return QueryRefused(f"the policy of {sender!r} refused the query{known}. {why} Nothing was opened. Ask its owner, or change what you ask for.")
 
 
 def broken_rule(policy: PsiPolicy, reveal: str, declared: int) -> str:

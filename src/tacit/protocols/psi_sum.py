@@ -7,14 +7,14 @@ Computation: Private Intersection-Sum-with-Cardinality, EuroS&P 2020, permuted a
     receiver (Y, key b)                                             sender (X with a number v_x each, key a, ElGamal key P = p·G)
       |--- IdTags(h(b·H(y))), shuffled ------------------------------->|  1  fixed before the receiver sees anything of the sender's
       |<-- PublicKey(P), BlindedIds(a·H(x)), EncryptedValues(v_x) -----|  2  X and D decoys, shuffled together
-      |--- ReturnedIds(b·a·H(x)), MaskedValues(v_x + m_x) ------------>|  3  shuffled by the receiver; m_x is random
+      |--- ReturnedIds(b·a·H(x)), ReturnedValues(v_x + m_x) ------------>|  3  shuffled by the receiver; m_x is random
       |<-- DecoySeed(s) -----------------------------------------------|  4  decoy k is H'(s, k), which no id maps to
       |--- DecoyIds(b·H'(s, k)) -------------------------------------->|  5  each must be among a⁻¹·(what was returned)
       |<-- DecoyPlaces ------------------------------------------------|  6  with numbers: where the decoys are
       |--- DecoyMasks(m) --------------------------------------------->|     their numbers must decrypt to what they were, moved by m
       |<-- OpenedCount(count, places, Σ (v_x + m_x)·G), or RefusedQuery ---------|  7  x is shared if h(a⁻¹·b·a·H(x)) is an IdTag
 
-EncryptedValues, MaskedValues and lines 6 are sent with reveal="sum" only.
+EncryptedValues, ReturnedValues and lines 6 are sent with reveal="sum" only.
 
 What each learns if both follow the program: the receiver the sender's set size, the count and the sum if there are at least `min_overlap` shared ids, else
 that there are fewer; the sender the receiver's set size and the count. Neither learns which ids are shared. It rests on decisional Diffie-Hellman in
@@ -67,7 +67,7 @@ class ReturnedIds(Message, reveals="your own ids under both keys, in an order yo
     points: bytes
 
 
-class MaskedValues(Message, reveals="your own numbers in that order, each moved by a random number: nothing"):
+class ReturnedValues(Message, reveals="your own numbers in that order, each moved by a random number: nothing"):
     first: int
     ciphertexts: bytes
 
@@ -121,7 +121,7 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
         masks = [[group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(total)] if each else []
         for first in range(0, len(masks), CHUNK):
             some = b"".join(values[each * at:each * (at + 1)] for at in order[first:first + CHUNK].tolist())
-            await sums.send(other, MaskedValues(first, await asyncio.to_thread(_masked, some, public, masks[first:first + CHUNK], me.secret.bytes)))
+            await sums.send(other, ReturnedValues(first, await asyncio.to_thread(_masked, some, public, masks[first:first + CHUNK], me.secret.bytes)))
         seed = (await checks.recv(other, DecoySeed)).seed
         if len(seed) != SEED:
             raise ProtocolError(f"party {other!r} sends a seed of {len(seed)} bytes; it must be {SEED}.")
@@ -131,9 +131,10 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
         if len(places) != decoys(theirs):
             raise ProtocolError(f"party {other!r} asks for the masks of {len(places)} rows; there are {decoys(theirs)} decoys.")
         await _stream(checks, other, DecoyMasks, b"".join(m for at in places.tolist() for m in masks[at]), each // 2)
-    opened = await checks.recv(other, OpenedCount, RefusedQuery)
+    opened: Message = await checks.recv(other, OpenedCount, RefusedQuery)
     if isinstance(opened, RefusedQuery):
         raise refusal(opened.rule, other)
+    assert isinstance(opened, OpenedCount)
     if not 0 <= opened.count <= min(n, theirs):
         raise ProtocolError(f"party {other!r} says that {opened.count} ids are shared; it must be between 0 and {min(n, theirs)}.")
     if not each:
@@ -174,7 +175,7 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
             return b"".join([await asyncio.to_thread(shop.multiply, group.inverse(key), some) async for _, some in came])
 
         _, _, back, moved = await together(_stream(rows, other, BlindedIds, _rows(own, group.POINT)[order].tobytes(), group.POINT), give(), unblind(),
-                                           _collect(sums, other, MaskedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0))
+                                           _collect(sums, other, ReturnedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0))
     await checks.send(other, DecoySeed(seed))
     answers = await _collect(checks, other, DecoyIds, lambda m: (m.first, m.points), group.POINT, hidden)
     found = _find_decoys(back, answers, other)
@@ -243,7 +244,8 @@ def _find_decoys(back: bytes, answers: bytes, other: str) -> np.ndarray:
     """Where each decoy is among the returned rows, which must all differ."""
     place = {back[at:at + group.POINT]: at // group.POINT for at in range(0, len(back), group.POINT)}
     if len(place) * group.POINT != len(back):
-        raise ProtocolError(f"party {other!r} returned {len(back) // group.POINT - len(place)} rows twice: it does not follow the protocol. Nothing was opened.")
+        twice = len(back) // group.POINT - len(place)
+        raise ProtocolError(f"party {other!r} returned {twice} rows twice: it does not follow the protocol. Nothing was opened.")
     asked = [answers[at:at + group.POINT] for at in range(0, len(answers), group.POINT)]
     lost = sum(point not in place for point in asked)
     if lost:
