@@ -210,8 +210,9 @@ def test_a_receiver_cannot_choose_over_whom_the_sum_goes() -> None:
     after = [psi_sum.DecoyIds, psi_sum.DecoyMasks]  # all that the receiver sends once the rows are returned
     for kind in after:
         def change(message: Message, kind: type = kind) -> Message:
-            turned = {name: getattr(message, name)[::-1] for name in message.forms if name != "first"}
-            return replace(message, **turned) if isinstance(message, kind) else message
+            if not isinstance(message, kind):
+                return message
+            return replace(message, **{name: getattr(message, name)[::-1] for name in message.forms if name != "first"})
 
         with pytest.raises(PartyFailed, match="party 'sender' failed: ProtocolError"):
             InProcess().run_sync({"receiver": lying(functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="sum"), change),
