@@ -224,3 +224,11 @@ def test_a_file_with_mistakes_names_its_party_to_the_others_and_nothing_else(pla
         deployed.here("job.toml", "parts")
     assert isinstance(failed.value.error, BadData)
     assert "1 of 201" not in failed.value.error.outside
+
+
+def test_a_policy_that_does_not_allow_matching_holds_for_split_networks_too(place: Path) -> None:
+    (place / "policy.toml").write_text('[psi]\nreveal = ["size", "sum"]\n')
+    job = deployed.read("job.toml")
+    with pytest.raises(PartyFailed, match=r"the policy of 'shop' refused the query \(reveal\)"):
+        InProcess().run_sync({"bank": functools.partial(deployed.attend, job=job, file="bank.csv", out="x"),
+                              "shop": functools.partial(deployed.attend, job=job, file="shop.csv", out="y", kit=str(place))})

@@ -93,6 +93,15 @@ def test_each_rule_of_the_policy_is_kept(policy: PsiPolicy, more: dict[str, Any]
         tacit.psi(CUSTOMERS[:30], CUSTOMERS, policy=policy, **more)
 
 
+@pytest.mark.parametrize(("policy", "rule"), [({"reveal": ("size",)}, "reveal"), ({"max_ids": 99}, "max_ids")])
+def test_a_party_of_three_keeps_its_own_policy(policy: dict[str, Any], rule: str) -> None:
+    programs: dict[str, Any] = {"a": functools.partial(psi_many.leader, digests=digests(CUSTOMERS), others=["b", "c"])}
+    programs |= {n: functools.partial(psi_many.member, digests=digests(CUSTOMERS), leader="a", others=["b", "c"]) for n in "bc"}
+    programs["c"] = functools.partial(programs["c"], policy=policy)
+    with pytest.raises(PartyFailed, match=rf"QueryRefused: the policy of 'c' refused the query \({rule}\)"):
+        InProcess().run_sync(programs)
+
+
 # receivers that do not follow the program ----------------------------------------------------------------------------------------------
 
 

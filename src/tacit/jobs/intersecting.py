@@ -18,7 +18,7 @@ from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import psi as protocol
 from ..protocols import psi_agrawal, psi_many
-from ..protocols.psi_policy import PsiPolicy, Queries, check_policy, refusal
+from ..protocols.psi_policy import PsiPolicy, Queries, check_policy
 from .running import to_the_end
 
 KEY = 32  # bytes of an OrderKey
@@ -131,8 +131,6 @@ async def align_rows(me: Party, ids: Iterable[Any] | Identified, *, parties: Seq
     not lead; the leader's answer to each other party is a result with reveal="both"."""
     found = ids if isinstance(ids, Identified) else identify(ids, f"the ids of {me.name!r}")
     inside, first, others = me.scope("align"), parties[0], list(parties[1:])
-    if me.name != first and len(parties) > 2:
-        admit_member(policy or PsiPolicy(), queries, first, "both", me.name)
     if len(parties) == 2:
         other = others[0] if me.name == first else first
         got = await (protocol.receiver(inside, found.digests, other=other, method=method, reveal="both") if me.name == first else
@@ -140,7 +138,7 @@ async def align_rows(me: Party, ids: Iterable[Any] | Identified, *, parties: Seq
     elif me.name == first:
         got = await psi_many.leader(inside, found.digests, others=others)
     else:
-        got = await psi_many.member(inside, found.digests, leader=first, others=others)
+        got = await psi_many.member(inside, found.digests, leader=first, others=others, policy=policy, queries=queries)
     theirs = got["theirs"] if isinstance(got["theirs"], dict) else {others[0] if me.name == first else first: got["theirs"]}
     tell_one(me.ledger, me.name, first, {me.name: len(found), **theirs}, len(got["rows"]), True)
     key = me.secret.bytes(KEY)
@@ -151,14 +149,6 @@ async def align_rows(me: Party, ids: Iterable[Any] | Identified, *, parties: Seq
         if len(key) != KEY:
             raise ProtocolError(f"party {first!r} sends a key of {len(key)} bytes; it must be {KEY}.")
     return Alignment(found.rows[got["rows"]], key, found.notes)
-
-
-def admit_member(policy: PsiPolicy, queries: Queries | None, leader: str, reveal: str, name: str) -> None:
-    """Hold a match of three or more to the policy of a party that does not lead, and count it, before that party sends anything."""
-    if reveal not in policy.reveal:
-        raise refusal("reveal", name)
-    if queries is not None:
-        queries.admit(leader, policy.queries_per_day)
 
 
 def tell(ledger: Ledger, receiver: str, sender: str, sizes: Mapping[str, int], shared: int, reveal: str) -> None:

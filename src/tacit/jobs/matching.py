@@ -19,7 +19,7 @@ from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import psi as protocol
 from ..protocols import psi_many
-from .intersecting import admit_member, psi, tell, tell_one
+from .intersecting import psi, tell, tell_one
 from .kit_run import run_with_kit
 from .ledger_file import NAME
 from .query_log import QUERIES, QueryLog, read_policy
@@ -103,11 +103,9 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
         inside = me.scope("psi")
         common: dict[str, Any] = {"within": wait}
         if many:
-            if kit.name != first:
-                admit_member(rules, queries, first, reveal, kit.name)
             common |= {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
             return await (psi_many.leader(inside, held.digests, **common) if kit.name == first else
-                          psi_many.member(inside, held.digests, leader=first, **common))
+                          psi_many.member(inside, held.digests, leader=first, policy=rules, queries=queries, **common))
         common |= {"method": method, "reveal": reveal, "limit": limit}
         return await (protocol.receiver(inside, held.digests, other=rest[0], **common) if kit.name == first else
                       protocol.sender(inside, held.digests, other=first, values=numbers, policy=rules, queries=queries, **common))

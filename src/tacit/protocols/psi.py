@@ -26,7 +26,7 @@ from ..parameters import bad
 from ..parties.message import Message
 from ..parties.party import Party
 from . import psi_dh, psi_oprf, psi_sum
-from .psi_policy import COUNTED, MAX_IDS, REVEALS, PsiPolicy, Queries, RefusedQuery, broken_rule, check_policy, refusal
+from .psi_policy import COUNTED, MAX_IDS, REVEALS, PsiPolicy, Queries, RefusedQuery, broken_rule, policy_of, refusal
 
 METHODS = ("auto", "dh", "oprf")
 LIMIT = 2**32 - 1  # the largest number in a sum, unless told otherwise
@@ -81,11 +81,11 @@ async def sender(me: Party, digests: Any, *, other: str = "receiver", method: st
     same person. `values`: with reveal="sum" a number for each digest. `policy` (None: the default one; a mapping: of its fields) is checked here, and
     `queries` counts this query before anything is sent: without it, `queries_per_day` is not enforced."""
     held = ready(digests)
-    rules = check_policy(PsiPolicy() if policy is None else PsiPolicy(**policy) if isinstance(policy, Mapping) else policy)
+    rules = policy_of(policy)
     mine = _begin(me, held, method, reveal, limit)
     theirs = await me.recv(other, Opening, within=within)
     if (theirs.method, theirs.reveal, theirs.limit) == (mine.method, mine.reveal, mine.limit):
-        await _admit(me, other, rules, queries, reveal, theirs.count)
+        await admit(me, other, rules, queries, reveal, theirs.count)
     await me.send(other, mine)
     _check_same(me.name, mine, other, theirs)
     chosen, session = choose(method, reveal, len(held), theirs.count), _session(me, reveal, method, (other, theirs), (me.name, mine))
@@ -100,7 +100,7 @@ async def sender(me: Party, digests: Any, *, other: str = "receiver", method: st
     return made
 
 
-async def _admit(me: Party, other: str, policy: PsiPolicy, queries: Queries | None, reveal: str, declared: int) -> None:
+async def admit(me: Party, other: str, policy: PsiPolicy, queries: Queries | None, reveal: str, declared: int) -> None:
     """Hold a query to the policy and count it, or refuse it on both sides."""
     rule = broken_rule(policy, reveal, declared)
     if not rule and queries is not None:

@@ -6,6 +6,7 @@ checked inside `psi_sum.py`, where the sender counts the shared ids itself befor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,6 +54,11 @@ def check_policy(policy: Any, where: str = "psi") -> PsiPolicy:
         raise bad(where, "reveal", policy.reveal, "one or more of " + ", ".join(map(repr, REVEALS)))
     check(policy, where)
     return policy
+
+
+def policy_of(given: PsiPolicy | Mapping[str, Any] | None) -> PsiPolicy:
+    """A policy as a party's program is given it: itself, its fields (as another process has them), or None for the default one."""
+    return check_policy(PsiPolicy() if given is None else PsiPolicy(**given) if isinstance(given, Mapping) else given)
 
 
 RULES = {
