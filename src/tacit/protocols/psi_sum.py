@@ -7,14 +7,14 @@ Computation: Private Intersection-Sum-with-Cardinality, EuroS&P 2020, permuted a
     receiver (Y, key b)                                             sender (X with a number v_x each, key a, ElGamal key P = p·G)
       |--- IdTags(h(b·H(y))), shuffled ------------------------------->|  1  fixed before the receiver sees anything of the sender's
       |<-- PublicKey(P), BlindedIds(a·H(x)), EncryptedValues(v_x) -----|  2  X and D decoys, shuffled together
-      |--- ReturnedIds(b·a·H(x)), ReturnedValues(v_x + m_x) ------------>|  3  shuffled by the receiver; m_x is random
+      |--- ReturnedIds(b·a·H(x)), ReturnedValues(v_x + m_x) ---------->|  3  shuffled by the receiver; m_x is random
       |<-- DecoySeed(s) -----------------------------------------------|  4  decoy k is H'(s, k), which no id maps to
       |--- DecoyIds(b·H'(s, k)) -------------------------------------->|  5  each must be among a⁻¹·(what was returned)
       |<-- DecoyPlaces ------------------------------------------------|  6  with numbers: where the decoys are
       |--- DecoyMasks(m) --------------------------------------------->|     their numbers must decrypt to what they were, moved by m
-      |<-- OpenedCount(count, places, Σ (v_x + m_x)·G), or RefusedQuery ---------|  7  x is shared if h(a⁻¹·b·a·H(x)) is an IdTag
+      |<-- OpenedCount(count, places, Σ (v_x + m_x)·G) or RefusedQuery |  7  x is shared if h(a⁻¹·b·a·H(x)) is an IdTag
 
-EncryptedValues, ReturnedValues and lines 6 are sent with reveal="sum" only.
+EncryptedValues, ReturnedValues and the two messages of line 6 are sent with reveal="sum" only.
 
 What each learns if both follow the program: the receiver the sender's set size, the count and the sum if there are at least `min_overlap` shared ids, else
 that there are fewer; the sender the receiver's set size and the count. Neither learns which ids are shared. It rests on decisional Diffie-Hellman in
