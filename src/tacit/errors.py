@@ -12,6 +12,7 @@ TacitError
 │   ├── SumAborted   too few parties stayed for a secure sum; nothing was opened
 │   └── SealBroken   what came was changed on its way, or is not from whom it should be
 ├── BudgetSpent      a step that the privacy budget does not cover
+├── QueryRefused     a query that the data holder's policy does not allow
 ├── BadKit           a start kit or a certificate cannot be used
 ├── NoHub            the hub cannot be reached, or does not let this party in
 └── PartyFailed      a party's program stopped with an error; it names the party
@@ -79,6 +80,10 @@ class SealBroken(ProtocolError):
 
 
 class BudgetSpent(TacitError):
+    pass
+
+
+class QueryRefused(TacitError):
     pass
 
 
