@@ -13,6 +13,7 @@ from .. import __version__, aggregate, algorithms, config, models, selection, to
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
 from ..parameters import check
+from ..parties.ledger import Ledger
 from ..results import Result
 from ..runs import Event
 from ..runtimes.kits import Kit
@@ -21,6 +22,7 @@ from ..runtimes.preflight import admitted, reach
 from .contract import Agreement, Contract
 from .devices import device_for
 from .elsewhere import Deployed, Elsewhere
+from .ledger_file import recorded
 from .member import member, own, read_layout
 from .plan import make_plan, make_task
 from .training import train
@@ -70,8 +72,11 @@ def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, d
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client gives --data.")
     layout, told = read(job, changes)
     runtime = check(Deployed(kit, layout, deadline, at_least, patience))
-    with toml.named(job):
-        return train(federation(kit, layout), **told, runtime=runtime, out=out, resume=resume, data_job=layout, watch=watch)
+    seen = Ledger()
+    with toml.named(job), recorded(kit.directory, seen, "party", kit.name):
+        result = train(federation(kit, layout), **told, runtime=runtime, out=out, resume=resume, data_job=layout, watch=watch)
+        seen.merge(result.ledger)
+    return result
 
 
 def agreement(kit: Kit, path: str | Path | None) -> Agreement:
@@ -96,15 +101,21 @@ def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patie
     device, ours = device_for("party", device), agreement(kit, agreed)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
 
+    seen = Ledger()
+
     async def connected() -> Link:
         async with Link(kit, patience=patience, version=__version__) as link:
-            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreement=ours, device=device, again=again))
+            try:
+                await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreement=ours, device=device, again=again))
+            finally:
+                seen.merge(link.mailbox.ledger)
             return link
 
-    link = asyncio.run(connected())
+    with recorded(kit.directory, seen, "party", kit.name):
+        link = asyncio.run(connected())
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "ledger.json", json.dumps(link.mailbox.ledger.to_dict(), indent=1))
-    return {"party": kit.name, "state": str(folder), "connections": link.connections, "noticed": link.noticed, "ledger": link.mailbox.ledger.to_dict()}
+    write_whole(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))
+    return {"party": kit.name, "state": str(folder), "connections": link.connections, "noticed": link.noticed, "ledger": seen.to_dict()}
 
 
 def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> list[tuple[str, str]]:

@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadRun, ProtocolError
+from ..files import append_line
+
+
+class _NotAllowedError(Exception):
+    """Raised inside the file's lock, so that nothing is written."""
 
 
 class Record:
@@ -35,8 +40,12 @@ class Record:
         whole, _, torn = self.file.read_bytes().rpartition(b"\n")
         if torn:  # cut short by a crash: what it would have allowed was never sent
             os.truncate(self.file, len(whole) + bool(whole))
+        self._read(whole.decode("utf-8", "replace").splitlines())
+
+    def _read(self, lines: Sequence[str]) -> None:
+        self.bound, self.uploads, self.reveals = {}, {}, set()
         try:
-            for line in whole.splitlines():
+            for line in lines:
                 self._apply(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
             raise BadRun(f"{self.file} cannot be read: {error}. It says what this party has answered. Put it back from a copy; without it the party cannot "
@@ -55,21 +64,20 @@ class Record:
             case other:
                 raise ValueError(f"unknown entry {other!r}")
 
-    def _write(self, **entry: Any) -> None:
-        """On disk before it counts."""
-        new = not self.file.exists()
+    def _write(self, allowed: Callable[[], bool], **entry: Any) -> bool:
+        """Add an entry if it is `allowed` by what is on disk, which another process of this party may have written. On disk before this returns."""
+        def admit(lines: list[str]) -> None:
+            self._read(lines)
+            if not allowed():
+                raise _NotAllowedError
+
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.file, "ab") as out:
-            out.write(json.dumps(entry).encode() + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
-        if new:
-            folder = os.open(self.file.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        try:
+            append_line(self.file, json.dumps(entry), admit)
+        except _NotAllowedError:
+            return False
         self._apply(entry)
+        return True
 
     @property
     def empty(self) -> bool:
@@ -78,14 +86,13 @@ class Record:
     def allow_again(self) -> None:
         """Forget which models were seen, at the owner's word. Hidden sums stay spent."""
         if self.bound:
-            self._write(what="again")
+            self._write(lambda: True, what="again")
 
     def bind(self, key: str, digest: bytes) -> None:
         """Accept one value for `key` for ever, or raise."""
-        known = self.bound.get(key)
-        if known is None:
-            self._write(what="bound", key=key, digest=digest.hex())
-        elif known != digest.hex():
+        if self.bound.get(key) is None:
+            self._write(lambda: key not in self.bound, what="bound", key=key, digest=digest.hex())
+        if self.bound[key] != digest.hex():
             raise ProtocolError(f"the server sends another {key} than before, under the same contract, and party {self.party!r} answers one. Either the server "
                                 "was set back, or it starts the job again. To allow one more run of this job, restart the party with --again; with hidden "
                                 "sums, change the job's seed. Nothing was sent.")
@@ -112,14 +119,11 @@ class RecordedSum:
         among = None if participants is None else hashlib.sha256(json.dumps(list(participants)).encode()).hexdigest()
         if self.record.spent(*key):
             return False
-        if key in self.record.uploads:
-            return among is not None and self.record.uploads[key] == among
-        self.before()
-        self.record._write(what="upload", kind=self.kind, round=self.r, among=among)
-        return True
+        if key not in self.record.uploads:
+            self.before()
+            return self.record._write(lambda: key not in self.record.uploads, what="upload", kind=self.kind, round=self.r, among=among)
+        return among is not None and self.record.uploads[key] == among
 
     def reveal(self) -> bool:
-        if self.record.spent(self.kind, self.r):
-            return False
-        self.record._write(what="reveal", kind=self.kind, round=self.r)
-        return True
+        key = self.kind, self.r
+        return self.record._write(lambda: not self.record.spent(*key), what="reveal", kind=self.kind, round=self.r)
