@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tacit import data
+from tacit.crypto.digest import Digests
 from tacit.errors import BudgetSpent, ProtocolError
 from tacit.guard import Clip, Noise, Quantize, SecAgg
 from tacit.jobs import guarding
@@ -101,7 +102,7 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
         return made
 
     def answer(work: members.Work, r: int) -> None:
-        assert work.admit("update", r, down)
+        assert work.admit("update", r, Digests(down))
         work.local(r, down)
         if hides:
             assert work.commit("update", r).upload(list(FED.parties))
@@ -110,15 +111,15 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
 
     work = started("run")
     with pytest.raises(ProtocolError, match=r"for a loss of round 1, which is not part of the contract"):
-        work.admit("loss", 0, down)
+        work.admit("loss", 0, Digests(down))
     answer(work, 0)
     answer(work, 1)
     answer(started("another"), 2)
     for work in (started("run"), started("a third")):
         with pytest.raises(ProtocolError, match="for a update of round 4, which is not part of the contract"):
-            work.admit("update", 3, down)
+            work.admit("update", 3, Digests(down))
         if hides:
-            assert not work.admit("update", 2, down)
+            assert not work.admit("update", 2, Digests(down))
         else:
             with pytest.raises(BudgetSpent, match=r"has answered 3 of the 3 times it agreed to.* Nothing more was sent"):
                 work.local(2, down)

@@ -140,7 +140,7 @@ def test_hidden_sums_stay_hidden_for_a_party_that_gave_no_job(tmp_path: Path) ->
 def test_2_and_3_parties_that_are_sent_different_things_give_no_sum(lie: str, protected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2: a huge "heaviest" for all but the victim rounds their updates to zero. 3: a model on which the others' updates vanish (saturated logits)."""
     if not protected:
-        monkeypatch.setattr(rounds, "_sent", lambda message: b"")
+        monkeypatch.setattr(rounds, "_sent", lambda message, digests=None: b"")
 
     async def attack(server: Attacker) -> tuple[torch.Tensor, torch.Tensor]:
         await server.offer()
@@ -397,9 +397,9 @@ def test_13_clients_learn_the_largest_partys_rows_to_a_power_of_two_and_the_ledg
     folder, down = tmp_path, []
     admit = members.Work.admit
 
-    def look(self: Any, kind: str, r: int, vectors: Any) -> bool:
-        down.append(vectors.get("guard.heaviest"))
-        return admit(self, kind, r, vectors)
+    def look(self: Any, kind: str, r: int, sent: Any) -> bool:
+        down.append(sent.vectors.get("guard.heaviest"))
+        return admit(self, kind, r, sent)
 
     from tests.security.lying_server import write_files
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import __version__, models
 from .. import data as datasets
 from ..accounting import Account
 from ..algorithms.types import State
 from ..algorithms.types import fresh as fresh_state
-from ..crypto.digest import digest_tensors
+from ..crypto.digest import Digests
 from ..data import reading, tables
 from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
@@ -177,7 +178,7 @@ class Work:
 
     # --- consent: what may be asked --------------------------------------------------------------------------------------------------------
 
-    def admit(self, kind: str, r: int, vectors: State) -> bool:
+    def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request against the contract, before anything is computed for it."""
         mine, p = self._ready(), self.plan
         last = p.rounds - (kind != "test")  # a test of round r is one of the model after it
@@ -186,20 +187,20 @@ class Work:
         if not allowed[kind]:
             raise ProtocolError(f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the contract ({p.rounds} rounds, losses "
                                 f"{'asked' if p.asks_losses else 'not asked'}, evaluation every {p.evaluate_every or p.rounds} rounds). Nothing was sent.")
-        self._check_vectors(r, vectors, mine)
+        self._check_vectors(r, {k: v for k, v in sent.vectors.items() if k != rounds.SESSION}, mine)
         hides = self.hidden is not None and kind != "loss"
         if hides and self.record.spent(kind, r):
             log.warning("party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take part in another", self.name, r + 1, kind)
             return False
         if kind == "test" and hides and not int(mine.fed.held.sizes[0]):
             return False  # it would add nothing, and count as one of those among whom the others hide
-        model = digest_tensors({k: v for k, v in vectors.items() if k in ("w", "buffers")})
+        model = sent.of(("w", "buffers"))
         self.record.bind(f"model {r + (kind == 'test')}", model)
         if kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1):  # counts over other participants could be subtracted
             log.warning("party %r already reported counts of this model, and does not report them again", self.name)
             return False
         if kind == "update":
-            content = digest_tensors({k: v for k, v in vectors.items() if k != "round"})
+            content = sent.of(k for k in sent.vectors if k not in ("round", rounds.SESSION))
             self.record.bind(f"content {r}", content)
             if hides and p.batch_size is None and self.record.earlier("update", r, "content", content):
                 raise ProtocolError(f"the server asks {self.name!r} in round {r + 1} for an update on a model that it has answered before, and with whole "
@@ -256,7 +257,7 @@ class Work:
             raise ProtocolError("the server sends a round before a job. Is it the same version of tacit?")
         return self.mine
 
-    def _check_vectors(self, r: int, down: State, mine: Member) -> None:
+    def _check_vectors(self, r: int, down: Mapping[str, Tensor], mine: Member) -> None:
         """Nothing is read that the algorithm and the guard do not read, and the model is one of this job."""
         w = down.get("w")
         if w is None or w.shape != (mine.task.dim,) or w.dtype != torch.float32:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from ..crypto.digest import Digests
 from ..errors import ProtocolError
 from ..parties.message import Message
 from .consent import UNCOMMITTED, Consent
@@ -208,13 +209,13 @@ async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[
                     return
                 listening = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
                 if isinstance(message, Test):
-                    consent.admit("test", message.round, message.vectors)
+                    consent.admit("test", message.round, Digests(message.vectors))
                     await me.scope(f"test {message.round}").send(boss, Tested(test(message.round, message.vectors)))
                     continue
                 if working is not None:
                     working.cancel()  # it lags too far behind: what it would answer is not wanted any more
                 number = message.number
-                consent.admit("update", message.version, message.vectors)
+                consent.admit("update", message.version, Digests(message.vectors))
                 working = asyncio.ensure_future(work(number, message.version, message.vectors))
     finally:
         for task in (listening, working):

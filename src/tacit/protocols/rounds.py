@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..crypto.digest import digest_tensors
+from ..crypto.digest import Digests
 from ..errors import ProtocolError, SumAborted
 from ..parties.message import Message
 from .consent import UNCOMMITTED, Commitment, Consent, RoundSpent
@@ -154,9 +154,9 @@ def _tag(message: Down | Test) -> str:
     return f"{'round' if isinstance(message, Down) else 'test'} {message.round} {bytes(session.tolist()).hex()}"
 
 
-def _sent(message: Down | Test) -> bytes:
+def _sent(message: Down | Test, digests: Digests | None = None) -> bytes:
     """What a hidden sum is bound to: the kind of the request, the round, and everything that was sent down with it."""
-    return digest_tensors(message.vectors, message.kind, str(message.round))
+    return (digests or Digests(message.vectors)).of(None, message.kind, str(message.round))
 
 
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
@@ -349,12 +349,12 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
         """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if anything."""
         if SESSION not in message.vectors:
             raise ProtocolError(f"party {me.name!r} hides what it sends, and the server asks for it in the clear. Do both run the same job?")
-        r, given = message.round, {k: v for k, v in message.vectors.items() if k != SESSION}
+        r, given, digests = message.round, {k: v for k, v in message.vectors.items() if k != SESSION}, Digests(message.vectors)
         with me.scope(_tag(message)) as here:
-            if not consent.admit(KIND[message.kind], r, given):
+            if not consent.admit(KIND[message.kind], r, digests):
                 await here.send(boss, RoundSpent())
                 return None
-            return await _through(me, boss, add.client(here, r, make(r, given), boss, _sent(message), consent.commit(KIND[message.kind], r)))
+            return await _through(me, boss, add.client(here, r, make(r, given), boss, _sent(message, digests), consent.commit(KIND[message.kind], r)))
 
     while True:
         message: Any = called if called is not None else await me.recv(boss, *ASKS)
@@ -368,7 +368,7 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
             add = hidden()
             if add is None:
                 given = dict(message.vectors)
-                consent.admit("update", r, given)
+                consent.admit("update", r, Digests(given))
                 up = Upload(*local(r, given))
                 held = (r, up) if scores() else None
                 await me.scope(f"round {r}").send(boss, up if held is None else Score(float(up.vectors[SCORE])))
@@ -386,12 +386,12 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
         elif isinstance(message, Look):
             if look is None:
                 raise ProtocolError(f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run the same job?")
-            consent.admit("loss", r, message.vectors)
+            consent.admit("loss", r, Digests(message.vectors))
             await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
         elif (count := counted()) is not None:
             called = await contribute(message, count, test)
         else:
-            consent.admit("test", r, message.vectors)
+            consent.admit("test", r, Digests(message.vectors))
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
             await done()
