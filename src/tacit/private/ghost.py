@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadParameter
-from .layers import Functional, Piece, layers_of, squared
+from .layers import Functional, Piece, layers_of
+from .norms import LARGEST, squared
 
-SLACK = 1 - 2.0**-18  # norms are rounded to 24 bits: a factor this much smaller keeps every clipped gradient below the bound all the same
+SLACK = 1 - 2.0**-18  # covers the rounding of norms (`norms.py`), of factors and of their product with a gradient, each by itself below 4e-6
 
 
 class _Tap(torch.autograd.Function):
@@ -133,7 +134,7 @@ class Ghost:
             return
         scale = float(n) if self.mean else 1.0  # a mean loss has divided each example's gradient by the rows that happen to be there
         which = sorted(pieces)
-        squares = torch.zeros(max(self.group) + 1, n, dtype=torch.float32, device=pieces[which[0]][0].g.device)
+        squares = torch.zeros(max(self.group) + 1, n, dtype=torch.float64, device=pieces[which[0]][0].g.device)
         kept: dict[int, Any] = {}
         shared: dict[int, Tensor] = {}  # per-example gradients of parameters that several layers share
         for i in which:
@@ -143,19 +144,17 @@ class Ghost:
                     shared[at] = shared[at] + v if at in shared else v
                 continue
             square, kept[i] = self.layers[i].squares(pieces[i])
-            squares[self.group[i]] += square.float()
+            squares[self.group[i]] += square
         for v in shared.values():
-            squares[self.group[min(self.tied)]] += squared(v).float()
+            squares[self.group[min(self.tied)]] += squared(v)
         norms = squares.sqrt() * scale
         c = torch.ones_like(norms) if self.public else self.factors(norms)
-        bad = ~torch.isfinite(norms).all(0)
+        bad = ~(norms <= LARGEST).all(0)
         if bool(bad.any()):  # such an example says nothing that is bounded, so it says nothing
             c[:, bad] = 0
-            for uses in pieces.values():
-                for p in uses:
-                    p.g[bad] = 0
-            kept = {i: self.layers[i].squares([Piece(tuple(_zeroed(x, bad) for x in p.inputs), p.g) for p in pieces[i]])[1] for i in kept}
-            shared = {k: torch.where(bad.view(-1, *[1] * (v.dim() - 1)), 0, v) for k, v in shared.items()}
+            pieces = {i: [Piece(tuple(_zeroed(x, bad) for x in p.inputs), _zeroed(p.g, bad)) for p in uses] for i, uses in pieces.items()}
+            kept = {i: self.layers[i].squares(pieces[i])[1] for i in kept}
+            shared = {k: _zeroed(v, bad) for k, v in shared.items()}
         c = c * scale
         for i, k in kept.items():
             for name, total in self.layers[i].total(pieces[i], k, c[self.group[i]]).items():
