@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import BadParameter
-from .layers import Functional, Piece, layers_of
+from .layers import Functional, Piece, Pieces, keeps_statistics, layers_of
 from .norms import LARGEST, squared
 
 SLACK = 1 - 2.0**-18  # covers the rounding of norms (`norms.py`), of factors and of their product with a gradient, each by itself below 4e-6
@@ -55,12 +55,20 @@ class Ghost:
             for i in self.tied:  # a gradient that is summed over two layers is clipped once
                 self.group[i] = first
             self.group = [sorted(set(self.group)).index(g) for g in self.group]
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+                raise BadParameter(f"DPSGD: the parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}, in which a clipped gradient may round to "
+                                   "more than its bound. Keep the weights in float32 (model.float()) and run the model under torch.autocast.")
         self.sums: dict[int, Tensor] = {}
         self.on, self.mean = True, True
         self.after: Callable[[int], None] = lambda rows: None  # told how many examples a pass had, before its gradients are used
+        self.inspect: Callable[[Pieces], bool] = lambda pieces: True  # sees what a pass left, and says whether it is to be added
         self.public = False
-        self._pieces: dict[int, list[Piece]] = {}
+        self.watched = False
+        self._pieces: Pieces = {}
+        self._task: int | None = None  # the backward pass that left them
         self._hooks = [layer.module.register_forward_hook(self._seen(i)) for i, layer in enumerate(self.layers)]
+        self._hooks += [m.register_forward_pre_hook(_frozen(name, m)) for name, m in model.named_modules() if keeps_statistics(m)]
         for p in self.parameters:
             p.requires_grad_(False)
         self._anchor = torch.zeros((), requires_grad=True)
@@ -69,18 +77,31 @@ class Ghost:
         """Give the model back as it was."""
         for hook in self._hooks:
             hook.remove()
-        for p in self.parameters:
-            p.requires_grad_(True)
+        self._learn(True)
         self.drop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Passes in here leave no trace: a critic that its generator learns from."""
         before, self.on = self.on, False
+        self._learn(False)
         try:
             yield
         finally:
             self.on = before
+            self._learn(self.watched)
+
+    def watch(self, watched: bool) -> None:
+        """Let torch compute its own gradients of the parameters too, for `inspect` to compare with."""
+        if watched or self.watched:
+            self.watched = watched
+            self._learn(watched)
+            for p in self.parameters:
+                p.grad = None
+
+    def _learn(self, learn: bool) -> None:
+        for p in self.parameters:
+            p.requires_grad_(learn)
 
     def _seen(self, i: int) -> Callable[..., Any]:
         layer = self.layers[i]
@@ -106,7 +127,13 @@ class Ghost:
                     raise BadParameter(f"DPSGD: layer {layer.name!r} takes {len(kept[0])} rows and gives {len(g)}; examples cannot be told apart behind "
                                        f"it. Keep "
                                        "the batch on the first axis (batch_first=True).")
-                self._pieces.setdefault(i, []).append(Piece(kept, g.detach()))
+                task = torch._C._current_graph_task_id()
+                if self._task not in (None, task):
+                    raise BadParameter("DPSGD: a second backward pass in one step; an example that is looked at twice may move the sum by twice the "
+                                       "clipping norm. Add the losses and call backward once; for gradients of many batches use a larger batch_size "
+                                       "with micro_batch.")
+                self._task = task
+                self._pieces.setdefault(i, []).append(Piece(tuple(map(_full, kept)), _full(g.detach())))
 
             first.register_hook(arrived)
             return (first, *out[1:]) if isinstance(out, tuple) else first
@@ -116,13 +143,30 @@ class Ghost:
     # what a pass leaves ----------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Clip and add up what the last backward pass left; several since the last call are taken for one, on the same examples."""
-        pieces, self._pieces = self._pieces, {}
+        """Clip and add up what the last backward pass left."""
+        pieces = self.take_pieces()
         if pieces:
-            with torch.no_grad(), self.paused():  # torch.func runs layers again
-                self._add(pieces)
+            with torch.no_grad(), self.paused(), _full_precision(pieces):  # torch.func runs layers again
+                if self.inspect(pieces):
+                    self._add(pieces)
 
-    def _add(self, pieces: dict[int, list[Piece]]) -> None:
+    def take_pieces(self) -> Pieces:
+        """What the last backward pass left, which is then forgotten."""
+        pieces, self._pieces, self._task = self._pieces, {}, None
+        return pieces
+
+    def sum_unclipped(self, pieces: Pieces) -> dict[int, Tensor]:
+        """The sums of these gradients, not clipped, by the parameter's id."""
+        out: dict[int, Tensor] = {}
+        for i, uses in pieces.items():
+            layer = self.layers[i]
+            square, kept = layer.squares(uses)
+            for name, total in layer.total(uses, kept, torch.ones_like(square)).items():
+                at = id(layer.mine[name])
+                out[at] = out[at] + total if at in out else total
+        return out
+
+    def _add(self, pieces: Pieces) -> None:
         rows = {len(p.g) for uses in pieces.values() for p in uses}
         if len(rows) != 1:
             raise BadParameter(f"DPSGD: layers saw batches of {sorted(rows)} rows in one backward pass; which rows are one example's cannot be told. "
@@ -168,18 +212,45 @@ class Ghost:
     def take(self) -> list[Tensor]:
         """The sums since the last call, one for each of `parameters`."""
         self.flush()
-        out = [self.sums[id(p)] if id(p) in self.sums else torch.zeros_like(p) for p in self.parameters]
+        out = [self.sums[id(p)] if id(p) in self.sums else torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.sums = {}
         return out
 
     def drop(self) -> None:
         """Forget what was summed, and what was seen but not yet summed."""
-        self.sums, self._pieces = {}, {}
+        self.sums = {}
+        self.take_pieces()
 
     @property
     def looped(self) -> dict[str, str]:
         """Layers whose examples go one by one, and why."""
         return {layer.name or "the model": layer.looped for layer in self.layers if isinstance(layer, Functional) and layer.looped}
+
+
+def _full(x: Any) -> Any:
+    """In float32, where autocast made it shorter."""
+    return x.float() if isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+@contextmanager
+def _full_precision(pieces: Pieces) -> Iterator[None]:
+    """Products in float32 itself: under autocast, TF32 or bfloat16 a clipped gradient would round to more than its bound."""
+    device = next(iter(pieces.values()))[0].g.device.type
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _frozen(name: str, layer: nn.Module) -> Callable[..., None]:
+    def hook(module: nn.Module, inputs: Any) -> None:
+        if module is layer and module.training and torch.is_grad_enabled():
+            raise BadParameter(f"DPSGD: {name!r} ({type(module).__name__}) was in evaluation mode at attach and is now in training mode, in which it mixes the "
+                               "examples of a batch. Call .eval() on it after model.train().")
+    return hook
 
 
 def _zeroed(x: Any, bad: Tensor) -> Any:

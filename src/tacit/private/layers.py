@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,9 @@ class Piece(NamedTuple):
 
     inputs: tuple[Any, ...]
     g: Tensor
+
+
+Pieces = dict[int, list[Piece]]  # what a backward pass leaves, by the number of the layer
 
 
 class Layer(ABC):
@@ -291,12 +294,16 @@ KINDS: dict[type[nn.Module], type[Layer]] = {
 
 def layers_of(model: nn.Module, method: str = "auto") -> list[Layer]:
     """The rule for every layer that learns; a module with parameters of its own that has no rule is one layer, with all that is in it."""
+    if "_orig_mod" in model._modules or any(m._compiled_call_impl is not None for m in model.modules()):
+        raise BadParameter("DPSGD: the model is compiled (torch.compile), and what its layers see may not be followed. Attach the model itself, and "
+                           "compile it after attach.")
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats):
+        if keeps_statistics(module) and (module.training or module.running_mean is None):
             raise BadParameter(f"DPSGD: {name or 'the model'!r} is a {type(module).__name__}, which mixes the examples of a batch or keeps statistics "
                                f"of them: no "
                                "gradient of one example is there to be clipped. Replace it by nn.GroupNorm(min(32, channels), channels); "
-                               "tacit.private.without_batch_norm(model) does so for all.")
+                               "tacit.private.without_batch_norm(model) does so for all. One whose statistics come from public data may stay in "
+                               "evaluation mode (.eval() before attach).")
     found: list[Layer] = []
 
     def walk(name: str, module: nn.Module) -> None:
@@ -317,6 +324,11 @@ def layers_of(model: nn.Module, method: str = "auto") -> list[Layer]:
     if not unique:
         raise BadParameter("DPSGD: the model has no parameter that learns (requires_grad=True), so there is nothing to train. Give one that has.")
     return unique
+
+
+def keeps_statistics(module: nn.Module) -> TypeGuard[nn.BatchNorm1d]:
+    """Whether it normalises by statistics of a batch, or keeps them."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats)
 
 
 def _plain(module: nn.Module) -> bool:
