@@ -254,7 +254,8 @@ class Session:
             self._expected = None
         try:
             if self.ghost.watched and not public and not self.checking and len(losses) > 1:
-                signs = torch.randint(0, 2, losses.shape, device=losses.device).mul_(2).sub_(1)
+                own = torch.Generator().manual_seed(self.steps)  # the loop's own random numbers stay as they were
+                signs = torch.randint(0, 2, losses.shape, generator=own).mul_(2).sub_(1).to(losses.device)
                 (losses * signs).sum().backward(retain_graph=True)
                 self._signed = self.ghost.take_pieces(), signs
                 self.ghost.watch(True)  # forgets that pass's gradients of the parameters
