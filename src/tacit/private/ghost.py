@@ -22,6 +22,7 @@ from .layers import Functional, Piece, Pieces, keeps_statistics, layers_of
 from .norms import LARGEST, squared
 
 SLACK = 1 - 2.0**-18  # covers the rounding of norms (`norms.py`), of factors and of their product with a gradient, each by itself below 4e-6
+HALF = (torch.bfloat16, torch.float16)
 
 
 class _Tap(torch.autograd.Function):
@@ -65,6 +66,7 @@ class Ghost:
         self.inspect: Callable[[Pieces], bool] = lambda pieces: True  # sees what a pass left, and says whether it is to be added
         self.public = False
         self.watched = False
+        self.short = False  # whether gradients came in half precision, as under autocast
         self._pieces: Pieces = {}
         self._task: int | None = None  # the backward pass that left them
         self._hooks = [layer.module.register_forward_hook(self._seen(i)) for i, layer in enumerate(self.layers)]
@@ -133,6 +135,7 @@ class Ghost:
                                        "clipping norm. Add the losses and call backward once; for gradients of many batches use a larger batch_size "
                                        "with micro_batch.")
                 self._task = task
+                self.short = self.short or g.dtype in HALF
                 self._pieces.setdefault(i, []).append(Piece(tuple(map(_full, kept)), _full(g.detach())))
 
             first.register_hook(arrived)
@@ -229,7 +232,7 @@ class Ghost:
 
 def _full(x: Any) -> Any:
     """In float32, where autocast made it shorter."""
-    return x.float() if isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16) else x
+    return x.float() if isinstance(x, Tensor) and x.dtype in HALF else x
 
 
 @contextmanager

@@ -35,6 +35,8 @@ from .layers import Pieces
 from .tree import Tree
 
 CHECKED = 2  # batches that are compared with torch's own gradients, and with one example at a time
+MISSED = ("DPSGD: the batch's gradients did not reach the layers that were attached, so that the step would be noise alone. Call backward for every batch, "
+          "on a loss of the attached model, not of a copy and not of one compiled before attach.")
 ANYONE = "whoever sees the model, at every step of its training"
 
 
@@ -180,14 +182,15 @@ class Session:
             yield from seen(index)
             together = self._look
             if together is None:
-                return
+                raise BadParameter(MISSED)
             row = pick(together)
             yield from seen(index[row:row + 1])
             alone = self._look
-        if alone is not None:
-            short = torch.is_autocast_enabled() or next(self.model.parameters()).is_cuda
-            check_alone(together, alone, row, len(index), 0.05 if short else 2e-3)
-            self._uncompared = max(0, self._uncompared - 1)
+        if alone is None:
+            raise BadParameter(MISSED)
+        coarse = self.ghost.short or next(self.model.parameters()).is_cuda  # bfloat16, or TF32
+        check_alone(together, alone, row, len(index), 0.05 if coarse else 2e-3)
+        self._uncompared = max(0, self._uncompared - 1)
 
     def _inspect(self, pieces: Pieces) -> bool:
         """Check what a pass left, before it is used; whether it is used."""
@@ -301,8 +304,7 @@ class Session:
         if self.checking or self._left:
             return None  # a batch to compare, or a chunk; the step is taken after the last
         if self._expected and not self._looks:
-            raise BadParameter("DPSGD: the batch's gradients did not reach the layers that were attached, so that the step would be noise alone. Call backward "
-                               "on a loss of the attached model, not of a copy and not of a compiled one.")
+            raise BadParameter(MISSED)
         self._open = False
         sums = self.ghost.take()
         if self.release is not None:
