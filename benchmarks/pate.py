@@ -74,11 +74,12 @@ def main() -> None:
         seconds = time.perf_counter() - began
         told = PUBLISHED.get(name, ("–", "–"))
         few = capped(run, ask)
-        line(name, float((run.labels >= 0).sum()), run.metrics["label_accuracy"], run.epsilon, run.confidential["epsilon"], "–" if few is None else few,
+        line(name, float((run.labels >= 0).sum()), run.metrics["label_accuracy"], run.used, run.confidential["epsilon"], "–" if few is None else few,
              told[0], run.metrics["accuracy"], told[1], seconds)
         spent = ask.spent(run.confidential["counts"], run.labels, DELTA, publish=True)
         found.append({"name": name, "asked": len(run.labels), "answers": int((run.labels >= 0).sum()), "right": run.metrics["label_accuracy"],
-                      "epsilon": run.epsilon, "by_votes": run.confidential["epsilon"], "moments_to_8": few, "published_with_smooth_noise": spent.released,
+                      "epsilon": run.used, "guaranteed": run.epsilon, "by_votes": run.confidential["epsilon"], "moments_to_8": few,
+                      "published_with_smooth_noise": spent.released,
                       "accuracy": run.metrics["accuracy"], "seconds": seconds})
     module = models.build(model, (1, 28, 28), 10, 0)
     x, y = (t.to(args.device) for t in digits.rows)

@@ -21,11 +21,11 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["tacit.parties", "tacit.runtimes", "tacit.jobs.member", "tacit.protocols"]):
+with atheris.instrument_imports(include=["tacit.parties", "tacit.runtimes", "tacit.jobs.contract", "tacit.protocols"]):
     import torch
 
     from tacit.errors import TacitError
-    from tacit.jobs.member import read_job
+    from tacit.jobs.contract import Contract
     from tacit.parties.codec import decode, encode, kind_of
     from tacit.parties.message import Message
     from tacit.protocols import buffered, joining, rounds
@@ -108,7 +108,7 @@ def record(data: bytes) -> None:
 
 def job(data: bytes) -> None:
     try:
-        read_job(data.decode(errors="replace"))
+        Contract.read(data.decode(errors="replace"))
     except TacitError:
         return
 

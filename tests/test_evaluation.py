@@ -31,7 +31,8 @@ def both(fed: data.Federation, task: Task) -> tuple[dict, dict]:
     """By one process that has all rows; from what each party counted."""
     w = task.initial()["w"]
     (one,) = evaluation.evaluate(task, w[None], None, [fed.test], [evaluation.of_parties(fed, fed.rows)], [fed.classes])
-    answers = [count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes) for k in range(len(fed))]
+    answers = [count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes) if len(fed.held.of(k)) else None
+               for k in range(len(fed))]
     return one, evaluation.gather(task, w, None, fed.test, answers, fed.classes)
 
 
@@ -64,7 +65,7 @@ def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
     off = task.module(rows.x)[:, 0].detach() - rows.y
     want = {"loss": (off**2).mean(), **({"mae": off.abs().mean(), "r2": 1 - (off**2).sum() / ((rows.y - rows.y.mean()) ** 2).sum()} if test else {})}
     for found in both(fed, task):
-        assert found == {k: pytest.approx(float(v), rel=1e-5) for k, v in want.items()}
+        assert found == {"untested": 1, **{k: pytest.approx(float(v), rel=1e-5) for k, v in want.items()}}
 
 
 def test_numbers_that_are_all_alike_have_no_spread_to_explain() -> None:
@@ -75,7 +76,7 @@ def test_nobody_held_anything_back() -> None:
     fed, task = made(test=False)
     fed = dataclasses.replace(fed, held=Holdings.from_lists([[]] * 4))
     one, gathered = both(fed, task)
-    assert one == gathered == {"parties": {"accuracy": [None] * 4}}
+    assert one == gathered == {"parties": {"accuracy": [None] * 4}, "untested": 4}
 
 
 def test_several_models_are_measured_each_on_its_own_rows() -> None:

@@ -133,7 +133,7 @@ def lines(parties: int = 5, every: bool = True) -> data.Federation:
         parties, skew=data.Quantity(0.7), seed=0, min_size=4)
 
 
-SMALL = {"rounds": 3, "batch_size": 6, "local_epochs": 2, "algorithm": algorithms.FedAvg(lr=1.0), "seed": 1}
+SMALL = {"rounds": 3, "batch_size": 6, "local_epochs": 2, "algorithm": algorithms.FedAvg(lr=1.0), "seed": 1, "min_rows": 1}
 
 
 @pytest.mark.parametrize("every", [True, False])

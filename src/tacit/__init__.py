@@ -53,18 +53,20 @@ if TYPE_CHECKING:
     from .jobs.training import train
     from .jobs.transferring import ftl
     from .parties.ledger import Ledger
+    from .protocols.psi_policy import PsiPolicy
     from .protocols.splitnn_parts import cut
     from .results import Comparison, Result
     from .runtimes.inprocess import InProcess
     from .runtimes.processes import Processes
     from .topologies import Hierarchy
 
-__all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "Result", "TacitError", "__version__", "accounting", "aggregate", "algorithms",
-           "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "fedmd", "ftl", "gossip", "graphs", "guard", "infer", "models",
-           "mpc", "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "selection", "speeds", "splitnn", "synth", "synthesize", "testing",
-           "train", "train_private", "transfer"]
+__all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "PsiPolicy", "Result", "TacitError", "__version__", "accounting", "aggregate",
+           "algorithms", "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut", "data", "fedmd", "ftl", "gossip",
+           "graphs", "guard", "infer", "models", "mpc", "pace", "pate", "plan", "private", "psi", "regress", "risk", "run", "selection",
+           "speeds", "splitnn", "synth", "synthesize", "testing", "train", "train_private", "transfer"]
 
 _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
+         "PsiPolicy": "protocols.psi_policy",
          "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
          "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "fedmd": "jobs.distilling", "ftl": "jobs.transferring",
          "gossip": "jobs.gossiping",

@@ -12,6 +12,7 @@ TacitError
 │   ├── SumAborted   too few parties stayed for a secure sum; nothing was opened
 │   └── SealBroken   what came was changed on its way, or is not from whom it should be
 ├── BudgetSpent      a step that the privacy budget does not cover
+├── QueryRefused     a query that the data holder's policy does not allow
 ├── BadKit           a start kit or a certificate cannot be used
 ├── NoHub            the hub cannot be reached, or does not let this party in
 └── PartyFailed      a party's program stopped with an error; it names the party
@@ -23,7 +24,10 @@ from __future__ import annotations
 
 
 class TacitError(Exception):
-    """The root: `except tacit.TacitError` catches everything tacit says about your input."""
+    """The root: `except tacit.TacitError` catches everything tacit says about your input. `outside` is what other parties are told instead of the message,
+    which may name local files and values."""
+
+    outside: str = "it cannot take part. Its own log says why"
 
 
 class BadParameter(TacitError, ValueError):
@@ -64,7 +68,11 @@ class BadFrame(ProtocolError, ValueError):
 
 
 class SumAborted(ProtocolError):
-    pass
+    """`spent`: parties took part in an earlier sum of the round, and do not take part in another. The round is lost."""
+
+    def __init__(self, *args: object, spent: bool = False):
+        super().__init__(*args)
+        self.spent = spent
 
 
 class SealBroken(ProtocolError):
@@ -72,6 +80,10 @@ class SealBroken(ProtocolError):
 
 
 class BudgetSpent(TacitError):
+    pass
+
+
+class QueryRefused(TacitError):
     pass
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .errors import BadParameter
@@ -49,3 +49,27 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)  # a full disk is not made fuller
         raise
+
+
+def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None = None) -> None:
+    """Add one line to a file, durably: it is on disk when this returns, and a crash leaves at most one incomplete line, which the next call ends.
+
+    Processes take turns (a lock on the file). `admit`, if given, sees the lines that are there, within the same turn, and may raise to add nothing.
+    """
+    from fcntl import LOCK_EX, flock
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(handle, "r+b") as file:
+        flock(file, LOCK_EX)
+        held = file.read()
+        if admit is not None:
+            admit(held.decode("utf-8", "replace").splitlines())
+        file.write((b"\n" if held and not held.endswith(b"\n") else b"") + line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    if not held:  # a new file: its name must be on disk, too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

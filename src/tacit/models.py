@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from .parameters import bad, check, flag, nearest, to_table, whole
 
 
 def _size(shape: tuple[int, ...]) -> int:
-    return int(torch.tensor(shape).prod()) if shape else 1
+    return math.prod(shape)
 
 
 @dataclass(frozen=True)

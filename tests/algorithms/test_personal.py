@@ -238,14 +238,14 @@ def test_ifca_works_under_secure_aggregation():
                          ids=lambda a: type(a).__name__)
 def test_over_messages_parties_test_their_own_models_too(algorithm):
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.5), held_fraction=0.25)
-    stacked, apart = (tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, runtime=r) for r in ("cohort", "inprocess"))
+    stacked, apart = (tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, min_rows=1, runtime=r) for r in ("cohort", "inprocess"))
     assert stacked.history[-1]["parties"] == apart.history[-1]["parties"]
     assert stacked.metrics["personal_accuracy"] == pytest.approx(apart.metrics["personal_accuracy"])
 
 
 def test_gain_is_measured_on_what_a_party_ends_up_with():
     fed = data.digits().split(6, skew=data.Dirichlet(0.2), held_fraction=0.25, seed=2)
-    found = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2), Ditto(lr=0.2)], rounds=6)
+    found = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2), Ditto(lr=0.2)], rounds=6, min_rows=1)
     own = {g["label"]: np.mean(g["federated_own"]) for g in found.summary["gain"]}
     assert own["Ditto"] > own["FedAvg"]
 
@@ -260,7 +260,7 @@ def test_a_head_of_all_layers_is_refused():
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_each_partys_model_can_be_had_and_is_the_one_that_was_tested(algorithm, runtime):
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.5), held_fraction=0.25)
-    run = tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, runtime=runtime)
+    run = tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, min_rows=1, runtime=runtime)
     own = run.models()
     assert list(own) == list(fed.parties)
     for k, name in enumerate(fed.parties):

@@ -14,14 +14,15 @@ from tacit import cli
 from .test_real_parties import Role, said
 
 A = "patient_id,age\n007,31\nA-1,42\n b-2 ,53\nZ,64\n,75\nz,86\n"
-B = "patient_id,cost\nB-2,50\nq,1\n007,60\n7,1\nNA,2\nZ,100\n"
+B = "patient_id,cost\nB-2,50\nq,1\n007,60\n7,1\nNA,2\nZ,100\n"  # NA is nobody's id
+B_SUM = B.replace("NA,2\n", "")
 C = "patient_id,town\nZ,x\nb-2,y\n"
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, text in (("a", A), ("b", B), ("c", C)):
+    for name, text in (("a", A), ("b", B), ("b-sum", B_SUM), ("c", C)):
         (tmp_path / f"{name}.csv").write_text(text)
     return tmp_path
 
@@ -44,7 +45,8 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
     hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
     try:
         def start(name: str, other: str, *more: str) -> Role:
-            return Role(kits, name, "psi", "--kit", f"kits/{name}", "--file", f"{name}.csv", "--id", "patient_id", "--with", other, "--json",
+            file = "b-sum.csv" if more and name == "b" else f"{name}.csv"
+            return Role(kits, name, "psi", "--kit", f"kits/{name}", "--file", file, "--id", "patient_id", "--with", other, "--json",
                         "--out", f"{'sum' if more else 'shared'}-{name}.csv", *more)
 
         both = [start("a", "b"), start("b", "a")]
@@ -56,15 +58,16 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         ledger = json.loads((kits / "shared-a.csv.ledger.json").read_text())
         assert {line["party"] for line in ledger["seen"]} == {"a"}
         said = [line["reveals"] for line in ledger["seen"] if line["kind"] == "Conclusion"]
-        assert said == ["that 'b' holds 6 ids, and which of its own ids are shared (3 of 4)"]
+        assert said == ["that 'b' holds 5 ids, and which of its own ids are shared (3 of 4)"]
 
+        (kits / "kits" / "b" / "policy.toml").write_text("[psi]\nmin_ids = 3\nmin_overlap = 3\n")
         sums = [start("a", "b", "--reveal", "sum", "--limit", "1000"), start("b", "a", "--reveal", "sum", "--limit", "1000", "--values", "cost")]
         assert [role.wait() for role in sums] == [0, 0], [role.log.read_text() for role in sums]
         told = [json.loads(text[text.index("{\n"):]) for text in (role.log.read_text() for role in sums)]
         assert (told[0]["sum"], told[0]["shared"]) == (210, 3)
-        assert (told[1]["sum"], told[1]["shared"]) == (None, None)
+        assert (told[1]["sum"], told[1]["shared"]) == (None, 3)
         assert told[0]["notes"] == [
-            "a.csv, column 'patient_id': 1 of 6 ids are empty (row 4); these rows take no part.",
+            "a.csv, column 'patient_id': 1 of 6 ids are missing (empty; row 4); these rows take no part.",
             "a.csv, column 'patient_id': 1 of 6 rows have an id that stands in an earlier row (row 5); the first row stands for the id."]
 
         three = [Role(kits, n, "psi", "--kit", f"kits/{n}", "--file", f"{n}.csv", "--id", "patient_id", "--out", f"all-{n}.csv") for n in "abc"]
@@ -72,7 +75,7 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         found = [[p.strip().lower() for p in rows(kits / f"all-{n}.csv")["patient_id"]] for n in "abc"]
         assert found[0] == found[1] == found[2]
         assert sorted(found[0]) == ["b-2", "z"]
-        assert "learned a: how many ids each holds ('b' 6, 'c' 2), and which of its own ids all share (2 of 4)" in three[0].log.read_text()
+        assert "learned a: how many ids each holds ('b' 5, 'c' 2), and which of its own ids all share (2 of 4)" in three[0].log.read_text()
     finally:
         hub.process.terminate()
         hub.wait()
@@ -81,13 +84,17 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
 def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv")
     assert code == 0
-    assert "ids     4 here; sender 6" in printed
+    assert "ids     4 here; sender 5" in printed
     assert "shared  3" in printed
-    assert "learned sender: that 'receiver' holds 4 ids, and which of its own ids are shared (3 of 6)" in printed
+    assert "learned sender: that 'receiver' holds 4 ids, and which of its own ids are shared (3 of 5)" in printed
     assert sorted(rows(place / "shared.csv")["age"]) == ["31", "53", "64"]
-    code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--reveal", "sum", "--values", "cost", "--json")
+    ask = ("psi", "--file", "a.csv", "--try", "b-sum.csv", "--id", "patient_id")
+    code, printed = said(capsys, *ask, "--reveal", "sum", "--values", "cost")
+    assert (code, printed.split(".")[0]) == (2, "tacit: the policy of 'sender' refused the query (min_ids)")
+    (place / "policy.toml").write_text("[psi]\nmin_ids = 3\nmin_overlap = 3\n")
+    code, printed = said(capsys, *ask, "--reveal", "sum", "--values", "cost", "--policy", "policy.toml", "--json")
     assert json.loads(printed)["sum"] == 210
-    code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--reveal", "size", "--out", "none.csv", "--json")
+    code, printed = said(capsys, *ask, "--reveal", "size", "--out", "none.csv", "--policy", "policy.toml", "--json")
     assert json.loads(printed)["shared"] == 3
     assert not (place / "none.csv").exists()
     assert (place / "none.csv.ledger.json").exists()
@@ -98,7 +105,8 @@ def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     (["--try", "none.csv"], "there is no file none.csv"),
     (["--try", "b.csv", "--id", "patient"], "a.csv has no column 'patient'. Did you mean 'patient_id'?"),
     (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
-    (["--try", "b.csv", "--reveal", "sum", "--values", "patient_id"], "row 0 has 'B-2'; a sum is exact, so it must be a whole number"),
+    (["--try", "b-sum.csv", "--reveal", "sum", "--values", "patient_id"], "row 0 has 'B-2'; a sum is exact, so it must be a whole number"),
+    (["--try", "b.csv", "--policy", "none.toml"], "none.toml cannot be read: No such file or directory. Give a policy file (TOML) with a [psi] table."),
     (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
     (["--try", "b.csv", "--out", "a.csv", "--force"], "a.csv is the table that is read, which is never written over. Give another name."),
     (["--try", "b.csv", "--out", "semi.csv"], "semi.csv is already there. Give another name, or --force to write over it."),

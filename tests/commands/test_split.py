@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 from tacit import cli
+from tacit.jobs.ledger_file import read_ledger_file
 
 JOB = """
 [split]
@@ -125,6 +126,10 @@ def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(plac
         bank, shop = map(finish, both)
         assert "out" not in shop
         assert right("answer.csv") > 0.85
+        for name, learned in (("bank", "which of its own ids all share (170 of 200)"), ("shop", "which of its own ids all share (40 of 45)")):
+            entries = read_ledger_file(place / "kits" / name / "ledger.jsonl")
+            assert [(e.verb, e.party, e.failed) for e in entries] == [("split", name, ""), ("predict", name, "")]
+            assert learned in str(entries[0 if name == "bank" else 1].ledger)
         code, out = said(capsys, "predict", "bank-part", "--kit", "kits/bank", "--file", "bank_new.csv", "--out", "answer.csv", "--patience", "2")
         assert (code, out) == (2, "tacit: answer.csv is already there. Give another name, or --force to write over it.\n")  # and nobody waited
     finally:

@@ -66,7 +66,7 @@ SRC = Path(prg.__file__).parents[1]
 ROOMS = [file for room in ("crypto", "protocols", "guard", "accounting") for file in sorted((SRC / room).glob("*.py"))]
 BANNED = ("np.random", "numpy.random", "torch.rand", "torch.manual_seed", "torch.Generator", "torch.normal", "torch.bernoulli", "torch.multinomial", "random.")
 NO_SECRET = {"protocols/gossip.py",  # when a node wakes and whom it picks, which follows from the job's seed in every runtime
-             "protocols/splitnn_terms.py", "protocols/vertical.py",  # the order of rows in an epoch, which all parties derive alike
+             "protocols/splitnn_terms.py",  # the order of rows in an epoch, which all parties derive alike
              "protocols/splitnn_seat.py",  # sets torch's generator for the layers' dropout, so that a part does what the whole does
              "guard/sparsify.py",  # the places everybody sends, which all derive alike from the job's seed and nobody hides
              "guard/conformance.py"}  # made-up updates for a check, which also sets torch's generator to show that nothing is drawn from it

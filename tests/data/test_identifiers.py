@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data.identifiers import identify, normal
+from tacit.data.identifiers import MISSING, identify, normal
 from tacit.errors import BadData
 
 
@@ -37,19 +37,27 @@ def test_many_at_once_are_each_by_the_rule(ids: list[str]) -> None:
     """The quick way for plain text gives what the rule gives for one."""
     found = identify(ids)
     assert [d.tobytes() for d in found.digests] == [hashlib.sha256(b"tacit identifier 1|" + normal(ids[row]).encode()).digest()[:16] for row in found.rows]
-    firsts = [k for k, i in enumerate(ids) if normal(i) and normal(i) not in [normal(j) for j in ids[:k]]]
+    firsts = [k for k, i in enumerate(ids) if normal(i) not in MISSING and normal(i) not in [normal(j) for j in ids[:k]]]
     assert found.rows.tolist() == firsts
 
 
-def test_duplicates_empty_ids_and_mixed_kinds_are_reported() -> None:
+def test_duplicates_missing_ids_and_mixed_kinds_are_reported() -> None:
     found = identify(["a", " A", "", None, 7, "7", float("nan"), "b"], "column 'id'")
     assert found.rows.tolist() == [0, 4, 7]
     assert found.total == 8
     assert found.notes == (
-        "column 'id': 3 of 8 ids are empty (rows 2, 3, 6); these rows take no part.",
+        "column 'id': 3 of 8 ids are missing (empty; rows 2, 3, 6); these rows take no part.",
         "column 'id': 2 of 8 rows have an id that stands in an earlier row (rows 1, 5); the first row stands for the id.",
         "column 'id': text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is '7' and not '007'.")
     assert identify(["a", "b"]).notes == ()
+
+
+@pytest.mark.parametrize("ids", [["NULL", "null"], ["NA", " na"], ["nan", float("nan")], ["None", None], ["N/A", "n/a"], ["", " "], ["<NA>", "NaT"]])
+def test_words_that_say_there_is_no_id_are_nobodys(ids: list[object]) -> None:
+    found = identify(["a", *ids, "b"])
+    assert found.rows.tolist() == [0, 3]
+    assert "2 of 4 ids are missing (" in found.notes[0]
+    assert "rows 1, 2); these rows take no part." in found.notes[0]
 
 
 @pytest.mark.parametrize(("value", "text"), [

@@ -99,14 +99,14 @@ def descent(fed: data.Federation, rows: torch.Tensor, rounds: int, lr: float) ->
 def test_baselines_gain_and_distance_by_hand() -> None:
     """With full batches the central model and each party alone are plain gradient descent, written out above."""
     fed = dataset().split(3, skew=data.Dirichlet(0.3), seed=1)
-    result = compare(fed, algorithms=[FedAvg(lr=0.5)], rounds=4, batch_size=None)
+    result = compare(fed, algorithms=[FedAvg(lr=0.5)], rounds=4, batch_size=None, min_rows=1)
     central, alone = descent(fed, fed.train.index, 4, 0.5), [descent(fed, fed.train.of(k), 4, 0.5) for k in range(3)]
     ours = tacit.train(fed, model="logistic", algorithm=FedAvg(lr=0.5), rounds=4, batch_size=None).metrics["accuracy"]
     (gain,), (distance,) = result.summary["gain"], result.summary["distance"]
     table = result.table(numbers=True).iloc[:, 0]
     assert table["central"] == pytest.approx(central)
     assert table["local only"] == pytest.approx(np.mean(alone))
-    own = tacit.train(fed, model="logistic", algorithm=FedAvg(lr=0.5), rounds=4, batch_size=None).history[-1]["parties"]["accuracy"]
+    own = tacit.train(fed, model="logistic", algorithm=FedAvg(lr=0.5), rounds=4, batch_size=None, min_rows=1).history[-1]["parties"]["accuracy"]
     assert {k: v for k, v in gain.items() if k != "local_own"} == {
         "label": "FedAvg", "skew": "Dirichlet(alpha=0.3)", "parties": list(fed.parties), "local": pytest.approx(alone), "federated": [pytest.approx(ours)] * 3,
         "federated_own": own}
@@ -262,6 +262,14 @@ def test_nothing_can_be_compared_without_rows_to_test_on() -> None:
     fed = data.from_arrays(x, x[:, 0] > 0, test_fraction=0.0).split(2, held_fraction=0.0)
     with pytest.raises(BadData, match=r"arrays has no test rows and no party holds any back, so nothing can be compared\. Split it with held_fraction=0\.1\."):
         compare(fed)
+
+
+def test_nothing_can_be_compared_on_fewer_rows_than_a_party_may_report_on() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    fed = data.from_arrays(x, x[:, 0] > 0, test_fraction=0.0).split(2, held_fraction=0.2)
+    with pytest.raises(BadData, match=r"no party holds back at least min_rows=10 rows, so nothing can be compared\. Split it with a larger held_fraction"):
+        compare(fed)
+    assert compare(fed, min_rows=4).table(numbers=True).notna().all(axis=None)
 
 
 # going on ----------------------------------------------------------------------------------------------------------------------------------------

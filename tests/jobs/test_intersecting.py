@@ -35,12 +35,12 @@ def test_rows_of_both_are_in_one_order_and_the_original_rows() -> None:
     assert sorted(found.value) == ["a", "b", "c"]
     assert found.rows["receiver"].tolist() == [r for r in found.rows["receiver"].tolist() if r in (1, 2, 4)]
     assert len(found.notes) == 3
-    assert found.notes[0] == "the ids of 'receiver': 1 of 5 ids are empty (row 0); these rows take no part."
+    assert found.notes[0] == "the ids of 'receiver': 1 of 5 ids are missing (empty; row 0); these rows take no part."
 
 
 def test_size_and_sum() -> None:
-    assert tacit.psi(range(10), range(5, 20), reveal="size").value == 5
-    found = tacit.psi(["a", "b"], ["b", "c", "a"], reveal="sum", values=np.array([10, 100, 1000]))
+    assert tacit.psi(range(20), range(5, 40), reveal="size").value == 15
+    found = tacit.psi(["a", "b"], ["b", "c", "a"], reveal="sum", values=np.array([10, 100, 1000]), policy=tacit.PsiPolicy(min_ids=2, min_overlap=2))
     assert (found.value, found.size) == (1010, 2)
     assert found.rows == {}
 
@@ -87,7 +87,7 @@ def test_between_processes() -> None:
     found = tacit.psi(range(50), range(25, 99), reveal="both", runtime=Processes())
     assert sorted(found.value) == list(range(25, 50))
     assert np.array_equal(found.rows["receiver"], found.rows["sender"] + 25)
-    assert tacit.psi(["a"], ["a", "b"], reveal="sum", values=[7, 9], runtime=Processes()).value == 7
+    assert tacit.psi(range(20), range(25), reveal="sum", values=[*range(25)], runtime=Processes()).value == sum(range(20))
 
 
 @pytest.mark.parametrize(("more", "text"), [
@@ -95,6 +95,9 @@ def test_between_processes() -> None:
     ({"reveal": "everything"}, "psi: reveal is 'everything'; it must be one of 'receiver', 'both', 'size', 'sum'"),
     ({"reveal": "sum"}, "psi: values is 'None'; it must be given with reveal='sum', and only then"),
     ({"values": [1]}, "psi: values is '1 numbers'; it must be given with reveal='sum', and only then"),
+    ({"policy": 3}, "psi: policy is 3; it must be a tacit.PsiPolicy(…)"),
+    ({"policy": tacit.PsiPolicy(reveal=("all",))}, "psi: reveal is ('all',); it must be one or more of 'receiver', 'both', 'size', 'sum'"),
+    ({"policy": tacit.PsiPolicy(min_overlap=-1)}, "psi: min_overlap is -1; it must be a whole number"),
     ({"names": ("a", "a")}, "psi: names is ('a', 'a'); it must be different words, one for each party"),
     ({"runtime": "processes"}, "psi: runtime is 'processes'; it must be tacit.InProcess(…) or tacit.Processes(…)"),
     ({"reveal": "sum", "values": [1, 2]}, "the values of 'sender': there are 2 for 1 rows; there must be one for each."),

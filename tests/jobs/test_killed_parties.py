@@ -57,12 +57,8 @@ def infer(place: Path) -> Any:
     return tacit.infer(model, torch.zeros(20_000, 4), batch=2, runtime=tacit.Processes())
 
 
-def encrypted(place: Path) -> Any:
-    return tacit.regress(columns(), LABELS, epochs=LONG, batch_size=16, runtime=tacit.Processes())
-
-
-def shared(place: Path) -> Any:
-    return tacit.regress(columns(), LABELS, secure="shared", epochs=2000, batch_size=16, runtime=tacit.Processes())
+def regress(place: Path) -> Any:
+    return tacit.regress(columns(), LABELS, epochs=2000, batch_size=16, runtime=tacit.Processes())
 
 
 def gossip(place: Path) -> Any:
@@ -75,7 +71,7 @@ def hierarchy(place: Path) -> Any:
 
 
 JOBS: list[tuple[Callable[[Path], Any], str]] = [(psi, "sender"), (align, "b"), (split, "bank"), (infer, "owner"), (infer, "helper"),
-                                                 (encrypted, "shop"), (shared, "helper"), (gossip, "p1"), (hierarchy, "edge-0")]
+                                                 (regress, "shop"), (regress, "helper"), (gossip, "p1"), (hierarchy, "edge-0")]
 
 
 @pytest.mark.parametrize(("job", "victim"), [pytest.param(*pair, id=f"{pair[0].__name__}, {pair[1]}") for pair in JOBS])

@@ -24,7 +24,7 @@ def federation(parties: int = 4) -> data.Federation:
 
 
 def train(fed: data.Federation | None = None, **options: Any) -> tacit.Result:
-    return tacit.train(fed or federation(), **{"model": "logistic", "rounds": 8, "batch_size": 8, "evaluate_every": 3, **options})
+    return tacit.train(fed or federation(), **{"model": "logistic", "rounds": 8, "batch_size": 8, "evaluate_every": 3, "min_rows": 1, **options})
 
 
 def vector(result: tacit.Result) -> torch.Tensor:

@@ -38,7 +38,7 @@ def dropping() -> nn.Module:
 
 
 def train(**options: Any) -> tacit.Result:
-    return tacit.train(options.pop("fed", None) or federation(), **{"model": "logistic", "rounds": 3, "batch_size": 8, **options})
+    return tacit.train(options.pop("fed", None) or federation(), **{"model": "logistic", "rounds": 3, "batch_size": 8, "min_rows": 1, **options})
 
 
 def vector(result: tacit.Result) -> Tensor:
@@ -316,6 +316,7 @@ def test_a_party_that_held_nothing_back_has_no_accuracy(runtime: str) -> None:
     ({"runtime": "mpi"}, r"train: runtime is 'mpi'; it must be one of 'cohort', 'inprocess', 'processes'\."),
     ({"runtime": None}, r"train: runtime is None; it must be one of"),
     ({"evaluate_every": -1}, r"train: evaluate_every is -1; it must be a whole number of at least 0\."),
+    ({"min_rows": 0}, r"train: min_rows is 0; it must be a whole number of at least 1\."),
     ({"out": 3}, r"train: out is 3; it must be a directory for the run, or None \(keep it in memory\)\."),
 ], ids=lambda v: str(v)[:60])
 def test_every_bad_value_is_refused_in_the_one_sentence_and_nothing_is_written(options: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -168,12 +168,12 @@ def test_whole_numbers_and_their_digits_as_text_are_the_same_ids_and_fractions_a
         tacit.ftl(replace(source, ids=source.ids.astype(float)), target, **FAST)
 
 
-def test_of_duplicates_the_first_row_stands_for_the_id_and_a_note_says_so():
+def test_rows_that_repeat_others_are_kept_once_and_a_note_says_so():
     source, target = cancer(40)
     twice = target.take([*range(len(target)), 0, 1])
     run = tacit.ftl(source, twice, **FAST)
     assert run.shared == 40
-    assert "2 of 307 rows have an id that stands in an earlier row" in " ".join(run.notes)
+    assert "2 of 307 rows repeat an earlier row with the same id" in " ".join(run.notes)
 
 
 def test_one_class_among_the_shared_is_refused():

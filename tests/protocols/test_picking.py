@@ -15,9 +15,9 @@ from tacit.algorithms import FedPSO
 from tacit.errors import BadJob, PartyFailed
 from tacit.jobs import deployed, networked
 from tacit.jobs import member as members
+from tacit.jobs.contract import Contract
 from tacit.jobs.plan import make_plan
 from tacit.jobs.training import train_side_by_side
-from tacit.parameters import to_table
 from tacit.parties.codec import encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import joining, picking, rounds
@@ -293,13 +293,11 @@ def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path)
     file.write_text('[data]\nlabel = "y"\nlabels = ["a", "b"]\nnumbers = ["x"]\n[model]\nname = "logistic"\n[algorithm]\nname = "FedPSO"\n'
                     '[aggregate]\nname = "Best"\n')
     _, kit = kits.temporary("few", ("server", "p0", "p1"))
-    look = deployed.agreement(kit["p0"], file)
-    layout, said = deployed.read(file)
-    p = make_plan(deployed.federation(kit["p0"], layout), **said)
-    job = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout, "scores": True}
-    look(job, None)
-    with pytest.raises(BadJob, match=r"to which this party agreed, in scores\. Nothing was sent"):
-        look({**job, "scores": False}, None)
+    ours = deployed.agreement(kit["p0"], file)
+    assert ours.check_offer(ours.agreed, hidden_before=False).picks
+    everybody = Contract({**ours.agreed.tables, "aggregate": None})
+    with pytest.raises(BadJob, match=r"to which this party agreed, in aggregate\. Nothing was read or sent"):
+        ours.check_offer(everybody, hidden_before=False)
 
 
 def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_asked(tmp_path, monkeypatch):

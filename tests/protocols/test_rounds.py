@@ -118,7 +118,7 @@ class Hidden:
     def __init__(self, tries: int = 3, fails: tuple[bool, ...] = ()):
         self.tries, self.fails, self.asked = tries, fails, 0
 
-    async def server(self, me: Any, r: int, names: Any, within: float | None) -> Any:
+    async def server(self, me: Any, r: int, names: Any, within: float | None, sent: bytes) -> Any:
         came = await me.gather(names, Upload)
         self.asked += 1
         if self.asked <= len(self.fails) and self.fails[self.asked - 1]:
@@ -127,7 +127,7 @@ class Hidden:
         await me.send(names, summing.RoundOver(False, ""))
         return torch.stack([m.vectors["w"] for m in came.values()]).sum(0), list(came), {}
 
-    async def client(self, me: Any, r: int, vectors: Any, boss: str) -> None:
+    async def client(self, me: Any, r: int, vectors: Any, boss: str, sent: bytes, commitment: Any) -> None:
         await me.send(boss, Upload(1.0, vectors))
         await summing.hear(me, boss)
 
@@ -169,9 +169,10 @@ def test_a_client_leaves_a_sum_that_will_never_end_when_the_server_comes_back_an
         await me.send("a", Down(0, {rounds.SESSION: torch.zeros(8, dtype=torch.uint8)}))
         await me.clock.sleep(5.0)
         again = torch.ones(8, dtype=torch.uint8)
-        await me.send("a", Down(0, {rounds.SESSION: again}))
-        with me.scope(rounds._tag(0, again)) as here:
-            total, _, _ = await sums.server(here, 0, ["a"], None)
+        message = Down(0, {rounds.SESSION: again})
+        await me.send("a", message)
+        with me.scope(rounds._tag(message)) as here:
+            total, _, _ = await sums.server(here, 0, ["a"], None, b"")
         await me.send("a", Stop())
         return total.tolist()
 

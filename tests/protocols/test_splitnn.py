@@ -223,7 +223,7 @@ def test_parties_with_different_settings_stop_before_the_first_batch():
 def test_rows_in_another_order_are_noticed_before_the_first_batch():
     made = world("vanilla", epochs=1)
     mine = seats(made, sgd())
-    mine["a"].fingerprint, mine["labels"].fingerprint = splitnn.fingerprint(["1", "2"]), splitnn.fingerprint(["2", "1"])
+    mine["a"].fingerprint, mine["labels"].fingerprint = splitnn.fingerprint(["1", "2"], b"key"), splitnn.fingerprint(["2", "1"], b"key")
     with pytest.raises(PartyFailed, match=r"are not of the same people in the same order\. Align them first"):
         InProcess().run_sync({n: functools.partial(splitnn.party, terms=made[0], mine=m) for n, m in mine.items()})
 

@@ -17,7 +17,8 @@ from tacit import __version__, algorithms, data, pace
 from tacit.errors import BadData, BadJob, MissingFiles, ProtocolError
 from tacit.jobs import member as members
 from tacit.jobs import networked
-from tacit.jobs.member import Work, beside, member, own, read_job, read_layout
+from tacit.jobs.contract import Contract
+from tacit.jobs.member import Work, beside, member, own, read_layout
 from tacit.protocols import buffered, joining, rounds
 from tacit.runtimes.inprocess import InProcess
 from tests.runtimes.net import Net
@@ -197,7 +198,7 @@ def test_the_server_is_not_told_what_stands_in_a_partys_file(columns: dict[str, 
     async def server(me: Any) -> None:
         door = me.scope(joining.SCOPE)
         await door.recv("a", joining.Join)
-        await door.send("a", joining.Work("{}"))
+        await door.send("a", joining.Work("{}", "run"))
         heard.append(await door.recv("a", joining.Unfit))
 
     async def client(me: Any) -> None:
@@ -238,6 +239,6 @@ def test_a_layout_that_cannot_be_is_refused(change: dict[str, Any], words: str) 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run": 1}', "null", '{"run": "x", "model": "import os"}'])
-def test_a_servers_job_is_believed_no_more_than_a_file(text: str) -> None:
-    with pytest.raises(BadJob, match="the server's job"):
-        read_job(text)
+def test_a_servers_contract_is_believed_no_more_than_a_file(text: str) -> None:
+    with pytest.raises(BadJob, match="the server's contract"):
+        Contract.read(text)

@@ -23,11 +23,12 @@ from tacit.parties.codec import decode
 from tacit.parties.conformance import Tap
 from tacit.parties.message import Message
 from tacit.parties.party import Program
-from tacit.protocols import psi, psi_dh, psi_many, psi_oprf
+from tacit.protocols import psi, psi_dh, psi_many, psi_oprf, psi_sum
 from tacit.runtimes.inprocess import InProcess
 
 ALARM = 1e-6  # probability of a false alarm of each statistical test
 RUNS = 30  # of each kind
+OPEN = psi.PsiPolicy(min_ids=0, min_overlap=0)
 MINE = [f"mine {i}" for i in range(12)] + [f"shared {i}" for i in range(6)]
 SETS = [[f"one {i}" for i in range(14)] + [f"shared {i}" for i in range(6)], [f"two {i}" for i in range(14)] + [f"shared {i}" for i in range(6)]]
 
@@ -38,13 +39,13 @@ def digests(ids: list[str]) -> np.ndarray:
 
 def two(theirs: list[str], **more: Any) -> dict[str, Program]:
     return {"receiver": functools.partial(psi.receiver, digests=digests(MINE), **more),
-            "sender": functools.partial(psi.sender, digests=digests(theirs), **more)}
+            "sender": functools.partial(psi.sender, digests=digests(theirs), policy=OPEN, **more)}
 
 
 def turned(theirs: list[str], **more: Any) -> dict[str, Program]:
     """The same with the sender looking: it is the receiver whose set is of one kind or the other."""
     return {"receiver": functools.partial(psi.receiver, digests=digests(theirs), **more),
-            "sender": functools.partial(psi.sender, digests=digests(MINE), **more)}
+            "sender": functools.partial(psi.sender, digests=digests(MINE), policy=OPEN, **more)}
 
 
 def three(theirs: list[str], **more: Any) -> dict[str, Program]:
@@ -73,10 +74,11 @@ def told_apart(views: list[list[np.ndarray]]) -> float:
 
 VARIANTS: list[tuple[Callable[..., dict[str, Program]], str, dict[str, str]]] = [
     (two, "receiver", {"method": "dh"}), (two, "receiver", {"method": "dh", "reveal": "size"}), (two, "receiver", {"method": "oprf"}),
-    (turned, "sender", {"method": "dh"}), (turned, "sender", {"method": "oprf"}), (three, "receiver", {"reveal": "leader"})]
+    (turned, "sender", {"method": "dh"}), (turned, "sender", {"method": "dh", "reveal": "size"}), (turned, "sender", {"method": "oprf"}),
+    (three, "receiver", {"reveal": "leader"})]
 
 
-@pytest.mark.parametrize(("programs", "party", "more"), VARIANTS, ids=["dh", "dh size", "oprf", "sender dh", "sender oprf", "three"])
+@pytest.mark.parametrize(("programs", "party", "more"), VARIANTS, ids=["dh", "dh size", "oprf", "sender dh", "sender dh size", "sender oprf", "three"])
 def test_two_sets_with_the_same_intersection_and_size_look_the_same(programs: Callable[..., dict[str, Program]], party: str, more: dict[str, str]) -> None:
     """Two tests at ALARM each: how often each byte occurs (χ² of a 2 × 256 table), and a distinguisher that learns (right in half of the cases)."""
     views: list[list[np.ndarray]] = [[], []]
@@ -102,23 +104,25 @@ def test_the_distinguisher_works_where_secrets_are_replayed(more: dict[str, str]
     assert told_apart(views) == 1.0
 
 
-def test_with_size_alone_a_match_cannot_be_told_from_its_place() -> None:
-    """The places of matching tags are uniform (χ² over 18 places, 120 runs of 6 matches); with reveal="receiver" they are those of the receiver's own ids."""
-    def places(reveal: str) -> list[int]:
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        before = psi_dh.match
+def test_with_size_alone_the_sender_cannot_tell_a_match_from_its_place() -> None:
+    """The sender counts what the receiver returns: the places of the six shared rows are uniform among those that are no decoys (χ² over 20 places, 120
+    runs). With "receiver" the receiver's matches are in the places of its own ids: so the measurement can tell."""
+    def places(module: Any, reveal: str) -> list[int]:
+        found: list[np.ndarray] = []
+        before = module.match
 
         def listening(mine: np.ndarray, yours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            found.append(before(mine, yours))
-            return found[-1]
+            found.append(before(mine, yours)[0])
+            return before(mine, yours)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psi_dh, "match", listening)
+            patch.setattr(module, "match", listening)
             InProcess().run_sync(two(SETS[0], method="dh", reveal=reveal))
-        return found[0][0].tolist()
+        return found[0].tolist()
 
-    assert places("receiver") == list(range(12, 18))
-    counts = np.bincount([p for _ in range(120) for p in places("size")], minlength=18)
+    assert places(psi_dh, "receiver") == list(range(12, 18))
+    rows = [p for _ in range(120) for p in places(psi_sum, "size")]  # among the 20 rows that are no decoys, in the order they came back in
+    counts = np.bincount(rows, minlength=20)
     assert counts.sum() == 720
     assert stats.chisquare(counts).pvalue > ALARM
 
@@ -199,8 +203,8 @@ def test_a_hash_used_as_a_coordinate_leaks_a_bit_of_each_id_and_ours_does_not() 
 def test_the_ledger_says_what_each_side_learned() -> None:
     for reveal, receiver, sender in (("receiver", "which of its own ids are shared (6 of 18)", "nothing about which are shared"),
                                      ("both", "which of its own ids are shared (6 of 18)", "which of its own ids are shared (6 of 20)"),
-                                     ("size", "how many ids are shared (6), not which", "nothing about which are shared")):
-        found = tacit.psi(MINE, SETS[0], reveal=reveal)
+                                     ("size", "how many ids are shared (6), not which", "how many ids are shared (6), not which")):
+        found = tacit.psi(MINE, SETS[0], reveal=reveal, policy=OPEN)
         said = {line.party: line.reveals for line in found.ledger.seen if line.kind == "Conclusion"}
         assert said == {"receiver": f"that 'sender' holds 20 ids, and {receiver}", "sender": f"that 'receiver' holds 18 ids, and {sender}"}
         assert found.ledger.stamps == [psi.ASSUMES]

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit import data
 from tacit.errors import BadFrame, BadJob, TacitError
-from tacit.jobs.member import JOB, read_job, read_layout
+from tacit.guard import Clip, Quantize, SecAgg
+from tacit.jobs.contract import KEYS as KEYS_OF_A_CONTRACT
+from tacit.jobs.contract import Contract
+from tacit.jobs.member import read_layout
+from tacit.jobs.plan import make_plan
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, WELCOME, pack, unpack
 
 NAMES = st.text(max_size=60).filter(lambda s: len(s.encode("utf-8", "surrogatepass")) <= 255 and "\ud800" not in s and s.isprintable())
@@ -62,30 +67,42 @@ def test_an_envelope_takes_no_more_memory_than_it_has() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=200) | JSON.map(json.dumps))
-def test_any_text_is_a_job_or_refused(text: str) -> None:
-    with pytest.raises(BadJob, match="the server's job"):  # none of these is one
-        read_job(text)
+def test_any_text_is_a_contract_or_refused(text: str) -> None:
+    with pytest.raises(BadJob, match="the server's contract"):  # none of these is one
+        Contract.read(text)
 
 
-GOOD: dict[str, Any] = {"run": "x", "model": None, "algorithm": {"name": "FedAvg"}, "seed": 0, "epochs": 1, "batch_size": 8, "local_steps": None,
-                        "precision": "float32", "paced": False, "scores": False, "features": [4], "classes": 3, "data": None, "guard": None}
+FED = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
+GOOD = Contract.of(make_plan(FED, model="logistic", rounds=5, guard=[Clip(1.0), Quantize(bits=24), SecAgg()]), None, "server",
+                   list(FED.rows.x.shape[1:]))
 
 
-def test_the_job_these_tests_begin_with_is_a_good_one() -> None:
-    assert read_job(json.dumps(GOOD)) == GOOD
-    assert GOOD.keys() == JOB.keys()
+def test_the_contract_these_tests_begin_with_is_a_good_one() -> None:
+    assert Contract.read(GOOD.text).plan().rounds == 5
+    assert set(GOOD.tables) == set(KEYS_OF_A_CONTRACT)
+
+
+PLACES = st.sampled_from([(key,) for key in sorted(KEYS_OF_A_CONTRACT)] + [("train", key) for key in sorted(GOOD.tables["train"])] + [("algorithm", "lr")])
 
 
 @settings(max_examples=200, deadline=None)
-@given(key=st.sampled_from(sorted(JOB)), value=JSON, drop=st.booleans())
-def test_a_job_with_one_entry_changed_is_of_the_right_kinds_or_refused(key: str, value: Any, drop: bool) -> None:
-    job = {k: v for k, v in GOOD.items() if k != key} | ({} if drop else {key: value})
+@given(place=PLACES, value=JSON, drop=st.booleans())
+def test_a_contract_with_one_entry_changed_is_another_contract_or_refused(place: tuple[str, ...], value: Any, drop: bool) -> None:
+    """What is accepted comes back as it was: no entry is left unread, and none is filled in."""
+    tables = json.loads(GOOD.text)
+    here = tables if len(place) == 1 else tables[place[0]]
+    if drop:
+        del here[place[-1]]
+    else:
+        here[place[-1]] = value
     try:
-        got = read_job(json.dumps(job))
+        changed = Contract.read(json.dumps(tables, sort_keys=True, separators=(",", ":")))
+        p = changed.plan()
     except BadJob:
         return
     assert not drop
-    assert isinstance(got[key], JOB[key])
+    assert Contract.of(p, changed.tables["data"], changed.tables["server"], changed.tables["features"]).text == changed.text
+    assert (changed.digest == GOOD.digest) == (changed.text == GOOD.text)
 
 
 KEYS = ("label", "labels", "numbers", "categories", "missing", "held_fraction", "path")

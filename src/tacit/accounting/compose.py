@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ..errors import BadParameter, MissingExtra
 from ..parameters import bad, check, choice, real, whole
 from . import discrete
 from .gaussian import gaussian_epsilon, gaussian_multiplier
-from .skellam import skellam_epsilon
+from .skellam import skellam_epsilon, skellam_rdp_curve
 
 SAMPLINGS = ("everyone", "poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp")
@@ -52,13 +55,27 @@ class Release:
         """ε of so many steps at this δ."""
         return _epsilon(self, steps, delta, 5e-4 if width is None else width)
 
+    @property
+    def by_pass(self) -> bool:
+        """Whether cost is counted by passes over the rows, so that the steps of one session belong together."""
+        return False
+
+    def plain(self, steps: int) -> tuple[Release, int]:
+        """(release, steps) of the same cost that say nothing of training: what `mixture.py` composes."""
+        return self, steps
+
     def steps_within(self, epsilon: float, delta: float, most: int) -> int:
         """How many of at most `most` steps cost no more than ε."""
-        low, high = 0, most + 1  # low is affordable; ε grows with the steps
-        while high - low > 1:
-            middle = (low + high) // 2 if low or high <= most else most
-            low, high = (middle, high) if self.epsilon(middle, delta) <= epsilon else (low, middle)
-        return low
+        return most_steps(lambda steps: self.epsilon(steps, delta), epsilon, most)
+
+
+def most_steps(cost: Callable[[int], float], epsilon: float, most: int) -> int:
+    """The largest number of steps, at most `most`, that costs no more than ε. `cost` must not decrease; `most` itself is tried first."""
+    low, high = 0, most + 1
+    while high - low > 1:
+        middle = (low + high) // 2 if low or high <= most else most
+        low, high = (middle, high) if cost(middle) <= epsilon else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=4096)
@@ -72,10 +89,10 @@ def _epsilon(release: Release, steps: int, delta: float, width: float) -> float:
         return skellam_epsilon(z, release.distance, release.dimension, steps, delta)
     if release.accountant == "rdp":
         return _rdp(release, steps, delta)
-    return gaussian_epsilon(z / math.sqrt(steps), delta) if q == 1 else float(_one_step(z, q, width).self_compose(steps).get_epsilon_for_delta(delta))
+    return gaussian_epsilon(z / math.sqrt(steps), delta) if q == 1 else float(one_step(z, q, width).self_compose(steps).get_epsilon_for_delta(delta))
 
 
-def _google() -> Any:
+def google_accounting() -> Any:
     try:
         import dp_accounting
         import dp_accounting.pld.privacy_loss_distribution
@@ -86,31 +103,39 @@ def _google() -> Any:
 
 
 @lru_cache(maxsize=64)
-def _one_step(multiplier: float, rate: float, width: float) -> Any:
-    return _google().pld.privacy_loss_distribution.from_gaussian_mechanism(
+def one_step(multiplier: float, rate: float, width: float) -> Any:
+    return google_accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
         multiplier, sampling_prob=rate, value_discretization_interval=width, use_connect_dots=True)
 
 
 def _rdp(release: Release, steps: int, delta: float) -> float:
-    google = _google()
-    gaussian = google.GaussianDpEvent(release.multiplier)
-    relation = google.NeighboringRelation.REPLACE_ONE if release.sampling == "fixed" else google.NeighboringRelation.ADD_OR_REMOVE_ONE
-    if release.rate == 1:
-        event = gaussian
-    elif release.sampling == "fixed":
-        share = Fraction(release.rate).limit_denominator(10**9)  # the event counts clients; the bound looks at their share alone
-        event = google.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, gaussian)
+    rdp = google_accounting().rdp.rdp_privacy_accountant
+    orders = np.array(rdp.DEFAULT_RDP_ORDERS, dtype=float)
+    return float(rdp.compute_epsilon(orders, steps * divergence(release, orders), delta)[0])
+
+
+def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
+    """The Rényi divergence of one step at each order."""
+    if r.accountant == "skellam":
+        return skellam_rdp_curve(orders, r.multiplier, r.distance, r.dimension)
+    if r.rate == 1:
+        return orders / (2 * r.multiplier**2)
+    google = google_accounting()
+    event: Any = google.GaussianDpEvent(r.multiplier)
+    if r.sampling == "fixed":
+        share = Fraction(r.rate).limit_denominator(10**9)  # the event counts clients; the bound looks at their share alone
+        event, relation = google.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, event), google.NeighboringRelation.REPLACE_ONE
     else:
-        event = google.PoissonSampledDpEvent(release.rate, gaussian)
-    accountant = google.rdp.RdpAccountant(neighboring_relation=relation)
+        event, relation = google.PoissonSampledDpEvent(r.rate, event), google.NeighboringRelation.ADD_OR_REMOVE_ONE
+    accountant = google.rdp.RdpAccountant(orders, relation)
     log = logging.getLogger("absl")
     before = log.level
-    log.setLevel(logging.ERROR)  # it tells of orders whose series did not converge; they are left out, which only ever says more ε
+    log.setLevel(logging.ERROR)  # it warns of orders whose series did not converge; they are infinite, which is never less than the truth
     try:
-        accountant.compose(event, steps)
-        return float(accountant.get_epsilon(delta))
+        accountant.compose(event)
     finally:
         log.setLevel(before)
+    return np.asarray(accountant.rdp)
 
 
 def _release(noise_multiplier: float, sampling_rate: float, accountant: str, sampling: str) -> Release:

@@ -27,7 +27,7 @@ from .discrete import Source
 MOST = 1 << 50  # the largest mean: beyond it the error bound below would leave too much open
 _SMALL = 16  # below this ln k! comes from a table, above it from Stirling's series, whose error there is below 1e-14
 _LOG_FACTORIAL = np.array([math.log(math.factorial(k)) for k in range(_SMALL)])
-_ORDERS = (*range(2, 65), *(round(64 * 2 ** (i / 8)) for i in range(1, 97)))  # whole numbers, as the theorem has them, up to 2¹⁸
+WHOLE_ORDERS = (*range(2, 65), *(round(64 * 2 ** (i / 8)) for i in range(1, 97)))  # whole numbers, as the theorem has them, up to 2¹⁸
 
 
 def skellam(variance: Fraction | int, n: int, source: Source = os.urandom) -> np.ndarray:
@@ -170,8 +170,13 @@ def skellam_rdp(order: int, variance: float, l2: float, l1: float) -> float:
 def skellam_epsilon(multiplier: float, distance: float, dimension: int, steps: int, delta: float) -> float:
     """ε of so many steps. Two neighbours' sums lie up to `distance` units apart (L2), the noise is `multiplier` times as wide; in whole numbers their L1
     distance is at most distance² and at most √dimension·distance."""
-    from .compose import _google
+    from .compose import google_accounting
 
+    rdp = steps * skellam_rdp_curve(np.array(WHOLE_ORDERS), multiplier, distance, dimension)
+    return float(google_accounting().rdp.rdp_privacy_accountant.compute_epsilon(WHOLE_ORDERS, rdp, delta)[0])
+
+
+def skellam_rdp_curve(orders: np.ndarray, multiplier: float, distance: float, dimension: int) -> np.ndarray:
+    """The Rényi divergence of one step at each of these whole orders."""
     l1 = min(distance * distance, math.sqrt(dimension) * distance)
-    rdp = [steps * skellam_rdp(a, (multiplier * distance) ** 2, distance, l1) for a in _ORDERS]
-    return float(_google().rdp.rdp_privacy_accountant.compute_epsilon(_ORDERS, rdp, delta)[0])
+    return np.array([skellam_rdp(a, (multiplier * distance) ** 2, distance, l1) for a in orders.tolist()])

@@ -14,12 +14,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import BadParameter
-from ..parameters import check, choice, whole
+from ..parameters import bad, check, choice, whole
 from .compose import ACCOUNTANTS, Release, noise_for
 from .gaussian import gaussian_epsilon, gaussian_multiplier
+from .mixture import mixed_epsilon
 
 TRAINING = ("poisson", "fixed", "shuffle", "tree")
 
@@ -39,14 +41,22 @@ class Training(Release):
                                f"its ε would be "
                                f"of another run. Use accountant={' or '.join(map(repr, allowed))}, or sampling='poisson'.")
 
+    @property
+    def by_pass(self) -> bool:
+        return self.sampling in ("shuffle", "tree")
+
+    def plain(self, steps: int) -> tuple[Release, int]:
+        if self.sampling == "poisson":
+            return Release(self.multiplier, self.rate, "everyone" if self.rate == 1 else "poisson", self.accountant), steps
+        if self.sampling == "fixed":
+            return Release(self.multiplier / 2, self.rate, "fixed", "rdp"), steps
+        return Release(self.multiplier / self._far(steps), 1.0, "fixed" if self.sampling == "shuffle" else "everyone"), 1
+
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
         if not steps:
             return 0.0
-        if self.sampling == "poisson":
-            return Release(self.multiplier, self.rate, "everyone" if self.rate == 1 else "poisson", self.accountant).epsilon(steps, delta, width)
-        if self.sampling == "fixed":
-            return Release(self.multiplier / 2, self.rate, "fixed", "rdp").epsilon(steps, delta, width)
-        return gaussian_epsilon(self.multiplier / self._far(steps), delta)
+        release, times = self.plain(steps)
+        return release.epsilon(times, delta, width)
 
     def _far(self, steps: int) -> float:
         """How far two neighbours' releases lie apart, all of them together, in clipping norms: each pass of one row is one coordinate of a long vector."""
@@ -55,18 +65,30 @@ class Training(Release):
 
 
 def training(*, multiplier: float | None = None, epsilon: float | None = None, delta: float, sampling: str, rate: float, per_epoch: int, steps: int,
-             accountant: str = "auto") -> Training:
-    """A run's release: with the multiplier given, or the least one, to about a thousandth, whose `steps` steps cost no more than ε."""
+             accountant: str = "auto", earlier: Sequence[Release] = ()) -> Training:
+    """A run's release: with the multiplier given, or the least one, to about a thousandth, whose `steps` steps cost no more than ε.
+
+    `earlier` are releases made before the steps, each once, for which the same ε pays.
+    """
     if accountant == "auto":
         accountant = {"poisson": "pld", "fixed": "rdp"}.get(sampling, "gaussian")
     made = check(Training(1.0 if multiplier is None else multiplier, rate, accountant=accountant, sampling=sampling, per_epoch=per_epoch))
     if multiplier is not None:
         return made
     assert epsilon is not None
+    budget = epsilon
+    if earlier:  # were all of it Gaussian, 1/z² would add up; what that leaves is where the search begins
+        left = gaussian_multiplier(epsilon, delta) ** -2 - sum(r.multiplier**-2 for r in earlier)
+        if left <= 0:
+            raise bad("accounting", "epsilon", epsilon, "larger: what is released before the first step spends it")
+        epsilon = gaussian_epsilon(left**-0.5, delta)
     if accountant == "gaussian":
-        return replace(made, multiplier=gaussian_multiplier(epsilon, delta) * made._far(steps))
-    z = noise_for(epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps, accountant=accountant, sampling=sampling)
-    made = replace(made, multiplier=2 * z if sampling == "fixed" else z)
-    while made.epsilon(steps, delta) > epsilon:  # the account's cells are a little wider than those the search used
+        made = replace(made, multiplier=gaussian_multiplier(epsilon, delta) * made._far(steps))
+        if not earlier:
+            return made  # exact
+    else:
+        z = noise_for(epsilon=epsilon, delta=delta, sampling_rate=rate, steps=steps, accountant=accountant, sampling=sampling)
+        made = replace(made, multiplier=2 * z if sampling == "fixed" else z)
+    while mixed_epsilon([(made, steps), *((r, 1) for r in earlier)], delta) > budget:  # the account's cells are a little wider than those the search used
         made = replace(made, multiplier=made.multiplier * 1.001)
     return made

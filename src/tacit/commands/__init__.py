@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 # in the order `tacit --help` lists them
-MODULES: tuple[str, ...] = ("plan", "private", "pate", "anonymize", "synth", "synthesize", "psi", "split", "ftl", "predict", "provision", "hub", "party",
-                            "study")
+MODULES: tuple[str, ...] = ("plan", "private", "pate", "anonymize", "synth", "synthesize", "psi", "split", "ftl", "predict", "ledger", "provision", "hub",
+                            "party", "study")
 
 
 def add_all(verb: Callable[..., Any]) -> None:

@@ -22,7 +22,7 @@ def _ftl(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs import transferring_deployed as deployed
 
     value = played("ftl", args, deployed, "predictors")
-    lines = [f"rows    {value['rows']} shared"]
+    lines = [*(f"note    {note}" for note in value["notes"]), f"rows    {value['rows']} shared"]
     if value["metrics"]:
         lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in value["metrics"].items()))
     if value["folder"]:

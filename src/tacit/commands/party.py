@@ -12,11 +12,13 @@ from ..errors import BadParameter, BadRun
 
 def add(verb: Callable[..., Any]) -> None:
     made = verb("party", _party, "Take part in a federation: coordinate a job (server), or train on your own file (client).")
-    made.add_argument("job", nargs="?", help="a job file (TOML): what the server runs; for a client, what it agreed to: another job is refused")
+    made.add_argument("job", nargs="?", help="a job file (TOML): what the server runs; for a client, what it agreed to: any other job is refused "
+                                               "before its data are read (without one, default limits apply)")
     made.add_argument("--kit", required=True, metavar="DIR", help="your start kit")
     made.add_argument("--data", metavar="FILE", help="client: your own .csv or .parquet file; it stays here")
     made.add_argument("--state", metavar="DIR", help="client: where it remembers what it needs from round to round (default: state in the kit)")
     made.add_argument("--device", metavar="NAME", help="client: where it trains: cpu, cuda or auto (default: cpu)")
+    made.add_argument("--again", action="store_true", help="client: allow one more run of a job that this party has answered before (never of a hidden sum)")
     made.add_argument("--check", action="store_true", help="look whether everything is in place, and start nothing")
     made.add_argument("--deadline", type=float, metavar="SECONDS", help="server: how long a round waits for answers (default: for everyone, for ever)")
     made.add_argument("--at-least", type=int, metavar="N", help="server: with how many answers a round goes on after the deadline (default: all)")
@@ -62,11 +64,11 @@ def _party(args: Any) -> tuple[Any, Callable[[Any], None]]:
         for name in ("deadline", "at_least", "out", "resume"):
             if getattr(args, name) is not None:
                 raise BadParameter(f"party: --{name.replace('_', '-')} is the server's, and {kit.name!r} is a client. Leave it out.")
-        value = deployed.take_part(kit, args.data, args.state, args.patience, args.job, args.device or "cpu")
+        value = deployed.take_part(kit, args.data, args.state, args.patience, args.job, args.device or "cpu", args.again)
         text = f"the run is over; what {kit.name} saw and remembers is in {value['state']}"
         return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)
-    if args.data is not None or args.state is not None or args.device is not None:
-        raise BadParameter(f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, --state and --device.")
+    if args.data is not None or args.state is not None or args.device is not None or args.again:
+        raise BadParameter(f"party: {kit.name!r} is the server, which has no rows of its own. Leave out --data, --state, --device and --again.")
     if args.job is None:
         raise BadParameter("party: the server needs a job. Give a job file (`tacit party --kit … job.toml`).")
     return _coordinate(args, kit, deployed)

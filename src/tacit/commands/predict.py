@@ -16,6 +16,8 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--kit", metavar="DIR", help="your start kit: take part as its party; every other party runs the same command with its own")
     made.add_argument("--file", action="append", default=[], metavar="[PARTY=]FILE.csv", help="your new rows; without a kit, each party's as PARTY=FILE.csv")
     made.add_argument("--out", default="predictions.csv", metavar="FILE.csv", help="where the answer goes, at whoever gets it (default: predictions.csv)")
+    made.add_argument("--duplicates", default="refuse", choices=("refuse", "first"), help="rows of your file with the id of an earlier row and other values: "
+                      "refuse the file, or keep the first row of each id (default: refuse)")
     made.add_argument("--force", action="store_true", help="write over a file that is there")
     made.add_argument("--processes", action="store_true", help="without a kit: a process and a certificate for each party, over a hub on this machine")
     made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
@@ -30,7 +32,7 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
         if len(args.file) > 1 or args.processes:
             raise BadParameter("predict: with --kit give one --file, your own, and no --processes.")
         value = deployed.predict_part(kit_of(args.kit, "tacit predict --kit"), args.part, args.file[0] if args.file else None, args.out, args.patience,
-                                      args.force)
+                                      args.force, args.duplicates)
     else:
         files = {}
         for given in args.file:
@@ -39,7 +41,9 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
                 raise BadParameter(f"predict: --file {given} does not say whose it is. Without a kit write --file PARTY={given}.")
             files[name] = file
         ledger = Ledger()
-        value = deployed.predict_here(args.part, files, args.out, runtime(args.processes, "tacit predict --processes"), ledger, args.force)
+        value = deployed.predict_here(args.part, files, args.out, runtime(args.processes, "tacit predict --processes"), ledger, args.force,
+                                      args.duplicates)
         value["ledger"] = ledger.to_dict()
-    line = f"{value['rows']} rows" + (f", the answer is in {value['out']}" if "out" in value else ", the answer is at the party that holds the top")
-    return value, lambda console: console.print(line, highlight=False, markup=False, soft_wrap=True)
+    lines = [f"note    {note}" for note in value["notes"]]
+    lines.append(f"{value['rows']} rows" + (f", the answer is in {value['out']}" if "out" in value else ", the answer is at the party that holds the top"))
+    return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -24,6 +24,8 @@ def add(verb: Callable[..., Any]) -> None:
     made.add_argument("--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers")
     made.add_argument("--limit", type=int, metavar="N", help="with --reveal sum: the largest value there may be; all must say the same (default: 4294967295)")
     made.add_argument("--method", default="auto", metavar="NAME", help="auto, dh (Diffie-Hellman) or oprf (large sets); all must say the same (default: auto)")
+    made.add_argument("--policy", metavar="FILE.toml", help="what you let a receiver ask, in a [psi] table: reveal, min_ids, min_overlap, max_ids, "
+                      "queries_per_day (default: policy.toml in the kit; without one, counts and sums need 10 shared ids, and 10 queries a day are answered)")
     made.add_argument("--wait", type=float, metavar="SECONDS", help="how long to wait for the others to begin (default: for ever)")
     made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
                       help="how long to keep trying when the hub cannot be reached, or another party has gone (default: 300)")
@@ -38,7 +40,8 @@ def _psi(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs import matching
     from ..protocols.psi import LIMIT
 
-    common = {"reveal": args.reveal, "method": args.method, "values": args.values, "limit": LIMIT if args.limit is None else args.limit, "out": args.out}
+    common = {"reveal": args.reveal, "method": args.method, "values": args.values, "limit": LIMIT if args.limit is None else args.limit, "out": args.out,
+              "policy": args.policy}
     if args.tried is not None:
         value = matching.match_here(args.file, args.tried, args.id, **common)
     else:
@@ -62,6 +65,6 @@ def _lines(value: dict[str, Any]) -> list[str]:
     lines.append("shared  " + ("known to the receiver only" if shared is None else str(shared)))
     if value["sum"] is not None:
         lines.append(f"sum     {value['sum']}")
-    lines += [f"{word:7} {value[key]}" for word, key in (("rows", "out"), ("ledger", "ledger_file")) if key in value]
+    lines += [f"{word:7} {value[key]}" for word, key in (("rows", "out"), ("ledger", "ledger_file"), ("ledger", "ledger_of_party")) if key in value]
     lines += [f"learned {line['party']}: {line['reveals']}" for line in value["ledger"]["seen"] if line["kind"] == "Conclusion"]
     return lines

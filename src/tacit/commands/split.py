@@ -23,7 +23,7 @@ def _split(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs import splitting_deployed as deployed
 
     value = played("split", args, deployed, "parts")
-    lines = [f"rows    {value['rows']} shared"]
+    lines = [*(f"note    {note}" for note in value["notes"]), f"rows    {value['rows']} shared"]
     if value["history"]:
         last = {k: v for k, v in value["history"][-1].items() if k not in ("epoch", "seconds")}
         lines.append("result  " + "  ".join(f"{k} {v:.4f}" for k, v in last.items()))

@@ -28,8 +28,13 @@ def cut(value: int, count: int) -> list[int]:
 
 def encrypt(private: bytes, value: int, draw: group.Draw) -> bytes:
     """By whoever holds the private key, who needs two multiplications of the base only: r·P + v·G = (r·p + v)·G."""
+    return encrypt_scalar(private, group.small(value), draw)
+
+
+def encrypt_scalar(private: bytes, value: bytes, draw: group.Draw) -> bytes:
+    """The same of any scalar, which nobody can then read out: it can only be compared."""
     r = group.scalar(draw)
-    return group.times_base(r) + group.times_base(group.scalar_sum(group.scalar_product(r, private), group.small(value)))
+    return group.times_base(r) + group.times_base(group.scalar_sum(group.scalar_product(r, private), value))
 
 
 def add(a: bytes, b: bytes) -> bytes:

@@ -126,6 +126,11 @@ class Federation:
         return replace(self, rows=rows, train=Holdings.from_lists([here[: len(mine)]]), held=Holdings.from_lists([here[len(mine) :]]),
                        test=Rows(rows.x[:0], rows.y[:0]), parties=(self.parties[k],))
 
+    def outline(self) -> dict[str, Any]:
+        """Who takes part and what is learned: of `summary`, what is not computed from the rows. For runs whose ε would not cover more."""
+        labels = self.labels or tuple(str(c) for c in range(self.classes or 0))
+        return {"name": self.name, "parties": list(self.parties), "sizes": [], "labels": list(labels), "counts": None, "shift": None}
+
     def summary(self) -> dict[str, Any]:
         """Who holds what, as plain values: sizes, labels × parties, and how far each party's features lie from the pooled mean."""
         counts = None
@@ -134,9 +139,7 @@ class Federation:
             there = y >= 0
             cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
             counts = torch.bincount(cell, minlength=len(self) * self.classes).reshape(len(self), self.classes).tolist()
-        labels = self.labels or tuple(str(c) for c in range(self.classes or 0))
-        return {"name": self.name, "parties": list(self.parties), "sizes": self.sizes.tolist(), "labels": list(labels), "counts": counts,
-                "shift": self._shift()}
+        return {**self.outline(), "sizes": self.sizes.tolist(), "counts": counts, "shift": self._shift()}
 
     def _shift(self) -> list[float] | None:
         """Per party: |its mean − the pooled mean| in pooled standard deviations, averaged over the features that vary."""
@@ -302,7 +305,7 @@ def _dealt(data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: fl
     rows = data.rows
     if len(index) < len(data):  # only Dirichlet's party variant leaves rows over: they belong to no one and go
         rows = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)])
-        notes.append(f"{skew}: {len(index)} of {len(data)} rows are used.")
+        notes.append(f"{skew}: not all rows are used; the others belong to no party.")  # how many is in no note: private runs show their notes
         index = np.arange(len(index))
     order = np.lexsort((holding.random(len(index)), owner))  # each party's rows in an order of its own
     index, owner = index[order], owner[order]

@@ -2,7 +2,8 @@
 
 The rule, in this order: Unicode NFKC (so that full-width and composed letters are one), no difference between capital and small letters
 (case folding), no white space at either end. Leading zeros, signs and white space inside stay: 007 is not 7. Whole numbers are taken as their decimal
-digits. Nothing else is guessed: fractions, dates and truth values are refused, because two programs write them in two ways.
+digits. Nothing else is guessed: fractions, dates and truth values are refused, because two programs write them in two ways. An empty id, and a word by which
+programs write that there is none (`MISSING`), is nobody's: two such rows are not the same person.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from ..errors import BadData
 
 DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
+MISSING = frozenset({"", "null", "na", "n/a", "#n/a", "<na>", "nan", "nat", "none", "\\n"})  # after the rule; the last is how MySQL exports NULL
 _MARK = "\x00"
 _ABOUT = b"tacit identifier 1|"
 _AT_ONCE = 1 << 16  # ids made into text at a time, so that a file of ten million never stands in memory as text
@@ -56,10 +58,40 @@ def _normal_all(chunk: list[str]) -> list[str]:
 
 
 def identify(ids: Iterable[Any], where: str = "ids") -> Identified:
-    """Every id by the rule, each once. Duplicates, empty ids and mixed kinds are noted; what is no id at all is refused, with its row."""
+    """Every id by the rule, each once. Duplicates, missing ids and mixed kinds are noted; what is no id at all is refused, with its row."""
+    digests, total, empty, words, kinds = _digests(ids, where)
+    rows = np.arange(total, dtype=np.int64)
+    notes = []
+    if empty:
+        how = ", ".join(["empty"] * ("" in words) + [repr(word) for word in sorted(words - {""})])
+        notes.append(f"{where}: {len(empty)} of {total} ids are missing ({how}; {show_rows(empty)}); these rows take no part.")
+        rows = np.delete(rows, empty)
+    first = _first_of_each(digests[rows])
+    if len(first) < len(rows):
+        again = np.setdiff1d(np.arange(len(rows)), first)
+        notes.append(f"{where}: {len(again)} of {total} rows have an id that stands in an earlier row ({show_rows(rows[again].tolist())}); "
+                     "the first row stands for the id.")
+        rows = rows[first]
+    if len(kinds) > 1:
+        notes.append(f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is '7' and not '007'.")
+    return Identified(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
+
+
+def identify_rows(ids: Iterable[Any], where: str = "ids") -> tuple[np.ndarray, np.ndarray]:
+    """(digests, rows) of every row that has an id, duplicates too."""
+    digests, total, empty, _, _ = _digests(ids, where)
+    rows = np.delete(np.arange(total, dtype=np.int64), empty)
+    return digests[rows], rows
+
+
+def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int], set[str], set[str]]:
+    """(a digest for each row, how many rows, rows whose id is missing, the words that say so, kinds of values)."""
     if isinstance(ids, str | bytes | dict):
         raise BadData(f"{where}: {type(ids).__name__} is no list of ids. Give a list, an array or a column of whole numbers or text.")
-    out, empty, kinds, total = bytearray(), [], set(), 0
+    out, total = bytearray(), 0
+    empty: list[int] = []
+    words: set[str] = set()
+    kinds: set[str] = set()
     source = iter(ids)
     while chunk := list(itertools.islice(source, _AT_ONCE)):
         seen = set(map(type, chunk))
@@ -68,24 +100,11 @@ def identify(ids: Iterable[Any], where: str = "ids") -> Identified:
         kinds |= {"text" if issubclass(kind, str) else "whole numbers" for kind in seen if not issubclass(kind, float | type(None))}
         sha, texts = hashlib.sha256, _normal_all(chunk)
         out += b"".join([sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts])
-        if "" in texts:
-            empty += [total + k for k, text in enumerate(texts) if not text]
+        if found := MISSING.intersection(texts):
+            words |= found
+            empty += [total + k for k, text in enumerate(texts) if text in found]
         total += len(chunk)
-    digests = np.frombuffer(out, np.uint8).reshape(-1, DIGEST)
-    rows = np.arange(total, dtype=np.int64)
-    notes = []
-    if empty:
-        notes.append(f"{where}: {len(empty)} of {total} ids are empty ({_rows(empty)}); these rows take no part.")
-        rows = np.delete(rows, empty)
-    first = _first_of_each(digests[rows])
-    if len(first) < len(rows):
-        again = np.setdiff1d(np.arange(len(rows)), first)
-        notes.append(f"{where}: {len(again)} of {total} rows have an id that stands in an earlier row ({_rows(rows[again].tolist())}); "
-                     "the first row stands for the id.")
-        rows = rows[first]
-    if len(kinds) > 1:
-        notes.append(f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is '7' and not '007'.")
-    return Identified(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
+    return np.frombuffer(out, np.uint8).reshape(-1, DIGEST), total, empty, words, kinds
 
 
 def _text(value: Any, row: int, where: str) -> str:
@@ -114,6 +133,7 @@ def _first_of_each(digests: np.ndarray) -> np.ndarray:
     return np.array(places, np.int64)
 
 
-def _rows(rows: list[int]) -> str:
+def show_rows(rows: list[int]) -> str:
+    """The first few row numbers, for a message."""
     shown = ", ".join(map(str, rows[:5]))
     return f"row{'s' if len(rows) > 1 else ''} {shown}" + (", …" if len(rows) > 5 else "")

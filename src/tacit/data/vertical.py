@@ -19,6 +19,7 @@ from torch import Tensor
 from ..errors import BadData
 from ..parameters import bad, nearest
 from .federation import one_label
+from .identifiers import identify_rows, show_rows
 
 if TYPE_CHECKING:
     from .federation import Dataset
@@ -61,6 +62,43 @@ class Columns:
         ids = ids_of(data)
         return cls(data.name, ids, torch.cat([data.rows.x, data.test.x]), data.columns, None if data.table is None else data.table.recipe,
                    torch.cat([data.rows.y, data.test.y]), data.classes, data.labels)
+
+
+DUPLICATES = ("refuse", "first")
+
+
+def keep_one_row_each(table: Columns, where: str, duplicates: str = "refuse") -> tuple[Columns, list[str]]:
+    """(the table with one row for each id, what was left out, in words).
+
+    Rows that repeat an earlier one with the same id and the same values are left out. Rows with the id of an earlier one and other values are refused, or
+    left out with duplicates="first". Rows without an id stay: they match nobody.
+    """
+    if duplicates not in DUPLICATES:
+        raise bad(where, "duplicates", duplicates, "'refuse' or 'first'")
+    first: dict[bytes, int] = {}
+    same: list[int] = []
+    other: list[int] = []
+    digests, named = identify_rows(table.ids.tolist(), where)
+    for row, digest in zip(named.tolist(), (d.tobytes() for d in digests)):
+        before = first.setdefault(digest, row)
+        if before != row:
+            (same if _equal(table, before, row) else other).append(row)
+    differ = f"{where}: {len(other)} of {len(table)} rows have the id of an earlier row and other values ({show_rows(other)})"
+    if other and duplicates == "refuse":
+        raise BadData(f"{differ}, so it is not clear which row is meant. Keep one row for each id; or say duplicates = \"first\", to keep the first row of "
+                      "each id.")
+    notes = []
+    if same:
+        notes.append(f"{where}: {len(same)} of {len(table)} rows repeat an earlier row with the same id ({show_rows(same)}); each was kept once.")
+    if other:
+        notes.append(f"{differ}; the first row of each id was kept, as duplicates = \"first\" says.")
+    return (table.take(np.setdiff1d(np.arange(len(table)), [*same, *other])), notes) if notes else (table, [])
+
+
+def _equal(table: Columns, a: int, b: int) -> bool:
+    """Whether two rows have the same values; two missing values are the same."""
+    y = table.y is None or torch.equal(table.y[a], table.y[b])
+    return y and bool(((table.x[a] == table.x[b]) | (table.x[a].isnan() & table.x[b].isnan())).all())
 
 
 def ids_of(data: Dataset) -> np.ndarray:

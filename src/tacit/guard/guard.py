@@ -29,6 +29,13 @@ from .quantize import Fine, Quantize
 from .stage import Clients, Form, Stage, State, refuse, source
 from .wire import pack_row, unpack_row
 
+HEAVIEST = {"heaviest": torch.tensor(1.0, dtype=torch.float64)}  # what one real party's weight is at most, where weights are hidden
+
+
+def round_up(weight: float) -> float:
+    """The next power of two: what parties are told of the largest weight among them."""
+    return float(2.0 ** math.ceil(math.log2(weight))) if weight > 0 else 1.0
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -214,11 +221,24 @@ class Guard:
     def give(self, name: str, number: int, weight: float, vectors: State, down: State, kept: State) -> tuple[float, State, State]:
         """One client's half: (weight, what it sends, what it keeps). Nothing is sent where the server is to take the last upload again."""
         memory = {k: kept[k][None] for k in self.client_state()}
-        self.state = {**self.state, **{k[6:]: v for k, v in down.items() if k.startswith("guard.")}}  # on a machine of its own, a client has it from here
+        self.take_state(down)  # on a machine of its own, a client has it from here
         me = Clients((name,), number, memory, self.state, self.secret_seed)
         weights, rows = self.out(torch.tensor([weight]), {k: v[None] for k, v in vectors.items()}, down, me)
         sent = {} if me.events.get("skipped") else self.pack(rows[0], number)
         return float(weights[0]), sent, {**kept, **{k: v[0] for k, v in me.memory.items()}}
+
+    def take_state(self, down: State) -> None:
+        """The server's part of the guard's state, as it was sent down: only entries this guard has, of their shape, finite; a norm or weight is above 0."""
+        known = {**{k: v for s, form in self.forms()[0] for k, v in s.server_state(form).items()}, **(HEAVIEST if self.weighs else {})}
+        for key, value in down.items():
+            if not key.startswith("guard."):
+                continue
+            like = known.get(key[6:])
+            if like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value).all():
+                raise ProtocolError(f"guard: the server sends a state {key[6:]!r:.40} that this guard does not have, or not in this form. Nothing was sent.")
+            if key[6:] in ("clip", "heaviest") and not float(value) > 0:
+                raise ProtocolError(f"guard: the server sends {key[6:]} = {float(value):g}; it must be above 0. Nothing was sent.")
+            self.state = {**self.state, key[6:]: value}
 
     def take(self, ups: Mapping[str, tuple[float, State]], down: State, number: int) -> State:
         """The server's half: the mean of what came."""

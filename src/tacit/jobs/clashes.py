@@ -88,6 +88,9 @@ def _selection(a: Asked) -> Iterator[str]:
     name = _name(a.select)
     if any(isinstance(s, Noise) for s in a.stages):
         yield f"guard: Noise counts on a draw that looks at nobody, and {name} looks. Leave one of the two out."
+    if isinstance(a.select, PowerOfChoice) and (hiding := next((s for s in a.stages if s.hides), None)) is not None:
+        yield (f"guard: {_name(hiding)} hides what each party sends, and to {name} each party tells its loss in the clear. Use BySize, or leave one of the two "
+               "out.")
     if a.sampling != "fixed" or a.pace is not None or a.topology is not None:
         yield f"select: {name} is for synchronous rounds with one server (sampling='fixed'). Leave it out here."
     if getattr(a.select, "needs_speed", False) and a.speed is None and a.runtime in ("cohort", "inprocess"):  # real parties are timed

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from .. import evaluation
 from ..audit.poisoning import attacks, name_of
-from ..data.federation import Federation, Holdings
+from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadParameter, BadRun
 from ..guard import Noise, Stage, as_stages
 from ..numbers import mean_error
@@ -21,7 +23,7 @@ from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
 from ..runs import Event, finite, write_whole
 from ..runtimes.stacking import stackable
-from .plan import Plan, as_algorithm, as_rule, make_plan
+from .plan import MIN_ROWS, Plan, as_algorithm, as_rule, make_plan
 from .simulated import plain
 from .training import train_side_by_side
 
@@ -31,7 +33,8 @@ SEEDS = 10_000  # that one comparison may have
 
 def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any] = ("FedAvg",), seeds: int | Sequence[int] = 1, model: Any = "mlp",
             rounds: int = 10, per_round: int | None = None, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32,
-            device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, match: str | None = None, baseline: Any = None,
+            device: str = "cpu", precision: str = "float32", engine: str = "auto", evaluate_every: int = 1, min_rows: int = MIN_ROWS, match: str | None = None,
+            baseline: Any = None,
             aggregates: Sequence[Any] | None = None, adversaries: Any = None, guards: Any = None,
             variants: Mapping[str, Mapping[str, Any]] | None = None, sampling: str = "fixed",
             out: str | Path | None = None, resume: bool = False, landscape: bool = False, data_job: dict[str, Any] | None = None,
@@ -73,7 +76,7 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     if directory is not None and not resume and ((directory / "compare.json").exists() or (directory / "runs").exists()):
         raise BadRun(f"{directory} already holds a comparison, or the beginning of one. Go on with it by resume=True, or give another directory.")
     common = dict(model=model, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size,
-                  device=device, precision=precision, engine=engine, evaluate_every=evaluate_every, landscape=landscape)
+                  device=device, precision=precision, engine=engine, evaluate_every=evaluate_every, min_rows=min_rows, landscape=landscape)
     rules = [as_rule(None)] if aggregates is None else [as_rule(r) for r in _listed("aggregates", aggregates, "a list of rules such as [aggregate.Median()]")]
     lies = (None, *attacks(adversaries))
     columns = [(fed, lie, _column(skew, lie, len(federations) > 1, len(lies) > 1)) for fed, skew in zip(federations, _names(federations)) for lie in lies]
@@ -91,6 +94,7 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     clean = [dataclasses.replace(p, fed=honest[p.skew], aggregate=as_rule(None), adversaries=None, guard=(), sampling="fixed")
              for p in plans if p.label == plans[0].label]
     baselines = [b for p in clean for b in (_central(p, base), *_alone(p, base))]
+    _can_be_tested([*plans, *baselines])
     results = _all([*plans, *baselines], directory, resume, data_job, watch)
     shown = [i for i, p in enumerate([*plans, *baselines]) if p.label != ALONE]
     summary = _summarise([*plans, *baselines], results, directory)
@@ -98,6 +102,13 @@ def compare(feds: Federation | Sequence[Federation], *, algorithms: Sequence[Any
     if directory is not None:
         write_whole(directory / "compare.json", json.dumps(finite(summary), indent=1))
     return Comparison([results[i] for i in shown], summary, directory)
+
+
+def _can_be_tested(plans: list[Plan]) -> None:
+    for p in plans:
+        if not len(p.fed.test.y) and not len(evaluation.reported(p.fed, p.min_rows, p.sums_only)):
+            raise BadData(f"{p.fed.name} has no test rows, and no party holds back at least min_rows={p.min_rows} rows, so nothing can be compared. Split it "
+                          "with a larger held_fraction, or lower min_rows.")
 
 
 def _listed(name: str, value: Any, must_be: str) -> list[Any]:
@@ -237,6 +248,11 @@ def _central(p: Plan, base: Any) -> Plan:
     one = dataclasses.replace(p.fed, train=Holdings(p.fed.train.index, p.fed.train.start[[0, -1]]), parties=("everyone",),
                               held=Holdings(p.fed.held.index, p.fed.held.start[[0, -1]]))
     assert int(one.train.start[-1]) == n
+    held = evaluation.reported(p.fed, p.min_rows, p.sums_only)
+    if len(held) < len(p.fed.held.index) and not len(p.fed.test.y):  # it is tested on the rows that the federated model is tested on, and has no others
+        kept = torch.cat([p.fed.train.index, held])
+        one = dataclasses.replace(one, rows=Rows(*(t[kept] for t in p.fed.rows)), train=Holdings.from_lists([torch.arange(n)]),
+                                  held=Holdings.from_lists([torch.arange(n, len(kept))]))
     # H steps of a party are H steps for each party here, unless a step already is a whole pass
     steps = p.local_steps if p.local_steps is None or p.batch_size is None else p.local_steps * len(p.fed)
     return dataclasses.replace(p, fed=one, algorithm=base, per_round=1, local_epochs=(round(float(np.mean(p.local_epochs))),),
@@ -281,8 +297,9 @@ def _summarise(plans: list[Plan], results: list[Result], directory: Path | None)
             ours = cells[labels.index(label)][skews.index(skew)][0]
             central = cells[labels.index(CENTRAL)][skews.index(skew)][0]
             runs = [results[by[label, skew, s][0]] for s in seeds]
+            hidden = plans[by[label, skew, seeds[0]][0]].sums_only
             gain.append({"label": label, "skew": skew, "parties": list(fed.parties), "local": alone, "federated": [ours] * len(fed),
-                         "local_own": alone_own, "federated_own": [_own(runs, k) for k in range(len(fed))]})
+                         "local_own": [None] * len(fed) if hidden else alone_own, "federated_own": [_own(runs, k) for k in range(len(fed))]})
             distance.append({"label": label, "skew": skew, "to_central": None if central is None or ours is None else behind * (central - ours)})
     summary: dict[str, Any] = {"metric": score, "rows": rows, "baselines": [CENTRAL, ALONE], "gain": gain, "distance": distance,
                "table": {"columns": skews, "index": labels, "mean": [[m for m, _ in row] for row in cells], "error": [[e for _, e in row] for row in cells]}}

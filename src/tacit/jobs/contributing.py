@@ -181,7 +181,7 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
     from .. import evaluation
 
     task, test = make_task(p), p.fed.test_at(p.rounds)
-    held = evaluation.of_parties(p.fed, p.fed.at(p.rounds))
+    held = evaluation.of_parties(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
     buffers = torch.stack([m["buffers"] for m in models]) if "buffers" in models[0] else None
     found = evaluation.evaluate(task, torch.stack([m["w"] for m in models]), buffers, [test] * len(models), [held] * len(models), [p.fed.classes] * len(models))
     return [f[metric] for f in found]

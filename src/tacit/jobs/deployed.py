@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .. import __version__, aggregate, algorithms, config, models, selection, toml
-from ..accounting import Account
 from ..errors import BadJob, BadKit, NoHub, TacitError
 from ..files import write_whole
-from ..parameters import check, to_table
+from ..parameters import check
 from ..results import Result
 from ..runs import Event
 from ..runtimes.kits import Kit
 from ..runtimes.link import Link
 from ..runtimes.preflight import admitted, reach
-from . import guarding
+from .contract import Agreement, Contract
 from .devices import device_for
-from .member import Agreed, member, own, read_layout
-from .networked import Deployed, Elsewhere
+from .elsewhere import Deployed, Elsewhere
+from .member import member, own, read_layout
 from .plan import make_plan, make_task
 from .training import train
 
@@ -56,8 +56,11 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
     recipe, _, labels, _ = read_layout(layout)
-    clients = tuple(p for p in kit.parties if p != kit.server)
-    return Elsewhere.of(kit.federation, clients, len(recipe.columns), labels, recipe.columns)
+    return Elsewhere.of(kit.federation, clients_of(kit), (len(recipe.columns),), None if labels is None else tuple(labels), recipe.columns)
+
+
+def clients_of(kit: Kit) -> tuple[str, ...]:
+    return tuple(p for p in kit.parties if p != kit.server)
 
 
 def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, deadline: float | None = None, at_least: int | None = None,
@@ -71,36 +74,31 @@ def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, d
         return train(federation(kit, layout), **told, runtime=runtime, out=out, resume=resume, data_job=layout, watch=watch)
 
 
-def agreement(kit: Kit, path: str | Path) -> Agreed:
-    """What a party checks a server's job against: model, algorithm, columns and guard must be those of this job file; and how often it may answer then."""
+def agreement(kit: Kit, path: str | Path | None) -> Agreement:
+    """What a party holds a server's contract against: that of its job file; without one, the default limits."""
+    ours = Agreement(kit.federation, kit.server, clients_of(kit))
+    if path is None:
+        return ours
     layout, told = read(path)
+    fed = federation(kit, layout)
     with toml.named(path):
-        p = make_plan(federation(kit, layout), **told)
-    wanted = {"model": p.job(None)["model"], "algorithm": to_table(p.algorithm), "data": layout, "scores": p.picks}
-
-    def look(job: dict[str, Any], guard: Any) -> Account | None:
-        differ = [k for k, v in wanted.items() if json.dumps(job[k], sort_keys=True) != json.dumps(v, sort_keys=True)]
-        if differ:
-            raise BadJob(f"the server's job differs from {path}, to which this party agreed, in {', '.join(differ)}. Nothing was sent; ask whoever runs the "
-                         "server.")
-        guarding.holds(p, guard)
-        return guarding.own_account(p, guard)
-
-    return look
+        p = make_plan(fed, **told, runtime=Deployed(kit, layout))
+    return replace(ours, agreed=Contract.of(p, layout, kit.server, list(fed.rows.x.shape[1:])), source=str(path))
 
 
 def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0, agreed: str | Path | None = None,
-              device: str = "cpu") -> dict[str, Any]:
-    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file: a server that names another is refused.
-    `device` is where this party trains, which is its own affair."""
+              device: str = "cpu", again: bool = False) -> dict[str, Any]:
+    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file: a server whose contract is another one is
+    refused before this party's data are read. Without one, default limits apply. `device` is where this party trains, which is its own affair. `again` allows
+    one more run of a job in the clear that this party has answered before."""
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
-    device, look = device_for("party", device), None if agreed is None else agreement(kit, agreed)
+    device, ours = device_for("party", device), agreement(kit, agreed)
     folder = Path(state) if state is not None else (kit.directory or Path(".")) / "state"
 
     async def connected() -> Link:
         async with Link(kit, patience=patience, version=__version__) as link:
-            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreed=look, device=device))
+            await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreement=ours, device=device, again=again))
             return link
 
     link = asyncio.run(connected())
@@ -124,7 +122,7 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
     if job is not None:
         def look() -> None:
             layout, told = read(job)
-            plan = make_plan(federation(kit, layout), **told)
+            plan = make_plan(federation(kit, layout), **told, runtime=Deployed(kit, layout))
             make_task(plan)
             if data is not None:
                 own(kit.name, data, layout, plan.seed)

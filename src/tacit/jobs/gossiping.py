@@ -27,7 +27,7 @@ from ..runs import Event
 from ..task import Task
 from ..topologies import Gossip, heard
 from .guarding import layout_of
-from .plan import Plan, make_plan
+from .plan import MIN_ROWS, Plan, make_plan
 from .simulated import Simulated, wire_bytes
 from .training import train_side_by_side
 
@@ -38,7 +38,7 @@ LINES = 200  # with more links than this, the ledger has one line for all of the
 def gossip(fed: Federation, *, graph: Graph, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, mode: str = "average", period: int = 1,
            wait: float = 1.0, churn: float = 0.0, secure: bool = False, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None,
            batch_size: int | None = 32, seed: int = 0, device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort",
-           evaluate_every: int = 1, out: str | Path | None = None, resume: bool = False, data_job: dict[str, Any] | None = None,
+           evaluate_every: int = 1, min_rows: int = MIN_ROWS, out: str | Path | None = None, resume: bool = False, data_job: dict[str, Any] | None = None,
            watch: Callable[[Event], None] | None = None) -> Result:
     """Train without a server: every party has a model, and mixes it with those of its neighbours in `graph`.
 
@@ -50,7 +50,7 @@ def gossip(fed: Federation, *, graph: Graph, model: Any = "mlp", algorithm: Any 
     if not isinstance(graph, Graph):
         raise bad("gossip", "graph", graph, "a graph such as graphs.ring(16)")
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size, seed=seed,
-                     device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
+                     device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every, min_rows=min_rows,
                      topology=Gossip(graph, mode, period, wait, churn, secure))
     if out is not None and not isinstance(out, str | Path):
         raise bad("gossip", "out", out, "a directory for the run, or None (keep it in memory)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from ..algorithms.plan import identify, mix, sample
 from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..errors import BadJob, BadParameter
 from ..guard import ALL, Clip, Guard, Layout, Noise, Quantize, as_stages
+from ..guard.guard import round_up
 from ..guard.stage import source
 from ..parameters import check, from_table, to_table
 from ..parties.ledger import Ledger, Spend
@@ -40,7 +40,7 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
     if noise is None or noise.multiplier is not None:
         return _checked(p, _made(p, layout, p.guard))
     assert noise.epsilon is not None
-    z = _needed(p, noise, "pld")
+    z = _coarse(_needed(p, noise, "pld"))
     for again in range(20):
         found = dataclasses.replace(noise, multiplier=z)
         guard = _checked(p, _made(p, layout, tuple(found if s is noise else s for s in p.guard)))
@@ -48,12 +48,18 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
         if r.epsilon(p.rounds, noise.delta) <= noise.epsilon * (1 + 1e-9):
             return guard
         # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs more than a Gaussian would, the coarser the more
-        z = _needed(p, noise, "rdp") if r.accountant == "rdp" and not again else z * min(1.5, max(1.002, r.epsilon(p.rounds, noise.delta) / noise.epsilon))
+        z = _coarse(_needed(p, noise, "rdp") if r.accountant == "rdp" and not again
+                    else z * min(1.5, max(1.002, r.epsilon(p.rounds, noise.delta) / noise.epsilon)))
     raise BadParameter(f"guard: no noise makes {p.rounds} rounds cost at most ε = {noise.epsilon:g} on this grid. Give Quantize more bits.")
 
 
+def _coarse(z: float) -> float:
+    """Rounded up to five digits: server and parties find the noise on machines whose last bits may differ, and must come to the same."""
+    return math.ceil(z / (unit := 10.0 ** (math.floor(math.log10(z)) - 4))) * unit
+
+
 def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
-    heaviest = float(p.fed.train.sizes.max()) if getattr(p.algorithm, "weighted", True) else 1.0
+    heaviest = round_up(float(p.fed.train.sizes.max())) if getattr(p.algorithm, "weighted", True) and p.private is None else 1.0
     return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
 
 
@@ -95,27 +101,12 @@ def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | Non
     return Guard(as_stages(stages), layout_of(task, algorithm, task.initial()), clients, expected, heaviest, seed)
 
 
-def holds(p: Plan, guard: Guard | None) -> None:
-    """BadJob unless the guard a server names is the one of this plan, which its party agreed to: the same stages, as many clients to hide among, and no less
-    noise than ε asks for on this grid. A server that could choose them would not have to break them."""
-    said: tuple[Any, ...] = () if guard is None else guard.stages
-    wanted = tuple(dataclasses.replace(mine, multiplier=theirs.multiplier) if isinstance(mine, Noise) and isinstance(theirs, Noise) and mine.multiplier is None
-                   and theirs.multiplier is not None and guard is not None and mine.epsilon is not None
-                   and release(p, guard).epsilon(p.rounds, mine.delta) <= mine.epsilon * (1 + 1e-9) else mine
-                   for mine, theirs in zip_longest(p.guard, said) if mine is not None)
-    if wanted != said:
-        named = [" → ".join(map(repr, stages)) or "no guard" for stages in (said, p.guard)]
-        raise BadJob(f"the server's job has the guard {named[0]}, and this party agreed to {named[1]}. Nothing was sent; ask whoever runs the server.")
-    if guard is not None and (guard.clients, guard.expected) != _crowd(p):
-        raise BadJob(f"the server's job has {guard.clients} clients in a round ({guard.expected:g} expected), and this party agreed to {_crowd(p)[0]}: the "
-                     "fewer there are, the less hides each of them. Nothing was sent; ask whoever runs the server.")
-
-
-def own_account(p: Plan, guard: Guard | None, out: Path | None = None) -> Account | None:
-    """How often a party that adds noise of its own may answer under the ε it agreed to. None where it agreed to none, or where the server adds the noise."""
-    if guard is None or guard.noise is None or guard.noise.epsilon is None or guard.noise.placement == "central":
+def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account | None:
+    """The account of a party that adds noise of its own: as many releases as there are rounds, and no more than its ε. It is the party's and its data's: one
+    file in the party's own folder, whatever the server calls the run; `key` is the contract. None where the party adds no noise."""
+    if guard is None or guard.noise is None or guard.noise.placement == "central":
         return None
-    return account(p, guard, out, p.rounds)
+    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, p.rounds, folder / FILE, limit=p.rounds, key=key)
 
 
 def _crowd(p: Plan) -> tuple[int, float]:
@@ -244,7 +235,7 @@ def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
     return told
 
 
-def reveals(guard: Guard) -> str:
+def reveals(guard: Guard, weighted: bool = True) -> str:
     """What the server learns from one upload."""
     clip = next((s for s in guard.stages if isinstance(s, Clip)), None)
     said = []
@@ -257,7 +248,7 @@ def reveals(guard: Guard) -> str:
     what = ", ".join(said) or "as its guard leaves it"
     if guard.hiding is not None:
         return f"nothing about one party: its update, {what}, is hidden by {type(guard.hiding).__name__}; the sum of all is seen"
-    return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed else ", and its weight (its number of rows)")
+    return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed or not weighted else ", and its weight (its number of rows)")
 
 
 def shown(guard: Guard, account: Account | None) -> dict[str, Any]:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..crypto import group
 from ..data.identifiers import Identified, identify, normal
-from ..errors import BadData, BadParameter
+from ..errors import BadData, BadParameter, PartyFailed, ProtocolError, QueryRefused
 from ..parameters import bad
 from ..parties.ledger import Ledger
+from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import psi as protocol
 from ..protocols import psi_agrawal, psi_many
+from ..protocols.psi_policy import PsiPolicy, Queries, check_policy
 from .running import to_the_end
 
+KEY = 32  # bytes of an OrderKey
 
 @dataclass
 class Shared:
@@ -35,16 +38,20 @@ class Shared:
 
 
 def psi(receiver: Iterable[Any], sender: Iterable[Any], *, method: str = "auto", reveal: str = "receiver", values: Sequence[int] | None = None,
-        limit: int = protocol.LIMIT, names: tuple[str, str] = ("receiver", "sender"), runtime: Any = None, teaching: bool = False) -> Shared:
+        limit: int = protocol.LIMIT, names: tuple[str, str] = ("receiver", "sender"), policy: PsiPolicy | None = None, runtime: Any = None,
+        teaching: bool = False) -> Shared:
     """Which ids two parties share.
 
     `reveal`: the "receiver" learns which, "both" do, the receiver learns only the "size", or size and "sum" of the sender's `values` (whole numbers from 0 to
     `limit`, one for each of its rows). `method`: "dh" (Diffie-Hellman), "oprf" (large sets), or what "auto" takes for these sizes; "agrawal" is for teaching.
+    `policy` (`tacit.PsiPolicy`; None: the default one) is the sender's: its program checks it, and a query that it does not allow raises
+    `tacit.errors.QueryRefused`. By default "size" and "sum" need 10 shared ids. `queries_per_day` is counted between real parties only (`tacit psi --kit`).
     Both programs really run and exchange messages; `runtime` is `tacit.InProcess()` or `tacit.Processes()`.
     """
     if method == "agrawal":
         return _agrawal(receiver, sender, reveal, names, runtime, teaching)
     protocol.allow(method, reveal, limit)
+    rules = check_policy(PsiPolicy() if policy is None else policy)
     _different(names)
     group.ready()
     mine, yours = _held(receiver), _held(sender)
@@ -52,10 +59,16 @@ def psi(receiver: Iterable[Any], sender: Iterable[Any], *, method: str = "auto",
     theirs = sets[names[1]]
     weights = _weights(values, theirs, reveal, names[1])
     ledger = Ledger()
-    made = to_the_end("psi", runtime).run_sync({
-        names[0]: functools.partial(protocol.receiver, digests=sets[names[0]].digests, other=names[1], method=method, reveal=reveal, limit=limit),
-        names[1]: functools.partial(protocol.sender, digests=theirs.digests, other=names[0], method=method, reveal=reveal, limit=limit, values=weights)},
-        ledger=ledger)
+    common: dict[str, Any] = {"method": method, "reveal": reveal, "limit": limit}
+    try:
+        made = to_the_end("psi", runtime).run_sync({
+            names[0]: functools.partial(protocol.receiver, digests=sets[names[0]].digests, other=names[1], **common),
+            names[1]: functools.partial(protocol.sender, digests=theirs.digests, other=names[0], values=weights, policy=asdict(rules), **common)},
+            ledger=ledger)
+    except PartyFailed as failed:
+        if isinstance(failed.error, QueryRefused):
+            raise failed.error from None
+        raise
     answer, sizes = made[names[0]], {name: len(found) for name, found in sets.items()}
     rows = {name: found.rows[np.asarray(made[name]["rows"])] for name, found in sets.items() if made[name]["rows"] is not None}
     tell(ledger, names[0], names[1], sizes, answer["size"], reveal)
@@ -94,28 +107,65 @@ def align(ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str 
                   tuple(note for found in sets.values() for note in found.notes))
 
 
+class OrderKey(Message, reveals="a random key, by which parties that hold the same ids compare their order: nothing"):
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """`rows`: mine that all share, in the common order. `key`: a secret of those who were aligned, and of nobody else. `notes`: about my ids."""
+
+    rows: np.ndarray
+    key: bytes
+    notes: tuple[str, ...]
+
+
 async def aligned(me: Party, ids: Iterable[Any] | Identified, *, parties: Sequence[str], method: str = "auto") -> np.ndarray:
     """`align` as a part of a program that goes on: my rows that all `parties` share, in the common order. The first named leads."""
+    return (await align_rows(me, ids, parties=parties, method=method)).rows
+
+
+async def align_rows(me: Party, ids: Iterable[Any] | Identified, *, parties: Sequence[str], method: str = "auto",
+                     policy: PsiPolicy | None = None, queries: Queries | None = None) -> Alignment:
+    """`aligned` with a key that only `parties` have. What this party learned is added to its ledger. `policy` and `queries` are those of a party that does
+    not lead; the leader's answer to each other party is a result with reveal="both"."""
     found = ids if isinstance(ids, Identified) else identify(ids, f"the ids of {me.name!r}")
-    inside, first = me.scope("align"), parties[0]
+    inside, first, others = me.scope("align"), parties[0], list(parties[1:])
     if len(parties) == 2:
-        run = protocol.receiver if me.name == first else protocol.sender
-        got = await run(inside, found.digests, other=next(name for name in parties if name != me.name), method=method, reveal="both")
+        other = others[0] if me.name == first else first
+        got = await (protocol.receiver(inside, found.digests, other=other, method=method, reveal="both") if me.name == first else
+                     protocol.sender(inside, found.digests, other=other, method=method, reveal="both", policy=policy, queries=queries))
     elif me.name == first:
-        got = await psi_many.leader(inside, found.digests, others=list(parties[1:]))
+        got = await psi_many.leader(inside, found.digests, others=others)
     else:
-        got = await psi_many.member(inside, found.digests, leader=first, others=list(parties[1:]))
-    return found.rows[got["rows"]]
+        got = await psi_many.member(inside, found.digests, leader=first, others=others, policy=policy, queries=queries)
+    theirs = got["theirs"] if isinstance(got["theirs"], dict) else {others[0] if me.name == first else first: got["theirs"]}
+    tell_one(me.ledger, me.name, first, {me.name: len(found), **theirs}, len(got["rows"]), True)
+    key = me.secret.bytes(KEY)
+    if me.name == first:
+        await inside.send(others, OrderKey(key))
+    else:
+        key = (await inside.recv(first, OrderKey)).key
+        if len(key) != KEY:
+            raise ProtocolError(f"party {first!r} sends a key of {len(key)} bytes; it must be {KEY}.")
+    return Alignment(found.rows[got["rows"]], key, found.notes)
 
 
 def tell(ledger: Ledger, receiver: str, sender: str, sizes: Mapping[str, int], shared: int, reveal: str) -> None:
     """What each side has learned, in one sentence each: bytes that arrived stand in lines of their own, what follows from them here."""
     which = f"which of its own ids are shared ({shared} of {sizes[receiver]})"
-    learns = {"size": f"how many ids are shared ({shared}), not which", "receiver": which, "both": which,
-              "sum": f"how many ids are shared ({shared}) and the sum of the other's values over them, not which"}[reveal]
+    amount = "the sum of the other's values over them" if shared != 1 else "the other's value of this one person"
+    learns = {"size": f"how many ids are shared ({shared}), {_known(shared, sizes[receiver])}", "receiver": which, "both": which,
+              "sum": f"how many ids are shared ({shared}) and {amount}, {_known(shared, sizes[receiver])}"}[reveal]
     ledger.record(receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {learns}")
-    learns = f"which of its own ids are shared ({shared} of {sizes[sender]})" if reveal == "both" else "nothing about which are shared"
+    learns = {"both": f"which of its own ids are shared ({shared} of {sizes[sender]})", "receiver": "nothing about which are shared"}.get(
+        reveal, f"how many ids are shared ({shared}), {_known(shared, sizes[sender])}")
     ledger.record(sender, receiver, "Conclusion", f"that {receiver!r} holds {sizes[receiver]} ids, and {learns}")
+
+
+def _known(shared: int, held: int) -> str:
+    """Whether a count says which: it does if all or none of a party's own ids are shared."""
+    return "not which" if 0 < shared < held else "and so which: none of its own" if not shared else "and so which: all of its own"
 
 
 def tell_one(ledger: Ledger, name: str, leader: str, sizes: Mapping[str, int], shared: int, knows: bool) -> None:

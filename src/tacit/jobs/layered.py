@@ -19,7 +19,7 @@ from .. import aggregate, algorithms
 from ..aggregate.mean import combine
 from ..algorithms.types import State, fresh
 from ..data.federation import Rows
-from ..errors import BadData, BadParameter
+from ..errors import BadData, BadParameter, SumAborted
 from ..guard import Noise
 from ..parameters import from_table, to_table
 from ..parties.ledger import Ledger
@@ -301,6 +301,8 @@ async def edge(me: Any, *, boss: str, blocks: list[list[int]], job: str, server:
 
     def merge(r: int, ups: Any) -> None:
         nonlocal state, behind
+        if ups is None:
+            raise SumAborted(f"round {r + 1} was lost at {me.name!r} after updates had been masked. Start the run again.", spent=True)
         if isinstance(ups, below.Summed):
             assert guard is not None
             mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)

@@ -3,22 +3,26 @@
 Whatever the algorithm, a local step asks its task for a gradient; here the gradient it gets is a clipped and noisy one, on rows that the party drew by coins
 of its own. So what leaves the party, and every model made of it, is private for each of its rows, against the server too; nothing is assumed of the other
 parties. A party is accounted as if it took part in every round.
+
+ε is for a row's presence, so a party's exact number of rows shows in nothing that leaves it. Sampling rate and steps follow from a public number: the declared
+`DPSGD.public_size`, or one noisy count, which each party's ε pays for. All parties weigh the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..accounting import Account, discrete
+from ..accounting import Account, Release, discrete
 from ..accounting.training import Training, training
 from ..algorithms.plan import Plans, count_steps
 from ..algorithms.types import Batch, State, Walk
+from ..data.federation import Federation
 from ..errors import BadParameter
+from ..guard.stage import source
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
 from ..parties.secret import Secret, SeededSecret
@@ -26,6 +30,7 @@ from ..private import noise
 from ..private.dpsgd import DPSGD
 from ..private.ghost import Ghost
 from ..private.session import spend
+from ..private.size import count_release, describe_count, describe_declared, noisy_count
 from ..selection import PowerOfChoice
 from ..task import Task
 
@@ -43,8 +48,23 @@ class Terms(NamedTuple):
     release: Training | None
 
 
+def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[int, ...] | None:
+    """What stands for each party's number of rows; None: the exact number, where nothing is guaranteed."""
+    if not s.private:
+        return None
+    if s.public_size is not None:
+        return (s.public_size,) * len(fed)
+    release = count_release(s)
+    return tuple(noisy_count(n, release, source(secret_seed, "number of rows", name)) for name, n in zip(fed.parties, fed.train.sizes.tolist()))
+
+
+def _earlier(s: DPSGD) -> tuple[Release, ...]:
+    """What a party released before its first step."""
+    return () if s.public_size is not None else (count_release(s),)
+
+
 def terms(p: Plan, size: int, epochs: int) -> Terms:
-    """The noise of a party with so many rows."""
+    """The noise of a party with so many rows, as far as is public."""
     s: DPSGD = p.private
     width = size if p.batch_size is None else min(p.batch_size, size)
     steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
@@ -52,7 +72,7 @@ def terms(p: Plan, size: int, epochs: int) -> Terms:
         return Terms(width, steps, None)
     per_epoch = -(-size // width)
     return Terms(width, steps, training(multiplier=s.noise_multiplier, epsilon=s.epsilon, delta=s.delta, sampling="poisson", rate=width / size,
-                                        per_epoch=per_epoch, steps=steps * p.rounds, accountant=s.accountant))
+                                        per_epoch=per_epoch, steps=steps * p.rounds, accountant=s.accountant, earlier=_earlier(s)))
 
 
 def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = None) -> DPSGD | None:
@@ -90,7 +110,7 @@ class PrivateTask(Task):
         made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
         made.settings, made.plan = p.private, p
         made.draws = True  # clients go one after the other: whose turn it is, is kept here
-        made.now = terms(p, *max(zip(p.fed.train.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0]))  # who needs the most noise
+        made.now = terms(p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0]))  # who needs the most noise
         made.left = 1  # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are nobody's
         made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
         made.known, made.there = {}, {}
@@ -99,13 +119,17 @@ class PrivateTask(Task):
     def on(self, x: Tensor, y: Tensor) -> PrivateTask:
         return PrivateTask.of(Task(self.module, x, y, self.loss_name, self.precision), self.plan)
 
-    def redraw(self, plans: Plans, size: int, epochs: int) -> Plans:
-        """One client's plan with rows of its own drawing: each row in each step by a coin."""
+    def public_size(self, name: str) -> int:
+        return int(self.plan.sizes[self.plan.fed.parties.index(name)])
+
+    def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
+        """One client's plan, made for its public size, with rows of its own drawing: each row in each step by a coin."""
+        size, held = self.public_size(name), int(self.plan.fed.train.sizes[self.plan.fed.parties.index(name)])
         if (size, epochs) not in self.known:
             self.known[size, epochs] = terms(self.plan, size, epochs)
         self.now = self.known[size, epochs]
         self.left = self.now.steps
-        drawn = [np.flatnonzero(discrete.uniform(size, size, self.source) < self.now.width) for _ in range(self.now.steps)]
+        drawn = [np.flatnonzero(discrete.uniform(size, held, self.source) < self.now.width) for _ in range(self.now.steps)]
         widest = max(self.now.width, *(len(d) for d in drawn))
         index, live = np.zeros((1, self.now.steps, widest), np.int64), np.zeros((1, self.now.steps, widest), np.float32)
         live[..., : self.now.width] = 1  # as many as are expected: algorithms weigh by what they see here (FedSGD, FedNova), and how many there are is secret
@@ -113,7 +137,8 @@ class PrivateTask(Task):
         for t, rows in enumerate(drawn):
             index[0, t, :len(rows)] = rows
             self.there[int(plans.key[0, t])] = len(rows)
-        return plans._replace(index=torch.from_numpy(index), live=torch.from_numpy(live), key=plans.key[:, :self.now.steps])
+        weight = torch.ones_like(plans.size) if self.settings.private else plans.size  # a weight would tell the server the number of rows
+        return plans._replace(index=torch.from_numpy(index), live=torch.from_numpy(live), key=plans.key[:, :self.now.steps], size=weight)
 
     def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
         self.left -= 1
@@ -158,9 +183,13 @@ def spent(p: Plan, rounds: int) -> Ledger:
     if not s.private:
         ledger.stamp(f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; nothing is guaranteed.")
         return ledger
-    for name, size, epochs in zip(p.fed.parties, p.fed.train.sizes.tolist(), p.local_epochs):
+    known = describe_count(count_release(s)) if s.public_size is None else describe_declared(s.public_size)
+    note = f"Accounted as if this party took part in every round. {known} All parties weigh the same."
+    for name, size, epochs in zip(p.fed.parties, p.sizes.tolist(), p.local_epochs):
         t = terms(p, size, epochs)
         assert t.release is not None
-        line = spend(s, Account(t.release, s.delta, spent=t.steps * rounds), t.width, size, f"row of {name}", SERVER)
-        ledger.spend(replace(line, note="Accounted as if this party took part in every round."))
+        account = Account(t.release, s.delta, spent=t.steps * rounds)
+        for release in _earlier(s):
+            account.spend(0, release)
+        ledger.spend(spend(s, account, t.width, size, f"row of {name}", SERVER, note))
     return ledger

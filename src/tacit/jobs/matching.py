@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,9 @@ from ..parties.party import Party
 from ..protocols import psi as protocol
 from ..protocols import psi_many
 from .intersecting import psi, tell, tell_one
+from .kit_run import run_with_kit
+from .ledger_file import NAME
+from .query_log import QUERIES, QueryLog, read_policy
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
@@ -53,7 +55,7 @@ def _column(file: Path, column: str) -> Iterator[str]:
         names = list(as_named(file, pandas.read_csv(file, nrows=1, dtype=str), hint="").columns)
         if column not in names:
             raise BadData(f"{file} has no column {column!r}. {nearest(column, names)}")
-        # as text, and nothing taken for a missing value: an id may be 'NA', and 007 is not 7
+        # as text: 007 is not 7; which ids are missing, `identify` says
         with pandas.read_csv(file, usecols=[column], dtype=str, keep_default_na=False, chunksize=AT_ONCE) as parts:
             for part in parts:
                 yield from part[column].tolist()
@@ -71,11 +73,13 @@ def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
 
 
 def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (), receiver: str | None = None, reveal: str = "both", method: str = "auto",
-               values: str | None = None, limit: int = protocol.LIMIT, out: str | Path | None = None, wait: float | None = None,
-               patience: float = 300.0) -> dict[str, Any]:
-    """This party's part: whom of `file` do the others hold, too? Writes the shared rows, in the order that everybody's have, and the ledger beside them."""
-    from ..runtimes.link import Link
+               values: str | None = None, limit: int = protocol.LIMIT, out: str | Path | None = None, policy: str | Path | None = None,
+               wait: float | None = None, patience: float = 300.0) -> dict[str, Any]:
+    """This party's part: whom of `file` do the others hold, too? Writes the shared rows, in the order that everybody's have, and the ledger beside them.
 
+    `policy`: a policy file (default: policy.toml in the kit, or else the default policy), by which this party answers others. Queries are counted, and the
+    ledger is kept, in the kit.
+    """
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
     names = _everyone(kit, others)
@@ -92,6 +96,8 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
         raise bad("tacit psi", "values", values, "a column of whole numbers at the sender with reveal='sum', and not given otherwise")
     numbers = [] if values is None else _numbers(file, values, held)
     rest = sorted(names - {first})
+    rules = read_policy(policy, kit.directory)
+    queries = None if kit.directory is None else QueryLog(kit.directory / QUERIES)
 
     async def program(me: Party) -> dict[str, Any]:
         inside = me.scope("psi")
@@ -99,37 +105,51 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
         if many:
             common |= {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
             return await (psi_many.leader(inside, held.digests, **common) if kit.name == first else
-                          psi_many.member(inside, held.digests, leader=first, **common))
+                          psi_many.member(inside, held.digests, leader=first, policy=rules, queries=queries, **common))
         common |= {"method": method, "reveal": reveal, "limit": limit}
         return await (protocol.receiver(inside, held.digests, other=rest[0], **common) if kit.name == first else
-                      protocol.sender(inside, held.digests, other=first, values=numbers, **common))
+                      protocol.sender(inside, held.digests, other=first, values=numbers, policy=rules, queries=queries, **common))
 
-    async def connected() -> tuple[dict[str, Any], Ledger]:
-        async with Link(kit, patience=patience, away=patience) as link:
-            return await link.run(program), link.mailbox.ledger
+    async def concluded(me: Party) -> dict[str, Any]:
+        made = await program(me)
+        _conclude(me.ledger, kit.name, first, rest, held, made, reveal)
+        return made
 
-    found, ledger = asyncio.run(connected())
-    sizes = {kit.name: len(held), **(found["theirs"] if many else {next(iter(names - {kit.name})): found["theirs"]})}
-    whole = Ledger()  # of the conclusions, only this party's: it cannot know more
-    if many:
-        tell_one(whole, kit.name, first, sizes, found["size"] or 0, found["rows"] is not None)
+    found, seen = run_with_kit("psi", kit, concluded, patience)
+    sizes = _sizes(kit.name, names, len(held), found)
+    rows = None if found["rows"] is None else held.rows[found["rows"]]
+    value = {"party": kit.name, "shared": found["size"], "sum": found.get("sum"), "sizes": sizes, "method": found.get("method", "many"),
+             "notes": list(held.notes)}
+    if kit.directory is not None:
+        value["ledger_of_party"] = str(kit.directory / NAME)
+    return _kept(file, rows, out, seen, value)
+
+
+def _sizes(name: str, names: set[str], held: int, found: dict[str, Any]) -> dict[str, int]:
+    return {name: held, **(found["theirs"] if isinstance(found["theirs"], dict) else {next(iter(names - {name})): found["theirs"]})}
+
+
+def _conclude(ledger: Ledger, name: str, first: str, rest: list[str], held: Identified, found: dict[str, Any], reveal: str) -> None:
+    """What this party has learned; of the others it cannot know more."""
+    whole, sizes = Ledger(), _sizes(name, {first, *rest}, len(held), found)
+    if len(rest) > 1:
+        tell_one(whole, name, first, sizes, found["size"] or 0, found["rows"] is not None)
     else:
         tell(whole, first, rest[0], sizes, found["size"] or 0, reveal)
     for line in whole.seen:
-        if line.party == kit.name:
+        if line.party == name:
             ledger.record(line.party, line.sender, line.kind, line.reveals)
-    rows = None if found["rows"] is None else held.rows[found["rows"]]
-    return _kept(file, rows, out, ledger, {"party": kit.name, "shared": found["size"], "sum": found.get("sum"), "sizes": sizes,
-                                           "method": found.get("method", "many"), "notes": list(held.notes)})
 
 
 def match_here(file: str | Path, other: str | Path, id: str, *, reveal: str = "both", method: str = "auto", values: str | None = None,
-               limit: int = protocol.LIMIT, out: str | Path | None = None, runtime: Any = None) -> dict[str, Any]:
-    """The same with both files on this machine, to try it out: `file` is the receiver's, `other` the sender's, with `values` a column of it."""
+               limit: int = protocol.LIMIT, out: str | Path | None = None, policy: str | Path | None = None, runtime: Any = None) -> dict[str, Any]:
+    """The same with both files on this machine, to try it out: `file` is the receiver's, `other` the sender's, with `values` a column of it and `policy`
+    its policy file."""
     sets = [read_ids(file, id), read_ids(other, id)]
     numbers = None if values is None else _numbers(other, values, sets[1])
     # ids were made into digests by the rule already; as hexadecimal text the rule leaves them as they are
-    found = psi(*([d.tobytes().hex() for d in s.digests] for s in sets), method=method, reveal=reveal, values=numbers, limit=limit, runtime=runtime)
+    found = psi(*([d.tobytes().hex() for d in s.digests] for s in sets), method=method, reveal=reveal, values=numbers, limit=limit,
+                policy=read_policy(policy), runtime=runtime)
     rows = sets[0].rows[found.rows["receiver"]] if "receiver" in found.rows else None
     return _kept(file, rows, out, found.ledger, {"party": "receiver", "shared": found.size, "sum": found.value if reveal == "sum" else None,
                                                  "sizes": found.sizes, "method": found.method, "notes": [note for s in sets for note in s.notes]})

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import __version__, algorithms, models
+from .. import __version__, models
 from .. import data as datasets
 from ..accounting import Account
-from ..accounting.account import FILE
 from ..algorithms.types import State
 from ..algorithms.types import fresh as fresh_state
+from ..crypto.digest import digest_tensors
 from ..data import reading, tables
 from ..data.federation import Federation, Holdings, Rows
-from ..errors import BadData, BadJob, BadRun, ProtocolError
+from ..errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ..files import write_whole
-from ..guard import Guard
+from ..guard import ALL
 from ..parameters import from_table, nearest, to_table
 from ..parties.party import Party
 from ..protocols import buffered, joining, rounds
+from ..protocols.consent import Commitment
+from ..runtimes.nursery import found
 from ..task import Task
 from . import guarding
-from .hiding import HiddenSum
-from .messages import Member
+from .contract import Agreement, Contract
+from .hiding import HiddenCounts, HiddenSum
+from .messages import Member, blank_counts
+from .plan import Plan
+from .record import Record
 
 log = logging.getLogger("tacit.party")
-# raises BadJob where a server's job is not what this party agreed to; gives the account of its own noise, if it adds any under an ε
-Agreed = Callable[[dict[str, Any], Guard | None], Account | None]
+ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
 HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
 
 
-async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server", agreed: Agreed | None = None,
-                 device: str = "cpu") -> None:
-    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote}; `state` a folder for what it remembers; `agreed`
-    looks at the server's job and guard before anything is sent; `device` is where it trains."""
-    work = Work(me.name, data, Path(state), model, agreed, device)
+async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server", agreement: Agreement | None = None,
+                 device: str = "cpu", again: bool = False) -> None:
+    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote}; `state` a folder for what it remembers;
+    `agreement` is what its owner agreed to (None only where one user plays all parties on one machine); `device` is where it trains; `again` allows one more
+    run of a contract in the clear."""
+    work = Work(me.name, data, Path(state), model, agreement, device, again)
 
     async def free() -> None:
         await me.scope(joining.SCOPE).send(boss, joining.Free())
@@ -53,10 +56,10 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
     async def play() -> None:
         await work.prepared.wait()  # a round meant for this party's last process may lie before the job: it is answered after it, and does no harm
         if work.paced:
-            await buffered.client(me, work.local_beside, work.test, boss, done=free)
+            await buffered.client(me, work.local_beside, work.test, boss, done=free, consent=work)
         else:
-            await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden,
-                                scores=lambda: work.scores)
+            await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden, counted=lambda: work.counted,
+                                scores=lambda: work.scores, consent=work)
 
     await beside(play(), joining.attend(me, boss, __version__, work.prepare))
 
@@ -76,65 +79,150 @@ async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]
 
 
 class Work:
-    """What a client does for whatever job the server names."""
+    """What a client does for the contract its server offers and its owner agreed to. It is the client's `Consent` (protocols/consent.py)."""
 
-    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str, agreed: Agreed | None = None, device: str = "cpu"):
-        self.name, self.data, self.state, self.model, self.agreed, self.device = name, data, state, model, agreed, device
-        self.job = ""
+    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str, agreement: Agreement | None = None, device: str = "cpu",
+                 again: bool = False):
+        self.name, self.data, self.state, self.model, self.agreement, self.device, self.again = name, data, state, model, agreement, device, again
+        self.offer: joining.Work | None = None
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
-        self.paced = self.scores = False
+        self.counted: HiddenCounts | None = None
         self.account: Account | None = None
-        self.paid = -1  # the last round that was
         self.aside = ThreadPoolExecutor(1, "tacit-work")  # one, so that work that is not wanted any more is over before the next begins
 
-    def prepare(self, job: str) -> joining.Ready:
-        if job != self.job or self.mine is None:
-            self.mine, self.memory = self._made(job)
-            self.job = job
+    def prepare(self, offer: joining.Work) -> joining.Ready:
+        """Accept a contract: compare it first, then read the rows, then build the model."""
+        if offer != self.offer or self.mine is None:
+            try:
+                self._accept(offer)
+            except TacitError as error:
+                if self.agreement is not None and self.agreement.agreed is None:
+                    error.outside = TacitError.outside  # nobody agreed to these columns: not even their absence is told
+                raise
+            self.offer = offer
             self.prepared.set()
+        assert self.mine is not None
         fed = self.mine.fed
-        return joining.Ready(int(fed.train.sizes[0]), int(fed.held.sizes[0]), list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
+        rows, held = (joining.UNTOLD,) * 2 if self.plan.hides_sizes else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
+        return joining.Ready(rows, held, list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
 
-    def _made(self, text: str) -> tuple[Member, Memory]:
-        job = read_job(text)
-        fed = dealt(Path(self.data["dealt"])) if "dealt" in self.data else own(self.name, self.data["table"], job["data"], job["seed"])
-        shape = list(fed.rows.x.shape[1:])
-        if shape != job["features"] or (fed.classes or 0) != job["classes"]:
-            why = (f"the rows of {self.name!r} have the shape {shape} and {fed.classes or 0} classes; the job is for {job['features']} and "
-                   f"{job['classes']}. Agree on the columns and labels with whoever runs the server.")
+    def _accept(self, offer: joining.Work) -> None:
+        contract = Contract.read(offer.contract)
+        own_model = found(json.loads(self.model)) if self.model else None
+        if self.agreement is None:
+            p = contract.plan(own_model)
+        else:
+            p = self.agreement.check_offer(contract, self._hid_before())
+            self._show(contract)
+        self._build(p, contract, offer.run)
+
+    def _build(self, p: Plan, contract: Contract, run: str) -> None:
+        terms = contract.tables
+        fed = dealt(Path(self.data["dealt"])) if "dealt" in self.data else own(self.name, self.data["table"], terms["data"], p.seed)
+        shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
+        if shape != terms["features"] or classes != terms["classes"]:
+            why = (f"the rows of {self.name!r} have the shape {shape} and {classes} classes; the job is for {terms['features']} and {terms['classes']}. "
+                   "Agree on the columns and labels with whoever runs the server.")
             raise BadData(why, outside=why)
-        algorithm = from_table(job["algorithm"], algorithms.ALL, "the server's job, algorithm")
-        def made() -> Task:
-            built = models.build(_model(self.model, job["model"]), tuple(shape), fed.classes or 1, job["seed"]).to(self.device)
-            x, y = (t.to(self.device) for t in fed.at(0))
-            return Task(built, x, y, "mse" if fed.classes is None else "cross_entropy", job["precision"])
+        if self.name not in p.fed.parties:
+            raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
 
-        task = made()
-        guard = guarding.heard(job["guard"], task, algorithm, job["seed"])
-        account = None if self.agreed is None else self.agreed(job, guard)
-        if account is not None and self.account is None:  # one for as long as this process lives, whatever run the server says it is
-            self.state.mkdir(parents=True, exist_ok=True)
-            run = hashlib.sha256(job["run"].encode()).hexdigest()[:16]
-            self.account = replace(account, file=self.state / f"{run}.{FILE}")
-        self.hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, str(job["guard"]["federation"]))
-        fresh = fresh_state(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
-        self.paced, self.scores = job["paced"], job["scores"]
-        told = (algorithm, job["seed"], job["epochs"], job["batch_size"], job["local_steps"], guard)
-        mine = Member(self.name, fed, task, *told)
-        self.tester = Member(self.name, fed, made(), *told) if self.paced else mine  # it tests while it trains: two threads must not share a module
-        return mine, Memory(self.state, job["run"], fresh)
+        def build_task() -> Task:
+            module = models.build(p.model, tuple(shape), fed.classes or 1, p.seed).to(self.device)
+            x, y = (t.to(self.device) for t in fed.at(0))
+            return Task(module, x, y, "mse" if fed.classes is None else "cross_entropy", p.precision)
+
+        task = build_task()
+        guard = guarding.fit(p, task, task.initial())
+        if guard is not None:
+            guard.secret_seed = None  # a party's secrets are its own
+        self.state.mkdir(parents=True, exist_ok=True)
+        self.plan, self.paced, self.scores = p, p.pace is not None, p.picks
+        self.record = Record(self.state, self.name, contract.digest)
+        if self.again:
+            self.record.allow_again()
+            self.again = False
+        self.account = guarding.own_account(p, guard, self.state, contract.digest)
+        self.hidden = self.counted = None
+        if guard is not None and guard.hiding is not None:
+            self.hidden = HiddenSum(guard, contract.digest)
+            self.counted = HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest)
+        fresh = fresh_state(p.algorithm, task.initial()) | ({} if guard is None else guard.client_state())
+        settings = (p.algorithm, p.seed, p.local_epochs[p.fed.parties.index(self.name)], p.batch_size, p.local_steps, guard, p.min_rows)
+        self.mine = Member(self.name, fed, task, *settings)
+        # a paced client tests while it trains: two threads must not share a module
+        self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
+        self.memory = Memory(self.state, run, fresh)
+
+    # --- what the owner is shown ---------------------------------------------------------------------------------------------------------
+
+    def _hid_before(self) -> bool:
+        file = self.state / ACCEPTED
+        return file.exists() and any(json.loads(line)["hidden"] for line in file.read_text().splitlines() if line.strip())
+
+    def _show(self, contract: Contract) -> None:
+        """Keep what was accepted, and say it in the log."""
+        assert self.agreement is not None
+        hidden = any(ALL[stage["name"]].hides for stage in contract.tables["guard"])
+        how = f"as agreed in {self.agreement.source}" if self.agreement.agreed is not None else "by default limits: no job file was given"
+        log.info("party %r accepted %s (%s)", self.name, contract.describe(), how)
+        self.state.mkdir(parents=True, exist_ok=True)
+        write_whole(self.state / f"contract-{contract.digest[:12]}.json", json.dumps(contract.tables, indent=1))
+        file = self.state / ACCEPTED
+        lines = file.read_text() if file.exists() else ""
+        if contract.digest not in lines:
+            write_whole(file, lines + json.dumps({"contract": contract.digest, "hidden": hidden, "agreed": self.agreement.source}) + "\n")
+
+    # --- consent: what may be asked --------------------------------------------------------------------------------------------------------
+
+    def admit(self, kind: str, r: int, vectors: State) -> bool:
+        """Check a request against the contract, before anything is computed for it."""
+        mine, p = self._ready(), self.plan
+        last = p.rounds - (kind != "test")  # a test of round r is one of the model after it
+        allowed = {"update": 0 <= r <= last, "loss": p.asks_losses and 0 <= r <= last,
+                   "test": (self.agreement is None or p.reports) and -1 <= r < p.rounds and p.evaluates(r + 1)}
+        if not allowed[kind]:
+            raise ProtocolError(f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the contract ({p.rounds} rounds, losses "
+                                f"{'asked' if p.asks_losses else 'not asked'}, evaluation every {p.evaluate_every or p.rounds} rounds). Nothing was sent.")
+        self._check_vectors(r, vectors, mine)
+        hides = self.hidden is not None and kind != "loss"
+        if hides and self.record.spent(kind, r):
+            log.warning("party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take part in another", self.name, r + 1, kind)
+            return False
+        if kind == "test" and hides and not int(mine.fed.held.sizes[0]):
+            return False  # it would add nothing, and count as one of those among whom the others hide
+        model = digest_tensors({k: v for k, v in vectors.items() if k in ("w", "buffers")})
+        self.record.bind(f"model {r + (kind == 'test')}", model)
+        if kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1):  # counts over other participants could be subtracted
+            log.warning("party %r already reported counts of this model, and does not report them again", self.name)
+            return False
+        if kind == "update":
+            content = digest_tensors({k: v for k, v in vectors.items() if k != "round"})
+            self.record.bind(f"content {r}", content)
+            if hides and p.batch_size is None and self.record.earlier("update", r, "content", content):
+                raise ProtocolError(f"the server asks {self.name!r} in round {r + 1} for an update on a model that it has answered before, and with whole "
+                                    "batches it would be the same update: two sums of it could be subtracted. Nothing was sent.")
+        return True
+
+    def commit(self, kind: str, r: int) -> Commitment:
+        return self.record.commit(kind, r, (lambda: self._pay(r)) if kind == "update" else (lambda: None))
+
+    # --- what is computed --------------------------------------------------------------------------------------------------------------------
 
     async def local_beside(self, number: int, version: int, down: State) -> tuple[float, State]:
         """On a thread of its own: meanwhile the party can be asked to test a model, or to begin anew."""
+        most = self.plan.rounds * max(len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1)))  # one party may do all the work of a run
+        if not 0 <= number < most:
+            raise ProtocolError(f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has {most}. Nothing was sent.")
         return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, version, down, number)
 
     def local(self, r: int, down: State, work: int | None = None) -> tuple[float, State]:
         mine = self._ready()
-        self._fits(r, down, mine)
         before = {} if self.paced else self.memory.before(r)
-        self._pay(r)
+        if self.hidden is None:
+            self._pay(r)  # a hidden update is paid for when it is sent
         weight, vectors, after = mine.local(r, down, before, work)
         if mine.guard is not None and (lost := mine.guard.events.pop("out of range", 0)):  # once in 10²² draws; never silently
             log.warning("party %r: %d numbers of round %d did not fit the range agreed with their noise, and were cut off at its ends", self.name, lost, r + 1)
@@ -147,39 +235,38 @@ class Work:
         return weight, vectors
 
     def _pay(self, r: int) -> None:
-        """Before an answer is sent, each time: one asked for again has other noise, and is another release. A hidden sum that is given up is none."""
-        if self.account is None or (self.hidden is not None and r == self.paid):
+        """Before an answer is sent, each time: one asked for again has other noise, and is another release. Of a hidden round at most one sum is opened."""
+        if self.account is None:
             return
         if not self.account.may_spend():
-            raise BadJob(f"the server asks for round {r + 1}, and {self.name!r} has answered {self.account.spent} times: once more would cost "
-                         f"ε = {self.account.epsilon(self.account.spent + 1):.4g}, and it agreed to {self.account.budget:g}. Nothing more was sent.")
+            cost = f" and once more would cost ε = {self.account.epsilon(self.account.spent + 1):.4g} of {self.account.budget:g}" if self.account.budget else ""
+            raise BudgetSpent(f"the server asks for round {r + 1}, and {self.name!r} has answered {self.account.spent} of the {self.plan.rounds} times it "
+                              f"agreed to{cost}. Nothing more was sent.")
         self.account.spend(r + 1)
-        self.paid = r
 
     def look(self, r: int, down: State) -> float:
-        mine = self._ready()
-        self._fits(r, down, mine)
-        if mine.guard is not None and mine.guard.noise is not None:  # no honest server asks: such a job is refused where it is planned
-            raise ProtocolError(f"the server asks {self.name!r} for its loss, which no noise covers, in a job whose guard is to add noise. Nothing was sent.")
-        return mine.loss(r, down)
+        return self._ready().loss(r, down)
 
     def test(self, r: int, down: State) -> State:
-        mine = self._ready()
-        self._fits(r, down, mine)
-        return self.tester.test(r, down, None if self.paced else self.memory.now)
+        self._ready()
+        return self.tester.test(r, down, None if self.paced else self.memory.now, summed=self.counted is not None)
 
     def _ready(self) -> Member:
         if self.mine is None:
             raise ProtocolError("the server sends a round before a job. Is it the same version of tacit?")
         return self.mine
 
-    @staticmethod
-    def _fits(r: int, down: State, mine: Member) -> None:
+    def _check_vectors(self, r: int, down: State, mine: Member) -> None:
+        """Nothing is read that the algorithm and the guard do not read, and the model is one of this job."""
         w = down.get("w")
         if w is None or w.shape != (mine.task.dim,) or w.dtype != torch.float32:
             what = "no model" if w is None else f"a model of shape {tuple(w.shape)} and {w.dtype}"
             raise ProtocolError(f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} float32 numbers. "
                                 "Do both run the same job?")
+        strange = [k for k in down if k not in ("w", "buffers", "round", *mine.algorithm.sends) and not (mine.guard is not None and k.startswith("guard."))]
+        if strange:
+            raise ProtocolError(f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do both run the same version "
+                                "of tacit?")
 
 
 class Memory:
@@ -228,23 +315,6 @@ class Memory:
             write_whole(self.file, save(both, {"run": self.run, "round": str(r)}))
 
 
-JOB: dict[str, Any] = {"run": str, "model": (dict, type(None)), "algorithm": dict, "seed": int, "epochs": int, "batch_size": (int, type(None)),
-                       "local_steps": (int, type(None)), "precision": str, "paced": bool, "scores": bool, "features": list, "classes": int,
-                       "data": (dict, type(None)), "guard": (dict, type(None))}
-
-
-def read_job(text: str) -> dict[str, Any]:
-    """The server's job, every entry of the kind it must be. A server is not believed more than a file would be."""
-    try:
-        job = json.loads(text)
-        wrong = [k for k, kind in JOB.items() if not isinstance(job[k], kind)] + [k for k in job if k not in JOB]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadJob(f"the server's job cannot be read: {type(error).__name__}: {error}. Do both run the same version of tacit?") from None
-    if wrong:
-        raise BadJob(f"the server's job has {wrong[0]!r} as nothing this party can use. Do both run the same version of tacit?")
-    return job
-
-
 def specified(model: Any, who: str) -> str:
     """How a process on this machine finds a model that is code; empty for one of tacit's own, which the job's table names."""
     from ..runtimes.processes import specification
@@ -253,20 +323,10 @@ def specified(model: Any, who: str) -> str:
 
 
 def task_of(said: Mapping[str, Any], rows: Rows) -> Task:
-    """The model a job names, on these rows; `spec` is what `specified` gave."""
-    built = models.build(_model(said["spec"], said["model"]), tuple(said["features"]), said["classes"] or 1, said["seed"])
+    """The model a job names, on these rows; `spec` is what `specified` gave: code is taken from this machine's own configuration, never from a server."""
+    model = found(json.loads(said["spec"])) if said["spec"] else from_table(said["model"], models.ALL, "the job's model")
+    built = models.build(model, tuple(said["features"]), said["classes"] or 1, said["seed"])
     return Task(built, *rows, "mse" if said["classes"] is None else "cross_entropy", said["precision"])
-
-
-def _model(own_one: str, told: Any) -> Any:
-    """A model of tacit's own, by its table. A function that makes one is taken from this machine's own configuration only, never from the server."""
-    if own_one:
-        from ..runtimes.nursery import found
-
-        return found(json.loads(own_one))
-    if told is None:
-        raise BadJob("the job's model is code, which a server cannot send. Use one of tacit's own models.")
-    return from_table(told, models.ALL, "the server's job, model")
 
 
 # --- rows ------------------------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ..aggregate.mean import recalled
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..data.federation import Federation
+from ..errors import SumAborted
 from ..guard import Guard
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
@@ -24,15 +25,17 @@ from ..parties.message import Message
 from ..parties.party import Party
 from ..protocols import picking
 from ..protocols import rounds as protocol
+from ..protocols.consent import OneSumEach
 from ..runs import Event
 from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
 from .devices import placed
-from .guarding import chosen, fit, reveals
-from .hiding import bytes_of, hidden_sum
-from .plan import Plan, seconds_of
-from .simulated import SORTED, Simulated, fitted, look_bytes, wire_bytes
+from .guarding import chosen, fit
+from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
+from .locally_private import PrivateTask
+from .plan import MIN_ROWS, Plan, seconds_of
+from .simulated import Simulated, fitted, look_bytes, of_tested, upload_reveals, wire_bytes
 
 SERVER = "server"
 
@@ -61,7 +64,12 @@ class Parties:
         self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
-        self.hidden = hidden_sum(p, self.guard)
+        self.hidden: HiddenSum | None = None
+        self.counted: HiddenCounts | None = None
+        if self.guard is not None and self.guard.hiding is not None:
+            keys, binding = signing_keys(p, self.guard), self.binding()
+            self.hidden = HiddenSum(self.guard, binding, keys)
+            self.counted = HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         self.at = 0  # the round at hand
@@ -74,6 +82,10 @@ class Parties:
             if self.guard is not None:
                 self.guard.load({k[6:]: v for k, v in at.items() if k.startswith("guard.")})
             self.go_on(at)
+
+    def binding(self) -> str:
+        """What hidden sums are bound to besides the round and what was sent down: between real parties, the contract."""
+        return self.plan.fed.name
 
     def go_on(self, at: State) -> None:
         self.kept |= {name: {k: at[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()} for j, name in enumerate(self.plan.fed.parties)}
@@ -122,7 +134,12 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked) -> None:
+        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None) -> None:
+            if ups is None:
+                self._lose(r)
+                took_part.clear()
+                after(r + 1, [[]], [{}])
+                return
             if isinstance(ups, picking.Picked):
                 took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
                 self.told[0] |= {"scored": len(took_part), "uploaded": 1, **({"best": ups.best} if found else {})}
@@ -140,23 +157,34 @@ class Parties:
         def model(r: int) -> State | protocol.Apart | None:
             return self.tests() if due(r + 1) else None
 
-        def tested(r: int, answers: dict[str, State]) -> None:
-            after(r + 1, [list(took_part)], [self._metrics(r + 1, answers)])
+        def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
+            if isinstance(answers, protocol.Summed):
+                self._sent_up()  # those bytes belong to no update
+            after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])
 
         def without(r: int, who: Mapping[str, str]) -> None:
             self.dropped = {**who, **self.dropped}  # its first reason is the one that tells
 
         def start(me: Party, **network: Any) -> Any:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden, scores=p.picks,
+                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden,
+                                   counted=self.counted, scores=p.picks,
                                    meet=p.select is not None, **network)
 
         self.perform(start)
 
+    def _lose(self, r: int) -> None:
+        """Round r gave no sum, and is not repeated. With whole batches the next update on the same model would be the same one again, whose sum over other
+        participants could be subtracted from the lost one: then the run cannot go on."""
+        self.told[0]["lost"] = True
+        if self.plan.batch_size is None:
+            raise SumAborted(f"round {r + 1} was lost after masked updates had been sent, and with batch_size=None the next update on this model would be the "
+                             "same. Start a new run with another seed, or with a batch_size.", spent=True)
+
     def known(self, r: int) -> Known:
         """What the server knows of the parties before a round, but for losses."""
         n = len(self.plan.fed)
-        return Known(self.plan.fed.train.sizes.numpy(), lambda who: np.zeros(0), None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)))
+        return Known(self.plan.sizes, lambda who: np.zeros(0), None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)))
 
     def _selected(self, r: int) -> list[str] | protocol.Candidates:
         """Who is asked, by the plan's rule; whoever's loss it wants is asked for it first, and is not chosen if it stays silent."""
@@ -199,7 +227,7 @@ class Parties:
         def member(k: int, name: str) -> Member:
             fed = p.fed.party(k)
             task = self.task.on(*(t.to(device) for t in fed.at(0)))
-            return Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard)
+            return Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard, p.min_rows)
 
         clients = {name: program(name, self.client(k, member(k, name))) for k, name in enumerate(p.fed.parties)}
         InProcess(seed=p.seed, start=self.clock).run_sync({SERVER: program(SERVER, server), **clients})
@@ -221,10 +249,10 @@ class Parties:
                     await me.clock.sleep(float(self.seconds(np.array([k]), np.array([r]))[0]))
 
             def test(r: int, down: State) -> State:
-                return mine.test(r, down, self.kept[mine.name])
+                return mine.test(r, down, self.kept[mine.name], summed=self.hidden is not None)
 
-            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, scores=lambda: self.plan.picks,
-                                   takes=takes)
+            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, counted=lambda: self.counted,
+                                   scores=lambda: self.plan.picks, takes=takes, consent=OneSumEach())
 
         return start
 
@@ -264,17 +292,20 @@ class Parties:
         before, self.heard = self.heard, sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind not in others)
         return self.heard - before
 
-    def _metrics(self, r: int, answers: dict[str, State]) -> dict[str, Any]:
+    def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
         p = self.plan
+        if isinstance(answers, protocol.Summed):
+            assert self.counted is not None
+            total = self.counted.decode(answers.total)
+            return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes, p.min_rows, True,
+                                     p.algorithm.personalises)
         came = [name for name in p.fed.parties if name in answers]
-        counts = [Counts(**answers[name]) for name in came]
-        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes)
+        counts = [Counts(**answers[name]) if answers[name] else None for name in came]
+        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes, p.min_rows, p.sums_only,
+                                  p.algorithm.personalises)
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
             found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
-            known = [a for a in each.values() if a is not None]
-            if p.algorithm.personalises and known:
-                found |= {"personal_accuracy": sum(known) / len(known), "worst_party": min(known)}
         return found
 
     def save(self, i: int) -> State:
@@ -314,17 +345,25 @@ class Parties:
         for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
             told = s.reveals
             if s.kind in (protocol.Upload.kind, "Answer"):
-                told = reveals(self.guard) if self.guard is not None else SORTED if self.plan.algorithm.sees_each else told
+                told = upload_reveals(self.plan, self.guard) or told
+            if s.kind == protocol.Tested.kind and not self.plan.sums_only:
+                told = of_tested(self.plan)
             ledger.record(s.party, s.sender, s.kind, told, count=s.count, bytes=s.bytes, how=s.how)
         return ledger
+
+
+def blank_counts(task: Task, classes: int | None) -> Counts:
+    """The counts of no rows: their shapes are those of every party's."""
+    labels = tuple(task.y.shape[1:])  # one a row, or one a token
+    return count(torch.zeros(0, *labels, classes or 1), torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32), classes)
 
 
 class Member:
     """What one party does with its own rows. It never sees anyone else's."""
 
     def __init__(self, name: str, fed: Federation, task: Task, algorithm: Algorithm, seed: int, epochs: int, batch_size: int | None,
-                 local_steps: int | None, guard: Guard | None = None):
-        self.guard = guard
+                 local_steps: int | None, guard: Guard | None = None, min_rows: int = MIN_ROWS):
+        self.guard, self.min_rows = guard, min_rows
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
@@ -333,10 +372,11 @@ class Member:
         number = r if work is None else work
         (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(device), y.to(device)
-        size = np.array([int(self.fed.train.sizes[0])])
-        plans = plan(self.seed, number, identify([self.name]), size, self.epochs, self.batch_size, self.local_steps)
-        if hasattr(self.task, "redraw"):
-            plans = self.task.redraw(plans, int(size[0]), int(np.max(self.epochs)))
+        private = self.task if isinstance(self.task, PrivateTask) else None
+        size = int(self.fed.train.sizes[0]) if private is None else private.public_size(self.name)
+        plans = plan(self.seed, number, identify([self.name]), np.array([size]), self.epochs, self.batch_size, self.local_steps)
+        if private is not None:
+            plans = private.redraw(plans, self.name, int(np.max(self.epochs)))
         batches = plans.of(0)
         batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
         with torch.no_grad():
@@ -351,8 +391,11 @@ class Member:
         out = self.task.predict(down["w"], rows.x[index].to(self.task.x.device), down.get("buffers")).cpu()
         return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
 
-    def test(self, r: int, down: State, mine: State | None = None) -> State:
-        """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one."""
+    def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
+        """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one. Nothing where those are
+        fewer than `min_rows`, unless `summed`: the server will see the counts in a hidden sum only."""
+        if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
+            return {}
         if mine and self.algorithm.personalises:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)

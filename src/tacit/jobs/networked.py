@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from .. import __version__, models
+from .. import __version__
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
-from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadParameter, ProtocolError
-from ..metrics import count
-from ..parameters import bad, real, to_table, whole
+from ..guard.guard import round_up
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
@@ -30,41 +26,14 @@ from ..protocols import rounds as protocol
 from ..runtimes.processes import Processes
 from ..selection import Known
 from ..task import Task
-from . import guarding
+from .contract import Contract
 from .devices import placed
+from .elsewhere import Deployed, Elsewhere
 from .member import beside, deal, member, specified
-from .messages import SERVER, Parties
+from .messages import SERVER, Parties, blank_counts
 from .plan import Plan
 
-
-@dataclass(frozen=True)
-class Deployed:
-    """A runtime of `train`: the parties are where their kits say; this process is the server's."""
-
-    kit: Any
-    layout: dict[str, Any]
-    deadline: float | None = real(None, above=0, none=True, doc="seconds a round waits for answers; None waits for everyone")
-    at_least: int | None = whole(None, least=1, none=True, doc="answers with which a round goes on after the deadline; None: everyone's")
-    patience: float = real(300.0, above=0, doc="seconds to keep trying when the hub cannot be reached")
-
-    def check(self) -> None:
-        if self.at_least is not None and self.deadline is None:
-            raise bad("party", "at_least", self.at_least, "None without a deadline", "Give a deadline, too.")
-
-
-@dataclass(frozen=True)
-class Elsewhere(Federation):
-    """A federation whose rows are with their owners: what the server knows of it, which is names and shapes."""
-
-    def summary(self) -> dict[str, Any]:
-        return {"name": self.name, "parties": list(self.parties), "sizes": [], "labels": list(self.labels), "counts": None, "shift": None}
-
-    @classmethod
-    def of(cls, name: str, parties: tuple[str, ...], features: int, labels: list[str] | None, columns: tuple[str, ...]) -> Elsewhere:
-        none = Rows(torch.zeros(0, features), torch.zeros(0, dtype=torch.float32 if labels is None else torch.int64))
-        unknown = Holdings(torch.zeros(0, dtype=torch.int64), torch.arange(len(parties) + 1))  # how many rows each has, it says when it joins
-        nobody = Holdings(torch.zeros(0, dtype=torch.int64), torch.zeros(len(parties) + 1, dtype=torch.int64))
-        return cls(name, none, unknown, nobody, none, None if labels is None else len(labels), parties, None, 0, columns, tuple(labels or ()))
+__all__ = ["Deployed", "Elsewhere", "Networked"]
 
 
 class Networked(Parties):
@@ -84,10 +53,20 @@ class Networked(Parties):
         self.rows: dict[str, int] = {}  # how many each party said it trains on
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] | None = None
 
+    def binding(self) -> str:
+        return self.contract.digest
+
+    @cached_property
+    def contract(self) -> Contract:
+        """What every party is asked to agree to."""
+        at = self.plan.through
+        layout, server = (at.layout, at.kit.server) if isinstance(at, Deployed) else (None, SERVER)
+        return Contract.of(self.plan, layout, server, list(self.task.x.shape[1:]))
+
     def down(self, r: int) -> State:
-        if self.guard is not None and self.guard.weighs and isinstance(self.through, Deployed) and getattr(self.plan.algorithm, "weighted", True):
-            # how many rows a party has it says at the door; a hidden weight is a share of the largest, which all must know alike
-            self.guard.state["heaviest"] = torch.tensor(float(max(self.rows.values())), dtype=torch.float64)
+        if self.guard is not None and self.guard.weighs and getattr(self.plan.algorithm, "weighted", True):
+            # a hidden weight is a share of the largest, which all must know alike: no closer than its power of two
+            self.guard.state["heaviest"] = torch.tensor(round_up(max(self.rows.values(), default=int(self.plan.sizes.max()))), dtype=torch.float64)
         return super().down(r)
 
     def known(self, r: int) -> Known:
@@ -117,21 +96,16 @@ class Networked(Parties):
 
     # --- what parties are told, and held to ----------------------------------------------------------------------------------------------
 
-    def job_for(self, name: str) -> str:
-        p = self.plan
-        known = isinstance(p.model, str) or type(p.model) in models.ALL.values()
-        layout = self.through.layout if isinstance(self.through, Deployed) else None
-        return json.dumps({"run": self.run_id, "model": p.job(None)["model"] if known else None, "algorithm": to_table(p.algorithm), "seed": p.seed,
-                           "epochs": p.local_epochs[p.fed.parties.index(name)], "batch_size": p.batch_size, "local_steps": p.local_steps,
-                           "precision": p.precision, "paced": p.pace is not None, "scores": p.picks, "features": list(self.task.x.shape[1:]),
-                           "classes": p.fed.classes or 0, "data": layout,
-                           "guard": None if self.guard is None else guarding.told(self.guard, p.fed.name)})
+    def offer(self, name: str) -> joining.Work:
+        return joining.Work(self.contract.text, self.run_id)
 
     def fits(self, name: str, ready: joining.Ready) -> str | None:
         want = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
         if (ready.features, ready.classes, ready.parameters) != want:
             return (f"its rows have the shape {ready.features}, {ready.classes} classes, and its model {ready.parameters} parameters; the job has {want[0]}, "
                     f"{want[1]} and {want[2]}")
+        if ready.rows == joining.UNTOLD and self.plan.hides_sizes:
+            return None
         self.rows[name] = ready.rows
         return None if ready.rows >= 1 else "it has no rows to train on"
 
@@ -141,6 +115,8 @@ class Networked(Parties):
             word, stated = ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
             return None if math.isfinite(stated) else f"the {word} it states is {stated}; it must be a finite number"
         if isinstance(answer, protocol.Tested):
+            if not answer.counts:
+                return None  # it holds back fewer than min_rows rows
             got, want = answer.counts, self._counts()
         else:
             assert isinstance(answer, protocol.Upload | buffered.Answer)
@@ -181,17 +157,14 @@ class Networked(Parties):
         return self.shapes
 
     def _counts(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        classes = self.plan.fed.classes
-        labels = tuple(self.task.y.shape[1:])  # one a row, or one a token
-        made = count(torch.zeros(0, *labels, classes or 1), torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32), classes)
-        return {k: (tuple(v.shape), v.dtype) for k, v in made._asdict().items()}
+        return {k: (tuple(v.shape), v.dtype) for k, v in blank_counts(self.task, self.plan.fed.classes)._asdict().items()}
 
     # --- bringing everybody together -------------------------------------------------------------------------------------------------------
 
     def perform(self, server: Callable[..., Any]) -> None:
         async def program(me: Party) -> None:
             self.here[SERVER] = me
-            self.door = joining.Door(me, self.plan.fed.parties, __version__, self.job_for, self.fits, self.note)
+            self.door = joining.Door(me, self.plan.fed.parties, __version__, self.offer, self.fits, self.note)
             await beside(server(me, door=self.door, wrong=self.wrong), self.door.keep())
 
         if isinstance(self.through, Processes):

@@ -20,7 +20,7 @@ from ..task import Task
 from .devices import placed
 from .guarding import layout_of, reveals
 from .plan import Plan
-from .simulated import Simulated, test_bytes
+from .simulated import Simulated, of_tested, test_bytes, tests_bytes
 
 WAY = "delta"  # the one vector that is a way walked from `w`, and so can be made a model again
 
@@ -202,7 +202,7 @@ class PacedSimulation(Simulated):
         test, tested = test_bytes({k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes)
         ledger.record("server", everyone, Answer, reveals(self.guards[i]) if self.guards else None, count=sum(e["sampled"] for e in rounds),
                       bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
-        ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
+        ledger.record("server", everyone, Tested, of_tested(p), count=tests, bytes=tests_bytes(rounds, tested), how="ideal")
         ledger.record(everyone, "server", Order, count=self.merger.desk.serial, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger

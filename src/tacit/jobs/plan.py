@@ -18,7 +18,7 @@ from ..algorithms.types import Algorithm
 from ..audit.poisoning import Adversaries, attacks
 from ..data.federation import Federation, one_label
 from ..errors import BadData, BadParameter
-from ..guard import Stage, as_stages, must_see_each
+from ..guard import Noise, Stage, as_stages, must_see_each
 from ..parameters import bad, check, nearest, to_table, too_large
 from ..runtimes.cohort import Run
 from ..task import Task
@@ -28,6 +28,7 @@ from .devices import device_for
 from .running import to_the_end
 
 PRECISIONS = ("float32", "tf32", "bf16")
+MIN_ROWS = 10  # of a party's held-out rows; a figure on fewer says too much about single rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +64,21 @@ class Plan:
     select: Any = None  # None: drawn alike from all
     topology: Any = None  # None: one server with everybody around it
     private: Any = None  # None: local steps are not private; a private.DPSGD: each is one of it
+    public_sizes: tuple[int, ...] | None = None  # with `private`: what the parties' numbers of rows are taken to be; None: the exact ones
     through: Any = None  # where `runtime` is "processes" or "parties": how they are reached
+    min_rows: int = MIN_ROWS  # the fewest held-out rows on which a party reports counts
+    sums_only: bool = False  # single parties are hidden from the server, so held-out figures are of all parties together
 
     def run(self) -> Run:
         members = None if self.members is None else np.array(self.members)
         return Run(self.fed, self.algorithm, self.seed, self.per_round, np.array(self.local_epochs), self.batch_size, self.local_steps, members,
                    None if not self.guard and self.sampling == "fixed" else lambda number: guarding.chosen(self, number),
-                   None if self.adversaries is None else self.adversaries.updates)
+                   None if self.adversaries is None else self.adversaries.updates, self.sizes)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many rows each party trains on, as far as anybody else may know: exact, or what stands for it where ε is for a row's presence."""
+        return self.fed.train.sizes.numpy() if self.public_sizes is None else np.array(self.public_sizes, dtype=np.int64)
 
     @property
     def talks(self) -> bool:
@@ -83,13 +92,32 @@ class Plan:
         return self.algorithm.scores and isinstance(self.aggregate, rules.Best) and self.topology is None
 
     @property
+    def hides_sizes(self) -> bool:
+        """Whether an ε that holds against the server covers how many rows a party has."""
+        return any(isinstance(s, Noise) and s.placement != "central" for s in self.guard)
+
+    @property
+    def asks_losses(self) -> bool:
+        """Whether parties are asked for the model's loss on their rows before it is settled who takes part."""
+        return isinstance(self.select, selection.PowerOfChoice)
+
+    @property
+    def reports(self) -> bool:
+        """Whether parties report counts on their held-out rows. Real parties do not where an ε is claimed, which no noise on the counts would keep."""
+        return not (self.runtime == "parties" and any(isinstance(s, Noise) for s in self.guard))
+
+    def evaluates(self, r: int) -> bool:
+        """Whether the model after round r (counted from 1; 0: before training) is to be evaluated."""
+        return r == self.rounds or (bool(self.evaluate_every) and r % self.evaluate_every == 0)
+
+    @property
     def effective_update(self) -> float:
         """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
         if self.runtime == "parties":
             return float("nan")  # how many rows there are, is known only once the parties have joined
         if not self.algorithm.walks:
             return float(self.algorithm.lr)  # type: ignore[attr-defined]  # FedSGD takes one step, at the server
-        rows, k = float(self.fed.train.sizes.sum()), len(self.fed)
+        rows, k = float(self.sizes.sum()), len(self.fed)
         b = self.batch_size or rows / k
         steps = self.local_steps if self.local_steps is not None else float(np.mean(self.local_epochs)) * rows / (b * k)
         return float(self.algorithm.lr * steps)  # type: ignore[attr-defined]
@@ -104,7 +132,7 @@ class Plan:
             data = {k: v for k, v in data_job.items() if k not in ("skew", "skews")} | skew if "skews" in data_job else data_job
         train = {"rounds": self.rounds, "per_round": self.per_round, "local_epochs": epochs, "local_steps": self.local_steps,
                  "batch_size": self.batch_size, "seed": self.seed, "device": self.device, "precision": self.precision, "engine": self.engine,
-                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "landscape": self.landscape or None,
+                 "runtime": self.runtime, "evaluate_every": self.evaluate_every, "min_rows": self.min_rows, "landscape": self.landscape or None,
                  "sampling": None if self.sampling == "fixed" else self.sampling, "secret_seed": self.secret_seed}
         return {"data": data, "model": models.table_of(self.model), "algorithm": to_table(self.algorithm),
                 "train": {k: v for k, v in train.items() if v is not None},
@@ -162,8 +190,8 @@ def as_rule(rule: Any) -> Any:
 def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
               local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0,
               device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1,
-              landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None,
-              aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, select: Any = None, label: str = "",
+              min_rows: int = MIN_ROWS, landscape: bool = False, guard: Any = None, sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None,
+              speed: Any = None, aggregate: Any = None, adversaries: Any = None, topology: Any = None, private: Any = None, select: Any = None, label: str = "",
               skew: str = "") -> Plan:
     """Check every value and fill in what was left open. Nothing has been started or written when this refuses."""
     if not isinstance(fed, Federation):
@@ -209,12 +237,14 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if isinstance(topology, topologies.Gossip):
         label = label or f"{type(algorithm).__name__} on {topology.graph.name}"
     name = type(algorithm).__name__ + ("" if pace is None else f", {_named(pace)}")
+    sizes = None
     if private is not None:
-        from .locally_private import checked
+        from .locally_private import checked, public_sizes
 
         one_label("train, private", fed)
 
         private = checked(private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select)
+        sizes = public_sizes(private, fed, secret_seed)
         engine = "each" if engine == "auto" else engine
     return Plan(fed, model, algorithm, _whole("rounds", rounds, 1), wanted or k, epochs,
                 _whole("local_steps", steps, 1, none="epochs decide"), _whole("batch_size", batch_size, 1, none="all rows at once"),
@@ -222,7 +252,9 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                 runtime, _whole("evaluate_every", evaluate_every, 0), bool(landscape), label or name,
                 skew or ("natural" if fed.skew is None else repr(fed.skew)), guard=stages, sampling=sampling,
                 secret_seed=_whole("secret_seed", secret_seed, 0, none="the operating system's randomness"), pace=pace, speed=speed, through=through,
-                aggregate=rule, adversaries=liars, topology=topology, private=private, select=select)
+                aggregate=rule, adversaries=liars, topology=topology, private=private, public_sizes=sizes, select=select,
+                min_rows=_whole("min_rows", min_rows, 1),
+                sums_only=any(s.hides for s in stages) or (isinstance(topology, topologies.Gossip) and topology.secure))
 
 
 def _select(given: Any) -> Any:
@@ -270,7 +302,7 @@ def seconds_of(p: Plan) -> speeds.Seconds | None:
     """How long each party's pieces of work take, by the plan's speed."""
     if p.speed is None:
         return None
-    steps = count_steps(p.fed.train.sizes.numpy(), np.array(p.local_epochs), p.batch_size, p.local_steps)
+    steps = count_steps(p.sizes, np.array(p.local_epochs), p.batch_size, p.local_steps)
     return speeds.seconds(p.speed, p.seed, identify(p.fed.parties), steps)
 
 

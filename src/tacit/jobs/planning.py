@@ -18,7 +18,7 @@ from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
 from .plan import Plan, make_plan, make_task
-from .simulated import SORTED, look_bytes, score_bytes, sizes, test_bytes
+from .simulated import look_bytes, of_tested, score_bytes, sizes, test_bytes, upload_reveals
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Outlook:
     per_round: int
     tolerated: int  # parties that may drop out of a round
     guard: list[dict[str, Any]]
+    held_out: str  # which figures on held-out rows the run would show
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,6 +52,7 @@ class Outlook:
                       f"  by {s['mechanism']}", f"  against {s['adversary']}", f"  assuming {s['sampling']} sampling", f"  {s['note']}"]
         lines.append(f"each party and round: {size(self.bytes_up)} up, {size(self.bytes_down)} down")
         lines.append(f"dropouts tolerated in a round: {self.tolerated} of {self.per_round}")
+        lines.append(f"figures on held-out rows: {self.held_out}")
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
 
@@ -89,11 +91,19 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     if p.secret_seed is not None:
         notes.append("NOT PRIVATE: secret_seed makes every secret replayable.")
     return Outlook(_sees(p, guard, start), spends, up_bytes, down_bytes, rounds, len(p.fed), p.per_round, _tolerated(p, guard),
-                   [to_table(s) for s in (p.guard if guard is None else guard.stages)], notes)
+                   [to_table(s) for s in (p.guard if guard is None else guard.stages)], _held_out(p), notes)
 
 
 def _blank(layout: Layout) -> State:
     return {k: torch.zeros(shape) for k, shape in layout.shapes.items()}
+
+
+def _held_out(p: Plan) -> str:
+    """Which figures on held-out rows the run would show."""
+    if p.sums_only:
+        return "of all parties together; the guard hides those of single parties"
+    fewer = int((p.fed.held.sizes < p.min_rows).sum())
+    return f"of each party with at least {p.min_rows} of them (min_rows); {fewer} of {len(p.fed)} parties hold back fewer and report none"
 
 
 def _tolerated(p: Plan, guard: Guard | None) -> int:
@@ -112,16 +122,16 @@ def _looked(p: Plan) -> int:
 
     if p.select is not None:
         n = len(p.fed)
-        selection.chosen(p.select, p.seed, 0, selection.Known(p.fed.train.sizes.numpy(), loss, np.zeros(n)), p.per_round)
+        selection.chosen(p.select, p.seed, 0, selection.Known(p.sizes, loss, np.zeros(n)), p.per_round)
     return sum(asked)
 
 
 def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
     from ..protocols.picking import Score
-    from ..protocols.rounds import Down, Loss, Tested, Upload
+    from ..protocols.rounds import Down, Loss, Upload
 
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
-    seen = [{"party": "the server", "what": guarding.reveals(guard) if guard is not None else SORTED if p.algorithm.sees_each else Upload.reveals}]
+    seen = [{"party": "the server", "what": upload_reveals(p, guard) or Upload.reveals}]
     if p.picks:
         seen[0]["what"] += ": of the best of each round"
         seen.append({"party": "the server", "what": f"{Score.reveals}, of every party of a round"})
@@ -134,6 +144,6 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
                      noise.placement == "distributed" else ", to which it adds noise" if noise is not None else "")})
     if len(p.fed.held.index):
         _, tested = test_bytes(start, p.fed.classes)
-        seen.append({"party": "the server", "what": f"{Tested.reveals} ({size(tested)} each time it asks)"})
+        seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(tested)} each time it asks)"})
     seen.append({"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")})
     return seen

@@ -23,6 +23,7 @@ from ..task import LOSSES, Task
 from .guarding import fit, reveals
 from .plan import Plan, seconds_of
 
+NOISY = "one party's model update, made of clipped gradients with that party's own noise; every party weighs the same"  # under private.DPSGD
 SORTED = "one party's model update and its weight (its number of rows), in the clear; beside the others', which parties are alike"  # where each is looked at
 
 
@@ -92,7 +93,7 @@ class Simulated:
         """Who is asked in this round, by the plan's rule and the model as it stands."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
-        known = Known(p.fed.train.sizes.numpy()[members], lambda who: self._losses(i, members[who], number),
+        known = Known(p.sizes[members], lambda who: self._losses(i, members[who], number),
                       None if takes is None else takes(members, np.full(len(members), number)))
         return members[selection.chosen(p.select, p.seed, number, known, p.per_round)]
 
@@ -108,8 +109,9 @@ class Simulated:
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         tests = [p.fed.test_at(r) for p in self.plans]
-        parties = {id(p.fed): evaluation.of_parties(p.fed, p.fed.at(r)) for p in self.plans}  # once for the runs that share a federation
-        held = [parties[id(p.fed)] for p in self.plans]
+        parties = {(id(p.fed), p.min_rows, p.sums_only): p for p in self.plans}  # once for the runs that share a federation
+        made = {key: evaluation.of_parties(p.fed, p.fed.at(r), p.min_rows, p.sums_only) for key, p in parties.items()}
+        held = [made[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
         found = evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans],
                                     stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda")
         for i, p in enumerate(self.plans):
@@ -126,11 +128,7 @@ class Simulated:
         for k, model in enumerate(self.personal(i)):
             x = held.rows.x[held.owner == k].to(self.w.device)
             outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
-        each = evaluation.accuracies(torch.cat(outs), held, self.plans[i].fed.classes)  # rows stand owner by owner
-        if each is None:
-            return {}
-        known = [a for a in each if a is not None]
-        return {"parties": {"accuracy": each}, "personal_accuracy": sum(known) / len(known), "worst_party": min(known)}
+        return evaluation.of_own_models(torch.cat(outs), held, self.plans[i].fed.classes)  # rows stand owner by owner
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
@@ -183,7 +181,7 @@ class Simulated:
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
         steps, tests = sum(e["sampled"] for e in rounds), sum(e["tested"] for e in rounds)
         test, tested = test_bytes(self._model(i), p.fed.classes)
-        said = reveals(self.guards[i]) if self.guards else SORTED if p.algorithm.sees_each else None
+        said = upload_reveals(p, self.guards[i] if self.guards else None)
         looked, (ask, answer) = sum(e.get("looked", 0) for e in rounds), look_bytes(self._model(i))
         scored, picked, scores = scores_of(rounds)
         models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in rounds)
@@ -192,7 +190,7 @@ class Simulated:
             ledger.record("server", everyone, Score, count=scored, bytes=scores, how="ideal")
         if looked:
             ledger.record("server", everyone, Loss, count=looked, bytes=looked * answer, how="ideal")
-        ledger.record("server", everyone, Tested, count=tests, bytes=tests * tested, how="ideal")
+        ledger.record("server", everyone, Tested, of_tested(p), count=tests, bytes=tests_bytes(rounds, tested), how="ideal")
         ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds) - looked * ask - picked, how="ideal")
         if scored:
             ledger.record(everyone, "server", Pick, count=scored, bytes=picked, how="ideal")
@@ -200,6 +198,15 @@ class Simulated:
             ledger.record(everyone, "server", Look, count=looked, bytes=looked * ask, how="ideal")
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger
+
+
+def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
+    """What the server learns from one upload, for the ledger; None: what the message itself says."""
+    if guard is not None:
+        return reveals(guard, weighted=p.private is None)
+    if p.private is not None and p.private.private:
+        return NOISY
+    return SORTED if p.algorithm.sees_each else None
 
 
 def fitted(plans: list[Plan], task: Task) -> Any:
@@ -224,6 +231,28 @@ def test_bytes(model: State, classes: int | None) -> tuple[int, int]:
         return 0, 0
     counts = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)._asdict()
     return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Tested(counts))))
+
+
+def tests_bytes(rounds: list[Event], tested: int) -> int:
+    """What all Tested of these rounds take on the wire, if one with counts takes `tested`: a party with too few held-out rows sends one without."""
+    left_out = sum(e.get("untested", 0) for e in rounds)
+    return (sum(e["tested"] for e in rounds) - left_out) * tested + left_out * _no_counts()
+
+
+def _no_counts() -> int:
+    """Bytes of a Tested without counts; 0 where msgpack is missing."""
+    try:
+        from ..parties.codec import encode_parts
+        from ..protocols.rounds import Tested
+    except ImportError:
+        return 0
+    return sum(map(len, encode_parts(Tested({}))))
+
+
+def of_tested(p: Plan) -> str:
+    """What the server learns of the parties' held-out rows."""
+    whose = "the sum of all parties' counts on their held-out rows" if p.sums_only else f"one party's counts on at least {p.min_rows} held-out rows"
+    return f"{whose}: confusion matrix, summed loss, score histograms"
 
 
 def look_bytes(model: State) -> tuple[int, int]:

@@ -10,14 +10,13 @@ A party without a table holds a stretch of the network between: `middle = [32]`.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,17 +25,20 @@ from torch import nn
 from .. import toml
 from ..data.identifiers import normal
 from ..data.tables import from_csv
-from ..data.vertical import Columns, held_out
+from ..data.vertical import Columns, held_out, keep_one_row_each
 from ..errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
 from ..files import check_new, write_whole
 from ..parameters import bad, check, from_table, nearest
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import splitnn
+from ..protocols.psi_policy import PsiPolicy
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_terms import Asked, Route, Terms
 from . import splitting_parts as parts
-from .intersecting import aligned
+from .intersecting import align_rows
+from .kit_run import run_with_kit
+from .query_log import read_policy
 from .running import to_the_end
 from .splitting import folder_of, told
 from .splitting_parts import Share, Stop, may_write
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 SPLIT: dict[str, Any] = {"labels": None, "merge": "concat", "top": [], "epochs": 10, "batch_size": 64, "lr": 0.1, "optimizer": "sgd", "momentum": 0.0,
                          "weight_decay": 0.0, "regression": False, "test_fraction": 0.2, "slices": 1, "every": 1, "seed": 0, "nopeek": 0.0, "guards": [],
                          "protect": None}
-PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "bottom": list[int], "middle": list[int], "drop": list[str], "categories": list[str]}
+PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "bottom": list[int], "middle": list[int], "drop": list[str], "categories": list[str],
+                         "duplicates": str}
 
 
 def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -129,7 +132,7 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
 
 def agreed(job: Mapping[str, Any]) -> str:
     """What all parties' job files must have alike: everything but where each keeps its file."""
-    plain = {**job, "parties": {n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories")} for n, t in job["parties"].items()}}
+    plain = {**job, "parties": {n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories", "duplicates")} for n, t in job["parties"].items()}}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -159,19 +162,33 @@ async def same_job(me: Party, everybody: Iterable[str], mark: str) -> None:
             raise BadJob(f"{name!r} and {me.name!r} have different job files, or parts of different runs. All must have the same but for their own file.")
 
 
-async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], everybody: tuple[str, ...], mark: str) -> tuple[Columns | None, int, bytes]:
-    """(my rows of those all share, how many, the fingerprint of their order). A party without a table hears how many from the first who has one."""
+class Aligned(NamedTuple):
+    """`table`: my rows of those all share (None: I have no table). `shared`: how many. `mark`: a fingerprint of their order, keyed."""
+
+    table: Columns | None
+    shared: int
+    mark: bytes
+    notes: list[str]
+
+
+async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], everybody: tuple[str, ...], mark: str, kit: str, duplicates: str) -> Aligned:
+    """The people all share. A party without a table hears how many from the first who has one."""
     without = [n for n in everybody if n not in holders]
     await same_job(me, everybody, mark)
     if table is None:
-        return None, (await me.recv(holders[0], Asked)).rows, b""
+        return Aligned(None, (await me.recv(holders[0], Asked)).rows, b"", [])
+    order = b""
+    notes: list[str] = []
     if len(holders) > 1:
-        table = table.take(await aligned(me, table.ids.tolist(), parties=list(holders)))
+        table, notes = keep_one_row_each(table, f"the table of {me.name!r}", duplicates)
+        found = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
+        table, notes = table.take(found.rows), [*notes, *found.notes]
+        order = splitnn.fingerprint([normal(str(i)) for i in table.ids], found.key)
     if not len(table):
         raise BadData(f"{me.name!r} shares nobody with {', '.join(n for n in holders if n != me.name)}. Are the ids written in the same way?")
     if me.name == holders[0]:
         await me.send(without, Asked(len(table), mark))
-    return table, len(table), splitnn.fingerprint([normal(str(i)) for i in table.ids])
+    return Aligned(table, len(table), order, notes)
 
 
 def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
@@ -182,13 +199,13 @@ def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = Fals
     return made if isinstance(made, Columns) else Columns.of(made)
 
 
-async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict[str, Any]:
-    """A party's program: read its table, align, train, save its part. Gives what it may tell: {"history", "rows", "folder"}."""
+async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
+    """A party's program: read its table, align, train, save its part. Gives what it may tell: {"history", "rows", "folder", "notes"}."""
     split, mine = job["split"], job["parties"][me.name]
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
     table = table_of(file, mine, split["regression"]) if "id" in mine else None
-    table, count, mark = await _people(me, table, holders, tuple(job["parties"]), agreed(job))
+    table, count, mark, notes = await _people(me, table, holders, tuple(job["parties"]), agreed(job), kit, mine.get("duplicates", "refuse"))
     train, test = held_out(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
     terms = check(Terms((route,), (len(train),), (len(test),), split["epochs"], split["batch_size"], split["slices"], split["seed"], loss,
@@ -209,7 +226,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict
     share.state = made["state"]
     folder = share.write(Path(out))
     write_whole(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
-    return {"history": made["history"], "rows": count, "folder": str(folder)}
+    return {"history": made["history"], "rows": count, "folder": str(folder), "notes": notes}
 
 
 def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table: Columns | None) -> Share:
@@ -240,7 +257,7 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
                  table.labels if holder and table is not None else ())
 
 
-async def foresee(me: Party, folder: str, file: str, out: str) -> dict[str, Any]:
+async def foresee(me: Party, folder: str, file: str, out: str, kit: str = "", duplicates: str = "refuse") -> dict[str, Any]:
     """A party's program of a joint prediction with saved parts: its own part, its own new rows. The holder of the top writes the answer to `out`."""
     share = parts.read(folder)
     route = share.terms.routes[0]
@@ -253,7 +270,7 @@ async def foresee(me: Party, folder: str, file: str, out: str) -> dict[str, Any]
             raise BadData(f"{me.name!r} has columns in this network; give the file with its rows.")
         read: Any = from_csv
         table = read(file, id=share.id, fit=share.recipe)
-    table, count, order = await _people(me, table, route.sources, route.parties, mark)
+    table, count, order, notes = await _people(me, table, route.sources, route.parties, mark, kit, duplicates)
     share = replace(share, terms=replace(share.terms, rows=(0,), tests=(count,)), fingerprint=order)
     seat = share.mine()
     if table is not None:
@@ -261,9 +278,9 @@ async def foresee(me: Party, folder: str, file: str, out: str) -> dict[str, Any]
         seat.test_x[0] = share.recipe.standardised(table.x)
     made = await splitnn.predict(me, share.terms, seat)
     if made is None:
-        return {"rows": count}
+        return {"rows": count, "notes": notes}
     answer(Path(out), told(share.terms.loss, made), None if table is None else table.ids, share)
-    return {"rows": count, "out": out}
+    return {"rows": count, "out": out, "notes": notes}
 
 
 def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share) -> None:
@@ -290,7 +307,8 @@ def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger 
     """All parties of a job on this machine, each with the file the job names: to try it out."""
     job = read(path)
     made = everybody("split", path, job, attend, out, runtime, ledger)
-    return {"history": made[job["split"]["labels"]]["history"], "rows": made[job["split"]["labels"]]["rows"], "folder": str(out)}
+    holder = made[job["split"]["labels"]]
+    return {"history": holder["history"], "rows": holder["rows"], "folder": str(out), "notes": [n for one in made.values() for n in one["notes"]]}
 
 
 def vacant(folder: Path) -> Path:
@@ -314,11 +332,12 @@ def everybody(verb: str, path: str | Path, job: Mapping[str, Any], program: Any,
 
 def take_part(kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0) -> dict[str, Any]:
     """One party's side of a job, over the federation's hub."""
-    return join(kit, path, read(path), attend, file, out, patience)
+    return join("split", kit, path, read(path), attend, file, out, patience)
 
 
-def join(kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file: str | Path | None, out: str | Path | None, patience: float) -> dict[str, Any]:
-    """The kit's party runs `program(me, job, file, out)` with its own table."""
+def join(verb: str, kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file: str | Path | None, out: str | Path | None,
+         patience: float) -> dict[str, Any]:
+    """The kit's party runs `program(me, job, file, out, kit)` with its own table; what it saw is added to the kit's ledger."""
     if kit.name not in job["parties"]:
         raise BadKit(f"this is the kit of {kit.name!r}, which {path} does not name. Its parties are {', '.join(job['parties'])}.")
     entry = job["parties"][kit.name]
@@ -326,21 +345,23 @@ def join(kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file:
     if "id" in entry and not where:
         raise BadJob(f"{path}, parties.{kit.name}: no file is named; give yours with --file.")
     folder = vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
-    made, ledger = linked(kit, functools.partial(program, job=job, file=str(where), out=str(folder)), patience)
-    return {"party": kit.name, **made, "ledger": ledger}
+    program = functools.partial(program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""))
+    made, ledger = run_with_kit(verb, kit, program, patience)
+    return {"party": kit.name, **made, "ledger": ledger.to_dict()}
 
 
 def predict_part(kit: Kit, folder: str | Path, file: str | Path | None, out: str | Path, patience: float = 300.0,
-                 force: bool = False) -> dict[str, Any]:
+                 force: bool = False, duplicates: str = "refuse") -> dict[str, Any]:
     """One party's side of a joint prediction, over the federation's hub."""
     if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # nobody else writes an answer
         may_write(check_new(out, force).parent)
-    made, ledger = linked(kit, functools.partial(foresee, folder=str(folder), file=str(file or ""), out=str(out)), patience)
-    return {"party": kit.name, **made, "ledger": ledger}
+    program = functools.partial(foresee, folder=str(folder), file=str(file or ""), out=str(out), kit=str(kit.directory or ""), duplicates=duplicates)
+    made, ledger = run_with_kit("predict", kit, program, patience)
+    return {"party": kit.name, **made, "ledger": ledger.to_dict()}
 
 
 def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, runtime: Any = None, ledger: Ledger | None = None,
-                 force: bool = False) -> dict[str, Any]:
+                 force: bool = False, duplicates: str = "refuse") -> dict[str, Any]:
     """The same with all parts and files on this machine."""
     places = {p.parent for p in Path(folder).glob("*/part.json")}
     if not places:
@@ -351,18 +372,11 @@ def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, 
         if name not in shares:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
     asked = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(shares)  # predictors may lie beside each other
-    programs = {n: functools.partial(foresee, folder=str(shares[n]), file=files.get(n, ""), out=str(out)) for n in asked}
+    programs = {n: functools.partial(foresee, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates) for n in asked}
     made = to_the_end("predict", runtime).run_sync(programs, ledger=ledger)
-    return {"rows": next(iter(made.values()))["rows"], "out": str(out)}
+    return {"rows": next(iter(made.values()))["rows"], "out": str(out), "notes": [n for one in made.values() for n in one["notes"]]}
 
 
-def linked(kit: Kit, program: Any, patience: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(what a party's program gives over the federation's hub, what it saw)."""
-    from ..runtimes.link import Link
-
-    async def connected() -> tuple[dict[str, Any], dict[str, Any]]:
-        async with Link(kit, patience=patience, away=patience) as link:
-            made = await link.run(program)
-            return made, link.mailbox.ledger.to_dict()
-
-    return asyncio.run(connected())
+def policy_in(kit: str) -> PsiPolicy:
+    """What the party with this kit lets others learn of its ids; the default policy without a kit."""
+    return read_policy(None, Path(kit) if kit else None)

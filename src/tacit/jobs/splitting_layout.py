@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from ..data.federation import Dataset, Federation
 from ..data.identifiers import normal
 from ..data.tables import Recipe
-from ..data.vertical import Columns, Vertical, held_out
+from ..data.vertical import Columns, Vertical, held_out, keep_one_row_each
 from ..errors import BadData, BadParameter
 from ..parameters import bad, nearest
 from ..parties.ledger import Ledger
@@ -76,6 +77,8 @@ def together(columns: Mapping[str, Columns], runtime: Any, ledger: Ledger) -> tu
     first = next(iter(columns.values()))
     if all(len(c) == len(first) and (c.ids == first.ids).all() for c in columns.values()):
         return dict(columns), []
+    single = {who: keep_one_row_each(c, f"the table of {who!r}") for who, c in columns.items()}
+    columns = {who: c for who, (c, _) in single.items()}
     shared = align({who: c.ids.tolist() for who, c in columns.items()}, runtime=runtime)
     ledger.merge(shared.ledger)
     found = {who: c.take(shared.rows[who]) for who, c in columns.items()}
@@ -83,7 +86,8 @@ def together(columns: Mapping[str, Columns], runtime: Any, ledger: Ledger) -> tu
     made = {who: Columns(c.name, ids, c.x, c.columns, c.recipe, c.y, c.classes, c.labels) for who, c in found.items()}
     if not len(ids):
         raise BadData("splitnn: the parties share nobody, so there is nothing to learn. Are the ids written in the same way?")
-    return made, [f"{len(ids)} people are shared, of {', '.join(f'{len(c)} at {who}' for who, c in columns.items())}.", *shared.notes]
+    found_twice = [note for _, notes in single.values() for note in notes]
+    return made, [f"{len(ids)} people are shared, of {', '.join(f'{len(c)} at {who}' for who, c in columns.items())}.", *found_twice, *shared.notes]
 
 
 def _tables(data: Vertical, labels: Any) -> Rows:
@@ -91,7 +95,7 @@ def _tables(data: Vertical, labels: Any) -> Rows:
         raise bad("splitnn", "labels", labels, f"{data.label_at!r}, who holds them, or None")
     holders = {who: c for who, c in data.parties.items() if c.x.shape[1]}
     ready = {who: c.fitted(data.train) for who, c in holders.items()}
-    mark = fingerprint([normal(str(i)) for i in data.parties[data.label_at].ids])
+    mark = fingerprint([normal(str(i)) for i in data.parties[data.label_at].ids], secrets.token_bytes(32))  # a key that nobody is handed
     return Rows([{who: x[data.train] for who, (x, _) in ready.items()}], [data.y[data.train]], [{who: x[data.test] for who, (x, _) in ready.items()}],
                 [data.y[data.test]], [data.label_at], data.classes, data.parties[data.label_at].labels, {who: c.columns for who, c in holders.items()},
                 {who: r for who, (_, r) in ready.items()}, mark)

@@ -26,6 +26,7 @@ from torch import Tensor
 from .. import algorithms
 from ..data.federation import Dataset, Federation, Holdings, Rows
 from ..errors import BadJob, BadParameter
+from ..evaluation import reported
 from ..parameters import bad
 from ..runs import load_stack, save_stack
 from ..runtimes.cohort import Cohort
@@ -184,9 +185,10 @@ class _Stack:
         self.rounds: list[int] = []
         self.right: list[Tensor] = []  # [2, R] for each tested round: how many of the test rows and of the held-out rows a run gets right; −1: it diverged
         self.samples = np.zeros(len(plans), dtype=np.int64)
-        feds = {id(p.fed): p.fed for p in plans}  # every label counts, and a row of tokens has many
-        asked = {k: [int((y >= 0).sum()) for y in (fed.test.y, fed.rows.y[fed.held.index])] for k, fed in feds.items()}
-        self.asked = np.array([asked[id(p.fed)] for p in plans], dtype=float).T
+        self.held = {(id(p.fed), p.min_rows): reported(p.fed, p.min_rows) for p in plans}
+        asked = {(id(p.fed), p.min_rows): [int((y >= 0).sum()) for y in (p.fed.test.y, p.fed.rows.y[self.held[id(p.fed), p.min_rows]])]
+                 for p in plans}  # every label counts, and a row of tokens has many
+        self.asked = np.array([asked[id(p.fed), p.min_rows] for p in plans], dtype=float).T
         device = self.cohort.device
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
         for p in plans:
@@ -217,13 +219,13 @@ class _Stack:
         return [made[id(rows)] for rows in now]
 
     def _held(self) -> list[tuple[Tensor, Tensor]]:
-        """Each run's held-out rows, gathered once for the runs that share a federation."""
+        """Each run's held-out rows, of parties with at least `min_rows` of them, gathered once for the runs that share a federation."""
         task, made = self.cohort.task, {}
         for p, at in zip(self.plans, self.cohort.offset):
-            if id(p.fed) not in made:
-                index = (p.fed.held.index + at).to(self.cohort.device)
-                made[id(p.fed)] = task.x[index], task.y[index]
-        return [made[id(p.fed)] for p in self.plans]
+            if (key := (id(p.fed), p.min_rows)) not in made:
+                index = (self.held[key] + at).to(self.cohort.device)
+                made[key] = task.x[index], task.y[index]
+        return [made[id(p.fed), p.min_rows] for p in self.plans]
 
     def _right(self, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
         cohort, out = self.cohort, torch.zeros(len(rows), dtype=torch.int64, device=self.cohort.device)

@@ -26,11 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadData, BadJob, BadKit
+from ..errors import BadData, BadJob, BadKit, SumAborted
 from ..parameters import bad, check, from_table, to_table
 from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import rounds, secagg
+from ..protocols.consent import Commitment, OncePerRound
 from ..runtimes.inprocess import InProcess
 from ..synth import GAN, Fitted, GaussianCopula, Learned, Table
 from ..synth.columns import Column
@@ -149,6 +150,8 @@ async def coordinator(me: Party, *, table: str, generator: dict[str, Any], local
     history: list[dict[str, Any]] = []
 
     def merge(r: int, came: Any) -> None:
+        if came is None:
+            raise SumAborted(f"round {r + 1} was lost: a holder left after sums had been masked. Start again.", spent=True)
         total = came.total if isinstance(came, rounds.Summed) else sum(v["sum"] for _, v in came.values())
         work.merge(r, np.asarray(total).astype(np.int64))
         history.append({"round": r, "holders": len(came.included if isinstance(came, rounds.Summed) else came)})
@@ -171,7 +174,7 @@ async def holder(me: Party, *, x: Tensor | np.ndarray, place: int, table: str, g
     def untested(r: int, vectors: dict[str, Tensor]) -> dict[str, Tensor]:
         raise AssertionError("nobody is asked to test")
 
-    await rounds.client(me, local, untested, boss, hidden=lambda: _Masked(work) if hide else None)
+    await rounds.client(me, local, untested, boss, hidden=lambda: _Masked(work) if hide else None, consent=OncePerRound(work.rounds))
 
 
 class _Work:
@@ -179,7 +182,8 @@ class _Work:
 
     def __init__(self, table: str, generator: dict[str, Any], local_epochs: int, hide: bool, names: Sequence[str]):
         told = json.dumps([table, generator, local_epochs, hide, list(names)], sort_keys=True)
-        self.job = torch.tensor(list(hashlib.sha256(told.encode()).digest()), dtype=torch.uint8)
+        self.digest = hashlib.sha256(told.encode()).hexdigest()
+        self.job = torch.tensor(list(bytes.fromhex(self.digest)), dtype=torch.uint8)
         self.layout = Layout(Table.from_dict(json.loads(table)))
         self.generator: Any = from_table(generator, models(), "synthesize")
         self.epochs, self.names = local_epochs, names
@@ -243,15 +247,15 @@ class _Masked:
     def __init__(self, work: _Work):
         self.work, self.enough = work, len(work.names)  # all of them: a sum without one holder's rows would be another table
 
-    def _terms(self, r: int) -> secagg.Terms:
+    def _terms(self, r: int, sent: bytes) -> secagg.Terms:
         bound = MOST_ROWS if r == 0 or not isinstance(self.work.pooled, PooledGAN) else int(2 * LARGEST * UNIT)
-        return check(secagg.Terms("synthesize", len(self.work.names), self.work.length(r), bound, 1.0))
+        return check(secagg.Terms(f"synthesize {self.work.digest}", len(self.work.names), self.work.length(r), bound, 1.0, sent=sent))
 
-    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None) -> Any:
-        return await secagg.server(me, names, self._terms(r), first=within)
+    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> Any:
+        return await secagg.server(me, names, self._terms(r, sent), first=within)
 
-    async def client(self, me: Party, r: int, vectors: dict[str, Tensor], boss: str) -> None:
-        await secagg.client(me, vectors["sum"], self._terms(r), None, boss)
+    async def client(self, me: Party, r: int, vectors: dict[str, Tensor], boss: str, sent: bytes, commitment: Commitment) -> None:
+        await secagg.client(me, vectors["sum"], self._terms(r, sent), None, boss, commitment)
 
 
 def models() -> dict[str, Any]:

@@ -52,6 +52,8 @@ class Taught:
     confidential: dict[str, Any] = field(repr=False, default_factory=dict)
     teachers: Ensemble | None = field(repr=False, default=None)
     directory: Path | None = None
+    bound: float = 0.0  # what `price` could have come to, whatever the votes: what `epsilon` is computed from
+    used: float = 0.0  # ε of the answers that were given, known only afterwards: no guarantee
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one self-contained HTML file; nothing confidential is in it."""
@@ -62,7 +64,8 @@ class Taught:
     def to_dict(self) -> dict[str, Any]:
         """What may be published, as plain values."""
         return {"epsilon": self.epsilon, "delta": self.delta, "asked": len(self.labels), "answered": self.answered, "metrics": self.metrics,
-                "notes": self.notes, "price": self.price, "history": self.history, "ledger": self.ledger.to_dict(), "job": self.config}
+                "notes": self.notes, "price": self.price, "bound": self.bound, "used": self.used, "history": self.history,
+                "ledger": self.ledger.to_dict(), "job": self.config}
 
 
 def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = None, queries: int = 100, aggregator: Any = None, model: Any = "mlp",
@@ -75,7 +78,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     about and that the student learns from without labels: a share of the test set (the rest measures the student), or an array of rows.
     `queries` of them, drawn at random, are asked about. With `epsilon`, questions stop before the data-independent ε of everything asked, in this
     run and in those listed in `before`, would exceed it; what those asked is not asked again, and the student learns from
-    their answers, too. `publish` also releases a data-dependent ε, with smooth-sensitivity noise.
+    their answers, too. The result's `epsilon` is settled before the first question: the budget, or the cost if every question were answered. What the given
+    answers cost is `used`; it depends on the votes. `publish` also releases a data-dependent ε, with smooth-sensitivity noise.
     With `runtime` (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself, and votes are summed under secure aggregation;
     the noise is added by the "server" that asks, which then sees the counts, or by the "teachers" together, so that it does not.
     """
@@ -89,11 +93,10 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.looks:
         notes.append("columns were scaled and encoded by statistics of the private rows, which ε does not cover; encode with public ones if that matters.")
     if delta >= 1 / int(fed.train.sizes.sum()):
-        text = f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a mechanism that publishes one row whole would pass."
-        warnings.warn(text, SmallDelta, stacklevel=2)
-        notes.append(text)
+        warnings.warn(f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a mechanism that publishes one row whole "
+                      "would pass.", SmallDelta, stacklevel=2)  # for whoever holds the rows; their number is in no file
     priced = _worth(ask, fed, threshold) if split else ask
-    earlier = sum(run.price for run in before)
+    earlier, earlier_bound = sum(run.price for run in before), sum(run.bound for run in before)
     many = _afford(priced, queries, epsilon, delta, earlier, split)
     if publish and earlier:
         raise bad("pate", "publish", publish, "False where `before` lists earlier runs", "Data-dependent costs of several runs are not added up.")
@@ -110,6 +113,7 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     # Where the check may say no, more may be asked than would be affordable if all were answered; but not where the server hears every noisy count.
     asked = asked[: queries if isinstance(priced, ConfidentGNMax) and not split else many]
     rows, ledger = x[torch.from_numpy(asked)], Ledger()
+    bound, guaranteed = _guarantee(priced, len(asked), epsilon, delta, earlier, earlier_bound, split)
     ensemble = None
     if runtime is None:
         ensemble = teachers if isinstance(teachers, Ensemble) else train(fed, model, lessons, seed, device)
@@ -129,8 +133,9 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     asked, labels, counts = asked[:keep], labels[:keep], None if counts is None else counts[:keep]
     spent = Spent(keep, int((labels != UNANSWERED).sum()), delta, 0.0) if counts is None else ask.spent(counts, labels, delta, publish)
     price = priced.price(keep, spent.answered, split)
-    told = _told(priced, spent, delta, earlier, split)
-    ledger.spend(_line(ask, spent, told, delta, split, runtime is not None, len(before)))
+    used = _together(priced, keep, spent.answered, delta, earlier, split)
+    told = guaranteed if spent.released is None else spent.told
+    ledger.spend(_line(ask, spent, told, used, delta, split, runtime is not None, len(before), epsilon))
     job = _job(fed, data_job, len(fed), queries, ask, model, student_model, lessons, student, epsilon, delta, noise, runtime, seed, device, public)
     if directory is not None:  # what is spent is written before anything is made of it
         directory.mkdir(parents=True, exist_ok=True)
@@ -148,7 +153,8 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     if counts is not None:
         confidential |= {"epsilon": spent.dependent, "counts": counts, "consensus": float((counts.max(1) / counts.sum(1)).mean())}
     history = [*(run.history[-1] for run in before), {"epsilon": told, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})}]
-    done = Taught(module, labels, asked, spent.answered / keep, told, delta, metrics, ledger, job, notes, price, history, confidential, ensemble, directory)
+    done = Taught(module, labels, asked, spent.answered / keep, told, delta, metrics, ledger, job, notes, price, history, confidential, ensemble, directory,
+                  bound, used)
     if directory is not None:
         _keep(done, directory)
     return done
@@ -285,9 +291,19 @@ def _prefix(ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: f
     return len(labels)
 
 
-def _told(ask: Aggregator, spent: Spent, delta: float, earlier: float, split: bool) -> float:
-    """The ε that may be told."""
-    return spent.told if spent.released is not None else _together(ask, spent.asked, spent.answered, delta, earlier, split)
+def _guarantee(ask: Aggregator, asked: int, epsilon: float | None, delta: float, earlier: float, earlier_bound: float, split: bool) -> tuple[float, float]:
+    """(the most this run's price can come to, ε of all runs together): settled before the first question, whatever the votes.
+
+    How many questions ConfidentGNMax answers depends on the votes, so the ε of the answers given is no (ε, δ) guarantee: it holds for no ε that is known
+    beforehand. What does hold is the cost if all were answered; and the budget, since questions stop before it (a filter: R. Rogers, A. Roth, J. Ullman,
+    S. Vadhan, "Privacy Odometers and Filters", NeurIPS 2016; on zCDP costs may be chosen by earlier answers without a loss).
+    """
+    all_answered = ask.price(asked, asked, split)
+    most = _together(ask, asked, asked, delta, earlier_bound, split)
+    if epsilon is None or most <= epsilon:
+        return all_answered, most
+    within = (math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))) ** 2  # the price whose ε is the budget
+    return min(all_answered, max(within - earlier, ask.price(1, 1, split))), epsilon
 
 
 # what comes of it ------------------------------------------------------------------------------------------------------------------
@@ -313,13 +329,20 @@ def _simulated(ledger: Ledger, fed: Federation, parties: bool) -> None:
         ledger.record("whoever runs the simulation", f"{len(fed)} parties, together", "Rows", "every row of every party, in the clear", how="ideal")
 
 
-def _line(ask: Aggregator, spent: Spent, told: float, delta: float, split: bool, parties: bool, earlier: int) -> Spend:
+def _line(ask: Aggregator, spent: Spent, told: float, used: float, delta: float, split: bool, parties: bool, earlier: int, budget: float | None) -> Spend:
     noise = "discrete Laplace" if isinstance(ask, LNMax) else "discrete Gaussian"
     whom = ("whoever sees labels and student, the server among them while enough teachers add their noise" if split else
             "whoever sees labels and student, but not the server, which sees the counts" if parties else "whoever sees labels and student")
     released = spent.released is not None and told == spent.released
-    basis = "data-dependent, published with smooth-sensitivity noise." if released else (
-        "data-independent." if spent.released is None else "data-independent, and the attempt to publish a data-dependent one.")
+    if released:
+        basis = "data-dependent, published with smooth-sensitivity noise: known only afterwards, and a bound for these votes, not for all data."
+    elif spent.released is not None:
+        basis = "data-independent, and the attempt to publish a data-dependent one; known only afterwards."
+    elif not isinstance(ask, ConfidentGNMax):
+        basis = "data-independent."
+    else:
+        what = "as if every question had been answered" if told != budget else "the budget, at which questions stop"
+        basis = f"data-independent: {what}. The answers given cost ε = {used:.4g}, which depends on the votes and is no guarantee."
     return Spend(f"{ask}: {spent.answered} answers to {spent.asked} questions, {noise} noise", told, delta, "teacher's whole data, and so each row", whom, "no",
                  f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student is made of the labels and public rows alone.")
 

@@ -18,6 +18,7 @@ from .. import __version__, models
 from ..algorithms.types import State
 from ..data.federation import Federation
 from ..errors import BadRun
+from ..guard import Noise
 from ..parameters import bad
 from ..parties.ledger import Ledger
 from ..parties.secret import NOT_PRIVATE
@@ -25,7 +26,7 @@ from ..results import Result
 from ..runs import START_ANEW, Event, Journal, Seldom, finite, free, infinite, load_stack, save_stack, saved
 from ..topologies import Gossip, Hierarchy
 from . import guarding, paced
-from .plan import Plan, make_plan, make_task
+from .plan import MIN_ROWS, Plan, make_plan, make_task
 from .simulated import Simulated, score_bytes, silence
 
 EACH = 1000  # with more parties than this, each one's accuracy is kept after the last round only: a number a party and round would fill the memory
@@ -33,15 +34,16 @@ EACH = 1000  # with more parties than this, each one's accuracy is kept after th
 
 def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, per_round: int | None = None,
           local_epochs: int | Sequence[int] = 1, local_steps: int | None = None, batch_size: int | None = 32, seed: int = 0, device: str = "cpu",
-          precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, guard: Any = None, sampling: str = "fixed",
-          secret_seed: int | None = None, pace: Any = None, speed: Any = None, aggregate: Any = None, adversaries: Any = None,
+          precision: str = "float32", engine: str = "auto", runtime: Any = "cohort", evaluate_every: int = 1, min_rows: int = MIN_ROWS, guard: Any = None,
+          sampling: str = "fixed", secret_seed: int | None = None, pace: Any = None, speed: Any = None, aggregate: Any = None, adversaries: Any = None,
           topology: Any = None, private: Any = None, select: Any = None, out: str | Path | None = None, resume: bool = False, landscape: bool = False,
           data_job: dict[str, Any] | None = None, watch: Callable[[Event], None] | None = None) -> Result:
     """Train one model across the parties of a federation.
 
     `runtime="cohort"` simulates all clients as one tensor program; "inprocess" runs one program per party over messages: the same model,
     slower, with every message executed and written into the ledger; "processes", or `tacit.Processes(…)`, has a process for
-    each party. `evaluate_every=0` tests only after the last round.
+    each party. `evaluate_every=0` tests only after the last round. A party with fewer than `min_rows` held-out rows reports no figures on them; under a guard
+    that hides updates there are figures of all parties together only.
 
     `guard` is a list of stages around every update, such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]. `sampling="poisson"` lets each
     client take part with probability per_round/parties instead of drawing per_round of them. `secret_seed` makes secrets replayable, for
@@ -60,8 +62,8 @@ def train(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rounds:
     """
     todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, per_round=per_round, local_epochs=local_epochs, local_steps=local_steps,
                      batch_size=batch_size, seed=seed, device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every,
-                     landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed, pace=pace, speed=speed, aggregate=aggregate,
-                     adversaries=adversaries, topology=topology, private=private, select=select)
+                     min_rows=min_rows, landscape=landscape, guard=guard, sampling=sampling, secret_seed=secret_seed, pace=pace, speed=speed,
+                     aggregate=aggregate, adversaries=adversaries, topology=topology, private=private, select=select)
     if out is not None and not isinstance(out, str | Path):
         raise bad("train", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and isinstance(todo.topology, Hierarchy) and todo.runtime != "cohort":
@@ -132,10 +134,12 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         trainer.run_id = beside.get("run", "")
     if not begun:
         for i, p in enumerate(plans):
+            spends = p.private is not None or any(isinstance(s, Noise) for s in p.guard)
             journals[i].event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=p.label, skew=p.skew, seed=p.seed,
                               runtime=trainer.name, device=p.device, rounds=p.rounds, effective_update=p.effective_update,
-                              fingerprints=fingerprints(p, starts[i]) if outs[i] is not None else {},
-                              model={"name": models.name_of(p.model), "parameters": task.dim}, federation=p.fed.summary())
+                              fingerprints=fingerprints(p, starts[i]) if outs[i] is not None and p.private is None else {},
+                              model={"name": models.name_of(p.model), "parameters": task.dim},
+                              federation=p.fed.outline() if spends else p.fed.summary())  # exact counts are not what ε covers
             for kind, said in getattr(trainer, "facts", {}).items():
                 journals[i].event(kind, **said)
             for note in (*p.fed.notes, *trainer.notes):
@@ -178,6 +182,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                               bytes_down=(down * asked + look * looked + pick * scored) * p.talks, seconds=seconds)
             if not math.isfinite(tests[i].get("loss", 0.0)):  # looked at when tested: asking a GPU every round would make it wait
                 _diverged(journals[i], p, r)
+            if "untested" in tests[i] and "loss" not in tests[i]:
+                _untested(journals[i], p)
             if r and together is None:
                 journals[i].save(r, lambda i=i: trainer.save(i), trainer.beside, force=r == last or trainer.durable)  # type: ignore[misc]
             if left_out:
@@ -196,7 +202,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         save_stack(together, states, {"round": r, "events": [finite(j.events) if j.directory is None else len(j.events) for j in journals], **trainer.beside()})
 
     def due(r: int) -> bool:
-        return r == last or (bool(first.evaluate_every) and r % first.evaluate_every == 0)
+        return first.reports and (r == last or first.evaluates(r))  # a budget may end the run before its last round
 
     if not finished:
         trainer.run(range(begun, last), due, after)
@@ -335,6 +341,13 @@ def _trainer(p: Plan) -> Any:
     from .pacing import PacedNetworked
 
     return Networked if p.pace is None else PacedNetworked
+
+
+def _untested(journal: Journal, p: Plan) -> None:
+    """Say once that no figure can be shown."""
+    if not any(e["kind"] == "note" and e["text"].startswith("no loss or accuracy") for e in journal.events):
+        journal.event("note", text=f"no loss or accuracy: there are no test rows, and no party holds back at least min_rows={p.min_rows} rows. Hold back more "
+                                   "rows (held_fraction), or lower min_rows.")
 
 
 def _diverged(journal: Journal, p: Plan, r: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch.nn.functional import mse_loss
 from ..data.federation import Dataset
 from ..data.identifiers import normal
 from ..data.tables import Recipe
-from ..data.vertical import Columns
+from ..data.vertical import Columns, keep_one_row_each
 from ..errors import BadData
 from ..mpc import transfer as hidden
 from ..parameters import bad, check, from_table, to_table
@@ -102,15 +103,19 @@ def ftl(source: Any, target: Any, *, encoders: Mapping[str, nn.Module] | None = 
     terms = check(Terms((Route((names[1],), (names[0],)),), (0,), (0,), epochs, batch_size, 1, seed, "bce", width=width, first_epochs=first_epochs, lr=lr,
                         weight_decay=weight_decay, gamma=gamma, own=own, rebuild=rebuild), "ftl")
     ledger = Ledger()
+    single = {name: keep_one_row_each(t, f"the table of {name!r}") for name, t in tables.items()}
+    tables = {name: t for name, (t, _) in single.items()}
     found = align({name: t.ids.tolist() for name, t in tables.items()}, runtime=runtime)
     ledger.merge(found.ledger)
     some(found.size, names)
     terms = replace(terms, rows=(found.size,))
     at = {name: torch.as_tensor(np.asarray(found.rows[name]), dtype=torch.int64) for name in names}
-    given = {name: prepared(terms, name, t, at[name], encoders, guards, protect) for name, t in tables.items()}
+    key = secrets.token_bytes(32)
+    given = {name: prepared(terms, name, t, at[name], encoders, guards, protect, key) for name, t in tables.items()}
     made = through.run_sync(programs(terms, given, secure), ledger=ledger)
     shares = {name: finished(terms, name, tables[name], given[name], made[name], labels) for name in names}
-    notes = (f"{found.size} people are shared, of {len(tables[names[0]])} at {names[0]} and {len(tables[names[1]])} at {names[1]}.", *found.notes)
+    notes = (f"{found.size} people are shared, of {len(tables[names[0]])} at {names[0]} and {len(tables[names[1]])} at {names[1]}.",
+             *(note for _, some in single.values() for note in some), *found.notes)
     run = Transferred(measured_on_the_rest(terms, shares[names[1]], tables[names[1]], at[names[1]], labels), made[names[0]]["history"], ledger,
                       {"names": list(names), "secure": secure, "guards": [str(g) for g in guards], "protect": str(protect),
                        **{k: v for k, v in asdict(terms).items() if k != "routes"}}, shares, found.size, notes)
@@ -156,8 +161,8 @@ def seeded(seed: int, name: str) -> int:
 
 
 def prepared(terms: Terms, name: str, table: Columns, at: Tensor, encoders: Mapping[str, nn.Module] | None = None, guards: Sequence[Any] = (),
-             protect: Any = None) -> dict[str, Any]:
-    """What one party's program is given, as plain values: another process can have it."""
+             protect: Any = None, key: bytes = b"") -> dict[str, Any]:
+    """What one party's program is given, as plain values: another process can have it. `key`: of the fingerprint of the shared ids; both have the same."""
     x, recipe = table.fitted(torch.arange(len(table)))
     x = x.reshape(len(x), -1).float()
     if not x.shape[1]:
@@ -177,7 +182,7 @@ def prepared(terms: Terms, name: str, table: Columns, at: Tensor, encoders: Mapp
         raise bad("ftl", f"the encoder of {name!r}", f"{wide} wide", f"one that makes {terms.width} numbers a row, or give width={wide[0] if wide else 1}")
     first = name == terms.source
     return {"terms": asdict(terms), "x": x, "shared": at, "layers": layers, "encoder": {k: v.detach().clone() for k, v in encoder.state_dict().items()},
-            "fingerprint": fingerprint([normal(str(i)) for i in table.ids[at.numpy()]]), "recipe": None if recipe is None else asdict(recipe),
+            "fingerprint": fingerprint([normal(str(i)) for i in table.ids[at.numpy()]], key), "recipe": None if recipe is None else asdict(recipe),
             **({"y": table.y, "labels": list(table.labels), "protect": None if protect is None else to_table(protect)} if first else
                {"decoder": {k: v.detach().clone() for k, v in decoder.state_dict().items()}, "guards": [to_table(g) for g in guards]})}
 

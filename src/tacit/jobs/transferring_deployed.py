@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from ..data.vertical import keep_one_row_each
 from ..errors import BadJob, BadParameter
 from ..files import write_whole
 from ..mpc import transfer as hidden
@@ -29,16 +30,17 @@ from ..protocols.ftl import Terms
 from ..protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ..protocols.splitnn_terms import Asked, Route
 from . import transferring as job_of
-from .intersecting import aligned
+from .intersecting import align_rows
 from .splitting import told
-from .splitting_deployed import agreed, answer, check_guards, everybody, join, same_job, table_of, tables_of
+from .splitting_deployed import agreed, answer, check_guards, everybody, join, policy_in, same_job, table_of, tables_of
 
 if TYPE_CHECKING:
     from ..runtimes.kits import Kit
 
 FTL: dict[str, Any] = {"secure": "cut", "width": 8, "epochs": 60, "first_epochs": 100, "batch_size": 64, "lr": 0.01, "weight_decay": 0.03,
                        "gamma": 1.0, "own": 1.0, "rebuild": 1.0, "seed": 0, "guards": [], "protect": None}
-PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "drop": list[str], "categories": list[str], "helper": bool, "measure": str}
+PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "drop": list[str], "categories": list[str], "helper": bool, "measure": str,
+                         "duplicates": str}
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def _roles(who: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
             [n for n, t in who.items() if t.get("helper") is True and "id" not in t])
 
 
-async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict[str, Any]:
+async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
     """A party's program: read its table, find whom it shares, learn, save its predictor. The target also writes its answers for all its rows."""
     settings, who = job["ftl"], job["parties"]
     (source,), (target,), helpers = _roles(who)
@@ -81,18 +83,20 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict
     if me.name in helpers:
         rows = (await me.recv(source, Asked)).rows
         await hidden.helps(me, (source, target), rows, terms.width)
-        return {"history": [], "rows": rows, "folder": "", "metrics": {}}
+        return {"history": [], "rows": rows, "folder": "", "metrics": {}, "notes": []}
     entry = who[me.name]
     table = table_of(file, {**entry, "label": entry["measure"]} if "measure" in entry else entry)
+    table, notes = keep_one_row_each(table, f"the table of {me.name!r}", entry.get("duplicates", "refuse"))
     names: tuple[str, ...] = ()
     if me.name == source:
         names = job_of.labelled(table)
-    rows_here = torch.as_tensor(await aligned(me, table.ids.tolist(), parties=[source, target]), dtype=torch.int64)
+    found = await align_rows(me, table.ids.tolist(), parties=[source, target], policy=policy_in(kit))
+    rows_here, notes = torch.as_tensor(found.rows, dtype=torch.int64), [*notes, *found.notes]
     job_of.some(len(rows_here), (source, target))
     terms = replace(terms, rows=(len(rows_here),))
     guards = tuple(from_table(g, ACTIVATIONS, "ftl.guards") for g in settings["guards"])
     protect = None if settings["protect"] is None else from_table(settings["protect"], GRADIENTS, "ftl.protect")
-    given = job_of.prepared(terms, me.name, table, rows_here, None, guards, protect)
+    given = job_of.prepared(terms, me.name, table, rows_here, None, guards, protect, found.key)
     if helpers and me.name == source:
         await me.send(helpers, Asked(len(rows_here), agreed(job)))
     made = await (job_of.secret_seat(me, given, helpers[0]) if helpers else job_of.seat(me, given))
@@ -104,7 +108,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str) -> dict
     if me.name == target:
         metrics = job_of.measured_on_the_rest(terms, share, table, rows_here, names)
         answer(folder / "answers.csv", told(terms.loss, job_of.outputs(share, table)), table.ids, share)
-    return {"history": made["history"], "rows": len(rows_here), "folder": str(folder), "metrics": metrics}
+    return {"history": made["history"], "rows": len(rows_here), "folder": str(folder), "metrics": metrics, "notes": notes}
 
 
 async def _labels(me: Party, source: str, target: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,9 +124,10 @@ def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger 
     job = read(path)
     (source,), (target,), _ = _roles(job["parties"])
     made = everybody("ftl", path, job, attend, out, runtime, ledger)
-    return {"history": made[source]["history"], "rows": made[source]["rows"], "folder": str(out), "metrics": made[target]["metrics"]}
+    return {"history": made[source]["history"], "rows": made[source]["rows"], "folder": str(out), "metrics": made[target]["metrics"],
+            "notes": [note for one in made.values() for note in one["notes"]]}
 
 
 def take_part(kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0) -> dict[str, Any]:
     """One party's side of a job, over the federation's hub."""
-    return join(kit, path, read(path), attend, file, out, patience)
+    return join("ftl", kit, path, read(path), attend, file, out, patience)

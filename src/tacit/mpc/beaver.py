@@ -10,7 +10,8 @@
             |<-- MaskedFactors(e_1, f_1) ----|
 
 With two factors of f fractional bits z has 2f; `truncate.py` takes f of them off again.
-A factor that stays (a model's weights) is opened under its own mask once, and each product then opens e alone: `keep` and `times_kept`.
+A factor that stays (a model's weights, the table of a regression) is opened under its own mask once, and each product then opens e alone: `keep` where one
+party knows it, `keep_shared` where it is shared, and `times_kept`.
 """
 
 from __future__ import annotations
@@ -149,6 +150,13 @@ async def keep(seat: Seat, name: str, shape: tuple[int, ...], y: Tensor | None, 
         raise ProtocolError(f"the weights {name!r} came as {[tuple(v.shape) for v in values]}, and the architecture says {shape}. "
                             "Do all parties run the same model?")
     return Kept(name, shape, values[0].to(seat.device), b)
+
+
+async def keep_shared(seat: Seat, name: str, y: Tensor) -> Kept:
+    """Open f = y − b once, for a shared y that is multiplied often; the mask b stays shared."""
+    b = (await seat.stock.take(Mask(name, tuple(y.shape))))["b"]
+    (f,) = await seat.open(MaskedFactors, y - b)
+    return Kept(name, tuple(y.shape), f, b)
 
 
 async def times_kept(seat: Seat, x: Tensor, kept: Kept, op: Bilinear) -> Tensor:

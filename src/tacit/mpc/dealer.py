@@ -265,6 +265,10 @@ class Rehearsal(Stock):
     def __init__(self) -> None:
         self.requests: list[Request] = []
 
+    def repeat(self, since: int, times: int) -> None:
+        """Note `times` more what was asked for since request number `since`: a loop need not be rehearsed more than once."""
+        self.requests += self.requests[since:] * times
+
     async def take(self, request: Request) -> dict[str, Tensor]:
         self.requests.append(request)
         return {name: torch.empty(shape, dtype=dtype, device="meta") for name, (shape, dtype) in {**request.free(), **request.fixed()}.items()}

@@ -1,123 +1,352 @@
-"""Linear and logistic regression over columns that lie with different parties, on secret shares: nobody sees a score, a residual or another's weight.
+"""Linear, ridge and logistic regression over columns held by different parties, on secret shares.
 
     holder i of n (columns X_i; one has the label y)                                helper
-      |--- Width(columns) ----------------------------------------------------------->|   and to the other holders
+      |--- ColumnCount(columns, settings) ------------------------------------------->|   and to the other holders
       |<-- TapeKey, Corrections -------------------------------------------------------|   correlated randomness (`dealer.py`)
       |<-- MaskedFactors, MaskedProducts, MaskedValues, MaskedBits, MaskedSigns -->|       between the holders: every word of it uniform
-      |--- WeightShare(my share of w_j) --->| holder j                                     at the end, to each its own weights
-      |--- TestScores(X_i w_i) ------------>| holder of the label                          held-out rows, if any
+      |--- CoefficientShare(my share of w_j) --->| holder j                                once, at the end: to each its own coefficients
+      |--- MetricShare ------------------------->| label holder                            once, if rows are held out: sums over the test rows (`scoring.py`)
 
-The columns need no sharing out: (0 … X_i … 0) is holder i's share of the whole table, since nothing but masked values is ever sent. A holder learns how many
-columns others have, and its own weights; the one with the label also scores of held-out rows. The helper learns shapes. It holds while each follows the
-program and the helper works with nobody else (semi-honest). Fixed point with 16 bits: tests hold weights to those of pooled descent (`ideal`) within 1e-3.
+Opened, and to whom:
+
+| value | receiver | how many numbers |
+|---|---|---|
+| a party's own coefficients, 16 fractional bits | that party | its columns, once a run |
+| the intercept | label holder | 1 |
+| sums over the test rows, from which the metrics follow | label holder | 2 (linear) or 3 to 4 (logistic) |
+| the score of each test row, with `test_scores` only | label holder | 1 a test row |
+| the number of columns, and the settings | everybody | 1 a party |
+| the exponent of the label's standard deviation (linear) | everybody | 1 |
+
+Scores, residuals, gradients and coefficients of the steps before the last stay shared: nothing is opened per step, and the number of opened values does not
+depend on the number of steps. It holds while every party follows its program and the helper works with no other party (semi-honest).
+
+Each holder standardizes its own columns and turns them into uncorrelated ones (`Basis`), so that descent takes few steps; it gets its coefficients back in
+the columns' own units. The table is not distributed as shares: (0 … X_i … 0) is holder i's share of it, and nothing but masked values is ever sent. Fixed
+point with 16 bits; coefficients and momentum carry 28.
+
+After Mohassel, Zhang: SecureML, IEEE S&P 2017, Section 4.1, with σ itself, momentum (Polyak, 1964) and the table masked once (`beaver.keep_shared`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ProtocolError
+from ..errors import BadData, ProtocolError
+from ..parameters import bad, check, choice, flag, real, whole
 from ..parties.message import Message
 from ..parties.party import Party
-from . import functions
-from .beaver import MATMUL
-from .dealer import Stock, dealer, plan
-from .logistic import descend
+from . import functions, scoring
+from .beaver import MATMUL, MUL, Kept, keep_shared, times_kept
+from .dealer import Rehearsal, Stock, dealer, plan
 from .ring import Fixed
 from .seat import Seat
 
+STATE = 28  # fractional bits of coefficients and momentum between steps: rounding to 16 in every step would add up
+ROWS_PER_COLUMN = 10  # p coefficients are p equations about the other parties' data; with few rows they determine single labels
+COLLINEAR = 1e-6  # of the largest eigenvalue: directions with less variance carry no information at 16 fractional bits
+FAR_OUT = 4096.0  # standard deviations along one direction: scores of test rows must stay below 2^16
 ASSUMES = ("SEMI-HONEST: the secrets hold if every party follows its program and the helper works with no other party; a party that deviates can spoil the "
-           "result unnoticed.")
+           "result unnoticed. Opened: each party's own final coefficients, once; the intercept and the test metrics to the label holder.")
 
 
-class Width(Message, reveals="how many columns the sender has"):
-    columns: int
+class ColumnCount(Message, reveals="how many columns the sender has, and the settings of the run"):
+    count: int
+    settings: str
 
 
-class WeightShare(Message, reveals="a share of the receiver's own weights: with the others', these weights"):
+class LabelExponent(Message, reveals="the label's standard deviation over the training rows, rounded up to a power of two"):
+    exponent: int
+
+
+class CoefficientShare(Message, reveals="a share of the receiver's own coefficients (the label holder: and of the intercept): with the others', these numbers"):
     values: list[Tensor]
 
 
-class TestScores(Message, reveals="the sender's linear score of each held-out row: one number that all its columns make together"):
-    values: Tensor
+@dataclass(frozen=True)
+class RegressionTerms:
+    """What all parties agree on."""
+
+    names: tuple[str, ...]
+    label_at: str
+    helper: str
+    rows: int = whole(least=2, doc="training rows")
+    tests: int = whole(0, least=0, doc="test rows")
+    family: str = choice("logistic", ("logistic", "linear"), doc="of classes 0 and 1, or of numbers")
+    epochs: int = whole(100, least=1, doc="passes over the rows")
+    batch_size: int | None = whole(None, least=8, none=True, doc="rows in a step; None: all of them")
+    lr: float | None = real(None, above=0, none=True, doc="step size; None: 1/L, see `step_size`")
+    momentum: float = real(0.8, least=0, below=1, doc="of heavy-ball descent")
+    l2: float = real(0.0, least=0, most=64, doc="ridge on all coefficients of standardized columns but the intercept; 1/(nC) or α/n in scikit-learn")
+    test_scores: bool = flag(False, doc="open the score of each test row to the label holder")
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> RegressionTerms:
+        return cls(**{**table, "names": tuple(table["names"])})
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def batches(self) -> int:
+        return 1 if self.batch_size is None else math.ceil(self.rows / self.batch_size)
 
 
-async def fit(seat: Seat, x: Tensor, y: Tensor, family: str, epochs: int, lr: float, batch: int) -> Tensor:
-    """Shared weights, the intercept last."""
-    if family == "logistic":
-        return await descend(seat, x, y, epochs, lr, batch)
-    w = torch.zeros(x.shape[1] + 1, 1, dtype=torch.int64, device=x.device)
-    ones = torch.full((len(x), 1), 1 << seat.fixed.fraction, dtype=torch.int64, device=x.device)
-    x = torch.cat([x, ones if seat.first else torch.zeros_like(ones)], 1)
-    for _ in range(epochs):
-        for rows, labels in zip(x.split(batch), y.reshape(-1, 1).split(batch)):
-            left = await functions.mul(seat, rows, w, MATMUL) - labels
-            w = w - await functions.times(seat, await functions.mul(seat, rows.T.contiguous(), left, MATMUL), lr / len(rows))
-    return w[:, 0]
+def step_size(terms: RegressionTerms, holders: int) -> float:
+    """η. In every holder's basis the curvature of its own block is at most 1, so that of all K blocks together at most K, whatever the data.
+
+    With η ≤ 2/K descent over all rows cannot diverge. On shares nobody would see that it does."""
+    if terms.lr is None:
+        return 1 / max(holders, 1)
+    if terms.lr > 2 / max(holders, 1):
+        raise bad("regress", "lr", terms.lr, f"at most {2 / max(holders, 1):.4g} where {holders} parties have columns",
+                  "Above it descent can diverge, which nobody would see on shares. Leave lr out.")
+    return terms.lr
 
 
-async def holder(me: Party, names: Sequence[str], label_at: str, helper: str, x: Tensor, y: Tensor | None, rows: int, *, family: str = "logistic",
-                 epochs: int = 20, lr: float = 0.5, batch: int = 64, test_x: Tensor | None = None) -> dict[str, Any]:
-    """{"weights": its own, with the intercept last at the holder of the label; "scores" of held-out rows, there}."""
+@dataclass(frozen=True)
+class Basis:
+    """One holder's columns as descent takes them: standardized, uncorrelated, and of curvature 1 together with the ridge.
+
+    Z = (X − mean) / std;  ZᵀZ/n = VΛVᵀ;  the table is ZT with T = V(cΛ + λ)^(−1/2), c = 1 (linear) or 1/4, the largest σ' (logistic).
+    Coefficients u of ZT are Tu of Z, and the ridge λ|Tu|² is Σ λ/(cΛ + λ) · u².
+    """
+
+    mean: Tensor
+    std: Tensor
+    turn: Tensor  # T
+    ridge: Tensor  # λ/(cΛ + λ)
+
+    @classmethod
+    def of(cls, terms: RegressionTerms, x: Tensor) -> Basis:
+        x = x.double()
+        if not x.shape[1]:
+            return cls(x[0], x[0], x[:0], x[0])
+        std, mean = torch.std_mean(x, 0, correction=0)
+        std = torch.where(std > 0, std, torch.ones_like(std))  # a constant column becomes 0, and its coefficient too
+        z = (x - mean) / std
+        values, vectors = torch.linalg.eigh(z.T @ z / len(z))
+        root = (values.clamp(min=0) * curvature(terms.family) + terms.l2).rsqrt()
+        root = torch.where(values > COLLINEAR * values.max(), root, torch.zeros_like(root))
+        return cls(mean, std, vectors * root, terms.l2 * root**2)
+
+    def table(self, x: Tensor) -> Tensor:
+        return (x.double() - self.mean) / self.std @ self.turn
+
+    def offset(self) -> Tensor:
+        """The score of the zero row, which the intercept has to take back: (mean / std) T."""
+        return self.mean / self.std @ self.turn
+
+    def coefficients(self, u: Tensor) -> Tensor:
+        return self.turn @ u / self.std
+
+
+def curvature(family: str) -> float:
+    return 1.0 if family == "linear" else 0.25
+
+
+def check_terms(terms: RegressionTerms) -> None:
+    """Refuse settings out of range, and metrics of so few test rows that they are scores. Every party checks its own copy."""
+    check(terms, "regress")
+    if 0 < terms.tests < scoring.MIN_TESTS and not terms.test_scores:
+        raise bad("regress", "the number of test rows", terms.tests, f"0 or at least {scoring.MIN_TESTS}", "Metrics of fewer rows would give single scores "
+                  "away. Hold out more, none (test_fraction=0), or take test_scores=True.")
+
+
+def check_columns(terms: RegressionTerms, name: str, columns: int) -> None:
+    """Refuse a party that would learn about as many numbers as there are labels."""
+    if terms.rows < ROWS_PER_COLUMN * columns:
+        raise bad("regress", f"the number of columns of {name!r}", columns, f"at most {terms.rows // ROWS_PER_COLUMN} with {terms.rows} training rows",
+                  "Coefficients are equations about the other parties' data: with too few rows they give single labels away. Take fewer columns or more rows.")
+
+
+async def fit(seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Tensor, ridge: Tensor) -> Tensor:
+    """[u], 1 × (d + 1), the intercept's last, with 16 fractional bits.
+
+    For each batch (X, y) of m rows:  [z] = [u][X]ᵀ;  [r] = σ([z]) − [y], or [z] − [y];  [v] ← β[v] − η/m ([r][X] + m[D][u]);  [u] ← [u] + [v]
+    """
+    fraction, k, eta = seat.fixed.fraction, terms.batches, step_size(terms, holders)
+    x, y = _with_one(seat, terms.family, x), y.reshape(1, -1)
+    parts: list[tuple[Kept, Kept, Kept, Tensor]] = []
+    for i in range(k):  # every k-th row: rows sorted by label are spread over all batches
+        rows = x[i::k].contiguous()
+        parts.append((await keep_shared(seat, f"rows {i}", rows), await keep_shared(seat, f"columns {i}", rows.T.contiguous()),
+                      await keep_shared(seat, f"ridge {i}", ridge * len(rows)), y[:, i::k]))
+    u = torch.zeros(1, x.shape[1], dtype=torch.int64, device=x.device)
+    v = torch.zeros_like(u)
+    begin = len(seat.stock.requests) if isinstance(seat.stock, Rehearsal) else 0
+    for _ in range(1 if isinstance(seat.stock, Rehearsal) else terms.epochs):
+        for table, columns, penalty, labels in parts:
+            short = await functions.truncate(seat, u, STATE - fraction)
+            z = await functions.truncate(seat, await times_kept(seat, short, columns, MATMUL))
+            r = (z if terms.family == "linear" else await functions.sigmoid(seat, z)) - labels
+            g = await times_kept(seat, r, table, MATMUL)
+            if terms.l2:
+                g = g + await times_kept(seat, short, penalty, MUL)
+            factor, power = math.frexp(eta / labels.shape[1])  # η/m = factor · 2^power
+            g = await functions.truncate(seat, g, 2 * fraction - STATE - power)
+            v = await functions.truncate(seat, round(terms.momentum * 2**functions.FINE) * v - round(factor * 2**functions.FINE) * g, functions.FINE)
+            u = u + v
+    if isinstance(seat.stock, Rehearsal):  # every epoch asks for the same
+        seat.stock.repeat(begin, terms.epochs - 1)
+    return await functions.truncate(seat, u, STATE - fraction)
+
+
+async def program(seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Tensor, ridge: Tensor, offset: Tensor, scale: Tensor, test_x: Tensor,
+                  test_y: Tensor) -> tuple[Tensor, Tensor]:
+    """Everything that is computed on shares: ([coefficients, then the intercept], [what the label holder gets of the test rows])."""
+    u = await fit(seat, terms, holders, x, y, ridge)
+    tests = test_y[:0]
+    if terms.tests:
+        tests = await scoring.evaluate(seat, terms.family, terms.test_scores, _with_one(seat, terms.family, test_x), u, test_y)
+    if terms.family == "linear":
+        u = await functions.mul(seat, u, scale.reshape(1, 1).expand_as(u), MUL)
+    ones = -offset if not seat.first else torch.cat([-offset[:-1], torch.full_like(offset[-1:], _one(seat, terms.family))])
+    return torch.cat([u[0, :-1], (await functions.mul(seat, u, ones.reshape(-1, 1), MATMUL))[0]]), tests
+
+
+def _one(seat: Seat, family: str) -> int:
+    """The intercept's column, of curvature 1 as well."""
+    return round(curvature(family) ** -0.5) << seat.fixed.fraction
+
+
+def _with_one(seat: Seat, family: str, x: Tensor) -> Tensor:
+    ones = torch.full((len(x), 1), _one(seat, family), dtype=torch.int64, device=x.device)
+    return torch.cat([x, ones if seat.first else torch.zeros_like(ones)], 1)
+
+
+async def holder(me: Party, terms: Mapping[str, Any], x: Tensor, y: Tensor | None = None, test_x: Tensor | None = None,
+                 test_y: Tensor | None = None) -> dict[str, Any]:
+    """{"weights": its own coefficients, in units of its columns; at the label holder also "intercept", "label" (mean and standard deviation) and, with test
+    rows, "opened": the sums or scores of `scoring.open_to`}."""
+    told, fixed = RegressionTerms.read(terms), Fixed()
+    check_terms(told)
     me.ledger.stamp(ASSUMES)
-    rank, fixed = list(names).index(me.name), Fixed()
-    others = [name for name in names if name != me.name]
-    await me.send([*others, helper], Width(x.shape[1]))
-    widths = {me.name: x.shape[1], **{name: m.columns for name, m in (await me.gather(others, Width)).items()}}
-    if len(x) != rows or (y is not None and len(y) != rows):
-        raise ProtocolError(f"{me.name!r} has {len(x)} rows; the job says {rows}. Align the tables first.")
-    start, mine = {}, 0
-    for name in names:
-        start[name], mine = mine, mine + widths[name]
-    table = torch.zeros(rows, mine, dtype=torch.int64)
-    table[:, start[me.name]:start[me.name] + widths[me.name]] = fixed.encode(x, f"the columns of {me.name!r}")
-    label = torch.zeros(rows, dtype=torch.int64) if y is None else fixed.encode(y.double(), "the label")
-    seat = Seat(me, rank, tuple(names), await Stock.live(me, rank, len(names), helper), fixed)
-    w = await fit(seat, table, label, family, epochs, lr, batch)
-    blocks = {name: w[start[name]:start[name] + widths[name]] for name in names}
-    blocks[label_at] = torch.cat([blocks[label_at], w[-1:]])
+    if told.test_scores and told.tests:
+        me.ledger.stamp(scoring.OPENED)
+    rank, is_label_holder = told.names.index(me.name), me.name == told.label_at
+    others = [name for name in told.names if name != me.name]
+    if len(x) != told.rows or (y is not None and len(y) != told.rows):
+        raise ProtocolError(f"{me.name!r} has {len(x)} rows; the job says {told.rows}. Align the tables first.")
+    check_columns(told, me.name, x.shape[1])
+    await me.send([*others, told.helper], ColumnCount(x.shape[1], told.text()))
+    widths = await _widths(me, told, others) | {me.name: x.shape[1]}
+    start = {name: sum(widths[n] for n in told.names[:i]) for i, name in enumerate(told.names)}
+    own, d = slice(start[me.name], start[me.name] + x.shape[1]), sum(widths.values())
+    holders = sum(w > 0 for w in widths.values())
+    step_size(told, holders)
+
+    basis = Basis.of(told, x)
+    label = _standard(told, y) if y is not None else (0.0, 1.0)
+    exponent = await _exponent(me, told, others, label[1]) if told.family == "linear" else 0
+
+    def block(values: Tensor, what: str, more: int = 0) -> Tensor:
+        made = torch.zeros(*values.shape[:-1], d + more, dtype=torch.int64)
+        made[..., own] = fixed.encode(values, f"{what} of {me.name!r}")
+        return made
+
+    def labels(values: Tensor | None, rows: int, is_class: bool = False) -> Tensor:
+        if values is None:
+            return torch.zeros(rows, dtype=torch.int64)
+        return values.long() if is_class else fixed.encode((values.double() - label[0]) / label[1], "the label")
+
+    scale = fixed.encode(torch.tensor(label[1] / 2.0**exponent if is_label_holder else 0.0))
+    unseen = _test_rows(me.name, basis, torch.zeros(0, x.shape[1]) if test_x is None else test_x, told.tests)
+    seat = Seat(me, rank, told.names, await Stock.live(me, rank, len(told.names), told.helper), fixed)
+    w, sums = await program(seat, told, holders, block(basis.table(x), "the columns"), labels(y, told.rows), block(basis.ridge, "the ridge", 1),
+                            block(basis.offset(), "mean/std", 1), scale, block(unseen, "the test rows"),
+                            labels(test_y, told.tests, told.family == "logistic"))
+
+    blocks = {name: w[start[name]:start[name] + widths[name]] for name in told.names}
+    blocks[told.label_at] = torch.cat([blocks[told.label_at], w[-1:]])
     for name in others:
-        await me.send(name, WeightShare([blocks[name].contiguous()]))
+        await me.send(name, CoefficientShare([blocks[name].contiguous()]))
     total = blocks[me.name].clone()
-    for name, came in (await me.gather(others, WeightShare)).items():
+    for name, came in (await me.gather(others, CoefficientShare)).items():
         if len(came.values) != 1 or came.values[0].shape != total.shape or came.values[0].dtype != torch.int64:
-            raise ProtocolError(f"{name!r} sent a share that does not fit the weights of {me.name!r}.")
+            raise ProtocolError(f"{name!r} sent a share that does not fit the coefficients of {me.name!r}.")
         total += came.values[0]
-    weights = fixed.decode(total).double()
-    scores = None
-    if test_x is not None:
-        own = test_x.double() @ weights[:test_x.shape[1]]
-        if me.name != label_at:
-            await me.send(label_at, TestScores(own))
-        else:
-            scores = own + weights[-1]
-            for name, said in (await me.gather(others, TestScores)).items():
-                if said.values.shape != own.shape or said.values.dtype != torch.float64:
-                    raise ProtocolError(f"{name!r} sent {tuple(said.values.shape)} scores; {tuple(own.shape)} are due.")
-                scores = scores + said.values
-    return {"weights": weights, "scores": scores}
+    opened = fixed.decode(total).double() * 2.0**exponent
+    made: dict[str, Any] = {"weights": basis.coefficients(opened[:x.shape[1]])}
+    if is_label_holder:
+        made |= {"intercept": float(opened[-1]) + label[0], "label": list(label)}
+    if told.tests:
+        made["opened"] = await scoring.open_to(me, told.names, told.label_at, sums, told.test_scores)
+    return made
 
 
-async def helps(me: Party, names: Sequence[str], rows: int, *, family: str = "logistic", epochs: int = 20, lr: float = 0.5, batch: int = 64) -> None:
-    """The helper: deals what the holders' program needs, which it knows from the shapes."""
-    columns = sum(m.columns for m in (await me.gather(names, Width)).values())
-    x, y = (torch.empty(shape, dtype=torch.int64, device="meta") for shape in ((rows, columns), (rows,)))
-    requests = plan(lambda seat: fit(seat, x, y, family, epochs, lr, batch), fixed=Fixed())
-    await dealer(me, tuple(names), requests)
+async def _widths(me: Party, terms: RegressionTerms, others: list[str]) -> dict[str, int]:
+    came = await me.gather(others, ColumnCount)
+    for name, m in came.items():
+        if m.settings != terms.text():
+            raise ProtocolError(f"{name!r} and {me.name!r} have different settings: {m.settings:.300} and {terms.text():.300}. All must start the same job.")
+        if not 0 <= m.count <= terms.rows // ROWS_PER_COLUMN:
+            raise ProtocolError(f"{name!r} has {m.count} columns, too many for {terms.rows} training rows: its coefficients would give labels away.")
+    return {name: m.count for name, m in came.items()}
 
 
-def ideal(names: Sequence[str], label_at: str, x: Mapping[str, Tensor], y: Tensor, *, family: str = "logistic", epochs: int = 20, lr: float = 0.5,
-          batch: int = 64) -> dict[str, Tensor]:
-    """Pooled descent over the rows in their order: each party's weights, the intercept last at the holder of the label."""
-    pooled = torch.cat([*[x[name].double() for name in names], torch.ones(len(y), 1, dtype=torch.float64)], 1)
-    w = torch.zeros(pooled.shape[1], dtype=torch.float64)
-    for _ in range(epochs):
-        for rows, label in zip(pooled.split(batch), y.double().split(batch)):
-            score = rows @ w
-            w = w - lr * rows.T @ ((torch.sigmoid(score) if family == "logistic" else score) - label) / len(rows)
-    parts = w[:-1].split([x[name].shape[1] for name in names])
-    return {name: torch.cat([part, w[-1:]]) if name == label_at else part for name, part in zip(names, parts)}
+def _standard(terms: RegressionTerms, y: Tensor) -> tuple[float, float]:
+    """(mean, standard deviation) of numbers to predict; classes stay 0 and 1."""
+    if terms.family == "logistic":
+        return 0.0, 1.0
+    std, mean = torch.std_mean(y.double(), correction=0)
+    if not float(std) > 0:
+        raise BadData("regress: the label is the same in every row, so there is nothing to fit.")
+    return float(mean), float(std)
+
+
+async def _exponent(me: Party, terms: RegressionTerms, others: list[str], std: float) -> int:
+    """e with 2^(e−1) ≤ std < 2^e. The mantissa goes into the computation as a secret of the label holder."""
+    if me.name != terms.label_at:
+        return (await me.recv(terms.label_at, LabelExponent)).exponent
+    exponent = math.frexp(std)[1]
+    await me.send(others, LabelExponent(exponent))
+    return exponent
+
+
+def _test_rows(name: str, basis: Basis, x: Tensor, rows: int) -> Tensor:
+    if len(x) != rows:
+        raise ProtocolError(f"{name!r} has {len(x)} test rows; the job says {rows}. Align the tables first.")
+    made = basis.table(x)
+    if made.numel() and float(made.abs().max()) > FAR_OUT:
+        raise BadData(f"a test row of {name!r} is more than {FAR_OUT:g} standard deviations away from its training rows, too far to compute with. Leave it "
+                      "out, or limit its values.")
+    return made
+
+
+async def helps(me: Party, terms: Mapping[str, Any]) -> None:
+    """The helper: deals the randomness that the holders' program needs, which it knows from the shapes."""
+    told = RegressionTerms.read(terms)
+    widths = (await _widths(me, told, list(told.names))).values()
+    d, holders = sum(widths), sum(w > 0 for w in widths)
+    shapes = ((told.rows, d), (told.rows,), (d + 1,), (d + 1,), (), (told.tests, d), (told.tests,))
+    empty = [torch.empty(shape, dtype=torch.int64, device="meta") for shape in shapes]
+    await dealer(me, told.names, plan(lambda seat: program(seat, told, holders, *empty), fixed=Fixed()))
+
+
+def ideal(terms: RegressionTerms, x: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
+    """The same descent in float64 over pooled columns: each party's coefficients in the units of its columns, the intercept last at the label holder."""
+    bases = {name: Basis.of(terms, x[name]) for name in terms.names}
+    one = curvature(terms.family) ** -0.5
+    table = torch.cat([*[basis.table(x[name]) for name, basis in bases.items()], torch.full((len(y), 1), one, dtype=torch.float64)], 1)
+    ridge = torch.cat([*[basis.ridge for basis in bases.values()], torch.zeros(1, dtype=torch.float64)])
+    center, scale = _standard(terms, y)
+    target, eta, k = (y.double() - center) / scale, step_size(terms, sum(v.shape[1] > 0 for v in x.values())), terms.batches
+    u, v = torch.zeros(2, table.shape[1], dtype=torch.float64)
+    for _ in range(terms.epochs):
+        for rows, labels in ((table[i::k], target[i::k]) for i in range(k)):
+            z = rows @ u
+            r = (z if terms.family == "linear" else torch.sigmoid(z)) - labels
+            v = terms.momentum * v - eta * (rows.T @ r / len(rows) + ridge * u)
+            u = u + v
+    parts = dict(zip(terms.names, (u[:-1] * scale).split([x[name].shape[1] for name in terms.names])))
+    intercept = u[-1:] * one * scale + center - sum(basis.offset() @ parts[name] for name, basis in bases.items())
+    found = {name: basis.coefficients(parts[name]) for name, basis in bases.items()}
+    return {**found, terms.label_at: torch.cat([found[terms.label_at], intercept])}

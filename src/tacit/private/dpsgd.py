@@ -15,6 +15,7 @@ account. Whatever torch optimiser it was given does the step: with torch.optim.A
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,10 +24,11 @@ import torch
 from torch import nn
 
 from ..errors import BadParameter
-from ..parameters import check, choice, real, whole
+from ..parameters import bad, check, choice, real, whole
 from . import ghost
 
 if TYPE_CHECKING:
+    from ..accounting import Release
     from .session import Session
 
 
@@ -43,6 +45,8 @@ class DPSGD:
     sampling: str = choice("poisson", ("poisson", "shuffle", "fixed"), doc="how rows are drawn; the accountant follows it")
     accountant: str = choice("auto", ("auto", "pld", "rdp", "gaussian"), doc="how steps are composed; one that does not describe the sampling is refused")
     micro_batch: int | None = whole(None, least=1, none=True, doc="rows in memory at a time; a step is taken when the whole batch has been seen")
+    public_size: int | None = whole(None, least=1, none=True, doc="how many rows there are, where that is public: what the sampling rate is computed from; "
+                                    "in a federation, of each party")
     reduction: str = choice("mean", ("mean", "sum"), doc="what a loss that you call backward on does with the examples of a batch")
     method: str = choice("auto", ("auto", "functional"), doc="per-example gradients: the fastest for each layer, or torch.func for the whole model")
     tree: ClassVar[bool] = False
@@ -57,6 +61,9 @@ class DPSGD:
         if self.noise_multiplier == 0 and self.epsilon is not None:
             raise BadParameter(f"{type(self).__name__}: noise_multiplier is 0 and epsilon is {self.epsilon:g}; without noise there is no ε. Leave one "
                                f"of them out.")
+        if self.public_size is not None and self.sampling != "poisson":
+            raise bad(type(self).__name__, "public_size", self.public_size, "None unless sampling is 'poisson'",
+                      f"Under {self.sampling!r} two neighbors have equally many rows, so their number is not protected.")
 
     @property
     def private(self) -> bool:
@@ -69,16 +76,18 @@ class DPSGD:
         return ghost.automatic(self.clip, self.gamma) if self.clipping == "automatic" else ghost.flat(self.clip)
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, *, epochs: float | None = None, steps: int | None = None,
-               batch_size: int | None = None, secret_seed: int | None = None, file: str | Path | None = None) -> Session:
+               batch_size: int | None = None, secret_seed: int | None = None, file: str | Path | None = None,
+               earlier: Sequence[Release] = ()) -> Session:
         """Train this model under this optimiser on these rows.
 
         `data` is your DataLoader, a torch Dataset, tensors `(x, y)`, or the number of rows for a loop that draws with `Session.draw`. `epochs` or `steps` says
         how long the run is: with ε given, the noise is for so many steps. `file` keeps the account over restarts. `secret_seed` makes secrets
-        replayable, for tests only; the ledger is stamped NOT PRIVATE.
+        replayable, for tests only; the ledger is stamped NOT PRIVATE. `earlier` are releases of these rows for which the same ε pays: the noise leaves room for
+        them, and whoever makes them spends them from the session's account.
         """
         from .session import Session
 
-        return Session(check(self), model, optimizer, data, epochs, steps, batch_size, secret_seed, file)
+        return Session(check(self), model, optimizer, data, epochs, steps, batch_size, secret_seed, file, earlier)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..accounting import Account, discrete
+from ..accounting import Account, Release, discrete
 from ..accounting.training import Training, training
 from ..errors import BadParameter, BudgetSpent
 from ..parameters import bad
@@ -32,6 +32,7 @@ from .dpsgd import DPSGD
 from .drawing import find_rows
 from .ghost import Ghost
 from .layers import Pieces
+from .size import PUBLIC, describe_declared
 from .tree import Tree
 
 CHECKED = 2  # batches that are compared with torch's own gradients, and with one example at a time
@@ -44,9 +45,11 @@ class Session:
     """What `DPSGD.attach` gives: iterate it in place of your loader, one epoch each time; or `draw` rows yourself, as a GAN does."""
 
     def __init__(self, settings: DPSGD, model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, epochs: float | None = None,
-                 steps: int | None = None, batch_size: int | None = None, secret_seed: int | None = None, file: str | Path | None = None):
+                 steps: int | None = None, batch_size: int | None = None, secret_seed: int | None = None, file: str | Path | None = None,
+                 earlier: Sequence[Release] = ()):
         self.settings, self.model, self.optimizer = settings, model, optimizer
-        self.rows, self._fetch, of_loader = find_rows(data, settings)
+        self._held, self._fetch, of_loader = find_rows(data, settings)
+        self.rows = self._held if settings.public_size is None else settings.public_size  # what rate, steps and ledger go by
         size = of_loader if batch_size is None else batch_size
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= self.rows:
             raise bad("DPSGD", "batch_size", size, f"a whole number between 1 and the number of rows, {self.rows:,}")
@@ -57,7 +60,7 @@ class Session:
             warnings.warn(f"DPSGD: delta is {settings.delta:g}, and there are {self.rows:,} rows: δ ≥ 1/rows allows a method that publishes a random "
                           f"row in the clear. "
                           f"Use δ well below {1 / self.rows:.2g}.", stacklevel=4)
-        self.release = self._release()
+        self.release = self._release(earlier)
         self.secret = Secret() if secret_seed is None else SeededSecret(secret_seed)
         self._source = noise.keystream(self.secret)
         self.account = None if self.release is None else self._account(Path(file) if file is not None else None)
@@ -92,14 +95,14 @@ class Session:
 
     # what it costs -----------------------------------------------------------------------------------------------------------------
 
-    def _release(self) -> Training | None:
+    def _release(self, earlier: Sequence[Release]) -> Training | None:
         s = self.settings
         if not s.private:
             return None
         sampling = "tree" if s.tree else s.sampling
         rate = self.batch_size / self.rows if sampling in ("poisson", "fixed") else 1.0
         return training(multiplier=s.noise_multiplier, epsilon=s.epsilon, delta=s.delta, sampling=sampling, rate=rate, per_epoch=self.per_epoch,
-                        steps=self.planned or 1, accountant=s.accountant)
+                        steps=self.planned or 1, accountant=s.accountant, earlier=earlier)
 
     def _account(self, file: Path | None) -> Account:
         s = self.settings
@@ -125,7 +128,8 @@ class Session:
         if self.account is None:
             ledger.stamp(f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; nothing is guaranteed.")
         elif self.account.spent:
-            ledger.spend(spend(s, self.account, self.batch_size, self.rows))
+            known = "" if s.sampling != "poisson" else PUBLIC if s.public_size is None else describe_declared(s.public_size)
+            ledger.spend(spend(s, self.account, self.batch_size, self.rows, note=known))
         if self.secret.replayable:
             ledger.stamp(NOT_PRIVATE)
         return ledger
@@ -228,10 +232,10 @@ class Session:
         self._open, self._looks = True, 0
 
     def _draw(self) -> np.ndarray:
-        n, b = self.rows, self.batch_size
+        n, b = self._held, self.batch_size
         kind = self.settings.sampling
         if kind == "poisson":
-            return np.flatnonzero(discrete.uniform(n, n, self._source) < b)
+            return np.flatnonzero(discrete.uniform(self.rows, n, self._source) < b)
         if kind == "fixed":
             return np.argsort(discrete.uniform(2**62, n, self._source), kind="stable")[:b]
         at = (self.steps - 1) % self.per_epoch
@@ -319,17 +323,22 @@ class Session:
         self.optimizer.step = self._step  # type: ignore[method-assign]
 
 
-def spend(settings: DPSGD, account: Account, batch_size: int, rows: int, who: str = "row", adversary: str = ANYONE) -> Spend:
+def spend(settings: DPSGD, account: Account, batch_size: int, rows: int, who: str = "row", adversary: str = ANYONE,
+          note: str = "") -> Spend:
     """The line of the ledger."""
     r = account.release
     unit = {"poisson": f"{who}, present or not", "tree": f"{who}, left out of its place or not"}.get(r.sampling, f"{who}, exchanged for another")
-    sampling = {"poisson": f"Poisson ({batch_size} of {rows:,} rows expected, drawn in secret)", "fixed": f"fixed-size ({batch_size} of {rows:,} rows, "
+    about = "" if note in ("", PUBLIC) else "about "
+    sampling = {"poisson": f"Poisson ({batch_size} of {about}{rows:,} rows expected, drawn in secret)", "fixed": f"fixed-size ({batch_size} of {rows:,} rows, "
                                                                                                           f"drawn in secret)",
                 "shuffle": "shuffled, which is accounted as no", "tree": "no"}[r.sampling]
     kind = "binary-tree discrete Gaussian noise" if settings.tree else "discrete Gaussian noise"
-    return Spend(f"{kind} of {r.multiplier:.4g} times the clipping norm {settings.clip:g} ({settings.clipping}), {account.spent} steps composed by "
-                 f"{r.accountant}",
-                 account.epsilon(), account.delta, unit, adversary, sampling)
+    steps = account.count_steps()
+    others = account.spent - steps
+    more = "" if not others else f", with {others} other release{'s' if others > 1 else ''} of these rows"
+    return Spend(f"{kind} of {r.multiplier:.4g} times the clipping norm {settings.clip:g} ({settings.clipping}), {steps} steps composed by "
+                 f"{r.accountant}{more}",
+                 account.epsilon(), account.delta, unit, adversary, sampling, note)
 
 
 def _planned(s: DPSGD, epochs: float | None, steps: int | None, per_epoch: int) -> int | None:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ..errors import ProtocolError
 from ..parties.message import Message
+from .consent import UNCOMMITTED, Consent
 from .rounds import Stop, Test, Tested, Vectors
 
 if TYPE_CHECKING:
@@ -186,8 +187,9 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
 
 
 async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[float, Vectors]]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, done: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Work on the last order until the server says stop, and test whatever is to be tested meanwhile. `done` is awaited after each answer."""
+                 boss: str = "server", *, done: Callable[[], Awaitable[None]] | None = None, consent: Consent = UNCOMMITTED) -> None:
+    """Work on the last order until the server says stop, and test whatever is to be tested meanwhile. `done` is awaited after each answer. `consent` is
+    asked before every answer."""
     here = me.scope(SCOPE)
     listening: asyncio.Future[Any] = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
     working: asyncio.Future[tuple[float, Vectors]] | None = None
@@ -206,11 +208,13 @@ async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[
                     return
                 listening = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
                 if isinstance(message, Test):
+                    consent.admit("test", message.round, message.vectors)
                     await me.scope(f"test {message.round}").send(boss, Tested(test(message.round, message.vectors)))
                     continue
                 if working is not None:
                     working.cancel()  # it lags too far behind: what it would answer is not wanted any more
                 number = message.number
+                consent.admit("update", message.version, message.vectors)
                 working = asyncio.ensure_future(work(number, message.version, message.vectors))
     finally:
         for task in (listening, working):

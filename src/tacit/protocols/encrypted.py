@@ -33,6 +33,7 @@ from ..errors import BadData, ProtocolError
 from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
+from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg import AdvertisedKeys, RoundKeys, SealedShares, ideal
 from .summing import Outcome, Steps, check_keys, check_owner, hear, signed_keys, some_of, weigh
 
@@ -73,6 +74,7 @@ class Terms:
     length: int = whole(least=1, doc="numbers in a vector")
     bound: int = whole(least=1, doc="no number is larger")
     threshold: float = real(0.6, above=0.0, most=1.0, doc="the share whose vectors must be in the sum")
+    sent: bytes = b""  # digest of what the server sent down in this round
 
     def check(self) -> None:
         if self.bits > ckks.BITS:
@@ -90,10 +92,11 @@ class Terms:
         return max(2, math.ceil(self.threshold * self.parties))
 
     def context(self, me: Party) -> bytes:
-        return bind("tacit encrypted sum 1", self.federation, me.tag, self.parties, self.length, self.bound)
+        return bind("tacit encrypted sum 2", self.federation, me.tag, self.parties, self.length, self.bound, self.sent)
 
 
-async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
+async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server",
+                 commitment: Commitment = UNCOMMITTED) -> bool:
     """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     if len(values) != terms.length or int(values.abs().max()) > terms.bound:
@@ -117,9 +120,15 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
         check_owner(me, told.maker, (told.channel,), told.signature, about, identity)
         line = agree(private, told.channel, _line(about, told.maker, told.channel, me.name, mine[0]))
         key = unseal(line, told.sealed, bind(about, told.maker, me.name))
+    if not commitment.upload(None):  # whoever holds the round's key can open it alone
+        await me.send(boss, RoundSpent())
+        return False
     await me.send(boss, CipherVector(ckks.encrypt(key, values.numpy(), terms.bits)))
     asked = await hear(me, boss, CipherSum, SumMade)
     if isinstance(asked, CipherSum):
+        if not commitment.reveal():
+            await me.send(boss, RoundSpent())
+            return False
         total, error = ckks.decrypt(key, asked.blocks, terms.length, terms.bits)
         # in its own ledger and nowhere else: what is told of the error helps to find the key (Li, Micciancio 2021), so it is told as a power of two
         me.ledger.record(me.name, me.name, "DecryptedSum", f"the sum of all updates, which it decrypted; CKKS was off by less than "

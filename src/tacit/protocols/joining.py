@@ -3,14 +3,14 @@
     client k                                                   server
       |<-- Call() -----------------------------------------------|   when the server's process starts: the first time, and after a crash
       |--- Join(version, life) ---------------------------------->|   when its process starts: the first time, and after a crash
-      |<-- Work(job) --------------------------------------------|   or Refused(reason), and the client stops with it
-      |  reads its own data, makes the model
+      |<-- Work(contract, run) ----------------------------------|   or Refused(reason), and the client stops with it
+      |  compares the contract with the one its owner agreed to, then reads its own data and makes the model
       |--- Ready(rows, held, features, classes, parameters) ----->|   or Unfit(reason): its data do not fit the job
       …  rounds; after each answer:
       |--- Free() ----------------------------------------------->|   so that the server knows a late party is back
 
-All of it is said in the scope "door". The server learns how many rows each party trains on and holds back, and why one cannot take part (column names and
-numbers of columns and classes, never values: a sentence that quotes a row is for the party's own user). The clients learn the job.
+All of it is said in the scope "door". The server learns how many rows each party trains on and holds back, and that one cannot take part: in a fixed
+sentence, or, under a contract its owner agreed to, with the names of columns of that contract. The clients learn the contract.
 """
 
 from __future__ import annotations
@@ -38,15 +38,20 @@ class Call(Message, reveals="that the server has started"):
     pass
 
 
-class Work(Message, reveals="the job: model, algorithm, settings, the columns agreed on"):
-    job: str
+class Work(Message, reveals="the contract: model, algorithm, settings, guard, the columns agreed on; and the server's name for the run"):
+    contract: str
+    run: str
 
 
 class Refused(Message, reveals="why the server does not let this party take part"):
     reason: str
 
 
-class Ready(Message, reveals="how many rows the party trains on and holds back, the shape of a row, the number of classes and of parameters"):
+UNTOLD = -1  # in place of a number of rows, where an ε is to cover it
+
+
+class Ready(Message, reveals="how many rows the party trains on and holds back (unless an ε covers them), the shape of a row, the number of classes and of "
+                             "parameters"):
     rows: int
     held: int
     features: list[int]
@@ -62,9 +67,9 @@ class Free(Message, reveals="that the party has answered and can be asked again"
     pass
 
 
-async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Ready]) -> None:
+async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], Ready]) -> None:
     """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the server calls. It ends by an error only:
-    the server's refusal, or what `prepare` finds wrong, of which the server is told as much as says nothing of single rows."""
+    the server's refusal, or what `prepare` finds wrong, of which the server is told the error's `outside` and no more."""
     door, life = me.scope(SCOPE), me.secret.bytes(8).hex()
     await door.send(boss, Join(version, life))
     while True:
@@ -75,9 +80,9 @@ async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Re
             await door.send(boss, Join(version, life))
             continue
         try:
-            ready = prepare(said.job)
+            ready = prepare(said)
         except TacitError as error:
-            await door.send(boss, Unfit(getattr(error, "outside", str(error))))
+            await door.send(boss, Unfit(error.outside))
             raise
         await door.send(boss, ready)
 
@@ -85,7 +90,7 @@ async def attend(me: Party, boss: str, version: str, prepare: Callable[[str], Re
 class Door:
     """The server's half. `job(name)` is what a party is told, `fits(name, ready)` what is wrong with it, if anything; `note` keeps what happened."""
 
-    def __init__(self, me: Party, clients: Sequence[str], version: str, job: Callable[[str], str], fits: Callable[[str, Ready], str | None],
+    def __init__(self, me: Party, clients: Sequence[str], version: str, job: Callable[[str], Work], fits: Callable[[str, Ready], str | None],
                  note: Callable[[str], None]):
         self.me, self.here, self.clients = me, me.scope(SCOPE), list(clients)
         self.version, self.job, self.fits, self.note = version, job, fits, note
@@ -133,7 +138,7 @@ class Door:
             self.note(f"{name!r} was started anew")
         self.lives[name] = said.life
         self.refused.pop(name, None)
-        await self.here.send(name, Work(self.job(name)))
+        await self.here.send(name, self.job(name))
 
     async def _enters(self, name: str, ready: Ready) -> None:
         reason = self.fits(name, ready)

@@ -36,6 +36,7 @@ from ..errors import BadData
 from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
+from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg import AdvertisedKeys, ForwardedShares, MaskedVector, RoundKeys, SealedShares, Survivors, check_lists, ideal
 from .summing import Outcome, Steps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
 
@@ -56,6 +57,7 @@ class Terms:
     bound: int = whole(least=1, doc="no number is larger; the field holds parties × bound")
     threshold: float = real(0.7, above=0.5, most=1.0, doc="U/N: the share that must stay to the end")
     colluding: float = real(0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server and still learn nothing")
+    sent: bytes = b""  # digest of what the server sent down in this round
 
     def check(self) -> None:
         if not self.private < self.enough:
@@ -83,10 +85,11 @@ class Terms:
         return -(-self.length // (self.enough - self.private))
 
     def context(self, me: Party) -> bytes:
-        return bind("tacit lightsecagg 1", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.colluding))
+        return bind("tacit lightsecagg 2", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.colluding), self.sent)
 
 
-async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
+async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server",
+                 commitment: Commitment = UNCOMMITTED) -> bool:
     """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     vector = field.into(values.numpy(), terms.bound)
@@ -117,6 +120,9 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
         held[name] = opened(me, name, box, lines, about, 4 * terms.piece)
 
     # lines 10 to 16
+    if not commitment.upload(sorted(held)):
+        await me.send(boss, RoundSpent())
+        return False
     await me.send(boss, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8))))
     asked = await hear(me, boss, Survivors)
     if asked is None:
@@ -127,6 +133,9 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     total = np.zeros(terms.piece, np.uint64)
     for name in alive:
         total += np.frombuffer(held[name], np.uint32) % np.uint32(field.Q)  # a word that is no element comes from no honest party
+    if not commitment.reveal():
+        await me.send(boss, RoundSpent())
+        return False
     await me.send(boss, SummedShares(torch.from_numpy((total % np.uint64(field.Q)).astype(np.uint32))))
     return True
 

@@ -1,34 +1,34 @@
 """Private set intersection between two: agree on the terms, then run the method they come to.
 
     receiver                                            sender
-      |--- Opening(count, method, reveal, nonce) ---------->|   refused unless both want the same
-      |<-- Opening(count, method, reveal, nonce) -----------|
+      |--- Opening(count, method, reveal, nonce) ---------->|   the sender's policy is checked before it sends anything
+      |<-- Opening(count, method, reveal, nonce) -----------|   or RefusedQuery(rule); both must want the same
       |   … `psi_dh`, `psi_oprf` or `psi_sum` …             |   bound to a session made of both nonces, sizes and names
       |--- SharedIds(h'(id) of the shared) ---------------->|   with reveal="both" only
 
 Each learns the other's set size; what else, the method's own page says. method="auto" takes Diffie-Hellman (`psi_dh`) up to 10,000 ids, where it sends
-the fewest bytes, and always for reveal="size"; above, the OT-based OPRF (`psi_oprf`), which computes thirty times less (`benchmarks/psi.py`).
-reveal="sum" runs `psi_sum`: the sum of the sender's numbers over the shared ids.
+the fewest bytes; above, the OT-based OPRF (`psi_oprf`), which computes thirty times less (`benchmarks/psi.py`). reveal="size" and "sum" run `psi_sum`: the
+sender counts the shared ids, and opens the count, or the sum of its numbers over them, if there are as many as its policy asks for.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..crypto.agree import bind
 from ..crypto.tags import by_value, match, tag_bytes, tagged
-from ..errors import ProtocolError
+from ..errors import ProtocolError, QueryRefused
 from ..parameters import bad
 from ..parties.message import Message
 from ..parties.party import Party
 from . import psi_dh, psi_oprf, psi_sum
+from .psi_policy import COUNTED, MAX_IDS, REVEALS, PsiPolicy, Queries, RefusedQuery, broken_rule, policy_of, refusal
 
 METHODS = ("auto", "dh", "oprf")
-REVEALS = ("receiver", "both", "size", "sum")
 LIMIT = 2**32 - 1  # the largest number in a sum, unless told otherwise
 SMALL = 10_000  # ids on the larger side up to which Diffie-Hellman is taken
 NONCE = 16
@@ -52,33 +52,65 @@ class SharedIds(Message, reveals="which of your own ids the other holds, too"):
 async def receiver(me: Party, digests: Any, *, other: str = "sender", method: str = "auto", reveal: str = "receiver",
                    limit: int = LIMIT, within: float | None = None) -> dict[str, Any]:
     """{"rows": those of my digests that are shared, in the order of their values (None with "size" and "sum"), "size", "sum", "theirs", "method"}.
-    `within`: seconds to wait for the other to begin."""
+    `within`: seconds to wait for the other to begin. QueryRefused if the sender's policy does not allow the query."""
     held = ready(digests)
-    chosen, count, session = await _agree(me, held, other, method, reveal, limit, within, receives=True)
-    if chosen == "sum":
-        size, total = await psi_sum.receiver(me, held, other, count, session, limit)
-        return {"rows": None, "size": size, "sum": total, "theirs": count, "method": chosen}
-    rows, size = await PROGRAMS[chosen].receiver(me, held, other, count, session, reveal)
+    mine = _begin(me, held, method, reveal, limit)
+    await me.send(other, mine)
+    theirs: Message = await me.recv(other, Opening, RefusedQuery, within=within)
+    if isinstance(theirs, RefusedQuery):
+        raise refusal(theirs.rule, other)
+    assert isinstance(theirs, Opening)
+    _check_same(me.name, mine, other, theirs)
+    if theirs.count > MAX_IDS:
+        raise ProtocolError(f"party {other!r} says that it holds {theirs.count} ids; more than {MAX_IDS} are not compared.")
+    chosen, session = choose(method, reveal, len(held), theirs.count), _session(me, reveal, method, (me.name, mine), (other, theirs))
+    made: dict[str, Any] = {"rows": None, "sum": None, "theirs": theirs.count, "method": chosen}
+    if reveal in COUNTED:
+        size, total = await psi_sum.receiver(me, held, other, theirs.count, session, limit if reveal == "sum" else None)
+        return {**made, "size": size, "sum": total}
+    rows, size = await PROGRAMS[chosen].receiver(me, held, other, theirs.count, session)
     if reveal == "both":
-        await me.send(other, SharedIds(_named(held[rows], session, tag_bytes(len(held), count)).tobytes()))
-    return {"rows": rows, "size": size, "sum": None, "theirs": count, "method": chosen}
+        await me.send(other, SharedIds(_named(held[rows], session, tag_bytes(len(held), theirs.count)).tobytes()))
+    return {**made, "rows": rows, "size": size}
 
 
 async def sender(me: Party, digests: Any, *, other: str = "receiver", method: str = "auto", reveal: str = "receiver", limit: int = LIMIT,
-                 values: Sequence[int] = (), within: float | None = None) -> dict[str, Any]:
-    """The same; "rows" and "size" are None unless reveal="both". Then row k here and row k at the receiver are the same person.
-    `values`: with reveal="sum" a number for each digest."""
+                 values: Sequence[int] = (), policy: PsiPolicy | Mapping[str, Any] | None = None, queries: Queries | None = None,
+                 within: float | None = None) -> dict[str, Any]:
+    """The same; "rows" are None unless reveal="both", "size" unless it is "both", "size" or "sum". With "both", row k here and row k at the receiver are the
+    same person. `values`: with reveal="sum" a number for each digest. `policy` (None: the default one; a mapping: of its fields) is checked here, and
+    `queries` counts this query before anything is sent: without it, `queries_per_day` is not enforced."""
     held = ready(digests)
-    chosen, count, session = await _agree(me, held, other, method, reveal, limit, within, receives=False)
-    rows = size = None
-    if chosen == "sum":
-        await psi_sum.sender(me, held, other, count, session, limit, values)
-    else:
-        await PROGRAMS[chosen].sender(me, held, other, count, session, reveal)
+    rules = policy_of(policy)
+    mine = _begin(me, held, method, reveal, limit)
+    theirs = await me.recv(other, Opening, within=within)
+    if (theirs.method, theirs.reveal, theirs.limit) == (mine.method, mine.reveal, mine.limit):
+        await admit(me, other, rules, queries, reveal, theirs.count)
+    await me.send(other, mine)
+    _check_same(me.name, mine, other, theirs)
+    chosen, session = choose(method, reveal, len(held), theirs.count), _session(me, reveal, method, (other, theirs), (me.name, mine))
+    made: dict[str, Any] = {"rows": None, "size": None, "sum": None, "theirs": theirs.count, "method": chosen}
+    if reveal in COUNTED:
+        made["size"] = await psi_sum.sender(me, held, other, theirs.count, session, limit if reveal == "sum" else None, values, rules.min_overlap)
+        return made
+    await PROGRAMS[chosen].sender(me, held, other, theirs.count, session)
     if reveal == "both":
-        rows = _found((await me.recv(other, SharedIds)).tags, held, session, tag_bytes(count, len(held)))
-        size = len(rows)
-    return {"rows": rows, "size": size, "sum": None, "theirs": count, "method": chosen}
+        rows = _found((await me.recv(other, SharedIds)).tags, held, session, tag_bytes(theirs.count, len(held)))
+        made |= {"rows": rows, "size": len(rows)}
+    return made
+
+
+async def admit(me: Party, other: str, policy: PsiPolicy, queries: Queries | None, reveal: str, declared: int) -> None:
+    """Hold a query to the policy and count it, or refuse it on both sides."""
+    rule = broken_rule(policy, reveal, declared)
+    if not rule and queries is not None:
+        try:
+            queries.admit(other, policy.queries_per_day)
+        except QueryRefused:
+            rule = "queries_per_day"
+    if rule:
+        await me.send(other, RefusedQuery(rule))
+        raise refusal(rule, me.name)
 
 
 def ideal(mine: Sequence[bytes], theirs: Sequence[bytes]) -> list[int]:
@@ -87,23 +119,25 @@ def ideal(mine: Sequence[bytes], theirs: Sequence[bytes]) -> list[int]:
     return [row for _, row in sorted((bytes(d), row) for row, d in enumerate(mine) if bytes(d) in there)]
 
 
-async def _agree(me: Party, held: np.ndarray, other: str, method: str, reveal: str, limit: int, within: float | None,
-                 receives: bool) -> tuple[str, int, bytes]:
-    """(the method both come to, how many ids the other holds, the session)."""
+def _begin(me: Party, held: np.ndarray, method: str, reveal: str, limit: int) -> Opening:
     allow(method, reveal, limit)
     me.ledger.stamp(ASSUMES)
-    nonce, top = me.secret.bytes(NONCE), limit if reveal == "sum" else 0
-    await me.send(other, Opening(len(held), method, reveal, top, nonce))
-    told = await me.recv(other, Opening, within=within)
-    if (told.method, told.reveal, told.limit) != (method, reveal, top):
-        raise ProtocolError(f"party {other!r} wants method={told.method!r}, reveal={told.reveal!r} and limit={told.limit}, party {me.name!r} "
-                            f"method={method!r}, reveal={reveal!r} and limit={top}. Agree before you start; nothing was compared.")
-    if len(told.nonce) != NONCE or told.count < 0:
-        raise ProtocolError(f"party {other!r} opens with {told.count} ids and a nonce of {len(told.nonce)} bytes; it must be at least 0 and {NONCE}.")
-    chosen = choose(method, reveal, len(held), told.count)
-    sides = [(me.name, len(held), nonce), (other, told.count, told.nonce)]
-    session = hashlib.sha256(bind("tacit psi 1", me.tag, chosen, reveal, *(x for side in (sides if receives else sides[::-1]) for x in side))).digest()
-    return chosen, told.count, session
+    return Opening(len(held), method, reveal, limit if reveal == "sum" else 0, me.secret.bytes(NONCE))
+
+
+def _check_same(name: str, mine: Opening, other: str, theirs: Opening) -> None:
+    """Both want the same, and what the other opens with can be."""
+    if (theirs.method, theirs.reveal, theirs.limit) != (mine.method, mine.reveal, mine.limit):
+        raise ProtocolError(f"party {other!r} wants method={theirs.method!r}, reveal={theirs.reveal!r} and limit={theirs.limit}, party {name!r} "
+                            f"method={mine.method!r}, reveal={mine.reveal!r} and limit={mine.limit}. Agree before you start; nothing was compared.")
+    if len(theirs.nonce) != NONCE or theirs.count < 0:
+        raise ProtocolError(f"party {other!r} opens with {theirs.count} ids and a nonce of {len(theirs.nonce)} bytes; it must be at least 0 and {NONCE}.")
+
+
+def _session(me: Party, reveal: str, method: str, receiver: tuple[str, Opening], sender: tuple[str, Opening]) -> bytes:
+    chosen = choose(method, reveal, receiver[1].count, sender[1].count)
+    sides = [x for name, opening in (receiver, sender) for x in (name, opening.count, opening.nonce)]
+    return hashlib.sha256(bind("tacit psi 2", me.tag, chosen, reveal, *sides)).digest()
 
 
 def _named(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:

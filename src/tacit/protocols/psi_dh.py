@@ -3,13 +3,13 @@
     receiver (Y, key b)                                 sender (X, key a)
       |--- BlindedIds(b·H(y)) for each y, in order ------->|   both directions at once, in chunks
       |<-- BlindedIds(a·H(x)) for each x, shuffled --------|
-      |<-- Tags(h(a·b·H(y))), in order --------------------|   in no order with reveal="size": all together and shuffled
+      |<-- Tags(h(a·b·H(y))), in order --------------------|
       |  b·a·H(x) = a·b·H(y) exactly when x = y            |
 
 H maps an id to ristretto255 (libsodium's own map, `crypto.group`), bound to this session; h is SHA-256 cut to 40 bits more than the sets can collide in. The
-receiver learns the sender's set size and which of its own ids are shared ("size": how many are); the sender learns the receiver's set
-size. Neither learns anything of an id it does not hold itself. It rests on the decisional Diffie-Hellman assumption in
-ristretto255, H as a random oracle, and on both following the program: one who deviates can claim ids it does not have, or answer wrongly.
+receiver learns the sender's set size and which of its own ids are shared; the sender learns the receiver's set size. Neither learns anything of an id it
+does not hold itself. It rests on the decisional Diffie-Hellman assumption in ristretto255, H as a random oracle, and on both following the program: one who
+deviates can claim ids it does not have, or answer wrongly.
 Against guessing there is no cure in any such protocol: a receiver that puts every possible id into its set learns all of the sender's.
 """
 
@@ -38,33 +38,28 @@ class BlindedIds(Message, reveals="how many ids the other holds; each is hidden 
     points: bytes
 
 
-class Tags(Message, reveals="a tag for each of your own ids under both keys: compared with the other's ids under both keys, which are shared, or how many"):
+class Tags(Message, reveals="a tag for each of your own ids under both keys: compared with the other's ids under both keys, which are shared"):
     first: int
     tags: bytes
 
 
-async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int]:
-    """(my rows that are shared, in the order of their digests; how many). Rows are None with reveal="size"."""
+async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> tuple[np.ndarray, int]:
+    """(my rows that are shared, in the order of their digests; how many)."""
     key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
     to, of = me.scope("receiver's ids"), me.scope("sender's ids")
     with Workshop(len(digests) + theirs) as shop:
         _, mine, yours = await together(offer(to, other, digests, key, shop, session), heard(to, other, len(digests), size),
                                         answered(of, other, theirs, key, shop, session, size, None))
     rows, _ = match(mine, yours)
-    return (None if reveal == "size" else by_value(digests, rows)), len(rows)
+    return by_value(digests, rows), len(rows)
 
 
-async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> None:
+async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
     key, size = group.scalar(me.secret.bytes), tag_bytes(theirs, len(digests))
     order = permutation(len(digests), me.secret.bytes)
     of, to = me.scope("receiver's ids"), me.scope("sender's ids")
     with Workshop(len(digests) + theirs) as shop:
-        async def answer() -> None:
-            tags = await answered(of, other, theirs, key, shop, session, size, None if reveal == "size" else of)
-            if reveal == "size":  # in an order of its own, so that a match cannot be told from its place
-                await say(of, other, tags[permutation(theirs, me.secret.bytes)])
-
-        await together(answer(), offer(to, other, digests[order], key, shop, session))
+        await together(answered(of, other, theirs, key, shop, session, size, of), offer(to, other, digests[order], key, shop, session))
 
 
 async def lifted(digests: np.ndarray, key: bytes, shop: Workshop, session: bytes) -> AsyncIterator[tuple[int, bytes]]:
@@ -108,11 +103,6 @@ async def heard(me: Party, other: str, count: int, size: int) -> np.ndarray:
     """Tags of all my ids."""
     came = arriving(me, other, Tags, lambda m: (m.first, m.tags), size, count, "tags")
     return stacked([np.frombuffer(tags, np.uint8).reshape(-1, size) async for _, tags in came], size)
-
-
-async def say(me: Party, other: str, tags: np.ndarray) -> None:
-    for first in range(0, len(tags), CHUNK):
-        await me.send(other, Tags(first, tags[first:first + CHUNK].tobytes()))
 
 
 def in_order(first: int, expected: int, length: int, each: int, total: int, what: str) -> int:

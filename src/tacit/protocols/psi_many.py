@@ -34,8 +34,9 @@ from ..crypto.tags import by_value, match, tag_bytes, tagged
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
-from .psi import ASSUMES, NONCE, Opening, ready
+from .psi import ASSUMES, NONCE, Opening, admit, ready
 from .psi_dh import BlindedIds, arriving, lifted, offer, stacked
+from .psi_policy import MAX_IDS, PsiPolicy, Queries, RefusedQuery, policy_of, refusal
 from .together import together
 
 REVEALS = ("leader", "all")
@@ -67,10 +68,17 @@ async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str 
     """{"rows": my rows that all share, in the order of their digests; "size"; "theirs": set sizes}. `within`: seconds to wait for the others to begin."""
     held = ready(digests)
     me.ledger.stamp(ASSUMES)
-    told = await me.gather(others, Opening, within=within)
+    told: dict[str, Opening] = {}
+    for name, first in (await me.gather(others, Opening, RefusedQuery, within=within)).items():
+        if isinstance(first, RefusedQuery):
+            raise refusal(first.rule, name)
+        assert isinstance(first, Opening)
+        told[name] = first
     wrong = {name: m.reveal for name, m in told.items() if (m.method, m.reveal) != ("many", reveal) or len(m.nonce) != NONCE or m.count < 0}
     if wrong:
         raise ProtocolError(f"party {me.name!r} wants reveal={reveal!r}, but {wrong}. Agree before you start; nothing was compared.")
+    for name, m in told.items():
+        check_count(name, m.count)
     mine = [x for name in sorted(others) for x in (name, told[name].count, told[name].nonce)]
     session = hashlib.sha256(bind("tacit psi many 1", me.tag, me.name, len(held), me.secret.bytes(NONCE), *mine)).digest()
     await me.send(others, Session(session, len(held)))
@@ -100,12 +108,17 @@ async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str 
     return {"rows": rows, "size": len(rows), "theirs": {name: told[name].count for name in others}}
 
 
-async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str], reveal: str = "all", within: float | None = None) -> dict[str, Any]:
-    """The same for those who do not lead; "rows" and "size" are None unless reveal="all". `others`: all who do not lead, in any order, me among them."""
-    held = ready(digests)
+async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str], reveal: str = "all", policy: PsiPolicy | Mapping[str, Any] | None = None,
+                 queries: Queries | None = None, within: float | None = None) -> dict[str, Any]:
+    """The same for those who do not lead; "rows" and "size" are None unless reveal="all". `others`: all who do not lead, in any order, me among them.
+    `policy` and `queries` as for `psi.sender`: "all" counts as "both" there, "leader" as "receiver"."""
+    held, rules, what = ready(digests), policy_of(policy), "both" if reveal == "all" else "receiver"
     me.ledger.stamp(ASSUMES)
+    await admit(me, leader, rules, queries, what, 0)
     await me.send(leader, Opening(len(held), "many", reveal, 0, me.secret.bytes(NONCE)))
     told = await me.recv(leader, Session, within=within)
+    check_count(leader, told.count)
+    await admit(me, leader, rules, None, what, told.count)
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(held), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
@@ -136,6 +149,12 @@ def ideal(sets: Mapping[str, Sequence[bytes]]) -> dict[str, list[int]]:
     """Everyone's rows of the ids that all hold, in the order of their values."""
     common = set.intersection(*(set(map(bytes, s)) for s in sets.values()))
     return {name: [row for _, row in sorted((bytes(d), row) for row, d in enumerate(s) if bytes(d) in common)] for name, s in sets.items()}
+
+
+def check_count(name: str, count: int) -> None:
+    """Before anything is sized by it."""
+    if not 0 <= count <= MAX_IDS:
+        raise ProtocolError(f"party {name!r} says that it holds {count} ids; it must be between 0 and {MAX_IDS}. Nothing was compared.")
 
 
 async def _seed(me: Party, name: str) -> bytes:

@@ -162,7 +162,7 @@ def capacity(n: int, buckets: int) -> int:
     return math.ceil(high)
 
 
-async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> tuple[np.ndarray | None, int]:
+async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> tuple[np.ndarray, int]:
     """(my rows that are shared, in the order of their digests; how many)."""
     lay = Layout(len(digests), theirs, session)
     a, said = ot.offer(me.secret.bytes)
@@ -205,7 +205,7 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
     return by_value(digests, rows), len(rows)
 
 
-async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, reveal: str) -> None:
+async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
     lay = Layout(theirs, len(digests), session)
     bits = np.unpackbits(np.frombuffer(me.secret.bytes(lay.code), np.uint8), bitorder="little")
     said = (await me.recv(other, BaseOffer)).point

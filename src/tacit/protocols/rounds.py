@@ -12,7 +12,11 @@
       |<--- Tested(counts) ----------------------|
       |---- Stop() ----------------------------->|   at the end
 
-Where only the best of a round is to send its model (`scores`; FedPSO), Score and Pick (picking.py) stand between Down and Upload.
+Where only the best of a round is to send its model (`scores`; FedPSO), Score and Pick (picking.py) stand between Down and Upload. Where sums are hidden,
+the counts of a Test are added up in secret as updates are, and there is no Tested.
+
+A client answers what its owner's `consent` (consent.py) admits. Every hidden sum is bound to the kind of the request, the round and the digest of all that was
+sent down with it, so parties that were sent different things share no masks.
 
 With a deadline, a round goes on without those who are late, once enough have answered. What comes later is for a scope that is closed, and is
 dropped; a client asked twice for the same round answers twice, and the second answer goes the same way. Over a network a `door` (joining.py)
@@ -33,8 +37,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ..crypto.digest import digest_tensors
 from ..errors import ProtocolError, SumAborted
 from ..parties.message import Message
+from .consent import UNCOMMITTED, Commitment, Consent, RoundSpent
 from .picking import SCORE, Pick, Picked, Score, ranked, unlike
 from .picking import ideal as best_of
 
@@ -44,7 +50,8 @@ if TYPE_CHECKING:
 Vectors = dict[str, Tensor]
 
 
-class Down(Message, reveals="the server's current model, and the part of its state that the algorithm sends"):
+class Down(Message, reveals="the server's current model, and the part of its state that the algorithm sends; where sums are weighted and hidden, also the "
+                             "largest party's number of rows, rounded up to a power of two"):
     round: int
     vectors: dict[str, Tensor]
 
@@ -127,19 +134,29 @@ class Sum(Protocol):
     tries: int  # how often a round is tried when too few stay for a sum
     enough: int  # with fewer there is none
 
-    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
-        """(the sum, who is in it, {party: at which step it left})."""
+    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
+        """(the sum, who is in it, {party: at which step it left}). `sent`: the digest of what the server sent down."""
 
-    async def client(self, me: Party, r: int, vectors: Vectors, boss: str) -> None:
+    async def client(self, me: Party, r: int, vectors: Vectors, boss: str, sent: bytes, commitment: Commitment) -> None:
         """Take part with what `local` gave."""
 
 
 ASKS = (Down, Test, Look, Pick, Stop)  # what a server says outside any scope
-SESSION = "session"  # in Down, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of its own
+SESSION = "session"  # in Down and Test, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of its own
+SESSION_BYTES = 8
+KIND = {"Down": "update", "Test": "test", "Look": "loss"}  # what a request is called in a client's consent
 
 
-def _tag(r: int, session: Tensor) -> str:
-    return f"round {r} {bytes(session.tolist()).hex()}"
+def _tag(message: Down | Test) -> str:
+    session = message.vectors[SESSION]
+    if session.dtype != torch.uint8 or session.shape != (SESSION_BYTES,):
+        raise ProtocolError(f"the session of a hidden sum is {session.dtype} of shape {tuple(session.shape)}; it must be {SESSION_BYTES} bytes.")
+    return f"{'round' if isinstance(message, Down) else 'test'} {message.round} {bytes(session.tolist()).hex()}"
+
+
+def _sent(message: Down | Test) -> bytes:
+    """What a hidden sum is bound to: the kind of the request, the round, and everything that was sent down with it."""
+    return digest_tensors(message.vectors, message.kind, str(message.round))
 
 
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
@@ -148,7 +165,7 @@ Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was
 async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str] | Candidates],
                  down: Callable[[int], Vectors | Apart],
                  merge: Callable[[int, Any], None], test: Callable[[int], Vectors | Apart | None],
-                 tested: Callable[[int, dict[str, Vectors]], None], *, hidden: Sum | None = None, scores: bool = False,
+                 tested: Callable[[int, Any], None], *, hidden: Sum | None = None, counted: Sum | None = None, scores: bool = False,
                  within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
@@ -158,8 +175,10 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
     answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
     `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`; with `scores`, by which the best alone is
-    asked for its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again from the start: everybody's secrets are drawn
-    anew. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before the first round.
+    asked for its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with new secrets. Parties that may be in a
+    sum already, which late shares could open, refuse another one (consent.py): then the round is lost, and `merge` gets None. `counted` adds up
+    counts in secret; `tested` then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before
+    the first round.
     """
 
     async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
@@ -235,38 +254,54 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
             dropped(r, {best: f"it did best, and its model did not come: {left_out[best]}; the next best was asked for its own"})
         raise useless(r, Upload, failed)
 
-    async def conceal(r: int, names: Sequence[str], add: Sum) -> Summed:
-        for left in reversed(range(add.tries)):
+    async def conceal(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test], given: Callable[[], Vectors | Apart]) -> Summed | None:
+        """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an earlier try and refuse another."""
+        for turn in range(add.tries):
             try:
-                return await attempt(r, names, add)
+                return await attempt(r, names, add, message, given())
             except SumAborted as error:
-                aborted(r, str(error))
-                if not left:
+                aborted(r, str(error) if not error.spent else f"{error} The sum is lost: two sums of one round could be subtracted.")
+                if error.spent and turn == 0 and add is hidden and r - 1 in spent_before:
+                    raise SumAborted(f"the parties took part in rounds {r} and {r + 1} of this contract before, in another run. A second sum of the same "
+                                     "updates could be subtracted from the first. To start over, change the seed in the job file, and have the parties agree "
+                                     "to it again.",
+                                     spent=True) from error
+                if error.spent:
+                    spent_before.update({r} if turn == 0 else ())
+                    return None
+                if turn + 1 == add.tries:
                     raise SumAborted(f"{error} Round {r + 1} was tried {add.tries} times.") from error
         raise AssertionError("add.tries is at least 1")
 
-    async def attempt(r: int, names: Sequence[str], add: Sum) -> Summed:
+    spent_before: set[int] = set()  # rounds spent before this process asked: a server that was killed finds one, one that starts a job again finds all
+
+    async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test], given: Vectors | Apart) -> Summed:
         asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
         if len(asked) < add.enough:
             raise SumAborted(f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
                              f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the threshold.")
-        session, given = torch.frombuffer(bytearray(me.secret.bytes(8)), dtype=torch.uint8), down(r)
         assert not isinstance(given, Apart)  # whoever sorts parties by their updates must see them
-        message = Down(r, given | {SESSION: session})
-        with me.scope(_tag(r, session)) as here:
+        ask = message(given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)})
+        with me.scope(_tag(ask)) as here:
             if door is not None:
-                door.asks(asked, message)
-                door.asks((), message)  # whoever comes back within the round waits for the next: its keys are gone
-            await me.send(asked, message)
-            total, included, gone = await add.server(here, r, asked, within)
+                door.asks(asked, ask)
+                door.asks((), ask)  # whoever comes back within the round waits for the next: its keys are gone
+            await me.send(asked, ask)
+            total, included, gone = await add.server(here, r, asked, within, _sent(ask))
         if left_out or gone:
             dropped(r, left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()})
         return Summed(total, included)
 
     async def examine(r: int) -> None:
         model = test(r)
-        if model is not None:
+        if model is not None and counted is not None:
+            try:
+                tested(r, await conceal(r, clients, counted, lambda vectors: Test(r, vectors), lambda: model))
+            except SumAborted as error:  # a model without figures is still a model
+                aborted(r, f"the model was not evaluated: {error}")
+                tested(r, None)
+        elif model is not None:
             answers = await ask(r, clients, f"test {r}", Test, model, Tested)
             tested(r, {name: answer.counts for name, answer in answers.items()})
 
@@ -285,7 +320,10 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
             await examine(-1)
         chosen = await settled(r)
         if hidden is not None and chosen:
-            merge(r, await conceal(r, chosen, hidden))
+            summed = await conceal(r, chosen, hidden, lambda vectors, r=r: Down(r, vectors), lambda r=r: down(r))  # type: ignore[misc]
+            merge(r, summed)
+            if summed is None:
+                continue  # the model is the one that was tested before
         elif scores and chosen:
             merge(r, await pick(r, chosen))
         else:
@@ -298,13 +336,26 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
 async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
                  boss: str = "server", *, look: Callable[[int, Vectors], float] | None = None, done: Callable[[], Any] | None = None,
-                 hidden: Callable[[], Sum | None] = lambda: None, scores: Callable[[], bool] = lambda: False,
-                 takes: Callable[[int], Awaitable[None]] | None = None) -> None:
-    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden`
+                 hidden: Callable[[], Sum | None] = lambda: None, counted: Callable[[], Sum | None] = lambda: None,
+                 scores: Callable[[], bool] = lambda: False, takes: Callable[[int], Awaitable[None]] | None = None,
+                 consent: Consent = UNCOMMITTED) -> None:
+    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden`, `counted`
     and `scores` are asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time
-    it takes. `look` is the model's loss on its rows, for a server that chooses by it."""
+    it takes. `look` is the model's loss on its rows, for a server that chooses by it. `consent` is asked before every answer."""
     called: Any = None
     held: tuple[int, Upload] | None = None  # of a round in which it is not settled yet whose model is wanted
+
+    async def contribute(message: Down | Test, add: Sum, make: Callable[[int, Vectors], Vectors]) -> Any:
+        """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if anything."""
+        if SESSION not in message.vectors:
+            raise ProtocolError(f"party {me.name!r} hides what it sends, and the server asks for it in the clear. Do both run the same job?")
+        r, given = message.round, {k: v for k, v in message.vectors.items() if k != SESSION}
+        with me.scope(_tag(message)) as here:
+            if not consent.admit(KIND[message.kind], r, given):
+                await here.send(boss, RoundSpent())
+                return None
+            return await _through(me, boss, add.client(here, r, make(r, given), boss, _sent(message), consent.commit(KIND[message.kind], r)))
+
     while True:
         message: Any = called if called is not None else await me.recv(boss, *ASKS)
         called = None
@@ -312,19 +363,17 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
             return
         r = message.round
         if isinstance(message, Down):
-            given = dict(message.vectors)
             if takes is not None:
                 await takes(r)
             add = hidden()
             if add is None:
+                given = dict(message.vectors)
+                consent.admit("update", r, given)
                 up = Upload(*local(r, given))
                 held = (r, up) if scores() else None
                 await me.scope(f"round {r}").send(boss, up if held is None else Score(float(up.vectors[SCORE])))
             else:
-                if SESSION not in given:
-                    raise ProtocolError(f"party {me.name!r} hides its updates, and the server asks for them in the clear. Do both run the same job?")
-                with me.scope(_tag(r, given.pop(SESSION))) as here:
-                    called = await _through(me, boss, add.client(here, r, local(r, given)[1], boss))
+                called = await contribute(message, add, lambda r, given: local(r, given)[1])
         elif isinstance(message, Pick):
             if not scores():
                 raise ProtocolError(f"party {me.name!r} is told whether its model is wanted, and in this job everybody's is. Do both run the same job?")
@@ -337,8 +386,12 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
         elif isinstance(message, Look):
             if look is None:
                 raise ProtocolError(f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run the same job?")
+            consent.admit("loss", r, message.vectors)
             await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
+        elif (count := counted()) is not None:
+            called = await contribute(message, count, test)
         else:
+            consent.admit("test", r, message.vectors)
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
             await done()

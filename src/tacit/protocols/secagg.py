@@ -44,6 +44,7 @@ from ..errors import BadData, ProtocolError
 from ..parameters import bad, choice, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
+from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg_graph import neighbourhoods
 from .summing import Outcome, Steps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
 
@@ -99,6 +100,7 @@ class Terms:
     threshold: float = real(0.6, above=0.5, most=1.0, doc="the share that must stay to the end; fewer can neither finish nor open anything")
     neighbours: int | None = whole(None, least=2, none=True, doc="with how many others a client masks; None: with all")
     adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
+    sent: bytes = b""  # digest of what the server sent down in this round; parties that were sent different things share no mask
 
     def check(self) -> None:
         if self.adversary == "active" and not self.threshold > 2 / 3:
@@ -124,15 +126,23 @@ class Terms:
         return self.enough if self.neighbours is None else max(2, math.ceil(self.threshold * (min(self.neighbours, self.parties - 1) + 1)))
 
     def context(self, me: Party) -> bytes:
-        """Protocol, federation, terms and scope: the scope has the round in it."""
-        return bind("tacit secagg 1", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.neighbours), self.adversary)
+        """Protocol, contract, terms, scope (it has the round in it) and the digest of everything the server sent down."""
+        return bind("tacit secagg 2", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.neighbours), self.adversary,
+                    self.sent)
+
+    def among(self, about: bytes, participants: Iterable[str]) -> bytes:
+        """The context of the masks: it holds the participants too, so that parties which were told different sets do not cancel. In a sparse graph a party
+        knows its neighbors only."""
+        return bind(about, "participants", *sorted(participants)) if self.neighbours is None else about
 
 
 # the client ----------------------------------------------------------------------------------------------------------------------
 
 
-async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server") -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
+async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server",
+                 commitment: Commitment = UNCOMMITTED) -> bool:
+    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error. `commitment` is asked before
+    anything is sent that could open a second sum of the round."""
     about, draw, active, identity = terms.context(me), me.secret.bytes, terms.adversary == "active", identity or me.identity
     vector = ring.into(values.numpy(), terms.width, terms.bound)
     if len(vector) != terms.length:
@@ -168,7 +178,11 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     if len(held) < terms.shares:
         raise ProtocolError(f"party {me.name!r} masks with {len(held) - 1} others, fewer than the {terms.shares - 1} agreed on. "
                             "The round is left: too few would hide it.")
-    masks = [(agree(pairwise, keys[name][1], pair(about, me.name, mine[1], name, keys[name][1])), sign(me.name, name)) for name in held if name != me.name]
+    if not commitment.upload(sorted(held) if terms.neighbours is None else None):
+        await me.send(boss, RoundSpent())
+        return False
+    crowd = terms.among(about, held)
+    masks = [(agree(pairwise, keys[name][1], pair(crowd, me.name, mine[1], name, keys[name][1])), sign(me.name, name)) for name in held if name != me.name]
     prg.mask(vector, [(b, 1), *masks], terms.width)
     await me.send(boss, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
     asked = await hear(me, boss, Survivors)
@@ -188,6 +202,9 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
         if len(good) < terms.shares:
             raise ProtocolError(f"party {me.name!r} has {len(good)} valid signatures of the list of survivors, and needs {terms.shares}. "
                                 "The server may have told others another list; no share is handed out.")
+    if not commitment.reveal():
+        await me.send(boss, RoundSpent())
+        return False
     await me.send(boss, RevealedShares({v: held[v][:shamir.SHARE] for v in sorted(alive)}, {v: held[v][shamir.SHARE:] for v in sorted(dropped)}))
     return True
 
@@ -238,6 +255,7 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     for name in u2:
         await me.send(name, ForwardedShares({v: u2[v].sealed[name] for v in around[name] if v in u2 and v != name}))
 
+    crowd = terms.among(about, u2)
     size = ring.packed_bytes(terms.length, terms.width)
     total = np.zeros(terms.length, ring.word(terms.width))
 
@@ -269,7 +287,7 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
             if public_of(private) != u1[name].mask:
                 raise ProtocolError(f"the shares of {name!r} do not give the private key of the public one it sent: someone lied")
             others = [v for v in around[name] if v in u3]
-            masks += [(agree(private, u1[v].mask, pair(about, name, u1[name].mask, v, u1[v].mask)), -sign(v, name)) for v in others]
+            masks += [(agree(private, u1[v].mask, pair(crowd, name, u1[name].mask, v, u1[v].mask)), -sign(v, name)) for v in others]
     except ProtocolError as error:
         raise await steps.abort(names, str(error).rstrip(".")) from None
     prg.mask(total, masks, terms.width)

@@ -15,7 +15,8 @@ P. Vepakomma, O. Gupta, T. Swedish, R. Raskar: Split learning for health, 2018 (
     vertical   several sources, of which the holder of the labels may be one; what they send is merged at stop 0
     relay      one route a client, taken in turn; clients share one part: |--- HandedOn(weights) --->| to the next, or averaged after every epoch
 
-Order of rows, batches and turns follow from settings all have; before the first batch everyone says them (`Agreed`), and the fingerprint of its ids.
+Order of rows, batches and turns follow from settings all have; before the first batch everyone says them (`Agreed`), and the
+fingerprint of its ids, under a key that only those who hold the ids have.
 The next stop learns what a part lets through of the columns of every row; whoever gets gradients learns what they say of labels. Nobody's columns, labels
 or weights are sent (in a relay, clients hand each other their own part). No cryptography hides activations or gradients: guards at the cut
 (splitnn_guards.py) and attacks (audit/) say how much that matters. Parties follow the protocol (semi-honest).

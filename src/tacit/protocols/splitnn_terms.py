@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from ..parties.message import Message
 LOSSES = ("cross_entropy", "bce", "mse")
 
 
-class Agreed(Message, reveals="the settings of the run as the sender has them, and a fingerprint of the order of its ids"):
+class Agreed(Message, reveals="the settings of the run as the sender has them, and a keyed fingerprint of the order of its ids"):
     terms: str
     ids: bytes
 
@@ -122,6 +122,6 @@ def losses(kind: str, out: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(out, y) if kind == "cross_entropy" else F.binary_cross_entropy_with_logits(out.reshape(y.shape), y.to(out.dtype))
 
 
-def fingerprint(ids: Sequence[str]) -> bytes:
-    """Equal for equal lists of ids only."""
-    return hashlib.sha256(json.dumps(list(ids)).encode()).digest()
+def fingerprint(ids: Sequence[str], key: bytes) -> bytes:
+    """Equal for equal lists of ids only. Without the `key`, which those who hold the ids share, no guess at a list can be checked."""
+    return hmac.digest(key, json.dumps(list(ids)).encode(), "sha256")

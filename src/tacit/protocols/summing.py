@@ -17,6 +17,7 @@ from ..errors import ProtocolError, SumAborted
 from ..parties.codec import encode_parts
 from ..parties.message import Message
 from ..parties.party import Gathered, Identity, Party
+from .consent import RoundSpent
 
 
 class RoundOver(Message, reveals="that the round goes on without the party, or was aborted, and why"):
@@ -97,18 +98,25 @@ def some_of(names: Sequence[str], parties: int, enough: int) -> None:
 
 
 class Steps:
-    """Asking many, and going on with those that answer."""
+    """Asking many, and going on with those that answer. `spent` are parties that refuse because they took part in an earlier sum of the round: shares that
+    arrive late could still open it."""
 
     def __init__(self, me: Party, enough: int, within: float | None):
         self.me, self.enough, self.within = me, enough, within
         self.dropped: dict[str, str] = {}
+        self.spent: set[str] = set()
 
     async def ask(self, names: Iterable[str], kind: Any, step: str, valid: Callable[[str, Any], bool] = lambda name, message: True,
                   enough: int | None = None, within: float | None = None) -> Gathered[Any]:
         """One message of each; whoever is late, or says what cannot be, is out of this round. Too few left: the round is aborted."""
         names = list(names)
-        got = await self.me.gather(names, kind, at_least=0, within=self.within if within is None else within)
-        late = [name for name in names if name not in got]
+        got: Gathered[Any] = await self.me.gather(names, kind, RoundSpent, at_least=0, within=self.within if within is None else within)
+        spent = [name for name in got if isinstance(got[name], RoundSpent)]
+        for name in spent:
+            self.dropped[name] = f"{step}: it already took part in a sum of this round"
+            del got[name]
+        self.spent |= set(spent)
+        late = [name for name in names if name not in got and name not in spent]
         wrong = [name for name in got if not valid(name, got[name])]
         for name in (*late, *wrong):
             self.dropped[name] = step
@@ -118,7 +126,8 @@ class Steps:
         need = self.enough if enough is None else enough
         if len(got) < need:
             raise await self.abort(names, f"{step}: {len(got)} of {len(names)} parties answered and {need} are needed "
-                                          f"({', '.join(map(repr, (*late, *wrong)[:8]))} did not)")
+                                          f"({', '.join(map(repr, (*late, *wrong)[:8]))} did not"
+                                          + (f"; {', '.join(map(repr, spent[:8]))} already took part in a sum of this round)" if spent else ")"))
         return got
 
     async def abort(self, names: Iterable[str], why: str) -> SumAborted:
@@ -126,7 +135,8 @@ class Steps:
         for name in names:
             if name not in self.dropped:
                 await self.me.send(name, RoundOver(True, why))
-        return SumAborted(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.")
+        return SumAborted(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.",
+                          spent=bool(self.spent))
 
 
 def weigh(messages: Iterable[Message]) -> int:

@@ -256,14 +256,18 @@ def per_party(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[st
 
 
 def _each_party(run: RunRecord, title: str) -> Figure:
-    values, parties = run.party_accuracy, [plain(p) for p in run.federation.get("parties") or []]
-    order = sorted(range(len(values)), key=lambda i: values[i] if finite(values[i]) else math.inf)
-    worst, mean = set(worst_decile(values)), mean_error(v for v in values if finite(v))[0]
-    share = f"{count(len(worst))} of {count(len(values))}"
-    return bars(title, [parties[i] if i < len(parties) else f"party {i}" for i in order], [values[i] for i in order], percent, dots=True,
-                marked=[k for k, i in enumerate(order) if i in worst], rules=[Rule(f"mean {percent(mean)}", mean)],
-                columns=("party", "accuracy"),
-                caption=f"On each party's own held-out rows. Marked: the worst decile ({share}), mean {percent(_decile_mean(values))}.")
+    parties = [plain(p) for p in run.federation.get("parties") or []]
+    rows = [(parties[i] if i < len(parties) else f"party {i}", v) for i, v in enumerate(run.party_accuracy) if finite(v) or not run.untested]
+    rows.sort(key=lambda row: row[1] if finite(row[1]) else math.inf)
+    known = [v for _, v in rows if finite(v)]
+    worst, mean = worst_decile(known), mean_error(known)[0]
+    share = f"{count(len(worst))} of {count(len(rows))}"
+    caption = f"On each party's own held-out rows. Marked: the worst decile ({share}), mean {percent(_decile_mean(known))}."
+    if run.untested:
+        rows.append((f"small parties ({count(run.untested)})", None))
+        caption += " Small parties hold back too few rows for a figure, and report none."
+    return bars(title, [name for name, _ in rows], [v for _, v in rows], percent, dots=True, marked=worst, rules=[Rule(f"mean {percent(mean)}", mean)],
+                columns=("party", "accuracy"), caption=caption)
 
 
 def _decile_mean(values: Sequence[Any]) -> float:

@@ -107,10 +107,20 @@ class RunRecord:
             metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
         return metrics
 
+    @cached_property
+    def by_party(self) -> Mapping[str, Any]:
+        """The last round that measured parties on their own held-out rows, or an empty one."""
+        return next((e for e in reversed(self.rounds) if (e.get("parties") or {}).get("accuracy")), {})
+
     @property
     def party_accuracy(self) -> list[Any]:
-        """Each party's accuracy on its own held-out rows in the last round that measured it."""
-        return next((list(e["parties"]["accuracy"]) for e in reversed(self.rounds) if (e.get("parties") or {}).get("accuracy")), [])
+        """Each party's accuracy on its own held-out rows in the last round that measured it; None where it is not shown."""
+        return list(self.by_party["parties"]["accuracy"]) if self.by_party else []
+
+    @property
+    def untested(self) -> int:
+        """How many parties hold back too few rows to be shown one by one."""
+        return int(self.by_party.get("untested") or 0)
 
     def total(self, key: str) -> float:
         return sum(e[key] for e in self.rounds if finite(e.get(key)))

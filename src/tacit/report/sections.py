@@ -213,9 +213,9 @@ def skews(page: Page) -> Section | None:
             parts.append(join([tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawn])]))
     more = len({r.seed for r in page.records}) > 1
     note = tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet") if more else None
-    private = any((r.ledger or {}).get("spent") for r in page.records)
-    exact = tag("p", "These counts are exact, and no ε covers them: keep this section from readers who may not know them.", class_="quiet") if private else None
-    return Section("skew", "Who holds what", join([_folding(parts, MOST_HOLDINGS, "skew"), note, exact])) if parts else None
+    if any((r.ledger or {}).get("spent") for r in page.records):
+        return None  # row and label counts are exact, and no ε covers them: runs with an ε do not write them down, and those of earlier versions are not shown
+    return Section("skew", "Who holds what", join([_folding(parts, MOST_HOLDINGS, "skew"), note])) if parts else None
 
 
 def parties(page: Page) -> Section | None:

@@ -43,6 +43,12 @@ class Run:
     members: np.ndarray | None = None
     choose: Callable[[int], np.ndarray] | None = None  # who takes part, where (seed, round) may not tell
     corrupt: Callable[[int, np.ndarray, State, State], State] | None = None  # (round, who, their vectors, down) → what liars among them send
+    public_sizes: np.ndarray | None = None  # [parties]; None: as many rows as each trains on
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The rows by which each party plans its steps and weighs."""
+        return self.fed.train.sizes.numpy() if self.public_sizes is None else self.public_sizes
 
 
 class Cohort:
@@ -90,7 +96,7 @@ class Cohort:
         chosen = [self._chosen(i, number) for i in range(len(self.runs))]
         run_of = np.concatenate([np.full(len(c), i) for i, c in enumerate(chosen)])
         who = np.concatenate(chosen)
-        sizes = np.concatenate([r.fed.train.sizes.numpy()[c] for r, c in zip(self.runs, chosen)])
+        sizes = np.concatenate([r.sizes[c] for r, c in zip(self.runs, chosen)])
         if not len(who) and not any(guard.noise for guard in self.guards):
             return chosen  # Poisson sampling may choose nobody; under noise that must not show, so there the round goes on
         uploads = self._uploads(number, run_of, who, sizes) if len(who) else iter(())
@@ -193,7 +199,7 @@ class Cohort:
         """What each of these clients sends from one older model, as (place in `who`, weight, vectors): for training that does not go by rounds. `works`
         are their own counts of work, which stand for the round in their plans."""
         self._bind(number + 1)
-        sizes = self.runs[0].fed.train.sizes.numpy()[who]
+        sizes = self.runs[0].sizes[who]
         for weights, vectors, rows in self._uploads(number, np.zeros(len(who), dtype=np.int64), who, sizes, works, {k: v[None] for k, v in down.items()}):
             for s, row in enumerate(rows):
                 yield int(row), float(weights[s]), {k: v[s] for k, v in vectors.items()}
@@ -201,7 +207,7 @@ class Cohort:
     def walks(self, number: int, who: np.ndarray, works: np.ndarray, down: State) -> State:
         """What each of these clients arrives at, [S, …], from a model of its own, [S, …]: for training without a server."""
         self._bind(number + 1)
-        sizes, out = self.runs[0].fed.train.sizes.numpy()[who], State()
+        sizes, out = self.runs[0].sizes[who], State()
         for _, vectors, rows in self._uploads(number, np.zeros(len(who), dtype=np.int64), who, sizes, works, down, np.arange(len(who))):
             there = torch.from_numpy(rows).to(self.device)
             for k, v in vectors.items():
@@ -234,7 +240,7 @@ class Cohort:
         def play(rows: np.ndarray, mine: State) -> tuple[Tensor, State, State]:
             plans = plan(seeds[rows], works[rows], ids[rows], sizes[rows], epochs[rows], first.batch_size, first.local_steps)
             if hasattr(self.task, "redraw"):  # rows that nobody may foresee; clients go one by one then
-                plans = self.task.redraw(plans, int(sizes[rows[0]]), int(epochs[rows[0]]))
+                plans = self.task.redraw(plans, self.runs[run_of[rows[0]]].fed.parties[who[rows[0]]], int(epochs[rows[0]]))
             index = self._global_rows(plans.index, run_of[rows], who[rows])
             plans = Plans(self._there(index), self._there(plans.live), self._there(plans.key), self._there(plans.size), plans.steps)
             with torch.no_grad():

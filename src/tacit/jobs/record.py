@@ -1,0 +1,125 @@
+"""What a party has answered under one contract, on its own disk, written before an answer leaves.
+
+A server cannot reset it: it is keyed by the contract, not by a name the server chooses, and a party that was killed and restarted reads it again.
+
+    {"what": "bound", "key": "model 3", "digest": "…"}               the model of round 3 is this one, whichever message brings it
+    {"what": "upload", "kind": "update", "round": 3, "among": "…"}    a masked vector was sent, among these participants
+    {"what": "reveal", "kind": "update", "round": 3}                  shares were revealed: the sum may be open
+    {"what": "again"}                                                 the owner allowed one more run in the clear
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadRun, ProtocolError
+
+
+class Record:
+    def __init__(self, folder: Path, party: str, contract: str):
+        name = hashlib.sha256(f"{party} {contract}".encode()).hexdigest()[:16]
+        self.file = folder / f"record-{name}.jsonl"
+        self.party = party
+        self.bound: dict[str, str] = {}
+        self.uploads: dict[tuple[str, int], str | None] = {}
+        self.reveals: set[tuple[str, int]] = set()
+        if self.file.exists():
+            self._load()
+
+    def _load(self) -> None:
+        whole, _, torn = self.file.read_bytes().rpartition(b"\n")
+        if torn:  # cut short by a crash: what it would have allowed was never sent
+            os.truncate(self.file, len(whole) + bool(whole))
+        try:
+            for line in whole.splitlines():
+                self._apply(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRun(f"{self.file} cannot be read: {error}. It says what this party has answered. Put it back from a copy; without it the party cannot "
+                         "tell what it may still send.") from None
+
+    def _apply(self, entry: dict[str, Any]) -> None:
+        match entry["what"]:
+            case "bound":
+                self.bound[entry["key"]] = entry["digest"]
+            case "upload":
+                self.uploads[entry["kind"], entry["round"]] = entry["among"]
+            case "reveal":
+                self.reveals.add((entry["kind"], entry["round"]))
+            case "again":
+                self.bound.clear()
+            case other:
+                raise ValueError(f"unknown entry {other!r}")
+
+    def _write(self, **entry: Any) -> None:
+        """On disk before it counts."""
+        new = not self.file.exists()
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.file, "ab") as out:
+            out.write(json.dumps(entry).encode() + b"\n")
+            out.flush()
+            os.fsync(out.fileno())
+        if new:
+            folder = os.open(self.file.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        self._apply(entry)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.bound or self.uploads or self.reveals)
+
+    def allow_again(self) -> None:
+        """Forget which models were seen, at the owner's word. Hidden sums stay spent."""
+        if self.bound:
+            self._write(what="again")
+
+    def bind(self, key: str, digest: bytes) -> None:
+        """Accept one value for `key` for ever, or raise."""
+        known = self.bound.get(key)
+        if known is None:
+            self._write(what="bound", key=key, digest=digest.hex())
+        elif known != digest.hex():
+            raise ProtocolError(f"the server sends another {key} than before, under the same contract, and party {self.party!r} answers one. Either the server "
+                                "was set back, or it starts the job again. To allow one more run of this job, restart the party with --again; with hidden "
+                                "sums, change the job's seed. Nothing was sent.")
+
+    def spent(self, kind: str, r: int) -> bool:
+        return (kind, r) in self.reveals
+
+    def earlier(self, kind: str, r: int, key: str, digest: bytes, shift: int = 0) -> bool:
+        """Whether an upload of another round was made on the same value of `key`, which is bound as f"{key} {round + shift}"."""
+        return any(k == kind and other != r and self.bound.get(f"{key} {other + shift}") == digest.hex() for k, other in self.uploads)
+
+    def commit(self, kind: str, r: int, before: Callable[[], None] = lambda: None) -> RecordedSum:
+        return RecordedSum(self, kind, r, before)
+
+
+class RecordedSum:
+    """The commitment (protocols/consent.py) of one hidden sum. `before` is called once a round, before its first masked vector."""
+
+    def __init__(self, record: Record, kind: str, r: int, before: Callable[[], None]):
+        self.record, self.kind, self.r, self.before = record, kind, r, before
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        key = self.kind, self.r
+        among = None if participants is None else hashlib.sha256(json.dumps(list(participants)).encode()).hexdigest()
+        if self.record.spent(*key):
+            return False
+        if key in self.record.uploads:
+            return among is not None and self.record.uploads[key] == among
+        self.before()
+        self.record._write(what="upload", kind=self.kind, round=self.r, among=among)
+        return True
+
+    def reveal(self) -> bool:
+        if self.record.spent(self.kind, self.r):
+            return False
+        self.record._write(what="reveal", kind=self.kind, round=self.r)
+        return True

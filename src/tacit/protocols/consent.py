@@ -1,0 +1,118 @@
+"""What a client's owner allows a server to ask, checked by the client's own program.
+
+A hidden sum protects a party only while the server holds one sum of each round: two sums of the same updates over different participants can be subtracted.
+So a client commits twice in a round: to the set of participants before it sends its masked vector, and to the sum itself before it reveals shares.
+
+    upload(A)   recorded before MaskedVector. A later try of the round is joined only with the same participants A.
+    reveal()    recorded before RevealedShares. After it, no other try of the round is joined.
+
+Claim: a party's vector is in at most one opened sum of a round. Let it be in two, over A and A'. It committed to one set, so A = A'. Opening either sum takes
+shares from t of these participants, t > |A|/2, and each of them reveals in one try only: 2t <= |A|, a contradiction.
+
+Where the argument does not hold (a sparse graph of neighbours is redrawn in each try; under a shared encryption key one client opens the sum), `upload(None)`
+is final: the round is never joined again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from ..errors import ProtocolError
+from ..parties.message import Message
+
+Vectors = dict[str, Tensor]
+
+
+class RoundSpent(Message, reveals="that the party already took part in a sum of this round, and does not take part in another"):
+    pass
+
+
+class Commitment(Protocol):
+    """One hidden sum of one round, as the client's owner allows it."""
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        """Record that a masked vector is about to be sent. False: another sum of this round may still be opened, so nothing is sent."""
+
+    def reveal(self) -> bool:
+        """Record that shares are about to be revealed. False: shares were revealed in another sum of this round."""
+
+
+class Consent(Protocol):
+    """What a client's owner allows its server to ask."""
+
+    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+        """Check a request ("update", "test" or "loss") of round r before anything is computed. Raises if it is not part of the contract; False: its hidden
+        sum is spent."""
+
+    def commit(self, kind: str, r: int) -> Commitment:
+        """The commitment of the hidden sum that answers this request."""
+
+
+class Uncommitted:
+    """For simulations, in which one process plays every party and there is nobody to protect."""
+
+    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+        return True
+
+    def commit(self, kind: str, r: int) -> Uncommitted:
+        return self
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        return True
+
+    def reveal(self) -> bool:
+        return True
+
+
+UNCOMMITTED = Uncommitted()
+
+
+class OneSum:
+    """A commitment kept in memory, for a program that lives as long as its run."""
+
+    def __init__(self) -> None:
+        self.participants: tuple[str, ...] | None = None
+        self.uploaded = self.revealed = False
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        mine = None if participants is None else tuple(participants)
+        if self.revealed or (self.uploaded and (mine is None or mine != self.participants)):
+            return False
+        self.uploaded, self.participants = True, mine
+        return True
+
+    def reveal(self) -> bool:
+        if self.revealed:
+            return False
+        self.revealed = True
+        return True
+
+
+class OneSumEach:
+    """One hidden sum for each kind of request and round, kept in memory."""
+
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str, int], OneSum] = {}
+
+    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+        return not ((kind, r) in self.sums and self.sums[kind, r].revealed)
+
+    def commit(self, kind: str, r: int) -> OneSum:
+        return self.sums.setdefault((kind, r), OneSum())
+
+
+class OncePerRound(OneSumEach):
+    """Updates of rounds 0 to rounds - 1, each in one hidden sum, and nothing else."""
+
+    def __init__(self, rounds: int):
+        super().__init__()
+        self.rounds = rounds
+
+    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+        if kind != "update" or not 0 <= r < self.rounds:
+            raise ProtocolError(f"the server asks for a {kind} of round {r + 1}; this job has {self.rounds} rounds of updates and nothing else. "
+                                "Nothing was sent.")
+        return super().admit(kind, r, vectors)
