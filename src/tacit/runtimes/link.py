@@ -24,6 +24,7 @@ from ..parties.codec import MAX_BYTES
 from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import Party, Program
+from ..parties.quota import MAX_SCOPE, MailLimits
 from ..parties.secret import Secret
 from .certificates import HUB_NAME
 from .channel import Channel, new_life
@@ -44,10 +45,11 @@ class Link:
     """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
 
     def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
-                 linger: float = LINGER, version: str = "", away: float | None = None):
+                 linger: float = LINGER, version: str = "", away: float | None = None, limits: MailLimits | None = None):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
         self.life = new_life()
-        self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
+        self.mailbox = Mailbox(kit.name, Ledger(), max_bytes, limits)
+        self.mailbox.on_room.append(self._resume)
         self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed, identity=Certified(lambda: self.kit))
         self.channels: dict[str, Channel] = {}
         self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
@@ -109,6 +111,9 @@ class Link:
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
             raise ProtocolError(f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party speaks under its own name only.")
+        if len(scope.encode()) > MAX_SCOPE:
+            raise ProtocolError(f"party {self.kit.name!r} sends in a scope whose name has {len(scope.encode())} bytes; at most {MAX_SCOPE} are allowed. "
+                                "Use shorter tags.")
         if to == self.kit.name:
             self.mailbox.put(to, scope, frame)
             return
@@ -132,8 +137,11 @@ class Link:
             channel.confirm()
         self._news.set()
         gone = 0.0  # since when nobody who should still hear something is there
-        while any(not c.idle or c.control for c in self.channels.values()) and time.monotonic() < end:
-            there = any((not c.idle or c.control) and c.present for c in self.channels.values())
+        last = time.monotonic() + max(self.patience, self.linger)
+        while any(c.busy for c in self.channels.values()) and time.monotonic() < end:
+            if any(c.paused and c.present for c in self.channels.values()):
+                end = min(time.monotonic() + self.linger, last)  # it is there, and has no room yet for what we still have for it
+            there = any(c.busy and c.present for c in self.channels.values())
             gone = 0.0 if there else gone or time.monotonic()
             if gone and time.monotonic() - gone > self.linger / 10:
                 break
@@ -150,8 +158,9 @@ class Link:
             if name not in self.kit.parties:
                 raise ProtocolError(f"party {self.kit.name!r} sends to {name!r}, which is not in federation {self.kit.federation!r}. "
                                     f"{nearest(name, list(self.kit.parties))}")
-            self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: self.mailbox.put(name, scope, frame), self.note,
-                                          self.mailbox.max_bytes)
+            box = self.mailbox
+            self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: box.put(name, scope, frame), self.note, box.max_bytes,
+                                          lambda scope, size: box.reserve(name, scope, size), lambda: box.cancel(name))
             self.channels[name].front = pack(MAIL, self.kit.name, name)
         return self.channels[name]
 
@@ -253,7 +262,7 @@ class Link:
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
             self._eased.set()
-            if channel.control or channel.records:  # a confirmation may have made room
+            if channel.busy:  # a confirmation may have made room
                 self._news.set()
         elif kind in (ABSENT, PRESENT) and sender in self.channels:
             if kind == PRESENT:
@@ -287,9 +296,27 @@ class Link:
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
+            self._look_who_is_held()
             if self.away is not None and self.connected.is_set():
                 self._look_who_is_missing(self.away)
             self._news.set()
+
+    def _resume(self) -> None:
+        """The program has read some of its mail: those who were told to wait go on, where there is room."""
+        for name, channel in self.channels.items():
+            if channel.refused is not None and self.mailbox.fits(name, *channel.refused):
+                channel.resume()
+                self._news.set()
+
+    def _look_who_is_held(self) -> None:
+        """A program that waits for a message of a party whose other messages it does not read would wait forever."""
+        for name, wants in self.mailbox.awaited().items():
+            channel = self.channels.get(name)
+            if channel is not None and channel.refused_at and time.monotonic() - channel.refused_at > self.patience:
+                used = self.mailbox.quota.senders.get(name)
+                self._fail(ProtocolError(f"party {self.kit.name!r} waits for {wants}, but {used.letters if used else 0} other messages of {name!r} "
+                                         f"({used.bytes if used else 0} bytes) have not been read, and there is no room for more. Do both run the same "
+                                         "version and job? If so, do not trust this party."))
 
     def _look_who_is_missing(self, away: float) -> None:
         """One who never came is waited for as long as the program says; one with whom we have spoken is missed."""
