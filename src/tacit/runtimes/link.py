@@ -30,7 +30,7 @@ from .certificates import HUB_NAME
 from .channel import Channel, new_life
 from .envelope import ABSENT, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
-from .kits import Certified, Kit
+from .kits import Certified, Kit, keep_revocations
 
 log = logging.getLogger("tacit.party")
 SOON = 0.02  # seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it unnecessary to hurry
@@ -278,9 +278,14 @@ class Link:
             said = json.loads(bytes(payload))
             if said.get("revoked"):
                 trust = self.kit.trust.updated(said["revoked"].encode())
-                self.kit = replace(self.kit, trust=trust)
-                for channel in self.channels.values():
-                    channel.kit = self.kit
+                if trust is not self.kit.trust:
+                    self.kit = replace(self.kit, trust=trust)
+                    for channel in self.channels.values():
+                        channel.kit = self.kit
+                    keep_revocations(self.kit)
+        except OSError as error:
+            self.note(f"the hub's newer list of revocations is used, but cannot be written to {self.kit.directory}: {error.strerror or error}. "
+                      "After a restart it has to come from the hub again.")
         except (ValueError, AttributeError, SealBroken) as error:
             self.note(f"the hub's list of revocations was not taken over: {error}")
 
