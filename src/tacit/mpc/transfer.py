@@ -16,7 +16,8 @@ so that w = (HᵀH/n + λI)⁻¹ Hᵀt/n, of which only Hᵀt needs both.
 The target learns Hᵀt/n, that is width + 1 sums over the shared rows, and what follows from them: w, and whatever else it can work out of so many sums.
 With as many sums as rows it could solve for t, so that more rows must be shared (`MARGIN`). And a label is one bit where a sum tells many: with γ = 0
 nothing but labels is in t, and whoever tries all labels of 18 rows finds the only ones that give 9 sums. Where scores do not blur them (γ, times the
-deviation of scores within a class, below `FAINT`), the rows must outnumber the sums' bits. What is left is what any model tells of those it was learned from: there is no bound on it.
+deviation of scores within a class, below `FAINT`), the rows must outnumber the sums' bits. What is left is what any model tells of those it was
+learned from: there is no bound on it.
 The source learns nothing but how many rows are shared, the helper shapes. It holds while each follows the program and the helper works with neither
 (semi-honest). Fixed point with 16 bits.
 """

@@ -95,7 +95,7 @@ class Channel:
     @property
     def busy(self) -> bool:
         """Something is left to send, or to be confirmed."""
-        return bool(self.records or self.control or self.greetings)
+        return self.failure is None and bool(self.records or self.control or self.greetings)
 
     @property
     def crowded(self) -> bool:
@@ -117,6 +117,8 @@ class Channel:
 
     def pull(self) -> bytes | None:
         """The next payload to send, behind `front`, if there is one to send now."""
+        if self.failure is not None:
+            return None
         if self.greetings:
             return self.front + self.greetings.pop(next(iter(self.greetings)))
         if self.control and self.seal is not None:
@@ -232,7 +234,9 @@ class Channel:
     # --- in -------------------------------------------------------------------------------------------------------------------------
 
     def receive(self, payload: memoryview) -> None:
-        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a message."""
+        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a message. After `failure`, nothing is read."""
+        if self.failure is not None:
+            return
         kind = bytes(payload[:1])
         try:
             if kind == RECORD and len(payload) >= 19 + TAG:
@@ -253,7 +257,8 @@ class Channel:
             self.altered += 1
             if self.altered >= TRIES:
                 self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: "
-                                          f"{error} Do not trust this hub.")
+                                          f"{error} Do not trust this hub, or this party.")
+                self._abandon()
 
     def _on_record(self, payload: memoryview) -> None:
         session, space, kind = bytes(payload[1:9]), payload[9], payload[10]
@@ -331,8 +336,8 @@ class Channel:
         if kind == HEAD:
             n = int.from_bytes(plain[:2], "big")
             if self.building is None:
-                self.note(f"{self.peer!r} sends a message of {self.total} bytes in a scope of {n}, more than the {self.max_bytes} and {MAX_SCOPE} "
-                          "allowed here; it is dropped")
+                what, most = (f"message of {self.total} bytes", self.max_bytes) if n <= MAX_SCOPE else (f"scope's name of {n} bytes", MAX_SCOPE)
+                self.note(f"{self.peer!r} sends a {what}, more than the {most} allowed here; it is dropped")
             plain = plain[10 + n :]
         if self.building is None:
             return

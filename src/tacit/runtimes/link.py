@@ -138,9 +138,12 @@ class Link:
         self._news.set()
         gone = 0.0  # since when nobody who should still hear something is there
         last = time.monotonic() + max(self.patience, self.linger)
+        moved = 0
         while any(c.busy for c in self.channels.values()) and time.monotonic() < end:
-            if any(c.paused and c.present for c in self.channels.values()):
-                end = min(time.monotonic() + self.linger, last)  # it is there, and has no room yet for what we still have for it
+            acked = sum(c.acked for c in self.channels.values())
+            if acked != moved or any(c.paused and c.present for c in self.channels.values()):
+                # somebody is taking what we have, or is there and has no room yet
+                moved, end = acked, min(time.monotonic() + self.linger, last)
             there = any(c.busy and c.present for c in self.channels.values())
             gone = 0.0 if there else gone or time.monotonic()
             if gone and time.monotonic() - gone > self.linger / 10:
@@ -258,7 +261,7 @@ class Link:
             if channel.their_life != before:
                 log.info("party %r: sealed words with %r have begun", self.kit.name, sender)
             if channel.failure is not None:
-                self._fail(channel.failure)
+                self._look_who_is_broken()
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
             self._eased.set()
@@ -301,6 +304,7 @@ class Link:
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
+            self._look_who_is_broken()
             self._look_who_is_held()
             if self.away is not None and self.connected.is_set():
                 self._look_who_is_missing(self.away)
@@ -312,6 +316,12 @@ class Link:
             if channel.refused is not None and self.mailbox.fits(name, *channel.refused):
                 channel.resume()
                 self._news.set()
+
+    def _look_who_is_broken(self) -> None:
+        """A conversation that was given up ends the program only if it waits for that party: a member cannot end another's run by sending garbage."""
+        for name in (*self.mailbox.awaited(), *self._crowded):
+            if name in self.channels and (failure := self.channels[name].failure) is not None:
+                self._fail(failure)
 
     def _look_who_is_held(self) -> None:
         """A program that waits for a message of a party whose other messages it does not read would wait forever."""
