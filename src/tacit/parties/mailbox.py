@@ -52,8 +52,8 @@ class Mailbox:
 
     def put(self, sender: str, scope: str, frame: Frame) -> None:
         """A frame has arrived. Never raises: what is wrong with it, its reader says."""
-        accepted = sender == self.owner or self._has_reserved(sender, scope, len(frame)) or self.fits(sender, scope, len(frame))
-        if sender in self._dropped or not accepted:
+        is_new = self._is_new(scope, sender)
+        if sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
             self._drop(sender, len(frame))
             return
         try:
@@ -68,7 +68,7 @@ class Mailbox:
         if self.ended or (self._closed and self.closed(scope)):
             self.cancel(sender)
             return
-        self.quota.add(sender, _size(scope, len(frame)), self._is_new(scope, sender))
+        self.quota.add(sender, _size(scope, len(frame)), is_new)
         self.cancel(sender)
         self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(Letter(next(self._order), sender, kind, frame))
         for watch in self._watches.get(scope, ()):
@@ -144,9 +144,13 @@ class Mailbox:
                 for watch in watches:
                     watch.tell(sender)
 
-    def _has_reserved(self, sender: str, scope: str, size: int) -> bool:
+    def _accepts(self, sender: str, scope: str, size: int, is_new: bool) -> bool:
+        if self._dropped and sender in self._dropped:
+            return False
         used = self.quota.senders.get(sender)
-        return used is not None and used.reserved == (scope, size)
+        if used is not None and used.reserved == (scope, size):
+            return True
+        return self.quota.fits(sender, _size(scope, size), is_new) or self.fits(sender, scope, size)
 
     def _is_new(self, scope: str, sender: str) -> bool:
         return sender not in self._queues.get(scope, ())

@@ -68,7 +68,7 @@ class Quota:
 
     def fits(self, sender: str, size: int, new_scope: bool) -> bool:
         """Whether one more message of `size` bytes is accepted now. If not, the sender is held."""
-        limits, used = self.limits, self.senders.get(sender) or Usage()
+        limits, used = self.limits, self._of(sender)
         bytes, letters, scopes = used.bytes + size, used.letters + 1, used.scopes + new_scope
         good = bytes <= limits.sender_bytes and letters <= limits.sender_letters and scopes <= limits.sender_scopes
         if good and (self.bytes + size > limits.total_bytes or self.letters >= limits.total_letters):
@@ -77,8 +77,18 @@ class Quota:
         if good and sender in self.held:
             low = 2 * used.bytes <= limits.sender_bytes and 2 * used.letters <= limits.sender_letters and 2 * used.scopes <= limits.sender_scopes
             good = low or self.awaited(sender)
-        (self.held.discard if good else self.held.add)(sender)
+        if not good:
+            self.held.add(sender)
+        elif self.held:
+            self.held.discard(sender)
         return good
+
+    def _of(self, sender: str) -> Usage:
+        """Kept for good once a sender has written: there are no more of them than certificates."""
+        used = self.senders.get(sender)
+        if used is None:
+            used = self.senders[sender] = Usage()
+        return used
 
     def forget(self) -> None:
         """Nothing waits any more."""
@@ -86,7 +96,7 @@ class Quota:
         self.bytes = self.letters = 0
 
     def add(self, sender: str, size: int, new_scope: bool) -> None:
-        used = self.senders.setdefault(sender, Usage())
+        used = self._of(sender)
         used.bytes += size
         used.letters += 1
         used.scopes += new_scope
@@ -100,5 +110,3 @@ class Quota:
         used.scopes -= scopes
         self.bytes -= size
         self.letters -= letters
-        if not used.letters and used.reserved is None:
-            del self.senders[sender]
