@@ -30,7 +30,7 @@ from tacit.runtimes import InProcess
 from tacit.runtimes import hub as hubs
 from tacit.runtimes.certificates import pem, read_certificate
 from tacit.runtimes.channel import Channel, new_life
-from tacit.runtimes.envelope import MAIL, METHOD, pack
+from tacit.runtimes.envelope import LONGEST_SCOPE, MAIL, METHOD, pack
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.link import CLIENT_OPTIONS, Link
@@ -173,6 +173,10 @@ def test_a_reader_that_waits_behind_a_flood_it_does_not_read_is_told_so() -> Non
             await a
 
     asyncio.run(play())
+
+
+def test_channels_and_mailboxes_have_one_limit_for_the_names_of_scopes() -> None:
+    assert LONGEST_SCOPE == MAX_SCOPE
 
 
 def test_a_scope_with_a_long_name_is_refused_by_the_sender_and_dropped_by_the_receiver() -> None:
@@ -571,7 +575,7 @@ def test_notes_about_absent_parties_wait_once_for_each_party() -> None:
 def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
     """What mallory sends is neither handshake nor record; b and c do not need it, and go on. A party that waits for mallory is told."""
     async def play() -> None:
-        async with Net.of("mallory", "b", "c") as net, deaf(net.kits["mallory"]) as call:
+        async with Net.of("mallory", "b", "c", "d") as net, deaf(net.kits["mallory"]) as call:
             async def plays(me: Any) -> list[int]:
                 got = await throw(me, "c", 5)
                 for _ in range(10):
@@ -580,10 +584,10 @@ def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
                 return got + await throw(me, "c", 5)
 
             assert (await net.run(b=plays, c=lambda me: catch(me, "b", 10)))["b"] == [*range(5), *range(5)]
-            waits = asyncio.create_task(net.party("c", lambda me: me.recv("mallory", NetBall)))
-            await until(lambda: "c" in net.hub.desks)
+            waits = asyncio.create_task(net.party("d", lambda me: me.recv("mallory", NetBall)))
+            await until(lambda: "d" in net.hub.desks)
             for _ in range(10):
-                await call.write(pack(MAIL, "mallory", "c", b"garbage"))
+                await call.write(pack(MAIL, "mallory", "d", b"garbage"))
             with pytest.raises(SealBroken, match=r"in the name of 'mallory' was not what it sent.*Do not trust this hub, or this party"):
                 await waits
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, holds, signed, transcript
 from ..errors import SealBroken
-from ..parties.quota import MAX_SCOPE
-from .envelope import CHUNK, FEW, SMALL_CHUNK
+from .envelope import CHUNK, FEW, LONGEST_SCOPE, SMALL_CHUNK
 from .kits import Kit
 
 HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
@@ -117,8 +116,6 @@ class Channel:
 
     def pull(self) -> bytes | None:
         """The next payload to send, behind `front`, if there is one to send now."""
-        if self.failure is not None:
-            return None
         if self.greetings:
             return self.front + self.greetings.pop(next(iter(self.greetings)))
         if self.control and self.seal is not None:
@@ -234,9 +231,7 @@ class Channel:
     # --- in -------------------------------------------------------------------------------------------------------------------------
 
     def receive(self, payload: memoryview) -> None:
-        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a message. After `failure`, nothing is read."""
-        if self.failure is not None:
-            return
+        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a message."""
         kind = bytes(payload[:1])
         try:
             if kind == RECORD and len(payload) >= 19 + TAG:
@@ -258,7 +253,6 @@ class Channel:
             if self.altered >= TRIES:
                 self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: "
                                           f"{error} Do not trust this hub, or this party.")
-                self._abandon()
 
     def _on_record(self, payload: memoryview) -> None:
         session, space, kind = bytes(payload[1:9]), payload[9], payload[10]
@@ -309,7 +303,7 @@ class Channel:
         n = int.from_bytes(plain[:2], "big")
         scope, total = plain[2 : 2 + n].decode(errors="replace"), int.from_bytes(plain[2 + n : 10 + n], "big")
         self._abandon()
-        if total <= self.max_bytes and n <= MAX_SCOPE:  # else it is dropped
+        if total <= self.max_bytes and n <= LONGEST_SCOPE:  # else it is dropped
             if not self.reserve(scope, total):
                 if not self.has_noted:  # once: holding a sender back is not a fault
                     self.note(f"{self.peer!r} has sent more than is read here; its next message waits")
@@ -336,7 +330,7 @@ class Channel:
         if kind == HEAD:
             n = int.from_bytes(plain[:2], "big")
             if self.building is None:
-                what, most = (f"message of {self.total} bytes", self.max_bytes) if n <= MAX_SCOPE else (f"scope's name of {n} bytes", MAX_SCOPE)
+                what, most = (f"message of {self.total} bytes", self.max_bytes) if n <= LONGEST_SCOPE else (f"scope's name of {n} bytes", LONGEST_SCOPE)
                 self.note(f"{self.peer!r} sends a {what}, more than the {most} allowed here; it is dropped")
             plain = plain[10 + n :]
         if self.building is None:

@@ -228,7 +228,7 @@ class Link:
         try:
             while True:
                 self._news.clear()  # first: whatever comes while we write sets it again
-                busy = list(self.channels.values())
+                busy = [c for c in self.channels.values() if c.failure is None]
                 while busy:  # a record of each channel in turn, so that a large message to one does not keep others waiting
                     left = []
                     for channel in busy:
@@ -238,7 +238,7 @@ class Link:
                             left.append(channel)
                     if self._news.is_set():
                         self._news.clear()
-                        left = list(self.channels.values())
+                        left = [c for c in self.channels.values() if c.failure is None]
                     busy = left
                 await self._news.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
@@ -256,11 +256,14 @@ class Link:
             except ProtocolError:
                 self.note(f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped")
                 return
+            if channel.failure is not None:
+                return  # given up: nothing more is read in this party's name
             before = channel.their_life
             channel.receive(payload)
             if channel.their_life != before:
                 log.info("party %r: sealed words with %r have begun", self.kit.name, sender)
             if channel.failure is not None:
+                self.mailbox.cancel(sender)
                 self._look_who_is_broken()
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
