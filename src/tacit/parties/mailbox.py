@@ -95,12 +95,16 @@ class Mailbox:
         """Whether a message of `size` bytes is accepted from this sender now. If not, `on_room` is called when it may be."""
         if self.ended or (self._closed and self.closed(scope)):
             return True  # it will not be kept
+        return self.has_room(sender, scope, size)
+
+    def has_room(self, sender: str, scope: str, size: int) -> bool:
+        """Whether `reserve` would accept it. A message that arrives in pieces takes memory until it is whole, whatever becomes of it then."""
         return self.quota.fits(sender, _size(scope, size), self._is_new(scope, sender))
 
     def reserve(self, sender: str, scope: str, size: int) -> bool:
-        """As `fits`, and the room is kept until the sender's next `put` or `cancel`: for messages that arrive in pieces."""
+        """Keep room for a message that arrives in pieces, until the sender's next `put` or `cancel`; False if there is none."""
         self.cancel(sender)
-        if not self.fits(sender, scope, size):
+        if not self.has_room(sender, scope, size):
             return False
         self.quota.add(sender, _size(scope, size), False)
         self.quota.senders[sender].reserved = (scope, size)

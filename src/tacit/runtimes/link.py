@@ -316,7 +316,7 @@ class Link:
     def _resume(self) -> None:
         """The program has read some of its mail: those who were told to wait go on, where there is room."""
         for name, channel in self.channels.items():
-            if channel.refused is not None and self.mailbox.fits(name, *channel.refused):
+            if channel.refused is not None and self.mailbox.has_room(name, *channel.refused):
                 channel.resume()
                 self._news.set()
 
