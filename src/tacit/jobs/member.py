@@ -264,6 +264,8 @@ class Work:
             what = "no model" if w is None else f"a model of shape {tuple(w.shape)} and {w.dtype}"
             raise ProtocolError(f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} float32 numbers. "
                                 "Do both run the same job?")
+        if "round" in down and (down["round"].numel() != 1 or float(down["round"]) != r):
+            raise ProtocolError(f"the server sends the number of another round with round {r + 1}. Do both run the same version of tacit?")
         strange = [k for k in down if k not in ("w", "buffers", "round", *mine.algorithm.sends) and not (mine.guard is not None and k.startswith("guard."))]
         if strange:
             raise ProtocolError(f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do both run the same version "

@@ -72,6 +72,8 @@ class Parties:
             self.counted = HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
+        self.merged: Callable[[int, list[str]], None] = lambda r, names: None  # called with round r (from 1) when its model stands, before it is evaluated
+        self.unevaluated: list[str] | None = None  # who is in the model that a server which was killed had not evaluated yet
         self.at = 0  # the round at hand
         self.memory: State = {}  # what the rule remembers of earlier rounds
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
@@ -127,7 +129,7 @@ class Parties:
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
         names = p.fed.parties
-        took_part: list[str] = []
+        took_part: list[str] = list(self.unevaluated or ())
 
         def choose(r: int) -> list[str] | protocol.Candidates:
             self.at, self.told = r, [{}]
@@ -153,6 +155,8 @@ class Parties:
                 self.merge(r, ups, len(took_part))
             if not due(r + 1):
                 after(r + 1, [list(took_part)], [{}])
+            else:
+                self.merged(r + 1, list(took_part))
 
         def model(r: int) -> State | protocol.Apart | None:
             return self.tests() if due(r + 1) else None
@@ -169,7 +173,7 @@ class Parties:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
                                    aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden,
                                    counted=self.counted, scores=p.picks,
-                                   meet=p.select is not None, **network)
+                                   meet=p.select is not None, pending=None if self.unevaluated is None else rounds.start - 1, **network)
 
         self.perform(start)
 

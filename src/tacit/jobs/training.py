@@ -152,7 +152,14 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             if a is not None:
                 a.spend(r + 1)
 
+    def merged(r: int, names: list[str]) -> None:
+        """The model of round r stands. Where each round must be on disk before parties see its model, that is now: they test it next."""
+        journals[0].save(r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": names}, force=True)
+
     trainer.begin = begin
+    if trainer.durable:
+        trainer.merged = merged
+        trainer.unevaluated = (beside or {}).get("unevaluated")
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
     clock, seldom = time.perf_counter(), Seldom()
 

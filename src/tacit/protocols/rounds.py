@@ -169,7 +169,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                  within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
-                 meet: bool = False, stop: bool = True) -> None:
+                 meet: bool = False, stop: bool = True, pending: int | None = None) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
@@ -178,7 +178,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     asked for its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with new secrets. Parties that may be in a
     sum already, which late shares could open, refuse another one (consent.py): then the round is lost, and `merge` gets None. `counted` adds up
     counts in secret; `tested` then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before
-    the first round.
+    the first round. `pending`: a round whose model is still to be tested, by a server that was killed before it had the answers.
     """
 
     async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
@@ -315,6 +315,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
     if meet and door is not None:
         await door.free(clients, len(clients) if at_least is None else min(at_least, len(clients)), within)
+    if pending is not None:
+        await examine(pending)
     for r in rounds:
         if r == 0:
             await examine(-1)
