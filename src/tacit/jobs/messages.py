@@ -173,9 +173,14 @@ class Parties:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
                                    aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden,
                                    counted=self.counted, scores=p.picks,
-                                   meet=p.select is not None, pending=None if self.unevaluated is None else rounds.start - 1, **network)
+                                   meet=p.select is not None, pending=None if self.unevaluated is None else rounds.start - 1, testers=self.testers,
+                                   **network)
 
         self.perform(start)
+
+    def testers(self) -> list[str]:
+        """Who holds back rows."""
+        return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
     def _lose(self, r: int) -> None:
         """Round r gave no sum, and is not repeated. With whole batches the next update on the same model would be the same one again, whose sum over other

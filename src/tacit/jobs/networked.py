@@ -69,6 +69,10 @@ class Networked(Parties):
             self.guard.state["heaviest"] = torch.tensor(round_up(max(self.rows.values(), default=int(self.plan.sizes.max()))), dtype=torch.float64)
         return super().down(r)
 
+    def testers(self) -> list[str]:
+        """As parties said when they joined."""
+        return [name for name in self.plan.fed.parties if name not in self.door.ready or self.door.ready[name].held != 0]
+
     def known(self, r: int) -> Known:
         """As parties said when they joined, as they are there now, and by how long each took for its last round."""
         names = self.plan.fed.parties

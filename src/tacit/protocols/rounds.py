@@ -169,7 +169,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                  within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
-                 meet: bool = False, stop: bool = True, pending: int | None = None) -> None:
+                 meet: bool = False, stop: bool = True, pending: int | None = None,
+                 testers: Callable[[], Sequence[str]] | None = None) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
@@ -179,7 +180,10 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     sum already, which late shares could open, refuse another one (consent.py): then the round is lost, and `merge` gets None. `counted` adds up
     counts in secret; `tested` then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before
     the first round. `pending`: a round whose model is still to be tested, by a server that was killed before it had the answers.
+    `testers` are the clients that hold back rows; not given: all.
     """
+    testers = testers or (lambda: clients)
+
 
     async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
@@ -273,6 +277,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                     raise SumAborted(f"{error} Round {r + 1} was tried {add.tries} times.") from error
         raise AssertionError("add.tries is at least 1")
 
+    noted: set[str] = set()
     spent_before: set[int] = set()  # rounds spent before this process asked: a server that was killed finds one, one that starts a job again finds all
 
     async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test], given: Vectors | Apart) -> Summed:
@@ -296,8 +301,16 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     async def examine(r: int) -> None:
         model = test(r)
         if model is not None and counted is not None:
+            names = testers()
+            if len(names) < counted.enough:
+                why = f"{len(names)} parties hold back rows to evaluate models on, and a hidden sum takes {counted.enough}: there are no figures"
+                if why not in noted:
+                    noted.add(why)
+                    aborted(r, why)
+                tested(r, None)
+                return
             try:
-                tested(r, await conceal(r, clients, counted, lambda vectors: Test(r, vectors), lambda: model))
+                tested(r, await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model))
             except SumAborted as error:  # a model without figures is still a model
                 aborted(r, f"the model was not evaluated: {error}")
                 tested(r, None)
