@@ -33,7 +33,7 @@ from ..protocols.consent import Commitment
 from ..runtimes.nursery import found
 from ..task import Task
 from . import guarding
-from .contract import Agreement, Contract
+from .contract import Agreement, Contract, NotAgreed
 from .hiding import HiddenCounts, HiddenSum
 from .messages import Member, blank_counts
 from .plan import Plan
@@ -55,6 +55,13 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
         await me.scope(joining.SCOPE).send(boss, joining.Free())
 
     async def play() -> None:
+        try:
+            await answer()
+        except TacitError as error:
+            await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))  # so that nobody waits for this party
+            raise
+
+    async def answer() -> None:
         await work.prepared.wait()  # a round meant for this party's last process may lie before the job: it is answered after it, and does no harm
         if work.paced:
             await buffered.client(me, work.local_beside, work.test, boss, done=free, consent=work)
@@ -115,7 +122,7 @@ class Work:
         if self.agreement is None:
             p = contract.plan(own_model)
         else:
-            p = self.agreement.check_offer(contract, self._hid_before())
+            p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
         self._build(p, contract, offer.run)
 
@@ -127,6 +134,10 @@ class Work:
             why = (f"the rows of {self.name!r} have the shape {shape} and {classes} classes; the job is for {terms['features']} and {terms['classes']}. "
                    "Agree on the columns and labels with whoever runs the server.")
             raise BadData(why, outside=why)
+        limits = None if self.agreement is None or self.agreement.agreed is not None else self.agreement.limits
+        if limits is not None and int(fed.train.sizes[0]) < limits.batch_size:
+            raise NotAgreed(f"with the server's job {self.name!r} would train on {int(fed.train.sizes[0])} rows; without an agreed job at least "
+                            f"{limits.batch_size} are asked for, because an update from few rows shows them.")
         if self.name not in p.fed.parties:
             raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
 
@@ -159,14 +170,15 @@ class Work:
 
     # --- what the owner is shown ---------------------------------------------------------------------------------------------------------
 
-    def _hid_before(self) -> bool:
+    def _accepted(self) -> list[dict[str, Any]]:
+        """The contracts this party accepted before."""
         file = self.state / ACCEPTED
-        return file.exists() and any(json.loads(line)["hidden"] for line in file.read_text().splitlines() if line.strip())
+        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()] if file.exists() else []
 
     def _show(self, contract: Contract) -> None:
         """Keep what was accepted, and say it in the log."""
         assert self.agreement is not None
-        hidden = any(ALL[stage["name"]].hides for stage in contract.tables["guard"])
+        hiding = next((stage for stage in contract.tables["guard"] if ALL[stage["name"]].hides), None)
         how = f"as agreed in {self.agreement.source}" if self.agreement.agreed is not None else "by default limits: no job file was given"
         log.info("party %r accepted %s (%s)", self.name, contract.describe(), how)
         self.state.mkdir(parents=True, exist_ok=True)
@@ -174,7 +186,7 @@ class Work:
         file = self.state / ACCEPTED
         lines = file.read_text() if file.exists() else ""
         if contract.digest not in lines:
-            write_whole(file, lines + json.dumps({"contract": contract.digest, "hidden": hidden, "agreed": self.agreement.source}) + "\n")
+            write_whole(file, lines + json.dumps({"contract": contract.digest, "hiding": hiding, "agreed": self.agreement.source}) + "\n")
 
     # --- consent: what may be asked --------------------------------------------------------------------------------------------------------
 
@@ -202,10 +214,17 @@ class Work:
         if kind == "update":
             content = sent.of(k for k in sent.vectors if k not in ("round", rounds.SESSION))
             self.record.bind(f"content {r}", content)
-            if hides and p.batch_size is None and self.record.earlier("update", r, "content", content):
-                raise ProtocolError(f"the server asks {self.name!r} in round {r + 1} for an update on a model that it has answered before, and with whole "
-                                    "batches it would be the same update: two sums of it could be subtracted. Nothing was sent.")
+            if hides and self._whole_batches and self.record.earlier("update", r, "content", content):
+                log.warning("party %r is asked in round %d for the update on a model that it has answered; with whole batches it would be the same update, so "
+                            "it does not take part", self.name, r + 1)
+                return False
         return True
+
+    @property
+    def _whole_batches(self) -> bool:
+        """Whether every local step takes all rows, so that the same model gives the same update."""
+        rows = int(self._ready().fed.train.sizes[0])
+        return self.plan.batch_size is None or rows <= self.plan.batch_size
 
     def commit(self, kind: str, r: int) -> Commitment:
         return self.record.commit(kind, r, (lambda: self._pay(r)) if kind == "update" else (lambda: None))
@@ -217,6 +236,7 @@ class Work:
         most = self.plan.rounds * max(len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1)))  # one party may do all the work of a run
         if not 0 <= number < most:
             raise ProtocolError(f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has {most}. Nothing was sent.")
+        self.record.bind(f"order {number}", Digests(down).of(None, str(version)))
         return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, version, down, number)
 
     def local(self, r: int, down: State, work: int | None = None) -> tuple[float, State]:
@@ -266,6 +286,11 @@ class Work:
                                 "Do both run the same job?")
         if "round" in down and (down["round"].numel() != 1 or float(down["round"]) != r):
             raise ProtocolError(f"the server sends the number of another round with round {r + 1}. Do both run the same version of tacit?")
+        state = {**mine.algorithm.server_state(w), **mine.task.initial()}
+        for key in ("buffers", *mine.algorithm.sends):
+            value, like = down.get(key), state.get(key)
+            if value is not None and (like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value.float()).all()):
+                raise ProtocolError(f"the server sends {key!r} in round {r + 1} in another form than this job has it, or with NaN or infinity in it.")
         strange = [k for k in down if k not in ("w", "buffers", "round", *mine.algorithm.sends) and not (mine.guard is not None and k.startswith("guard."))]
         if strange:
             raise ProtocolError(f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do both run the same version "

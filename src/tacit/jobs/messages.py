@@ -17,7 +17,6 @@ from ..aggregate.mean import recalled
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..data.federation import Federation
-from ..errors import SumAborted
 from ..guard import Guard
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
@@ -138,7 +137,7 @@ class Parties:
 
         def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None) -> None:
             if ups is None:
-                self._lose(r)
+                self.told[0]["lost"] = True
                 took_part.clear()
                 after(r + 1, [[]], [{}])
                 return
@@ -181,14 +180,6 @@ class Parties:
     def testers(self) -> list[str]:
         """Who holds back rows."""
         return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
-
-    def _lose(self, r: int) -> None:
-        """Round r gave no sum, and is not repeated. With whole batches the next update on the same model would be the same one again, whose sum over other
-        participants could be subtracted from the lost one: then the run cannot go on."""
-        self.told[0]["lost"] = True
-        if self.plan.batch_size is None:
-            raise SumAborted(f"round {r + 1} was lost after masked updates had been sent, and with batch_size=None the next update on this model would be the "
-                             "same. Start a new run with another seed, or with a batch_size.", spent=True)
 
     def known(self, r: int) -> Known:
         """What the server knows of the parties before a round, but for losses."""

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 Vectors = dict[str, Tensor]
 
 
-class Down(Message, reveals="the server's current model, and the part of its state that the algorithm sends; where sums are weighted and hidden, also the "
-                             "largest party's number of rows, rounded up to a power of two"):
+class Down(Message, reveals="the server's current model, and the part of its state that the algorithm sends"):
     round: int
     vectors: dict[str, Tensor]
 
@@ -262,13 +261,13 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an earlier try and refuse another."""
         for turn in range(add.tries):
             try:
-                return await attempt(r, names, add, message, given())
+                return await attempt(r, names, add, message, given)
             except SumAborted as error:
                 aborted(r, str(error) if not error.spent else f"{error} The sum is lost: two sums of one round could be subtracted.")
                 if error.spent and turn == 0 and add is hidden and r - 1 in spent_before:
-                    raise SumAborted(f"the parties took part in rounds {r} and {r + 1} of this contract before, in another run. A second sum of the same "
-                                     "updates could be subtracted from the first. To start over, change the seed in the job file, and have the parties agree "
-                                     "to it again.",
+                    raise SumAborted(f"the parties refuse rounds {r} and {r + 1}: they took part in sums of them before, in another run of this contract, or "
+                                     "in a sum of the same updates (whole batches on an unchanged model). A second sum could be subtracted from the first. To "
+                                     "start over, change the seed in the job file, and have the parties agree to it again.",
                                      spent=True) from error
                 if error.spent:
                     spent_before.update({r} if turn == 0 else ())
@@ -280,12 +279,14 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     noted: set[str] = set()
     spent_before: set[int] = set()  # rounds spent before this process asked: a server that was killed finds one, one that starts a job again finds all
 
-    async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test], given: Vectors | Apart) -> Summed:
+    async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test],
+                      make: Callable[[], Vectors | Apart]) -> Summed:
         asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
         if len(asked) < add.enough:
             raise SumAborted(f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
                              f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the threshold.")
+        given = make()
         assert not isinstance(given, Apart)  # whoever sorts parties by their updates must see them
         ask = message(given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)})
         with me.scope(_tag(ask)) as here:
