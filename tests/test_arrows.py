@@ -47,6 +47,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto"), NUMERIC),
+    "tacit.mpc.scoring": (("tacit.parties", "tacit.crypto", "tacit.metrics"), NUMERIC),  # metrics from opened sums
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
     "tacit.runtimes.certificates": ((), ("cryptography",)),  # these six, and the seal, need the extra `net`
     "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),

@@ -295,8 +295,8 @@ def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path)
     _, kit = kits.temporary("few", ("server", "p0", "p1"))
     ours = deployed.agreement(kit["p0"], file)
     assert ours.check_offer(ours.agreed).picks
-    everybody = Contract({**ours.agreed.tables, "aggregate": None})
-    with pytest.raises(BadJob, match=r"to which this party agreed, in aggregate\. Nothing was read or sent"):
+    everybody = Contract({**ours.agreed.tables, "scores": False})
+    with pytest.raises(BadJob, match=r"to which this party agreed, in scores\. Nothing was read or sent"):
         ours.check_offer(everybody)
 
 

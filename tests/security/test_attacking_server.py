@@ -47,7 +47,7 @@ def offered(attacker: Attacker, **changes: Any) -> str:
 @pytest.mark.parametrize("changes", [
     {"pace": {"name": "FedBuff", "buffer": 1}}, {"train__batch_size": 1, "train__local_steps": 1}, {"train__rounds": 1000}, {"train__seed": 7},
     {"train__evaluate_every": 0}, {"guard": []}, {"parties": ["a", "b"]}, {"train__local_epochs": 50}, {"data__held_fraction": 0.9},
-    {"select": {"name": "PowerOfChoice", "candidates": 4}}, {"algorithm__lr": 1e9}, {"federation": "other"}],
+    {"losses": True}, {"algorithm__lr": 1e9}, {"federation": "other"}],
     ids=lambda changes: ", ".join(changes))
 def test_1_and_8_any_other_contract_than_the_agreed_one_is_refused_before_a_row_is_read(changes: dict[str, Any], tmp_path: Path,
                                                                                           monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from .. import aggregate, algorithms, guard, models, pace, selection
-from ..aggregate import Mean
 from ..errors import BadJob, TacitError
 from ..parameters import from_table, to_table, whole
 from .elsewhere import Deployed, Elsewhere
@@ -27,8 +26,7 @@ FORMAT = 1
 MOST_BYTES = 1 << 20  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
 MOST_FEATURES, MOST_CLASSES = 10**8, 10**6  # checked before anything is made from them
 SETTINGS = ("rounds", "per_round", "local_epochs", "local_steps", "batch_size", "seed", "precision", "evaluate_every", "sampling", "min_rows")
-PARTS: Mapping[str, Mapping[str, type]] = {"aggregate": aggregate.ALL, "select": selection.ALL, "pace": pace.ALL}
-KEYS = ("format", "federation", "server", "parties", "data", "features", "classes", "model", "algorithm", "train", "guard", *PARTS)
+KEYS = ("format", "federation", "server", "parties", "data", "features", "classes", "model", "algorithm", "train", "guard", "pace", "losses", "scores")
 
 
 def _refuse_constant(text: str) -> Any:
@@ -66,26 +64,27 @@ class Contract:
             "model": models.table_of(model) if type(model) in models.ALL.values() else None, "algorithm": to_table(p.algorithm),
             "train": {name: getattr(p, name) for name in SETTINGS} | {"local_epochs": epochs},
             "guard": [to_table(stage) for stage in p.guard],
-            "aggregate": None if p.aggregate == Mean() else to_table(p.aggregate),
-            **{name: None if getattr(p, name) is None else to_table(getattr(p, name)) for name in ("select", "pace")}}
+            "pace": None if p.pace is None else to_table(p.pace),
+            # of the rules that choose parties and combine updates, which are the server's: whether parties state losses, or scores and then one model
+            "losses": p.asks_losses, "scores": p.picks}
         return cls(json.loads(json.dumps(tables)))  # tuples become lists, as they are on the wire
 
     @classmethod
     def read(cls, text: str) -> Contract:
         """A contract as another party wrote it. Only that it is one is checked here: `plan` checks every value."""
         if len(text) > MOST_BYTES:
-            raise BadJob(f"the server's contract has {len(text)} bytes; at most {MOST_BYTES} are read.")
+            raise NotAgreed(f"the server's contract has {len(text)} bytes; at most {MOST_BYTES} are read.")
         try:
             tables = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            raise BadJob(f"the server's contract is not JSON: {error}. Do both run the same version of tacit?") from None
+            raise NotAgreed(f"the server's contract is not JSON: {error}. Do both run the same version of tacit?") from None
         if not isinstance(tables, dict) or set(tables) != set(KEYS) or tables["format"] != FORMAT or not isinstance(tables["train"], dict):
-            raise BadJob("the server's contract does not have the entries of a contract. Do both run the same version of tacit?")
+            raise NotAgreed("the server's contract does not have the entries of a contract. Do both run the same version of tacit?")
         names, shape, classes = tables["parties"], tables["features"], tables["classes"]
         texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names) > 0
         sizes = isinstance(shape, list) and 0 < len(shape) <= 8 and all(type(n) is int and n > 0 for n in shape) and math.prod(shape) <= MOST_FEATURES
         if not texts or not sizes or type(classes) is not int or not 0 <= classes <= MOST_CLASSES:
-            raise BadJob("the server's contract has parties, features or classes that no job has. Do both run the same version of tacit?")
+            raise NotAgreed("the server's contract has parties, features or classes that no job has. Do both run the same version of tacit?")
         return cls(tables)
 
     def plan(self, model: Any = None) -> Plan:
@@ -93,20 +92,23 @@ class Contract:
         t = self.tables
         try:
             if t["model"] is None and model is None:
-                raise BadJob("the job's model is code, which a server cannot send. Use one of tacit's own models.")
+                raise NotAgreed("the job's model is code, which a server cannot send. Use one of tacit's own models.")
             labels = None if not t["classes"] else tuple(map(str, range(t["classes"])))
             fed = Elsewhere.of(t["federation"], tuple(t["parties"]), tuple(t["features"]), labels, ())
-            parts = {name: from_table(t[name], members, f"contract, {name}") for name, members in PARTS.items() if t[name] is not None}
+            if not isinstance(t["losses"], bool) or not isinstance(t["scores"], bool):
+                raise NotAgreed("losses and scores must be true or false.")
             p = make_plan(fed, model=model if t["model"] is None else from_table(t["model"], models.ALL, "contract, model"),
                           algorithm=from_table(t["algorithm"], algorithms.ALL, "contract, algorithm"), runtime=Deployed(None, t["data"] or {}),
-                          guard=[from_table(stage, guard.ALL, "contract, guard") for stage in t["guard"]] or None, **parts,
+                          guard=[from_table(stage, guard.ALL, "contract, guard") for stage in t["guard"]] or None,
+                          pace=None if t["pace"] is None else from_table(t["pace"], pace.ALL, "contract, pace"),
+                          select=selection.PowerOfChoice(len(t["parties"])) if t["losses"] else None, aggregate=aggregate.Best() if t["scores"] else None,
                           **{name: t["train"][name] for name in SETTINGS})
             same = Contract.of(p, t["data"], t["server"], t["features"]).text == self.text
         except (TacitError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise BadJob(f"the server's contract cannot be used: {error}") from error
+            raise NotAgreed(f"the server's contract cannot be used: {error}") from error
         if not same:
-            raise BadJob("the server's contract is not in canonical form: it has entries that nothing reads, or values left out. Do both run the same version "
-                         "of tacit?")
+            raise NotAgreed("the server's contract is not in canonical form: it has entries that nothing reads, or values left out. Do both run the same "
+                         "version of tacit?")
         return p
 
     def differences(self, other: Contract) -> list[str]:

@@ -58,7 +58,8 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
         try:
             await answer()
         except TacitError as error:
-            await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))  # so that nobody waits for this party
+            if agreement is not None:  # so that nobody waits for this party; on one machine whoever started it sees its error
+                await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))
             raise
 
     async def answer() -> None:

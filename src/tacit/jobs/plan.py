@@ -100,7 +100,7 @@ class Plan:
     @property
     def asks_losses(self) -> bool:
         """Whether parties are asked for the model's loss on their rows before it is settled who takes part."""
-        return isinstance(self.select, selection.PowerOfChoice)
+        return self.select is not None and type(self.select) not in (selection.BySize, selection.Available, selection.Fast)  # a rule of one's own may
 
     @property
     def reports(self) -> bool:

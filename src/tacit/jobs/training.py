@@ -154,12 +154,15 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
 
     def merged(r: int, names: list[str]) -> None:
         """The model of round r stands. Where each round must be on disk before parties see its model, that is now: they test it next."""
-        journals[0].save(r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": names}, force=True)
+        said = {"names": names, "bytes": trainer.bytes(r), "told": trainer.told[0], "looks": trainer.looks, "dropped": dict(trainer.dropped)}
+        journals[0].save(r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": said}, force=True)
 
-    trainer.begin = begin
+    trainer.begin, pending = begin, None
     if trainer.durable:
         trainer.merged = merged
-        trainer.unevaluated = (beside or {}).get("unevaluated")
+        pending = (beside or {}).get("unevaluated")
+        if pending is not None:
+            trainer.unevaluated, trainer.looks, trainer.dropped = pending["names"], tuple(pending["looks"]), dict(pending["dropped"])
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
     clock, seldom = time.perf_counter(), Seldom()
 
@@ -168,6 +171,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         nonlocal clock
         seconds, clock = (time.perf_counter() - clock) / len(plans), time.perf_counter()
         down, up = trainer.bytes(r)
+        if pending is not None and r == begun:  # a round of the process before this one, which had not tested its model
+            (down, up), trainer.told = pending["bytes"], [pending["told"]]
         for i, p in enumerate(plans):
             account = accounts[i] if i < len(accounts) else None
             secret = account is not None and p.sampling == "poisson"  # how many took part would tell; what is expected does not
