@@ -31,6 +31,7 @@ from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
 from .devices import placed
+from .figures import estimate, fit_figures
 from .guarding import chosen, fit
 from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
 from .locally_private import PrivateTask
@@ -65,13 +66,16 @@ class Parties:
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
         self.hidden: HiddenSum | None = None
-        self.counted: HiddenCounts | None = None
+        self.counted: HiddenCounts | HiddenSum | None = None
+        self.figures = fit_figures(p, self.guard)
         if self.guard is not None and self.guard.hiding is not None:
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)
-            self.counted = HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
+            self.counted = (HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys) if self.figures is None
+                            else HiddenSum(self.figures, binding, keys))
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
+        self.begin_test: Callable[[int], None] = lambda r: None  # called before the model after round r (counted from 1) is evaluated
         self.at = 0  # the round at hand
         self.memory: State = {}  # what the rule remembers of earlier rounds
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
@@ -155,7 +159,10 @@ class Parties:
                 after(r + 1, [list(took_part)], [{}])
 
         def model(r: int) -> State | protocol.Apart | None:
-            return self.tests() if due(r + 1) else None
+            if not due(r + 1):
+                return None
+            self.begin_test(r + 1)
+            return self.tests()
 
         def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
             if isinstance(answers, protocol.Summed):
@@ -294,8 +301,14 @@ class Parties:
 
     def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
         p = self.plan
+        if self.figures is not None:
+            there = placed(self.task.x.device, {"w": self.server["w"]})
+            mean = (self.figures.back(answers.total, float(len(answers.included)), there, r - 1) if isinstance(answers, protocol.Summed)
+                    else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1))
+            assert p.fed.classes is not None
+            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalises)
         if isinstance(answers, protocol.Summed):
-            assert self.counted is not None
+            assert isinstance(self.counted, HiddenCounts)
             total = self.counted.decode(answers.total)
             return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes, p.min_rows, True,
                                      p.algorithm.personalises)

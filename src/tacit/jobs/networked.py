@@ -17,6 +17,7 @@ from .. import __version__
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
 from ..errors import BadParameter, ProtocolError
+from ..guard import Guard
 from ..guard.guard import round_up
 from ..parties.ledger import Ledger
 from ..parties.message import Message
@@ -115,6 +116,8 @@ class Networked(Parties):
             word, stated = ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
             return None if math.isfinite(stated) else f"the {word} it states is {stated}; it must be a finite number"
         if isinstance(answer, protocol.Tested):
+            if self.figures is not None:
+                return self._unreadable(self.figures, answer.counts, self.at)
             if not answer.counts:
                 return None  # it holds back fewer than min_rows rows
             got, want = answer.counts, self._counts()
@@ -139,8 +142,12 @@ class Networked(Parties):
         assert self.guard is not None
         if not sent:
             return None if name in self.guard.last else "it sent nothing, and nothing it sent before is there to be taken again"
+        return self._unreadable(self.guard, sent, number)
+
+    @staticmethod
+    def _unreadable(guard: Guard, sent: State, number: int) -> str | None:
         try:
-            self.guard.unpack(sent, number)
+            guard.unpack(sent, number)
         except ProtocolError as error:
             return str(error)
         return None

@@ -145,14 +145,20 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
-    last = min([first.rounds, *(begun + max(0, a.allowed - a.spent) for a in accounts if a is not None)])  # a budget may end the run early
+    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
+    tests_of = [None if a is None else guarding.evaluation_release(p, guard) for p, guard, a in zip(plans, trainer.guards, accounts)]
 
     def begin(r: int) -> None:
         for a in accounts:
             if a is not None:
                 a.spend(r + 1)
 
-    trainer.begin = begin
+    def begin_test(r: int) -> None:
+        for a, release in zip(accounts, tests_of):
+            if a is not None and release is not None:
+                a.spend(r, release)
+
+    trainer.begin, trainer.begin_test = begin, begin_test
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
     clock, seldom = time.perf_counter(), Seldom()
 
@@ -202,7 +208,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         save_stack(together, states, {"round": r, "events": [finite(j.events) if j.directory is None else len(j.events) for j in journals], **trainer.beside()})
 
     def due(r: int) -> bool:
-        return first.reports and (r == last or first.evaluates(r))  # a budget may end the run before its last round
+        """A budget may end the run before its last round; what its ε covers follows the contract all the same."""
+        return first.reports and (first.evaluates(r) or (r == last and not first.noisy_figures))
 
     if not finished:
         trainer.run(range(begun, last), due, after)
@@ -220,7 +227,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             ledgers[i].merge(spent(p, last))
     for i, (p, guard, account) in enumerate(zip(plans, trainer.guards, accounts)):
         if account is not None and account.spent:
-            ledgers[i].spend(guarding.spend(p, guard, account.spent, account.epsilon()))
+            ledgers[i].spend(guarding.spend(p, guard, account, last))
     results = [_finish(trainer, i, p, journals[i], jobs[i], ledgers[i], last) for i, p in enumerate(plans)]
     if together is not None:  # a run with a directory has its last state there
         keep(last, [trainer.save(i) if journal.directory is None else {} for i, journal in enumerate(journals)])
