@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 KEY, LENGTH = "figures", 3
 NORM = math.sqrt(LENGTH) / 2  # of three numbers within ±½
+WIDE = 0.25  # a standard error of the accuracy from which on it says little
 
 
 def largest_loss(classes: int) -> float:
@@ -71,6 +72,15 @@ def standard_deviation(guard: Guard) -> float:
     form = guard.leaves()
     noise = form.own_noise * form.bound * math.sqrt(guard.clients) if form.own_noise else form.noise * form.bound
     return math.hypot(noise, math.sqrt(guard.clients) * form.step / 2)
+
+
+def warn(guard: Guard) -> tuple[str, ...]:
+    """A note where the noise will leave nothing to see."""
+    error = standard_deviation(guard) / guard.expected
+    if error < WIDE:
+        return ()
+    return (f"noise hides the figures on held-out rows: the accuracy over {guard.clients} parties has a standard error of at least {error:.2g}. Every "
+            "evaluation costs ε; evaluate_every=0 leaves more of it to the rounds.",)
 
 
 def estimate(guard: Guard, mean: State, classes: int, personal: bool) -> dict[str, Any]:

@@ -132,7 +132,8 @@ def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account
     its data's: one file in the party's own folder, whatever the server calls the run; `key` is the contract. None where the party adds no noise."""
     if guard is None or guard.noise is None or guard.noise.placement == "central":
         return None
-    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, p.rounds, folder / FILE, limit=p.rounds + p.evaluations, key=key)
+    most = p.rounds + p.evaluations
+    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, most, folder / FILE, limit=most, key=key)
 
 
 def _crowd(p: Plan) -> tuple[int, float]:

@@ -31,7 +31,7 @@ from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
 from .devices import placed
-from .figures import estimate, fit_figures
+from .figures import estimate, fit_figures, warn
 from .guarding import chosen, fit
 from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
 from .locally_private import PrivateTask
@@ -44,7 +44,8 @@ SERVER = "server"
 class Parties:
     """The server's part of a run, and how all parties are brought to talk."""
 
-    name, notes = "in-process parties", ()
+    name = "in-process parties"
+    notes: tuple[str, ...] = ()
     durable = False  # whether every round must be on disk before the next begins
     within: float | None = None
     at_least: int | None = None
@@ -68,6 +69,7 @@ class Parties:
         self.hidden: HiddenSum | None = None
         self.counted: HiddenCounts | HiddenSum | None = None
         self.figures = fit_figures(p, self.guard)
+        self.notes = () if self.figures is None else warn(self.figures)
         if self.guard is not None and self.guard.hiding is not None:
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)

@@ -17,7 +17,7 @@ from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
-from .figures import fit_figures
+from .figures import fit_figures, warn
 from .plan import Plan, make_plan, make_task
 from .simulated import look_bytes, of_tested, score_bytes, sizes, test_bytes, upload_reveals
 
@@ -86,6 +86,8 @@ def plan(fed: Federation, **told: Any) -> Outlook:
             notes.append(f"the budget ends the run after round {rounds} of {p.rounds}.")
         if guard.noise is not None and guard.noise.delta > 1 / len(p.fed):
             notes.append(f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may give one of them away whole.")
+    if (figures := fit_figures(p, guard)) is not None:
+        notes += warn(figures)
     if p.pace is not None:
         notes.append(f"{type(p.pace).__name__}: a round is a new version of the model, up to {p.per_round} parties are at work at a time, and the "
                      "server also learns how fast each of them is.")

@@ -262,7 +262,8 @@ def _rewound(plans: list[Plan], outs: Sequence[str | Path | None], jobs: list[di
 def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any], spent: Ledger, last: int) -> Result:
     tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
     metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds", "clock")} if tested else {}  # nobody held any rows back
-    if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan))]:  # a diverged model has none
+    # a diverged model has no accuracy; the best of several noisy ones would be the luckiest
+    if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e]:
         best = max(scored, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
     ledger = guarding.veiled(p, trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"]), last)
