@@ -25,6 +25,7 @@ from tacit.jobs.hiding import HiddenSum
 from tacit.jobs.plan import make_plan, make_task
 from tacit.jobs.planning import plan
 from tacit.metrics import Counts, count
+from tacit.progress import summary
 from tacit.protocols import rounds, secagg
 from tests.runtimes.net import Net
 from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, Attacker, play, refusals, write_files
@@ -192,7 +193,7 @@ PLACEMENTS = {"local": [Clip(1.0), Noise(multiplier=1.5, placement="local")], "c
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str) -> None:
     """One party's outcomes are flipped: 18 right of 20, or 2. The opened sums differ by that on average, and spread by the σ that is accounted for: 12 checks a
-    placement at 1e-8 each, so a false alarm in fewer than one of two million runs. A spread a quarter off is found."""
+    placement at 1e-8 each, so a false alarm in fewer than one of two million runs. Noise of half the σ never passes."""
     n, alarm = 400, 1e-8
     p, guard = fitted(PLACEMENTS[placement])
     figures = fit_figures(p, guard)
@@ -349,6 +350,10 @@ def test_a_run_between_organizations_has_noisy_figures_and_one_epsilon_for_all(g
         assert not {"parties", "precision", "auc"} & set(event)
     assert any(event["kind"] == "note" and "noise hides the figures on held-out rows" in event["text"] for event in events)  # of four parties
     assert "best_accuracy" not in result.metrics  # the best of noisy figures is the luckiest
+    page = result.report(tmp_path / "report.html").read_text()
+    assert "Its figures carry noise" in page
+    assert f"± {100 * tested[-1]['accuracy_error']:.1f}%" in page
+    assert " ± " in summary(tested[-1])
     (line,) = result.ledger.spent
     assert "3 rounds and 4 evaluations" in line.mechanism
     assert "not covered" not in line.note
