@@ -12,6 +12,7 @@ seeded with 32 bits, ours from AES-256. With --encrypt the CKKS sum of ten clien
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -27,8 +28,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "protocols"))
 from leaving import leaving
 
+from tacit.crypto.digest import Digests
 from tacit.parties.ledger import Ledger
 from tacit.protocols import encrypted, lightsecagg, secagg
+from tacit.protocols.consent import OneSum
 from tacit.protocols.secagg_graph import degree
 from tacit.runtimes.inprocess import InProcess
 
@@ -66,8 +69,14 @@ def measure(protocol: Any, terms: Any, gone: int) -> dict[str, Any]:
             return await watches[name]
         return run
 
-    programs = {"server": timed("server", lambda me: protocol.server(me, names, terms, within=60.0)),
-                **{name: timed(name, lambda me: protocol.client(me, values, terms)) for name in names}}
+    model = torch.zeros(terms.length)
+
+    async def client(me: Any) -> Any:
+        """As in a round: bound to the digest of a model of the same length, and to a commitment."""
+        return await protocol.client(me, values, dataclasses.replace(terms, sent=Digests({"w": model}).of()), commitment=OneSum())
+
+    programs = {"server": timed("server", lambda me: protocol.server(me, names, dataclasses.replace(terms, sent=Digests({"w": model}).of()), within=60.0)),
+                **{name: timed(name, client) for name in names}}
     ledger = Ledger()
     outcome = InProcess().run_sync(leaving(programs, {name: 2 for name in names[:gone]}), ledger=ledger)["server"]
     assert torch.equal(outcome.total, values * len(outcome.included))

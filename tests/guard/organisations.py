@@ -38,7 +38,7 @@ numbers = ["age", "chol"]
 [model]
 name = "logistic"
 [algorithm]
-name = "Scaffold"
+name = "FedAvg"
 lr = 0.2
 [train]
 rounds = 3
@@ -56,6 +56,7 @@ stochastic = false
 name = "SecAgg"
 threshold = 0.7
 adversary = "active"
+max_rows = 64
 """
 
 

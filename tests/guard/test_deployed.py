@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tacit import data
+from tacit.crypto.digest import Digests
 from tacit.errors import BudgetSpent, ProtocolError
 from tacit.guard import Clip, Noise, Quantize, SecAgg
 from tacit.jobs import guarding
@@ -53,8 +54,8 @@ def contract_of(stages: list[Any], **more: Any) -> Contract:
     return Contract.of(make_plan(FED, model="logistic", rounds=5, guard=stages, **more), None, "server", list(FED.rows.x.shape[1:]))
 
 
-@pytest.mark.parametrize("stages", [[*RING, SecAgg(threshold=0.7, adversary="active")], [Clip(1.0), Noise(epsilon=3.0, placement="local")],
-                                    [Clip(1.0), Noise(epsilon=3.0, placement="distributed"), Quantize(bits=24), SecAgg()]],
+@pytest.mark.parametrize("stages", [[*RING, SecAgg(threshold=0.7, adversary="active", max_rows=64)], [Clip(1.0), Noise(epsilon=3.0, placement="local")],
+                                    [Clip(1.0), Noise(epsilon=3.0, placement="distributed"), Quantize(bits=24), SecAgg(max_rows=64)]],
                          ids=["signed", "local", "distributed"])
 def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list[Any]) -> None:
     """The noise, too: nobody tells a party how much to add."""
@@ -69,29 +70,30 @@ def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list
 
 
 @pytest.mark.parametrize(("agreed", "named"), [
-    ([*RING, SecAgg(threshold=0.7, adversary="active")], [*RING, SecAgg(threshold=0.7)]), ([*RING, SecAgg()], RING), (RING, [*RING, SecAgg()]),
+    ([*RING, SecAgg(threshold=0.7, adversary="active", max_rows=64)], [*RING, SecAgg(threshold=0.7, max_rows=64)]),
+    ([*RING, SecAgg(max_rows=64)], RING), (RING, [*RING, SecAgg(max_rows=64)]),
     ([Clip(1.0), Noise(epsilon=3.0, placement="local")], [Clip(1.0), Noise(multiplier=0.1, epsilon=3.0, placement="local")]),
     ([Clip(1.0), Noise(multiplier=2.0, placement="local")], [Clip(1.0), Noise(multiplier=1.9, placement="local")])],
     ids=["curious", "open", "hidden", "less noise for its ε", "less noise"])
 def test_a_party_refuses_another_guard_than_it_agreed_to(agreed: list[Any], named: list[Any]) -> None:
     ours = Agreement(FED.name, "server", FED.parties, contract_of(agreed), "agreed.toml")
     with pytest.raises(NotAgreed, match=r"differs from agreed\.toml, to which this party agreed, in guard\. Nothing was read or sent"):
-        ours.check_offer(contract_of(named), hidden_before=False)
+        ours.check_offer(contract_of(named))
 
 
 def test_a_party_refuses_to_hide_among_fewer_than_it_agreed_to() -> None:
-    ours = Agreement(FED.name, "server", FED.parties, contract_of([*RING, SecAgg()]), "agreed.toml")
+    ours = Agreement(FED.name, "server", FED.parties, contract_of([*RING, SecAgg(max_rows=64)]), "agreed.toml")
     with pytest.raises(NotAgreed, match=r"in train\.per_round\."):
-        ours.check_offer(contract_of([*RING, SecAgg()], per_round=3), hidden_before=False)
+        ours.check_offer(contract_of([*RING, SecAgg(max_rows=64)], per_round=3))
 
 
 @pytest.mark.parametrize("hides", [False, True], ids=["local", "distributed"])
 def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(hides: bool, tmp_path: Path) -> None:
     """Whatever the server asks for, after the party's process was restarted, and under another name of the run."""
     noise = Noise(epsilon=3.0, placement="distributed" if hides else "local")
-    p = make_plan(FED, model="logistic", rounds=3, guard=[Clip(1.0), noise, *([Quantize(bits=24), SecAgg()] if hides else [])])
+    p = make_plan(FED, model="logistic", rounds=3, guard=[Clip(1.0), noise, *([Quantize(bits=24), SecAgg(max_rows=64)] if hides else [])])
     task = make_task(p)
-    down = task.initial()
+    down = start = task.initial()
     contract = Contract.of(p, None, "server", list(FED.rows.x.shape[1:]))
     members.deal(FED, 0, tmp_path / "rows")
 
@@ -102,7 +104,8 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
         return made
 
     def answer(work: members.Work, r: int) -> None:
-        assert work.admit("update", r, down)
+        down = {"w": start["w"] + r}
+        assert work.admit("update", r, Digests(down))
         work.local(r, down)
         if hides:
             assert work.commit("update", r).upload(list(FED.parties))
@@ -111,15 +114,15 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
 
     work = started("run")
     with pytest.raises(ProtocolError, match=r"for a loss of round 1, which is not part of the contract"):
-        work.admit("loss", 0, down)
+        work.admit("loss", 0, Digests(down))
     answer(work, 0)
     answer(work, 1)
     answer(started("another"), 2)
     for work in (started("run"), started("a third")):
         with pytest.raises(ProtocolError, match="for a update of round 4, which is not part of the contract"):
-            work.admit("update", 3, down)
+            work.admit("update", 3, Digests(down))
         if hides:
-            assert not work.admit("update", 2, down)
+            assert not work.admit("update", 2, Digests({"w": start["w"] + 2}))
         else:
             with pytest.raises(BudgetSpent, match=r"has answered 3 of the 3 times it agreed to.* Nothing more was sent"):
                 work.local(2, down)

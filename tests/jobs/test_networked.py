@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import tacit
-from tacit import algorithms, data
+from tacit import algorithms, data, guard, pace
 from tacit.errors import BadParameter, BadRun, PartyFailed
+from tacit.jobs import networked
 from tacit.jobs.member import Memory, deal, dealt
 
 
@@ -64,6 +65,32 @@ def test_a_run_across_processes_goes_on_where_it_stopped(tmp_path: Path) -> None
     assert (vector(whole) - vector(resumed)).abs().max() <= 1e-6
     state = next((tmp_path / "run" / "state").glob("*.safetensors")).read_bytes()
     assert b"c_k" not in state
+
+
+@pytest.mark.parametrize("options", [{"algorithm": algorithms.Scaffold(lr=0.1)}, {"guard": [guard.Clip(20.0), guard.Quantize(bits=40, stochastic=False),
+                                                                                        guard.SecAgg()], "per_round": 3},
+                                     {"pace": pace.SAFA(fraction=1.0), "per_round": None}], ids=["clear", "hidden", "paced"])
+def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_model(options: dict[str, Any], tmp_path: Path,
+                                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parties have seen the model of round 2: another one in its place would be refused. It is on disk before they see it, and is tested again."""
+    options = {**options, "rounds": 3}
+    whole = train("inprocess", **options)
+    count = networked.Networked._metrics
+
+    def broken(self: Any, r: int, answers: Any) -> Any:
+        if r == 2:
+            raise RuntimeError("stopped on purpose")
+        return count(self, r, answers)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(networked.Networked, "_metrics", broken)
+        with pytest.raises(PartyFailed, match="stopped on purpose"):
+            train(tacit.Processes(), **options, out=tmp_path / "run")
+    resumed = train(tacit.Processes(), **options, out=tmp_path / "run", resume=True)
+    assert (vector(whole) - vector(resumed)).abs().max() <= 1e-6
+    assert [row["round"] for row in resumed.history] == [1, 2, 3]
+    tested = [row["round"] for row in resumed.history if "loss" in row]
+    assert tested == ([1, 3] if "guard" in options else [1, 2, 3])  # a hidden sum of counts was opened, and is not opened again
 
 
 def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path) -> None:

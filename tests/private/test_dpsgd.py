@@ -123,7 +123,7 @@ def test_shuffling_looks_at_every_row_once_an_epoch():
     private = DPSGD(noise_multiplier=1.0, delta=1e-6, sampling="shuffle").attach(model, optimizer := sgd(model), (x, torch.arange(N)), batch_size=30)
     seen = []
     for a, rows in private:
-        seen += rows.tolist()
+        seen += [] if private.checking else rows.tolist()
         F.cross_entropy(model(a), y[rows]).backward()
         optimizer.step()
     assert sorted(seen) == list(range(N))

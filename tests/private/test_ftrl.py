@@ -64,7 +64,7 @@ def test_ftrl_takes_the_rows_in_their_order():
     private = DPFTRL(epsilon=5.0, delta=1e-4).attach(model, optimizer := sgd(model), (x, torch.arange(N)), batch_size=64, epochs=1)
     seen = []
     for a, rows in private:
-        seen += rows.tolist()
+        seen += [] if private.checking else rows.tolist()
         F.cross_entropy(model(a), y[rows]).backward()
         optimizer.step()
     assert seen == list(range(N))

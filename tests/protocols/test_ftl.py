@@ -133,10 +133,11 @@ def test_the_target_is_the_least_of_the_quadratic_loss():
 
 def test_shares_give_the_ideal_and_show_the_source_nothing():
     g = torch.Generator().manual_seed(2)
-    h, t = torch.tanh(torch.randn(50, 4, generator=g)), torch.randn(50, 1, generator=g, dtype=torch.float64)
+    h, y, scores = torch.tanh(torch.randn(50, 4, generator=g)), torch.arange(50) % 2, torch.randn(50, 1, generator=g, dtype=torch.float64)
+    t = hidden.wanted(y, scores, 1.0)
     ledger = Ledger()
-    got = InProcess().run_sync({"a": functools.partial(hidden.source, names=("a", "b"), helper="h", width=4, t=t),
-                                "b": functools.partial(hidden.target, names=("a", "b"), helper="h", h=h, decay=0.03),
+    got = InProcess().run_sync({"a": functools.partial(hidden.source, names=("a", "b"), helper="h", width=4, y=y, scores=scores, gamma=1.0),
+                                "b": functools.partial(hidden.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=1.0),
                                 "h": functools.partial(hidden.helps, names=("a", "b"), rows=50, width=4)}, ledger=ledger)
     torch.testing.assert_close(got["b"], hidden.ideal(h, t, 0.03), rtol=0, atol=2e-3)  # 16 fractional bits, through the inverse of HᵀH/n + λ
     assert got["a"] is None
@@ -146,8 +147,8 @@ def test_shares_give_the_ideal_and_show_the_source_nothing():
 
 def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
     with pytest.raises(BadData, match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell labels. Share at least 10 rows"):
-        hidden.enough(9, 4)
-    hidden.enough(10, 4)
+        hidden.enough(9, 4, 1.0)
+    hidden.enough(10, 4, 1.0)
 
 
 def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
@@ -161,7 +162,7 @@ def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
 
     near = ((every.double() - 0.5) / 0.25 @ full / 14 - told(y).T).abs().amax(1) < 2**-12
     assert every[near].tolist() == [y.tolist()]
-    with pytest.raises(BadData, match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of at least 0.25, so that"):
+    with pytest.raises(BadData, match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of at least 0.25 and"):
         hidden.enough(14, 6, 0.0)
     hidden.enough(126, 6, 0.0)
     hidden.enough(14, 6, 0.25)

@@ -294,10 +294,10 @@ def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path)
                     '[aggregate]\nname = "Best"\n')
     _, kit = kits.temporary("few", ("server", "p0", "p1"))
     ours = deployed.agreement(kit["p0"], file)
-    assert ours.check_offer(ours.agreed, hidden_before=False).picks
+    assert ours.check_offer(ours.agreed).picks
     everybody = Contract({**ours.agreed.tables, "aggregate": None})
     with pytest.raises(BadJob, match=r"to which this party agreed, in aggregate\. Nothing was read or sent"):
-        ours.check_offer(everybody, hidden_before=False)
+        ours.check_offer(everybody)
 
 
 def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_asked(tmp_path, monkeypatch):

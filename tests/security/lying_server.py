@@ -55,6 +55,7 @@ stochastic = false
 name = "SecAgg"
 threshold = 0.7
 adversary = "active"
+max_rows = 64
 """
 LOCAL_NOISE = '\n[[guard]]\nname = "Clip"\nnorm = 1.0\n[[guard]]\nname = "Noise"\nplacement = "local"\n'
 
@@ -95,8 +96,7 @@ class Attacker:
 
     def down(self, r: int, **more: Any) -> State:
         """What an honest server sends in round r, and `more`."""
-        return {**self.task.initial(), "round": torch.tensor(float(r)), "guard.heaviest": torch.tensor(64.0, dtype=torch.float64), **more} if self.hidden \
-            else {**self.task.initial(), "round": torch.tensor(float(r)), **more}
+        return {**self.task.initial(), "round": torch.tensor(float(r)), **more}
 
     async def ask_sum(self, r: int, names: Iterable[str], down: Callable[[str], State], within: float | None = None) -> torch.Tensor:
         """One hidden sum of round r, in which each party is sent what `down` gives for it."""

@@ -32,7 +32,7 @@ from tacit.runtimes.inprocess import InProcess
 FED = data.gaussian_blobs(rows=80, seed=0).split(4, seed=0)
 NAMES = list(FED.parties)
 PLAN = make_plan(FED, model="logistic", rounds=3, evaluate_every=1,
-                 guard=[guard.Clip(1.0), guard.Quantize(bits=24), guard.SecAgg(threshold=0.7, adversary="active")])
+                 guard=[guard.Clip(1.0), guard.Quantize(bits=24), guard.SecAgg(threshold=0.7, adversary="active", max_rows=32)])
 CONTRACT = Contract.of(PLAN, None, "server", list(FED.rows.x.shape[1:]))
 START = make_task(PLAN).initial()
 ENOUGH = 3  # of four, by the threshold
@@ -104,11 +104,11 @@ async def play_sum(me: Any, what: Sum, seen: Seen) -> None:
     names = [NAMES[k] for k in what.asked]
     session = torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.uint8)
     make = rounds.Down if what.kind == "Down" else rounds.Test
-    heaviest = {"guard.heaviest": torch.tensor(32.0, dtype=torch.float64), "round": torch.tensor(float(what.round))} if what.kind == "Down" else {}
+    number = {"round": torch.tensor(float(what.round))} if what.kind == "Down" else {}
     tag = ""
     for k in what.asked:
         w = START["w"] + 0.01 * (what.round + (what.kind == "Test")) + (0.5 if k in what.other_model else 0.0)
-        message = make(what.round, {**heaviest, "w": w, rounds.SESSION: session})
+        message = make(what.round, {**number, "w": w, rounds.SESSION: session})
         tag, seen.sent[NAMES[k]] = rounds._tag(message), rounds._sent(message)
         await me.send(NAMES[k], message)
     with me.scope(tag) as here:

@@ -73,7 +73,7 @@ def test_any_text_is_a_contract_or_refused(text: str) -> None:
 
 
 FED = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
-GOOD = Contract.of(make_plan(FED, model="logistic", rounds=5, guard=[Clip(1.0), Quantize(bits=24), SecAgg()]), None, "server",
+GOOD = Contract.of(make_plan(FED, model="logistic", rounds=5, guard=[Clip(1.0), Quantize(bits=24), SecAgg(max_rows=64)]), None, "server",
                    list(FED.rows.x.shape[1:]))
 
 

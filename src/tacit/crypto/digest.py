@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
-DIGEST = 32  # bytes
 
+class Digests:
+    """SHA-256 digests of named tensors. Each tensor is hashed once, however many sets it is in: a model is the largest thing a round hashes."""
 
-def digest_tensors(vectors: Mapping[str, Tensor], *about: str) -> bytes:
-    """Return the SHA-256 digest of `about` and of every name, dtype, shape and value. Two different inputs never encode to the same bytes."""
-    state = hashlib.sha256()
+    def __init__(self, vectors: Mapping[str, Tensor]):
+        self.vectors = vectors
+        self._known: dict[str, bytes] = {}
 
-    def add(data: bytes) -> None:
-        state.update(len(data).to_bytes(8, "little") + data)
+    def of(self, names: Iterable[str] | None = None, *about: str) -> bytes:
+        """The digest of `about` and of these tensors (default: all), with their names, dtypes, shapes and values. Names that are not there are left out.
+        Two different inputs never encode to the same bytes: every part goes in with its length."""
+        state = hashlib.sha256()
+        chosen = sorted(self.vectors if names is None else set(names) & set(self.vectors))
+        for part in (*(text.encode() for text in about), b"tensors", *(part for name in chosen for part in (name.encode(), self._one(name)))):
+            state.update(len(part).to_bytes(8, "little") + part)
+        return state.digest()
 
-    add(len(about).to_bytes(8, "little"))
-    for text in about:
-        add(text.encode())
-    for name in sorted(vectors):
-        tensor = vectors[name].detach().cpu().contiguous()
-        add(name.encode())
-        add(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        if tensor.numel():
-            state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)  # its length follows from dtype and shape
-    return state.digest()
+    def _one(self, name: str) -> bytes:
+        if name not in self._known:
+            tensor = self.vectors[name].detach().cpu().contiguous()
+            state = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+            if tensor.numel():
+                state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            self._known[name] = state.digest()
+        return self._known[name]

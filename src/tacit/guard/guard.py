@@ -29,11 +29,9 @@ from .quantize import Fine, Quantize
 from .stage import Clients, Form, Stage, State, refuse, source
 from .wire import pack_row, unpack_row
 
-HEAVIEST = {"heaviest": torch.tensor(1.0, dtype=torch.float64)}  # what one real party's weight is at most, where weights are hidden
-
 
 def round_up(weight: float) -> float:
-    """The next power of two: what parties are told of the largest weight among them."""
+    """The next power of two."""
     return float(2.0 ** math.ceil(math.log2(weight))) if weight > 0 else 1.0
 
 
@@ -166,10 +164,7 @@ class Guard:
         for s, form in early:
             rows = s.out(rows, me, form)
         if self.weighs:
-            heaviest = float(self.state.get("heaviest", self.heaviest))
-            share = weights / heaviest
-            if float(share.max()) > 1 + 1e-9:
-                raise BadData(f"guard: a client weighs {float(weights.max()):g}, and at most {heaviest:g} was agreed.")
+            share = (weights / self.heaviest).clamp(max=1.0)  # a larger party counts as one of the agreed size
             rows = torch.cat([rows, torch.full((len(rows), 1), before.bound, dtype=torch.float64)], 1) * share[:, None]
         if self.grid is not None:
             rows = self.grid.out(rows, me, before)
@@ -228,17 +223,18 @@ class Guard:
         return float(weights[0]), sent, {**kept, **{k: v[0] for k, v in me.memory.items()}}
 
     def take_state(self, down: State) -> None:
-        """The server's part of the guard's state, as it was sent down: only entries this guard has, of their shape, finite; a norm or weight is above 0."""
-        known = {**{k: v for s, form in self.forms()[0] for k, v in s.server_state(form).items()}, **(HEAVIEST if self.weighs else {})}
-        for key, value in down.items():
-            if not key.startswith("guard."):
-                continue
-            like = known.get(key[6:])
-            if like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value).all():
-                raise ProtocolError(f"guard: the server sends a state {key[6:]!r:.40} that this guard does not have, or not in this form. Nothing was sent.")
-            if key[6:] in ("clip", "heaviest") and not float(value) > 0:
-                raise ProtocolError(f"guard: the server sends {key[6:]} = {float(value):g}; it must be above 0. Nothing was sent.")
-            self.state = {**self.state, key[6:]: value}
+        """The server's part of the guard's state, as it was sent down: exactly the entries this guard has, of their shape, finite; a norm is above 0.
+        Nothing of an earlier round is kept: what a party computes must follow from what the others were sent as well."""
+        known = {k: v for s, form in self.forms()[0] for k, v in s.server_state(form).items()}
+        sent = {k[6:]: v for k, v in down.items() if k.startswith("guard.")}
+        for key in {*known, *sent}:
+            value, like = sent.get(key), known.get(key)
+            if value is None or like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value).all():
+                raise ProtocolError(f"guard: the server sends a state {key!r:.40} that this guard does not have, or none that it has, or not in its form. "
+                                    "Nothing was sent.")
+        if "clip" in sent and not float(sent["clip"]) > 0:
+            raise ProtocolError(f"guard: the server sends clip = {float(sent['clip']):g}; it must be above 0. Nothing was sent.")
+        self.state = sent
 
     def take(self, ups: Mapping[str, tuple[float, State]], down: State, number: int) -> State:
         """The server's half: the mean of what came."""

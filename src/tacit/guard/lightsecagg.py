@@ -24,6 +24,8 @@ class LightSecAgg(Stage):
     colluding: float = real(0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server; uploads grow as 1/(U − T)")
     within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
     tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
+    max_rows: int | None = whole(None, least=1, none=True, doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
+                                 "elsewhere: the largest party's, rounded up to a power of two")
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
 

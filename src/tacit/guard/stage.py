@@ -93,6 +93,8 @@ class Stage:
     place: ClassVar[int]
     hides: ClassVar[bool] = False  # whether it hides single vectors from the server (secure aggregation, encryption)
 
+    max_rows: int | None = None  # of a stage that hides weights: what they are a share of
+
     skips: ClassVar[bool] = False  # whether clients may send nothing, so that the server takes their last upload again
     sparse: ClassVar[bool] = False  # whether most numbers it leaves are zero, each client's at places of its own
 

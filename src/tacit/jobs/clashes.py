@@ -12,7 +12,7 @@ from .. import aggregate as rules
 from .. import pace as paces
 from .. import topologies
 from ..aggregate import Mean
-from ..algorithms import FedNova
+from ..algorithms import IFCA, FedNova
 from ..algorithms.types import Algorithm
 from ..errors import BadParameter
 from ..guard import Noise, Quantize, Sparsify, Stage
@@ -102,6 +102,26 @@ def _selection(a: Asked) -> Iterator[str]:
                       "With as many it is BySize; with more, those with the largest losses are asked."))
 
 
+def _hidden(a: Asked) -> Iterator[str]:
+    """What a hidden sum would not hide."""
+    hiding = next((s for s in a.stages if s.hides), None)
+    if hiding is None:
+        return
+    name = _name(a.algorithm)
+    if isinstance(a.algorithm, IFCA):
+        yield (f"guard: {_name(hiding)} hides single updates in a sum, and in the sum of {name} each cluster has a place of its own: a cluster with one party "
+               "shows its update. Use another algorithm, or leave the guard out.")
+    if getattr(hiding, "adversary", "") != "active":
+        return
+    if a.algorithm.client_state(torch.zeros(1)) or a.algorithm.own_buffers:
+        yield (f"guard: clients of {name} keep state from round to round, and an active server could have prepared it so that all updates but one are known. "
+               "Use FedAvg or another algorithm without client state, or adversary='curious'.")
+    for s in a.stages:
+        if getattr(s, "feedback", False) or getattr(s, "quantile", None) is not None:
+            yield (f"guard: {_name(s)} depends on what a server sent or had sent before, which an active server chooses. Leave out "
+                   f"{'feedback' if getattr(s, 'feedback', False) else 'quantile'}, or use adversary='curious'.")
+
+
 def _division(a: Asked) -> Iterator[str]:
     """A server that divides by a mean of what parties send needs it to come through, however small."""
     nova = isinstance(a.algorithm, FedNova)
@@ -165,5 +185,6 @@ def _levels(a: Asked) -> Iterator[str]:
         yield "topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed."
 
 
-RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (_rule_of_aggregation, _algorithm_that_sees_each, _liars, _selection, _division, _no_server, _sampling,
+RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (_rule_of_aggregation, _algorithm_that_sees_each, _liars, _selection, _hidden, _division, _no_server,
+                                                         _sampling,
                                                          _paces, _levels)

@@ -138,9 +138,26 @@ class Limits:
     batch_size: int = whole(8, least=1, doc="fewest rows in a batch: an update from one row shows that row")
     min_rows: int = whole(10, least=1, doc="fewest held-out rows on which this party reports counts")
     parameters: int = whole(50_000_000, least=1, doc="most parameters of a model")
+    classes: int = whole(1000, least=2, doc="most classes: counts of an evaluation grow with their square")
+    local_epochs: int = whole(100, least=1, doc="most local epochs of a round")
+    local_steps: int = whole(10_000, least=1, doc="most local steps of a round")
+    contracts: int = whole(3, least=1, doc="most different jobs on the same data: each is a new chance to ask")
 
-    def check_contract(self, contract: Contract, p: Plan) -> None:
+    def check_contract(self, contract: Contract, p: Plan, accepted: Sequence[Mapping[str, Any]]) -> None:
         train = contract.tables["train"]
+        sizes = {"classes": (contract.tables["classes"], self.classes), "local epochs": (max(p.local_epochs), self.local_epochs),
+                 "local steps": (p.local_steps or 0, self.local_steps)}
+        for what, (value, most) in sizes.items():
+            if value > most:
+                raise NotAgreed(f"the server's job has {value} {what}; without an agreed job at most {most} are accepted. {AGREE}")
+        others = {entry["contract"] for entry in accepted if not entry["agreed"]} - {contract.digest}
+        if len(others) >= self.contracts:
+            raise NotAgreed(f"this party has accepted {len(others)} other jobs without a job file, which is the limit. {AGREE}")
+        hid = [entry["hiding"] for entry in accepted if entry["hiding"]]
+        now = next((stage for stage in contract.tables["guard"] if guard.ALL[stage["name"]].hides), None)
+        if hid and now not in hid:
+            how = "hides updates in another way" if now else "asks for single updates in the clear"
+            raise NotAgreed(f"the server's job {how}, and this party has taken part in hidden sums before. {AGREE}")
         if train["rounds"] > self.rounds:
             raise NotAgreed(f"the server's job has {train['rounds']} rounds; without an agreed job at most {self.rounds} are accepted. {AGREE}")
         if train["batch_size"] is not None and train["batch_size"] < self.batch_size:
@@ -170,8 +187,8 @@ class Agreement:
     source: str = ""
     limits: Limits = dataclasses.field(default_factory=Limits)
 
-    def check_offer(self, offered: Contract, hidden_before: bool) -> Plan:
-        """The plan of an offered contract, or NotAgreed. `hidden_before`: this party took part in hidden sums before."""
+    def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
+        """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before: {"contract", "hiding", "agreed"} each."""
         if self.agreed is not None:
             if offered.text != self.agreed.text:
                 where = ", ".join(self.agreed.differences(offered))
@@ -183,7 +200,5 @@ class Agreement:
         if wrong:
             raise NotAgreed(f"the server's job names another {wrong[0]} than this party's kit. {AGREE}")
         p = offered.plan()
-        self.limits.check_contract(offered, p)
-        if hidden_before and not any(stage.hides for stage in p.guard):
-            raise NotAgreed(f"the server's job asks for single updates in the clear, and this party has taken part in hidden sums before. {AGREE}")
+        self.limits.check_contract(offered, p, accepted)
         return p

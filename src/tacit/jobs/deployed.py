@@ -141,6 +141,9 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
         try:
             look()
             found.append((f"job {job}" + (f" with {data}" if data is not None else ""), ""))
+            agreed = agreement(kit, job).agreed
+            assert agreed is not None
+            found.append((f"{agreed.describe()} (the same number at every party with this job file)", ""))
         except TacitError as error:
             found.append((f"job {job}" + (f" with {data}" if data is not None else ""), str(error)))
     elif data is not None:

@@ -64,7 +64,8 @@ def _coarse(z: float) -> float:
 
 
 def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
-    heaviest = round_up(float(p.fed.train.sizes.max())) if getattr(p.algorithm, "weighted", True) and p.private is None else 1.0
+    agreed = next((s.max_rows for s in stages if s.hides), None)
+    heaviest = float(agreed or round_up(float(p.fed.train.sizes.max()))) if getattr(p.algorithm, "weighted", True) and p.private is None else 1.0
     return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
 
 
@@ -203,11 +204,11 @@ def evaluation_release(p: Plan, guard: Guard) -> Release | None:
     return _release(figures, "fixed" if _secretly(p, figures.noise) == "fixed" else "everyone", 1.0)
 
 
-def _releases(p: Plan, guard: Guard, rounds: int, first: int = 0) -> list[tuple[Release, int]]:
-    """What `rounds` rounds give away together with the evaluations of the models after rounds `first` to `first + rounds`."""
+def _releases(p: Plan, guard: Guard, rounds: int, begun: int = 0, pending: bool = False) -> list[tuple[Release, int]]:
+    """What `rounds` rounds after round `begun` give away, with the evaluations of their models, and of the one they begin with if it was not evaluated."""
     tests = evaluation_release(p, guard)
     of_rounds = [(release(p, guard), rounds)]
-    return of_rounds if tests is None else [*of_rounds, (tests, p.evaluations_in(first + (first > 0), first + rounds))]
+    return of_rounds if tests is None else [*of_rounds, (tests, p.evaluations_in(begun + (begun > 0 and not pending), begun + rounds))]
 
 
 def _release(guard: Guard, kind: str, rate: float) -> Release:
@@ -242,11 +243,11 @@ def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Accoun
     return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, left, None if out is None else out / FILE)
 
 
-def last_round(p: Plan, guard: Guard, account: Account, begun: int) -> int:
-    """The last round that the budget allows after round `begun`, with the evaluations up to it."""
+def last_round(p: Plan, guard: Guard, account: Account, begun: int, pending: bool = False) -> int:
+    """The last round that the budget allows after round `begun`, with the evaluations up to it; `pending`: also that of round `begun` itself."""
     if account.budget is None or not p.evaluations:
         return begun + max(0, account.allowed - account.spent)
-    return begun + most_steps(lambda more: account.epsilon_with(_releases(p, guard, more, begun)), account.budget * ROUNDING, p.rounds - begun)
+    return begun + most_steps(lambda more: account.epsilon_with(_releases(p, guard, more, begun, pending)), account.budget * ROUNDING, p.rounds - begun)
 
 
 def spend(p: Plan, guard: Guard, account: Account, last: int) -> Spend:

@@ -67,7 +67,9 @@ class HiddenSum:
 
 
 class HiddenCounts:
-    """The counts of an evaluation as a hidden sum, whichever stage hides the updates: secure aggregation of whole numbers in a ring of 64 bits.
+    """The counts of an evaluation as a hidden sum over all parties, whichever stage hides the updates: secure aggregation in a ring of 64 bits.
+
+    Everyone or no one: counts hardly change with the model, so two sums over different parties would differ by one party's counts.
 
     `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; the summed loss is rounded to 1/FINE. A loss that is not
     finite, or too large, is counted as such in a number of its own, and the sum's loss is then infinite.
@@ -76,7 +78,7 @@ class HiddenCounts:
     def __init__(self, guard: Guard, parties: int, blank: Counts, federation: str, identities: Mapping[str, Any] | None = None):
         assert guard.hiding is not None
         self.guard, self.parties, self.blank, self.federation, self.identities = guard, parties, blank, federation, identities or {}
-        self.tries: int = guard.hiding.tries  # type: ignore[attr-defined]
+        self.tries = 1  # figures can wait for the next evaluation
         self.enough = self.terms().enough
 
     @property
@@ -86,10 +88,8 @@ class HiddenCounts:
     def terms(self, sent: bytes = b"") -> secagg.Terms:
         stage = self.guard.hiding
         length = 3 + sum(math.prod(v.shape) for v in self.blank[2:])
-        common = (self.federation, self.parties, length, self.bound)
-        if isinstance(stage, SecAgg):
-            return check(secagg.Terms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent))
-        return check(secagg.Terms(*common, max(0.6, stage.threshold), sent=sent))  # type: ignore[union-attr]
+        active = isinstance(stage, SecAgg) and stage.adversary == "active"
+        return check(secagg.Terms(self.federation, self.parties, length, self.bound, 1.0, adversary="active" if active else "curious", sent=sent))
 
     def traffic(self, names: Sequence[str]) -> tuple[int, int]:
         return _mean_traffic(secagg, self.terms(), self.guard, names)

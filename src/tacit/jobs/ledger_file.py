@@ -35,6 +35,7 @@ def append_ledger(path: str | Path | None, ledger: Ledger, verb: str, party: str
     """Add what a party saw in one command to its ledger file (`KIT/ledger.jsonl`), durably. None: a party without a folder keeps none."""
     if path is None:
         return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     when = datetime.now(UTC).isoformat(timespec="seconds")
     append_line(Path(path), json.dumps({"time": when, "verb": verb, "party": party, "failed": failed, "ledger": ledger.to_dict()}))
 

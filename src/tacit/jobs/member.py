@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from .. import __version__, models
 from .. import data as datasets
 from ..accounting import Account
 from ..algorithms.types import State
 from ..algorithms.types import fresh as fresh_state
-from ..crypto.digest import digest_tensors
+from ..crypto.digest import Digests
 from ..data import reading, tables
 from ..data.federation import Federation, Holdings, Rows
 from ..errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
@@ -33,7 +34,7 @@ from ..protocols.consent import Commitment
 from ..runtimes.nursery import found
 from ..task import Task
 from . import guarding
-from .contract import Agreement, Contract
+from .contract import Agreement, Contract, NotAgreed
 from .figures import add_noise, fit_figures
 from .hiding import HiddenCounts, HiddenSum
 from .messages import Member, blank_counts
@@ -56,6 +57,13 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
         await me.scope(joining.SCOPE).send(boss, joining.Free())
 
     async def play() -> None:
+        try:
+            await answer()
+        except TacitError as error:
+            await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))  # so that nobody waits for this party
+            raise
+
+    async def answer() -> None:
         await work.prepared.wait()  # a round meant for this party's last process may lie before the job: it is answered after it, and does no harm
         if work.paced:
             await buffered.client(me, work.local_beside, work.test, boss, done=free, consent=work)
@@ -116,7 +124,7 @@ class Work:
         if self.agreement is None:
             p = replace(contract.plan(own_model), runtime="processes")
         else:
-            p = self.agreement.check_offer(contract, self._hid_before())
+            p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
         self._build(p, contract, offer.run)
 
@@ -128,6 +136,10 @@ class Work:
             why = (f"the rows of {self.name!r} have the shape {shape} and {classes} classes; the job is for {terms['features']} and {terms['classes']}. "
                    "Agree on the columns and labels with whoever runs the server.")
             raise BadData(why, outside=why)
+        limits = None if self.agreement is None or self.agreement.agreed is not None else self.agreement.limits
+        if limits is not None and int(fed.train.sizes[0]) < limits.batch_size:
+            raise NotAgreed(f"with the server's job {self.name!r} would train on {int(fed.train.sizes[0])} rows; without an agreed job at least "
+                            f"{limits.batch_size} are asked for, because an update from few rows shows them.")
         if self.name not in p.fed.parties:
             raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
 
@@ -163,14 +175,15 @@ class Work:
 
     # --- what the owner is shown ---------------------------------------------------------------------------------------------------------
 
-    def _hid_before(self) -> bool:
+    def _accepted(self) -> list[dict[str, Any]]:
+        """The contracts this party accepted before."""
         file = self.state / ACCEPTED
-        return file.exists() and any(json.loads(line)["hidden"] for line in file.read_text().splitlines() if line.strip())
+        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()] if file.exists() else []
 
     def _show(self, contract: Contract) -> None:
         """Keep what was accepted, and say it in the log."""
         assert self.agreement is not None
-        hidden = any(ALL[stage["name"]].hides for stage in contract.tables["guard"])
+        hiding = next((stage for stage in contract.tables["guard"] if ALL[stage["name"]].hides), None)
         how = f"as agreed in {self.agreement.source}" if self.agreement.agreed is not None else "by default limits: no job file was given"
         log.info("party %r accepted %s (%s)", self.name, contract.describe(), how)
         self.state.mkdir(parents=True, exist_ok=True)
@@ -178,11 +191,11 @@ class Work:
         file = self.state / ACCEPTED
         lines = file.read_text() if file.exists() else ""
         if contract.digest not in lines:
-            write_whole(file, lines + json.dumps({"contract": contract.digest, "hidden": hidden, "agreed": self.agreement.source}) + "\n")
+            write_whole(file, lines + json.dumps({"contract": contract.digest, "hiding": hiding, "agreed": self.agreement.source}) + "\n")
 
     # --- consent: what may be asked --------------------------------------------------------------------------------------------------------
 
-    def admit(self, kind: str, r: int, vectors: State) -> bool:
+    def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request against the contract, before anything is computed for it."""
         mine, p = self._ready(), self.plan
         last = p.rounds - (kind != "test")  # a test of round r is one of the model after it
@@ -191,25 +204,32 @@ class Work:
         if not allowed[kind]:
             raise ProtocolError(f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the contract ({p.rounds} rounds, losses "
                                 f"{'asked' if p.asks_losses else 'not asked'}, evaluation every {p.evaluate_every or p.rounds} rounds). Nothing was sent.")
-        self._check_vectors(r, vectors, mine)
+        self._check_vectors(r, {k: v for k, v in sent.vectors.items() if k != rounds.SESSION}, mine)
         hides = self.hidden is not None and kind != "loss"
         if hides and self.record.spent(kind, r):
             log.warning("party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take part in another", self.name, r + 1, kind)
             return False
         if kind == "test" and hides and self.figures is None and not int(mine.fed.held.sizes[0]):
             return False  # it would add nothing, and count as one of those among whom the others hide
-        model = digest_tensors({k: v for k, v in vectors.items() if k in ("w", "buffers")})
+        model = sent.of(("w", "buffers"))
         self.record.bind(f"model {r + (kind == 'test')}", model)
         if kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1):  # counts over other participants could be subtracted
             log.warning("party %r already reported counts of this model, and does not report them again", self.name)
             return False
         if kind == "update":
-            content = digest_tensors({k: v for k, v in vectors.items() if k != "round"})
+            content = sent.of(k for k in sent.vectors if k not in ("round", rounds.SESSION))
             self.record.bind(f"content {r}", content)
-            if hides and p.batch_size is None and self.record.earlier("update", r, "content", content):
-                raise ProtocolError(f"the server asks {self.name!r} in round {r + 1} for an update on a model that it has answered before, and with whole "
-                                    "batches it would be the same update: two sums of it could be subtracted. Nothing was sent.")
+            if hides and self._whole_batches and self.record.earlier("update", r, "content", content):
+                log.warning("party %r is asked in round %d for the update on a model that it has answered; with whole batches it would be the same update, so "
+                            "it does not take part", self.name, r + 1)
+                return False
         return True
+
+    @property
+    def _whole_batches(self) -> bool:
+        """Whether every local step takes all rows, so that the same model gives the same update."""
+        rows = int(self._ready().fed.train.sizes[0])
+        return self.plan.batch_size is None or rows <= self.plan.batch_size
 
     def commit(self, kind: str, r: int) -> Commitment:
         return self.record.commit(kind, r, lambda: self._pay(r) if kind == "update" else self._pay_test(r))
@@ -221,6 +241,7 @@ class Work:
         most = self.plan.rounds * max(len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1)))  # one party may do all the work of a run
         if not 0 <= number < most:
             raise ProtocolError(f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has {most}. Nothing was sent.")
+        self.record.bind(f"order {number}", Digests(down).of(None, str(version)))
         return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, version, down, number)
 
     def local(self, r: int, down: State, work: int | None = None) -> tuple[float, State]:
@@ -281,13 +302,20 @@ class Work:
             raise ProtocolError("the server sends a round before a job. Is it the same version of tacit?")
         return self.mine
 
-    def _check_vectors(self, r: int, down: State, mine: Member) -> None:
+    def _check_vectors(self, r: int, down: Mapping[str, Tensor], mine: Member) -> None:
         """Nothing is read that the algorithm and the guard do not read, and the model is one of this job."""
         w = down.get("w")
         if w is None or w.shape != (mine.task.dim,) or w.dtype != torch.float32:
             what = "no model" if w is None else f"a model of shape {tuple(w.shape)} and {w.dtype}"
             raise ProtocolError(f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} float32 numbers. "
                                 "Do both run the same job?")
+        if "round" in down and (down["round"].numel() != 1 or float(down["round"]) != r):
+            raise ProtocolError(f"the server sends the number of another round with round {r + 1}. Do both run the same version of tacit?")
+        state = {**mine.algorithm.server_state(w), **mine.task.initial()}
+        for key in ("buffers", *mine.algorithm.sends):
+            value, like = down.get(key), state.get(key)
+            if value is not None and (like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value.float()).all()):
+                raise ProtocolError(f"the server sends {key!r} in round {r + 1} in another form than this job has it, or with NaN or infinity in it.")
         strange = [k for k in down if k not in ("w", "buffers", "round", *mine.algorithm.sends) and not (mine.guard is not None and k.startswith("guard."))]
         if strange:
             raise ProtocolError(f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do both run the same version "

@@ -17,7 +17,6 @@ from ..aggregate.mean import recalled
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Algorithm, Batches, State, fresh
 from ..data.federation import Federation
-from ..errors import SumAborted
 from ..guard import Guard
 from ..metrics import Counts, count
 from ..parties.ledger import Ledger
@@ -77,7 +76,9 @@ class Parties:
                             else HiddenSum(self.figures, binding, keys))
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
-        self.begin_test: Callable[[int], None] = lambda r: None  # called before the model after round r (counted from 1) is evaluated
+        self.begin_test: Callable[[int], bool] = lambda r: True  # called before the model after round r (counted from 1) is evaluated: whether it may be
+        self.merged: Callable[[int, list[str]], None] = lambda r, names: None  # called with round r (from 1) when its model stands, before it is evaluated
+        self.unevaluated: list[str] | None = None  # who is in the model that a server which was killed had not evaluated yet
         self.at = 0  # the round at hand
         self.memory: State = {}  # what the rule remembers of earlier rounds
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
@@ -133,7 +134,7 @@ class Parties:
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         p = self.plan
         names = p.fed.parties
-        took_part: list[str] = []
+        took_part: list[str] = list(self.unevaluated or ())
 
         def choose(r: int) -> list[str] | protocol.Candidates:
             self.at, self.told = r, [{}]
@@ -142,7 +143,7 @@ class Parties:
 
         def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None) -> None:
             if ups is None:
-                self._lose(r)
+                self.told[0]["lost"] = True
                 took_part.clear()
                 after(r + 1, [[]], [{}])
                 return
@@ -159,11 +160,15 @@ class Parties:
                 self.merge(r, ups, len(took_part))
             if not due(r + 1):
                 after(r + 1, [list(took_part)], [{}])
+            else:
+                self.merged(r + 1, list(took_part))
 
         def model(r: int) -> State | protocol.Apart | None:
             if not due(r + 1):
                 return None
-            self.begin_test(r + 1)
+            if not self.begin_test(r + 1):
+                after(r + 1, [list(took_part)], [{}])
+                return None
             return self.tests()
 
         def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
@@ -178,17 +183,14 @@ class Parties:
             return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
                                    aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden,
                                    counted=self.counted, scores=p.picks,
-                                   meet=p.select is not None, **network)
+                                   meet=p.select is not None, pending=None if self.unevaluated is None else rounds.start - 1, testers=self.testers,
+                                   **network)
 
         self.perform(start)
 
-    def _lose(self, r: int) -> None:
-        """Round r gave no sum, and is not repeated. With whole batches the next update on the same model would be the same one again, whose sum over other
-        participants could be subtracted from the lost one: then the run cannot go on."""
-        self.told[0]["lost"] = True
-        if self.plan.batch_size is None:
-            raise SumAborted(f"round {r + 1} was lost after masked updates had been sent, and with batch_size=None the next update on this model would be the "
-                             "same. Start a new run with another seed, or with a batch_size.", spent=True)
+    def testers(self) -> list[str]:
+        """Who holds back rows."""
+        return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
     def known(self, r: int) -> Known:
         """What the server knows of the parties before a round, but for losses."""

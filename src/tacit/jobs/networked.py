@@ -18,7 +18,6 @@ from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
 from ..errors import BadParameter, ProtocolError
 from ..guard import Guard
-from ..guard.guard import round_up
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
@@ -64,11 +63,11 @@ class Networked(Parties):
         layout, server = (at.layout, at.kit.server) if isinstance(at, Deployed) else (None, SERVER)
         return Contract.of(self.plan, layout, server, list(self.task.x.shape[1:]))
 
-    def down(self, r: int) -> State:
-        if self.guard is not None and self.guard.weighs and getattr(self.plan.algorithm, "weighted", True):
-            # a hidden weight is a share of the largest, which all must know alike: no closer than its power of two
-            self.guard.state["heaviest"] = torch.tensor(round_up(max(self.rows.values(), default=int(self.plan.sizes.max()))), dtype=torch.float64)
-        return super().down(r)
+    def testers(self) -> list[str]:
+        """As parties said when they joined; everyone where figures are noisy, because who holds back rows is covered by the noise."""
+        if self.figures is not None:
+            return list(self.plan.fed.parties)
+        return [name for name in self.plan.fed.parties if name not in self.door.ready or self.door.ready[name].held != 0]
 
     def known(self, r: int) -> Known:
         """As parties said when they joined, as they are there now, and by how long each took for its last round."""
@@ -171,7 +170,7 @@ class Networked(Parties):
     def perform(self, server: Callable[..., Any]) -> None:
         async def program(me: Party) -> None:
             self.here[SERVER] = me
-            self.door = joining.Door(me, self.plan.fed.parties, __version__, self.offer, self.fits, self.note)
+            self.door = joining.Door(me, self.plan.fed.parties, __version__, self.offer, self.fits, self.note, everyone=self.within is None)
             await beside(server(me, door=self.door, wrong=self.wrong), self.door.keep())
 
         if isinstance(self.through, Processes):

@@ -49,6 +49,8 @@ class _Paced(Parties):
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         merger = self.merger
+        if self.unevaluated is not None:
+            merger.took = self.unevaluated
 
         def merge() -> bool:
             if not merger.merge():
@@ -59,6 +61,8 @@ class _Paced(Parties):
             version = merger.desk.version
             if not due(version):
                 after(version, [merger.took], [{}])
+            else:
+                self.merged(version, merger.took)
             return True
 
         def model(version: int) -> State | None:
@@ -76,7 +80,8 @@ class _Paced(Parties):
 
         def start(me: Party, **network: Any) -> Any:
             return buffered.server(me, self.plan.fed.parties, merger.desk, rounds.stop, down, merger.came, merge, model, tested,
-                                   within=self.within, at_least=self.at_least, dropped=without, **network)
+                                   within=self.within, at_least=self.at_least, dropped=without,
+                                   pending=None if self.unevaluated is None else merger.desk.version - 1, **network)
 
         self.perform(start)
 

@@ -19,6 +19,7 @@ from ..audit.poisoning import Adversaries, attacks
 from ..data.federation import Federation, one_label
 from ..errors import BadData, BadParameter
 from ..guard import Noise, Stage, as_stages, must_see_each
+from ..guard.guard import round_up
 from ..parameters import bad, check, nearest, to_table, too_large
 from ..runtimes.cohort import Run
 from ..task import Task
@@ -238,6 +239,7 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
     if runtime != "cohort" and "server" in fed.parties:
         raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
     stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
+    stages = _with_max_rows(stages, algorithm, fed, runtime)
     must_see_each(stages, rule)
     must_see_each(stages, algorithm)
     if hasattr(rule, "ready"):
@@ -273,6 +275,20 @@ def make_plan(fed: Federation, *, model: Any = "mlp", algorithm: Any = None, rou
                 aggregate=rule, adversaries=liars, topology=topology, private=private, public_sizes=sizes, select=select,
                 min_rows=_whole("min_rows", min_rows, 1),
                 sums_only=any(s.hides for s in stages) or (isinstance(topology, topologies.Gossip) and topology.secure))
+
+
+def _with_max_rows(stages: tuple[Stage, ...], algorithm: Algorithm, fed: Federation, runtime: str) -> tuple[Stage, ...]:
+    """What hidden weights are a share of. Real parties must agree on it beforehand: a server that could choose it would choose whose update is rounded away."""
+    hiding = next((s for s in stages if s.hides), None)
+    if hiding is None or hiding.max_rows is not None or not getattr(algorithm, "weighted", True) or any(isinstance(s, Noise) for s in stages):
+        return stages
+    if runtime == "parties":
+        raise BadParameter(f"guard: {type(hiding).__name__} hides how many rows a party has, and its weight is a share of a number that all parties agree on. "
+                           "Give max_rows, such as max_rows = 10000; a party with more rows counts as one with so many. Or use an algorithm with "
+                           "weighted = false.")
+    if runtime != "processes":
+        return stages
+    return tuple(dataclasses.replace(s, max_rows=int(round_up(float(fed.train.sizes.max())))) if s is hiding else s for s in stages)  # type: ignore[type-var]
 
 
 def _select(given: Any) -> Any:

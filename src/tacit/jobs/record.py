@@ -89,8 +89,8 @@ class Record:
         return not (self.bound or self.uploads or self.reveals)
 
     def allow_again(self) -> None:
-        """Forget which models were seen, at the owner's word. Hidden sums stay spent."""
-        if self.bound:
+        """Forget which models were seen, at the owner's word. Not where sums are hidden: those stay spent, and so do their models."""
+        if self.bound and not self.uploads:
             self._write(lambda: True, what="again")
 
     def bind(self, key: str, digest: bytes) -> None:

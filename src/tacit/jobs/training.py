@@ -17,7 +17,7 @@ import torch
 from .. import __version__, models
 from ..algorithms.types import State
 from ..data.federation import Federation
-from ..errors import BadRun
+from ..errors import BadRun, BudgetSpent
 from ..guard import Noise
 from ..parameters import bad
 from ..parties.ledger import Ledger
@@ -145,7 +145,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
-    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
+    pending = (beside or {}).get("unevaluated") is not None
+    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun, pending) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
     tests_of = [None if a is None else guarding.evaluation_release(p, guard) for p, guard, a in zip(plans, trainer.guards, accounts)]
 
     def begin(r: int) -> None:
@@ -153,12 +154,25 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             if a is not None:
                 a.spend(r + 1)
 
-    def begin_test(r: int) -> None:
-        for a, release in zip(accounts, tests_of):
-            if a is not None and release is not None:
-                a.spend(r, release)
+    def begin_test(r: int) -> bool:
+        """Whether the budget has room for one more evaluation; an evaluation that was lost in a crash is paid for twice."""
+        try:
+            for a, release in zip(accounts, tests_of):
+                if a is not None and release is not None:
+                    a.spend(r, release)
+        except BudgetSpent as error:
+            journals[0].event("note", text=f"the model of round {r} is not evaluated: {error}")
+            return False
+        return True
+
+    def merged(r: int, names: list[str]) -> None:
+        """The model of round r stands. Where each round must be on disk before parties see its model, that is now: they test it next."""
+        journals[0].save(r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": names}, force=True)
 
     trainer.begin, trainer.begin_test = begin, begin_test
+    if trainer.durable:
+        trainer.merged = merged
+        trainer.unevaluated = (beside or {}).get("unevaluated")
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
     clock, seldom = time.perf_counter(), Seldom()
 

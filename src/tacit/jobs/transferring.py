@@ -240,15 +240,15 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
         with torch.no_grad():
             u = encoder(x)
             phi, b = c.T @ u, offset(torch.zeros(1))
-            told = hidden.wanted(y[at], u[at] @ phi.T + b, terms.gamma)
-        await hidden.source(me, names, helper, terms.width, told)
+            scores = u[at] @ phi.T + b
+        await hidden.source(me, names, helper, terms.width, y[at], scores, terms.gamma)
         return {"history": [{"epoch": k + 1, "train_loss": v} for k, v in enumerate(history)], "state": protocol.state_of(encoder), "translator": phi,
                 "offset": b}
     decoder = mine.stops[0]
     protocol.alone(lambda: mse_loss(decoder(encoder(x)), x), terms.adam(mine.parts.parameters()), terms.first_epochs)
     with torch.no_grad():
         h = encoder(x[at])
-    w = (await hidden.target(me, names, helper, h, terms.weight_decay)).float()
+    w = (await hidden.target(me, names, helper, h, terms.weight_decay, terms.gamma)).float()
     return {"history": [], "state": protocol.state_of(encoder), "translator": w[:-1].T.contiguous(), "offset": w[-1].contiguous()}
 
 

@@ -15,8 +15,9 @@ so that w = (HᵀH/n + λI)⁻¹ Hᵀt/n, of which only Hᵀt needs both.
 
 The target learns Hᵀt/n, that is width + 1 sums over the shared rows, and what follows from them: w, and whatever else it can work out of so many sums.
 With as many sums as rows it could solve for t, so that more rows must be shared (`MARGIN`). And a label is one bit where a sum tells many: with γ = 0
-nothing but labels is in t, and whoever tries all labels of 18 rows finds the only ones that give 9 sums. Where scores do not blur them (γ below
-`FAINT`), the rows must outnumber the sums' bits. What is left is what any model tells of those it was learned from: there is no bound on it.
+nothing but labels is in t, and whoever tries all labels of 18 rows finds the only ones that give 9 sums. Where scores do not blur them (γ, times the
+deviation of scores within a class, below `FAINT`), the rows must outnumber the sums' bits. What is left is what any model tells of those it was
+learned from: there is no bound on it.
 The source learns nothing but how many rows are shared, the helper shapes. It holds while each follows the program and the helper works with neither
 (semi-honest). Fixed point with 16 bits.
 """
@@ -37,7 +38,7 @@ from .seat import Seat
 from .vertical import ASSUMES
 
 MARGIN = 2  # shared rows for each sum the target gets: as many as sums, and it could solve for t
-FAINT = 0.25  # γ below which the source's scores, of about 1, weigh less in t than half a label does; measured: from .1 on trying all labels gains little
+FAINT = 0.25  # γ times the scores' deviation below which they weigh less in t than half a label does; measured: from .1 on trying all labels gains little
 BITS = 18  # that a sum tells at most: 16 behind the point, and t is about ±2
 
 
@@ -62,10 +63,18 @@ def solved(h: Tensor, sums: Tensor, decay: float) -> Tensor:
     return torch.linalg.solve(h.T @ h / len(h) + ridge, sums)
 
 
-def enough(rows: int, width: int, gamma: float = 1.0) -> None:
+def blur(y: Tensor, scores: Tensor, gamma: float) -> float:
+    """γ times the deviation of the scores within a class: what of t is not told by a label. Scores that are all alike, or one value per class, blur nothing."""
+    s = scores.double().reshape(-1)
+    rest = torch.cat([s[y == label] - s[y == label].mean() for label in torch.unique(y)])
+    return gamma * float(rest.square().mean().sqrt())
+
+
+def enough(rows: int, width: int, gamma: float) -> None:
+    """Refuse to give the target so many sums over so few rows that they tell labels. `gamma`: γ, or `blur(…)` where the scores are known."""
     least = MARGIN if gamma >= FAINT else BITS
     if rows < least * (width + 1):
-        more = "" if gamma >= FAINT else f", or take gamma of at least {FAINT:g}, so that scores blur the labels"
+        more = "" if gamma >= FAINT else f", or take gamma of at least {FAINT:g} and scores that differ within a class, so that they blur the labels"
         raise BadData(f"{rows} rows are shared, and the target would get {width + 1} sums over them, from which it could tell labels. Share at least "
                       f"{least * (width + 1)} rows, or take a representation of at most {max(rows // least - 1, 1)} numbers{more}.")
 
@@ -80,16 +89,17 @@ async def _product(me: Party, rank: int, names: tuple[str, str], helper: str, h:
     return await _sums(seat, h, t, len(h))
 
 
-async def source(me: Party, names: tuple[str, str], helper: str, width: int, t: Tensor) -> None:
-    """`t` by row; the target's representations are `width` wide."""
-    enough(len(t), width)
+async def source(me: Party, names: tuple[str, str], helper: str, width: int, y: Tensor, scores: Tensor, gamma: float) -> None:
+    """`y` and `scores` by row; the target's representations are `width` wide. The margin is checked with the numbers that t is made of."""
+    enough(len(y), width, blur(y, scores, gamma))
+    t = wanted(y, scores, gamma)
     h = torch.zeros(len(t), width + 1, dtype=torch.int64)
     await me.send(names[1], SumsShare(await _product(me, 0, names, helper, h, Fixed().encode(t, f"the scores of {me.name!r}"))))
 
 
-async def target(me: Party, names: tuple[str, str], helper: str, h: Tensor, decay: float) -> Tensor:
+async def target(me: Party, names: tuple[str, str], helper: str, h: Tensor, decay: float, gamma: float) -> Tensor:
     """`h`: representations of the shared rows. Gives w."""
-    enough(len(h), h.shape[1])
+    enough(len(h), h.shape[1], gamma)
     full = spread(h)
     mine = await _product(me, 1, names, helper, Fixed().encode(full, f"the representations of {me.name!r}"), torch.zeros(len(h), 1, dtype=torch.int64))
     other = (await me.recv(names[0], SumsShare)).values

@@ -5,7 +5,8 @@
     body  = the raw little-endian bytes of tensors and byte strings in the order the head names them, each padded to a multiple of 8
 
 Bounds: the head's claimed sizes are held to the bytes that are really there before anything is made of them. Reading takes one copy of
-the body, and of the head at most what its Python values weigh (the worst kind, empty tables, about 64 bytes for each byte).
+the body, and of the head at most what its Python values weigh (the worst kind, empty tables, about 64 bytes for each byte, and
+no more than forms.MAX_ITEMS values).
 Sending copies a contiguous CPU tensor once, into the frame; `encode_parts` does not copy it at all.
 """
 

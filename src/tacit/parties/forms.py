@@ -36,6 +36,7 @@ DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float16, torch.bfloat16, torch.float32, torch.float64)}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_DIMS = 16
+MAX_ITEMS = 1 << 22  # values in all lists and tables of a message: one byte of an empty list becomes about 64 in memory
 MAX_TENSORS = 4096  # an empty tensor is 7 bytes on the wire and several hundred in memory: this bounds the ratio
 ALIGN = 8  # each piece of the body starts at a multiple, so that a tensor can lie in the frame itself
 
@@ -47,7 +48,7 @@ class Reader:
 
     def __init__(self, unpacker: Any, head: int, view: memoryview, at: int, reuse: bool):
         self.unpacker, self.head, self.view, self.at, self.reuse = unpacker, head, view, at, reuse
-        self.tensors = 0
+        self.tensors = self.items = 0
 
     def _next(self, step: Callable[[], Any], where: str, wanted: str) -> Any:
         # msgpack's own errors share no useful base class; whatever it dislikes is a bad frame
@@ -69,6 +70,9 @@ class Reader:
         left = self.head - self.unpacker.tell()
         if n > left:  # every item takes at least a byte: refuse before looping or allocating
             raise BadFrame(f"{where} claims {n} items, but {left} bytes are left.")
+        self.items += n
+        if self.items > MAX_ITEMS:
+            raise BadFrame(f"{where}: the lists and tables of a message hold at most {MAX_ITEMS} values. Send many numbers as a Tensor or as bytes.")
         return n
 
     def text(self, where: str) -> str:

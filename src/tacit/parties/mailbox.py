@@ -2,6 +2,10 @@
 
 The transport calls `put` with the sender it knows from the connection, on the event loop's thread. What has arrived is in the ledger,
 read or not.
+
+What waits is bounded (quota.py). A transport asks `fits` or `reserve` before it accepts a message, and makes the sender wait when the answer is no:
+then nothing is lost. A message put without asking, and beyond the limits, is dropped; the ledger has a line for it, nothing more is accepted from that
+sender, and whoever waits for its next message gets an error instead of a later one.
 """
 
 from __future__ import annotations
@@ -9,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from ..errors import BadFrame
@@ -18,6 +23,7 @@ from .codec import MAX_BYTES, kind_of
 from .forms import Frame
 from .ledger import Ledger
 from .message import KINDS
+from .quota import MailLimits, Quota
 
 REMEMBER_CLOSED = 1024  # scopes; late mail for one closed longer ago than this waits unread
 
@@ -27,18 +33,29 @@ class Letter(NamedTuple):
     sender: str
     kind: str | None  # None: the bytes are no message
     frame: Frame
+    is_lost: bool = False  # stands for a message that was dropped, and for all that came after it
 
 
 class Mailbox:
-    def __init__(self, owner: str, ledger: Ledger, max_bytes: int = MAX_BYTES):
+    def __init__(self, owner: str, ledger: Ledger, max_bytes: int = MAX_BYTES, limits: MailLimits | None = None):
         self.owner, self.ledger, self.max_bytes = owner, ledger, max_bytes
+        self.limits = limits or MailLimits.of(max_bytes)
+        self.quota = Quota(self.limits, self._blocked_on)
+        self.on_room: list[Callable[[], None]] = []  # called when a sender that was held may have room
         self._queues: dict[str, dict[str, deque[Letter]]] = {}
         self._watches: dict[str, list[Watch]] = {}
         self._closed: dict[str, None] = {}
+        self.ended = False
+        self._dropped: set[str] = set()
+        self._blocked_sends: list[str] = []
         self._order = itertools.count()
 
     def put(self, sender: str, scope: str, frame: Frame) -> None:
         """A frame has arrived. Never raises: what is wrong with it, its reader says."""
+        is_new = self._is_new(scope, sender)
+        if sender != self.owner and not self._accepts(sender, scope, len(frame), is_new):
+            self._drop(sender, len(frame))
+            return
         try:
             kind: str | None = kind_of(frame, self.max_bytes)
         except BadFrame:
@@ -48,8 +65,11 @@ class Mailbox:
             self.ledger.record(self.owner, sender, known, bytes=len(frame))
         else:
             self.ledger.record(self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame))
-        if self._closed and self.closed(scope):
+        if self.ended or (self._closed and self.closed(scope)):
+            self.cancel(sender)
             return
+        self.quota.add(sender, _size(scope, len(frame)), is_new)
+        self.cancel(sender)
         self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(Letter(next(self._order), sender, kind, frame))
         for watch in self._watches.get(scope, ()):
             watch.tell(sender)
@@ -58,17 +78,95 @@ class Mailbox:
         """The oldest letter of this sender, if there is one."""
         queues = self._queues.get(scope)
         if queues is None or sender not in queues:
-            return None
+            return Letter(next(self._order), sender, None, b"", is_lost=True) if sender in self._dropped else None
         letter = queues[sender].popleft()
-        if not queues[sender]:  # nothing is kept for queues that are empty: rounds come and go
+        is_last = not queues[sender]
+        if is_last:  # nothing is kept for queues that are empty: rounds come and go
             del queues[sender]
             if not queues:
                 del self._queues[scope]
+        self.quota.remove(sender, _size(scope, len(letter.frame)), 1, is_last)
+        self.ease()
         return letter
+
+    # --- limits ---------------------------------------------------------------------------------------------------------------------
+
+    def fits(self, sender: str, scope: str, size: int) -> bool:
+        """Whether a message of `size` bytes is accepted from this sender now. If not, `on_room` is called when it may be."""
+        if self.ended or (self._closed and self.closed(scope)):
+            return True  # it will not be kept
+        return self.has_room(sender, scope, size)
+
+    def has_room(self, sender: str, scope: str, size: int) -> bool:
+        """Whether `reserve` would accept it. A message that arrives in pieces takes memory until it is whole, whatever becomes of it then."""
+        return self.quota.fits(sender, _size(scope, size), self._is_new(scope, sender))
+
+    def reserve(self, sender: str, scope: str, size: int) -> bool:
+        """Keep room for a message that arrives in pieces, until the sender's next `put` or `cancel`; False if there is none."""
+        self.cancel(sender)
+        if not self.has_room(sender, scope, size):
+            return False
+        self.quota.add(sender, _size(scope, size), False)
+        self.quota.senders[sender].reserved = (scope, size)
+        return True
+
+    def cancel(self, sender: str) -> None:
+        """Give up what `reserve` kept for this sender."""
+        used = self.quota.senders.get(sender)
+        if used is not None and used.reserved is not None:
+            (scope, size), used.reserved = used.reserved, None
+            self.quota.remove(sender, _size(scope, size), 1, 0)
+            self.ease()
+
+    def ease(self) -> None:
+        """Tell those who were refused that there may be room now."""
+        if self.quota.held:
+            for each in list(self.on_room):
+                each()
+
+    @contextmanager
+    def blocked_send(self, wants: str) -> Iterator[None]:
+        """The owner's program waits for room at another party, in words: shown by `waiting`."""
+        self._blocked_sends.append(wants)
+        try:
+            yield
+        finally:
+            self._blocked_sends.remove(wants)
+
+    def why_dropped(self, sender: str) -> str:
+        limits = self.limits
+        return (f"{sender!r} sent more than the mailbox of {self.owner!r} holds unread ({limits.sender_letters} messages, {limits.sender_scopes} scopes, "
+                f"{limits.sender_bytes} bytes per sender), and a message was dropped. Its transport must ask before it delivers.")
+
+    def _drop(self, sender: str, size: int) -> None:
+        self.ledger.record(self.owner, sender, "(dropped)", "bytes beyond the mailbox's limits, dropped unread", bytes=size)
+        self.cancel(sender)
+        if sender not in self._dropped:
+            self._dropped.add(sender)
+            self.quota.held.discard(sender)
+            for watches in self._watches.values():
+                for watch in watches:
+                    watch.tell(sender)
+
+    def _accepts(self, sender: str, scope: str, size: int, is_new: bool) -> bool:
+        if self._dropped and sender in self._dropped:
+            return False
+        used = self.quota.senders.get(sender)
+        if used is not None and used.reserved == (scope, size):
+            return True
+        return self.quota.fits(sender, _size(scope, size), is_new) or self.fits(sender, scope, size)
+
+    def _is_new(self, scope: str, sender: str) -> bool:
+        return sender not in self._queues.get(scope, ())
+
+    def _blocked_on(self, sender: str) -> bool:
+        return any(watch.blocked and (watch.senders is None or sender in watch.senders) for watches in self._watches.values() for watch in watches)
+
+    # --- what is waited for -----------------------------------------------------------------------------------------------------------
 
     def waiting(self) -> list[str]:
         """What the owner's program is blocked on, in words: 'Pong from b'."""
-        return [watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked]
+        return [watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked] + self._blocked_sends
 
     def awaited(self) -> dict[str, str]:
         """Whose mail the owner's program is blocked on without a deadline of its own, and what it wants, in words."""
@@ -78,10 +176,20 @@ class Mailbox:
     def close(self, scope: str) -> None:
         """Forget the scope and those inside it; mail that still comes for them is noted in the ledger and dropped."""
         for tag in [t for t in self._queues if t == scope or t.startswith(scope + "/")]:
-            del self._queues[tag]
+            for sender, letters in self._queues.pop(tag).items():
+                self.quota.remove(sender, sum(_size(tag, len(letter.frame)) for letter in letters), len(letters), 1)
         self._closed[scope] = None
         while len(self._closed) > REMEMBER_CLOSED:
             del self._closed[next(iter(self._closed))]
+        self.ease()
+
+    def end(self) -> None:
+        """The owner's program has ended: what still comes is noted in the ledger and dropped."""
+        self.ended = True
+        self._queues.clear()
+        self.quota.forget()
+        self.ease()
+        self.quota.held.clear()
 
     def closed(self, scope: str) -> bool:
         parts = scope.split("/")
@@ -96,6 +204,8 @@ class Watch:
         queues = box._queues.get(scope, {})
         there = [s for s in queues if senders is None or s in senders]
         self.news = deque(sorted(there, key=lambda s: queues[s][0].order))
+        if box._dropped and senders is not None:
+            self.news.extend(s for s in senders if s in box._dropped)
         self.late = False
         self._woken: asyncio.Future[None] | None = None
         self._timer: Timer | None = None
@@ -154,7 +264,13 @@ class Watch:
             if self.late:
                 return None
             self._woken = asyncio.get_running_loop().create_future()
+            self.box.ease()  # a sender that is held may have room now that the program waits for it
             try:
                 await self._woken
             finally:
                 self._woken = None
+
+
+def _size(scope: str, size: int) -> int:
+    """What a message counts for: an empty one still keeps the name of its scope."""
+    return size + len(scope)

@@ -197,6 +197,8 @@ class Party:
         return f"{_kinds(kinds)} from {whom}" + (f" in scope {self.tag!r}" if self.tag else "")
 
     def _open(self, letter: Letter, kinds: tuple[type[M], ...]) -> M:
+        if letter.is_lost:
+            raise ProtocolError(f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, but {self.mailbox.why_dropped(letter.sender)}")
         if letter.kind is not None and all(letter.kind != kind.kind for kind in kinds):
             raise ProtocolError(f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, got {letter.kind!r:.80}.")
         try:

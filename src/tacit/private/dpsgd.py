@@ -5,7 +5,7 @@ DP-FTRL: P. Kairouz et al., ICML 2021.
     for epoch in range(10):
         for x, y in private:            # was: in loader
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            private.backward(F.cross_entropy(model(x), y, reduction="none"))
             optimizer.step()
     print(private.ledger)
 
@@ -47,7 +47,7 @@ class DPSGD:
     micro_batch: int | None = whole(None, least=1, none=True, doc="rows in memory at a time; a step is taken when the whole batch has been seen")
     public_size: int | None = whole(None, least=1, none=True, doc="how many rows there are, where that is public: what the sampling rate is computed from; "
                                     "in a federation, of each party")
-    reduction: str = choice("mean", ("mean", "sum"), doc="what your loss does with the examples of a batch")
+    reduction: str = choice("mean", ("mean", "sum"), doc="what a loss that you call backward on does with the examples of a batch")
     method: str = choice("auto", ("auto", "functional"), doc="per-example gradients: the fastest for each layer, or torch.func for the whole model")
     tree: ClassVar[bool] = False
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import BadParameter
+from .norms import Places, factor_squared, squared, wide_squares, wide_total
 
 CACHE = 1 << 21  # bytes of patches of a convolution at a time, what a core's cache holds: measured, half the time of all at once
 LIGHT = 1 << 14  # numbers in one example's gradient that may be kept until it is clipped; Gram matrices need less room but more time
@@ -33,6 +34,9 @@ class Piece(NamedTuple):
 
     inputs: tuple[Any, ...]
     g: Tensor
+
+
+Pieces = dict[int, list[Piece]]  # what a backward pass leaves, by the number of the layer
 
 
 class Layer(ABC):
@@ -60,11 +64,6 @@ def _squares(made: dict[str, Tensor]) -> Tensor:
     return torch.stack([squared(v) for v in made.values()]).sum(0)
 
 
-def squared(v: Tensor) -> Tensor:
-    """‖v_i‖², without a copy of v."""
-    return torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1).square()
-
-
 def _weighted(c: Tensor, v: Tensor) -> Tensor:
     return (c.to(v.dtype) @ v.reshape(len(v), -1)).view(v.shape[1:])
 
@@ -74,39 +73,36 @@ def _light(places: int, numbers: int) -> bool:
     return numbers <= max(LIGHT, 2 * places * places)
 
 
-class _Products(Layer):
-    """Layers whose weight gradient is Σ over places t of g_t a_tᵀ."""
+class Linear(Layer):
+    """Its weight gradient is Σ over positions t of g_t a_tᵀ. With one position it is an outer product, whose norm is the product of the norms."""
 
-    @abstractmethod
     def rows(self, pieces: list[Piece]) -> tuple[Tensor, Tensor]:
         """a [B, T, d] and g [B, T, p]."""
+        a = [p.inputs[0].reshape(len(p.g), -1, p.inputs[0].shape[-1]) for p in pieces]
+        g = [p.g.reshape(len(p.g), -1, p.g.shape[-1]) for p in pieces]
+        return (a[0], g[0]) if len(a) == 1 else (torch.cat(a, 1), torch.cat(g, 1))
 
     def squares(self, pieces: list[Piece]) -> tuple[Tensor, Any]:
         a, g = self.rows(pieces)
-        if a.shape[1] == 1:  # an outer product: its norm is the product of the norms
-            of_g = squared(g)
-            out = torch.zeros_like(of_g)
-            if "weight" in self.mine:
-                out = out + squared(a) * of_g
+        if a.shape[1] == 1:
+            of_g = factor_squared(g)
+            out = factor_squared(a) * of_g if "weight" in self.mine else torch.zeros_like(of_g)
             return (out + of_g if "bias" in self.mine else out), (a, g, None)
-        out = g.sum(1).square().sum(1) if "bias" in self.mine else torch.zeros(len(g), dtype=g.dtype, device=g.device)
-        if "weight" not in self.mine:
-            return out, (a, g, None)
-        if not _light(a.shape[1], a.shape[2] * g.shape[2]):
-            return out + (torch.bmm(a, a.mT) * torch.bmm(g, g.mT)).sum((1, 2)).clamp(min=0), (a, g, None)
-        made = torch.bmm(g.mT, a)
-        return out + squared(made), (a, g, made)
+        if "weight" not in self.mine or _light(a.shape[1], a.shape[2] * g.shape[2]):
+            return super().squares(pieces)
+        out, wide = wide_squares(lambda i, j: (a[i:j], g[i:j]), len(g), a.shape[1], a.shape[2] + g.shape[2])
+        return (out + squared(g.sum(1)) if "bias" in self.mine else out), (a, g, wide)
 
     def total(self, pieces: list[Piece], kept: Any, c: Tensor) -> dict[str, Tensor]:
-        a, g, made = kept
-        out = {}
-        scaled = g * c.to(g.dtype)[:, None, None] if made is None or "bias" in self.mine else g
-        if "weight" in self.mine:
-            weight = self.mine["weight"]
-            out["weight"] = (_weighted(c, made) if made is not None else scaled.flatten(0, 1).mT @ a.flatten(0, 1)).reshape(weight.shape)
-        if "bias" in self.mine:
-            out["bias"] = scaled.sum((0, 1))
-        return out
+        if isinstance(kept, dict):
+            return super().total(pieces, kept, c)
+        a, g, wide = kept
+        if wide is not None:
+            out = {"weight": wide_total(lambda i, j: (a[i:j], g[i:j]), wide, c, a.shape[1])}
+            return {**out, "bias": _weighted(c, g.sum(1))} if "bias" in self.mine else out
+        scaled = g[:, 0] * c.to(g.dtype)[:, None]
+        out = {"weight": scaled.mT @ a[:, 0]} if "weight" in self.mine else {}
+        return {**out, "bias": scaled.sum(0)} if "bias" in self.mine else out
 
     def each(self, pieces: list[Piece]) -> dict[str, Tensor]:
         a, g = self.rows(pieces)
@@ -118,16 +114,9 @@ class _Products(Layer):
         return out
 
 
-class Linear(_Products):
-    def rows(self, pieces: list[Piece]) -> tuple[Tensor, Tensor]:
-        a = [p.inputs[0].reshape(len(p.g), -1, p.inputs[0].shape[-1]) for p in pieces]
-        g = [p.g.reshape(len(p.g), -1, p.g.shape[-1]) for p in pieces]
-        return (a[0], g[0]) if len(a) == 1 else (torch.cat(a, 1), torch.cat(g, 1))
-
-
 class Conv(Layer):
-    """Conv1d and Conv2d. Per-example gradients of a small filter are made a few images at a time, while their patches are in the cache; of a large one
-    on few places the norms come from Gram matrices, and the sum from torch's own gradient of the filter."""
+    """Conv1d and Conv2d. Per-example gradients of a small filter are made a few images at a time, while their patches are in the cache; a large one
+    on few places is a wide layer (`norms.py`) whose positions are the places of its output."""
 
     module: Any
 
@@ -170,23 +159,23 @@ class Conv(Layer):
             out["bias"] = torch.stack([p.g.flatten(2).sum(2) for p in pieces]).sum(0)
         return out
 
+    def _places(self, piece: Piece) -> Places:
+        x, g = piece.inputs[0], piece.g.flatten(2)
+        return lambda i, j: (self._patches(x[i:j]).mT, g[i:j].mT)
+
     def squares(self, pieces: list[Piece]) -> tuple[Tensor, Any]:
         if len(pieces) > 1 or self.module.groups > 1 or self._small(pieces[0].g) or "weight" not in self.mine:
             return super().squares(pieces)
-        (x,), g = pieces[0].inputs[:1], pieces[0].g.flatten(2)
-        a = self._patches(x)
-        out = (torch.bmm(a.mT, a) * torch.bmm(g.mT, g)).sum((1, 2)).clamp(min=0)
-        return (out + g.sum(2).square().sum(1) if "bias" in self.mine else out), None
+        g, w = pieces[0].g.flatten(2), self.module.weight
+        out, wide = wide_squares(self._places(pieces[0]), len(g), g.shape[2], w.shape[0] + w[0].numel())
+        return (out + squared(g.sum(2)) if "bias" in self.mine else out), wide
 
     def total(self, pieces: list[Piece], kept: Any, c: Tensor) -> dict[str, Tensor]:
-        if kept is not None:
+        if isinstance(kept, dict):
             return super().total(pieces, kept, c)
-        m, x = self.module, pieces[0].inputs[0]
-        g = pieces[0].g * c.to(pieces[0].g.dtype).view(-1, *[1] * (x.dim() - 1))
-        mask = [False, True, "bias" in self.mine]
-        _, weight, bias = torch.ops.aten.convolution_backward(g, x, m.weight, [m.out_channels] if m.bias is not None else None, m.stride, m.padding,
-                                                              m.dilation, False, [0] * (x.dim() - 2), m.groups, mask)
-        return {"weight": weight, **({"bias": bias} if "bias" in self.mine else {})}
+        g = pieces[0].g.flatten(2)
+        out = {"weight": wide_total(self._places(pieces[0]), kept, c, g.shape[2]).view(self.module.weight.shape)}
+        return {**out, "bias": _weighted(c, g.sum(2))} if "bias" in self.mine else out
 
 
 class Embedding(Layer):
@@ -210,8 +199,10 @@ class Embedding(Layer):
         index, g = self._rows(pieces)
         if index.shape[1] == 1:
             return squared(g), (index, g)
-        same = index[:, :, None] == index[:, None, :]  # a token that comes twice adds up before it is squared
-        return (torch.bmm(g, g.mT) * same).sum((1, 2)).clamp(min=0), (index, g)
+        same = index[:, :, None] == index[:, None, :]
+        first = ~torch.tril(same, -1).any(2)  # a token that comes twice is added up at its first position, before it is squared
+        g = torch.bmm(same.to(g.dtype), g) * first[..., None]
+        return squared(g), (index, g)
 
     def total(self, pieces: list[Piece], kept: Any, c: Tensor) -> dict[str, Tensor]:
         index, g = kept
@@ -303,12 +294,16 @@ KINDS: dict[type[nn.Module], type[Layer]] = {
 
 def layers_of(model: nn.Module, method: str = "auto") -> list[Layer]:
     """The rule for every layer that learns; a module with parameters of its own that has no rule is one layer, with all that is in it."""
+    if "_orig_mod" in model._modules or any(m._compiled_call_impl is not None for m in model.modules()):
+        raise BadParameter("DPSGD: the model is compiled (torch.compile), and what its layers see may not be followed. Attach the model itself, and "
+                           "compile it after attach.")
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats):
+        if keeps_statistics(module) and (module.training or module.running_mean is None):
             raise BadParameter(f"DPSGD: {name or 'the model'!r} is a {type(module).__name__}, which mixes the examples of a batch or keeps statistics "
                                f"of them: no "
                                "gradient of one example is there to be clipped. Replace it by nn.GroupNorm(min(32, channels), channels); "
-                               "tacit.private.without_batch_norm(model) does so for all.")
+                               "tacit.private.without_batch_norm(model) does so for all. One whose statistics come from public data may stay in "
+                               "evaluation mode (.eval() before attach).")
     found: list[Layer] = []
 
     def walk(name: str, module: nn.Module) -> None:
@@ -329,6 +324,11 @@ def layers_of(model: nn.Module, method: str = "auto") -> list[Layer]:
     if not unique:
         raise BadParameter("DPSGD: the model has no parameter that learns (requires_grad=True), so there is nothing to train. Give one that has.")
     return unique
+
+
+def keeps_statistics(module: nn.Module) -> TypeGuard[nn.BatchNorm1d]:
+    """Whether it normalises by statistics of a batch, or keeps them."""
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) or (isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats)
 
 
 def _plain(module: nn.Module) -> bool:

@@ -2,17 +2,17 @@
 
 Where a user could break the guarantee without noticing, the way is closed: rows come from `Session` alone, by the sampling that the accountant assumes; sums
 are divided by the expected batch size, never by the rows that happen to be there; a second look at a batch in the same step is refused; a step that
-the budget does not cover is refused before its rows are drawn, and what was begun counts as spent.
+the budget does not cover is refused before its rows are drawn, and what was begun counts as spent. A loss in which rows depend on each other is refused
+on the first batches (`checks.py`).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,22 @@ from torch import Tensor, nn
 
 from ..accounting import Account, Release, discrete
 from ..accounting.training import Training, training
-from ..errors import BadData, BadParameter, BudgetSpent
+from ..errors import BadParameter, BudgetSpent
 from ..parameters import bad
 from ..parties.ledger import Ledger, Spend
 from ..parties.secret import NOT_PRIVATE, Secret, SeededSecret
 from . import noise
+from .checks import RECIPE, Look, at_rest, check_alone, check_complete, check_signs, pick, probe
 from .dpsgd import DPSGD
+from .drawing import find_rows
 from .ghost import Ghost
+from .layers import Pieces
 from .size import PUBLIC, describe_declared
 from .tree import Tree
 
+CHECKED = 2  # batches that are compared with torch's own gradients, and with one example at a time
+MISSED = ("DPSGD: the batch's gradients did not reach the layers that were attached, so that the step would be noise alone. Call backward for every batch, "
+          "on a loss of the attached model, not of a copy and not of one compiled before attach.")
 ANYONE = "whoever sees the model, at every step of its training"
 
 
@@ -42,7 +48,7 @@ class Session:
                  steps: int | None = None, batch_size: int | None = None, secret_seed: int | None = None, file: str | Path | None = None,
                  earlier: Sequence[Release] = ()):
         self.settings, self.model, self.optimizer = settings, model, optimizer
-        self._held, self._fetch, of_loader = _rows(data, settings)
+        self._held, self._fetch, of_loader = find_rows(data, settings)
         self.rows = self._held if settings.public_size is None else settings.public_size  # what rate, steps and ledger go by
         size = of_loader if batch_size is None else batch_size
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= self.rows:
@@ -60,10 +66,10 @@ class Session:
         self.account = None if self.release is None else self._account(Path(file) if file is not None else None)
         self.steps = 0
         if self._fetch is not None:
-            _probe(model, self._fetch, settings)
+            probe(model, self._fetch, settings)
         self.ghost = Ghost(model, settings.factors(), "per-layer" if settings.clipping == "per-layer" else "flat", settings.method)
         self.ghost.mean = settings.reduction == "mean"
-        self.ghost.after = self._pass
+        self.ghost.after, self.ghost.inspect = self._pass, self._inspect
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if not all(id(p) in held for p in self.ghost.parameters) or not held <= {id(p) for p in model.parameters()}:
             self.ghost.close()
@@ -75,8 +81,15 @@ class Session:
         self._order: np.ndarray = np.empty(0, np.int64)
         self._left = 0  # rows of the step's batch that have not been handed out yet
         self._expected: int | None = None  # rows of the chunk handed out, whose backward pass is awaited
+        self._drawn: int | None = None  # rows that `draw` gave out
         self._open = False
         self._looks = 0
+        self.checking = False  # whether the batch handed out is compared and not trained on: a loop may leave its schedule alone then
+        self._unchecked, self._uncompared = CHECKED, CHECKED
+        self._by_row = False  # within `backward`
+        self._plain = False  # whether the loop calls backward on a loss of its own reduction
+        self._look: Look | None = None
+        self._signed: tuple[Pieces, Tensor] | None = None
         self._step = optimizer.step
         optimizer.step = types.MethodType(lambda _, closure=None: self._stepped(closure), optimizer)  # type: ignore[method-assign]
 
@@ -127,7 +140,7 @@ class Session:
         """The rows of the next step, drawn in secret; possibly none. Call `backward` on them once, and then the optimiser's step."""
         self._begin()
         index = torch.from_numpy(self._draw())
-        self._left, self._expected = 0, None
+        self._left, self._expected, self._drawn = 0, None, len(index)
         return index
 
     def __len__(self) -> int:
@@ -135,14 +148,16 @@ class Session:
 
     def __iter__(self) -> Iterator[Any]:
         """One epoch of batches; a batch larger than `micro_batch` in chunks, of which the last one's step counts. One without rows still costs a step of noise,
-        and is taken here."""
+        and is taken here. The first batches are handed out twice more, whole and one row of it alone, to compare them (`checking`)."""
         if self._fetch is None:
             raise BadParameter("DPSGD: attach was told how many rows there are, not which; draw their numbers with .draw(), or attach a loader.")
         for _ in range(self.per_epoch):
             self._begin()
             index = self._draw()
             chunk = self.settings.micro_batch or max(1, len(index))
-            self._left = len(index)
+            self._left, self._drawn, self._expected = len(index), None, None
+            if self._uncompared or (self._plain and self.steps & (self.steps - 1) == 0):  # and then ever more rarely
+                yield from self._compare(index[:chunk])
             for i in range(0, len(index), chunk):
                 part = index[i:i + chunk]
                 self._left -= len(part)
@@ -152,14 +167,67 @@ class Session:
             if not len(index):
                 self._stepped(None)
 
+    def _compare(self, index: np.ndarray) -> Iterator[Any]:
+        """Hand out these rows, and then one of them alone: its gradient must be the same. The model is in evaluation mode, so that nothing is dropped out."""
+        if len(index) < 2:
+            return
+
+        def seen(part: np.ndarray) -> Iterator[Any]:
+            self.checking, self._look, self._expected, self._looks = True, None, len(part), 0
+            try:
+                yield self._fetch(part)  # type: ignore[misc]
+                self.ghost.flush()
+            finally:
+                self.checking, self._looks = False, 0
+                self.ghost.take_pieces()
+                self.ghost.watch(self.ghost.watched)  # forgets this pass's gradients of the parameters
+
+        with at_rest(self.model):
+            yield from seen(index)
+            together = self._look
+            if together is None:
+                raise BadParameter(MISSED)
+            row = pick(together)
+            yield from seen(index[row:row + 1])
+            alone = self._look
+        if alone is None:
+            raise BadParameter(MISSED)
+        coarse = self.ghost.short or next(self.model.parameters()).is_cuda  # bfloat16, or TF32
+        check_alone(together, alone, row, len(index), 0.05 if coarse else 2e-3)
+        self._uncompared = max(0, self._uncompared - 1)
+
+    def _inspect(self, pieces: Pieces) -> bool:
+        """Check what a pass left, before it is used; whether it is used."""
+        rows = len(next(iter(pieces.values()))[0].g)
+        if self.checking:
+            if self.ghost.public:
+                return False
+            self._pass(rows)
+            self._plain = self._plain or not self._by_row
+            self._look = Look(pieces, 1.0 if self._by_row or not self.ghost.mean else float(rows))
+            return False
+        if self.ghost.watched:
+            if self._signed is not None:
+                check_signs(self._signed[0], pieces, self._signed[1])
+            check_complete(self.ghost, pieces)
+            if rows > 1 and not self.ghost.public:
+                self._unchecked = max(0, self._unchecked - 1)
+        return True
+
     def _begin(self) -> None:
+        if self._open and self._looks:
+            self._open, self._looks = False, 0
+            self.ghost.drop()
+            raise BadParameter("DPSGD: the last batch went backward and no optimizer.step() followed, so its gradient would be lost and charged. Call step() "
+                               "once for each batch; to sum over several, use a larger batch_size with micro_batch.")
         if self.account is not None:
             if self.settings.epsilon is not None and not self.account.may_spend():
                 raise BudgetSpent(f"DPSGD: the budget of ε = {self.settings.epsilon:g} at δ = {self.settings.delta:g} is already spent after "
                                   f"{self.account.spent} steps: "
                                   "the next one would exceed it. Stop here, or begin a new run with more noise.")
             self.account.spend(self.steps + 1)
-        self.ghost.drop()  # a batch that was looked at and then left is gone
+        self.ghost.drop()
+        self.ghost.watch(self._unchecked > 0)
         self.steps += 1
         self._open, self._looks = True, 0
 
@@ -182,16 +250,27 @@ class Session:
     def backward(self, losses: Tensor, public: bool = False) -> None:
         """The backward pass of one loss for each example, [B]. `public` is for examples that are nobody's (a generator's): they are not clipped, and may be
         looked at any number of times."""
+        if losses.dim() != 1:
+            raise BadParameter(f"DPSGD: backward was given losses of shape {tuple(losses.shape)}; it must be one loss for each row, [rows]. Compute them with "
+                               "reduction='none', and take the mean over a row's own positions.")
         self.ghost.flush()
-        before, self.ghost.mean, self.ghost.public = self.ghost.mean, False, public
+        self.ghost.public, self._by_row = public, True
+        before, self.ghost.mean = self.ghost.mean, False
         expected = self._expected
         if public:
             self._expected = None
         try:
+            if self.ghost.watched and not public and not self.checking and len(losses) > 1:
+                own = torch.Generator().manual_seed(self.steps)  # the loop's own random numbers stay as they were
+                signs = torch.randint(0, 2, losses.shape, generator=own).mul_(2).sub_(1).to(losses.device)
+                (losses * signs).sum().backward(retain_graph=True)
+                self._signed = self.ghost.take_pieces(), signs
+                self.ghost.watch(True)  # forgets that pass's gradients of the parameters
             losses.sum().backward()  # type: ignore[no-untyped-call]
             self.ghost.flush()
         finally:
             self.ghost.mean, self.ghost.public, self._expected = before, False, expected
+            self._by_row, self._signed = False, None
 
     def paused(self) -> AbstractContextManager[None]:
         """Passes in here leave no trace in the model's gradients: those of a generator through its critic."""
@@ -204,11 +283,16 @@ class Session:
         if not self._open:
             raise BadParameter("DPSGD: a backward pass on rows that were not drawn for this step; ε would be of another run. Take the batches from the session "
                                "(`for x, y in private`), or call draw() before each step.")
+        if self._drawn is not None and not self._by_row:
+            raise BadParameter(f"DPSGD: backward was called on a loss that had been reduced, and on rows from draw() what that did "
+                               f"to them cannot be compared. {RECIPE}.")
         self._looks += 1
         if self._looks > 1:
             raise BadParameter("DPSGD: a second backward pass in one step; an example that is looked at twice may move the sum by twice the clipping "
                                "norm. Add the "
                                "losses and call backward once; for examples that are nobody's use backward(…, public=True).")
+        if self._drawn is not None and rows > self._drawn:
+            raise BadParameter(f"DPSGD: {self._drawn} rows were drawn and {rows} came through the model. Give it the rows drawn, each once.")
         if self._expected is not None and rows != self._expected:
             raise BadParameter(f"DPSGD: {self._expected} rows were drawn and {rows} came through the model. Give it the batch as it was drawn, one row "
                                f"an example.")
@@ -221,8 +305,10 @@ class Session:
                                "private`), or "
                                "call draw() before each step.")
         self.ghost.flush()
-        if self._left:
-            return None  # a chunk of the batch; the step is taken after its last
+        if self.checking or self._left:
+            return None  # a batch to compare, or a chunk; the step is taken after the last
+        if self._expected and not self._looks:
+            raise BadParameter(MISSED)
         self._open = False
         sums = self.ghost.take()
         if self.release is not None:
@@ -267,105 +353,3 @@ def _planned(s: DPSGD, epochs: float | None, steps: int | None, per_epoch: int) 
         raise BadParameter(f"DPSGD: epsilon is {s.epsilon:g}, and how long the run is was not said, so the noise cannot be found. Give attach epochs=10 "
                            f"or steps=1000.")
     return planned
-
-
-# what may be attached --------------------------------------------------------------------------------------------------------------------
-
-
-def _rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | None, int | None]:
-    """(how many rows, how to fetch some, the loader's batch size)."""
-    from torch.utils import data as torch_data
-
-    if isinstance(data, bool) or data is None:
-        raise bad("DPSGD", "data", data, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows")
-    if isinstance(data, int | np.integer):
-        if data < 1:
-            raise bad("DPSGD", "data", data, "at least one row")
-        return int(data), None, None
-    if isinstance(data, torch_data.DataLoader):
-        plain = (torch_data.RandomSampler, torch_data.SequentialSampler)
-        if isinstance(data.dataset, torch_data.IterableDataset):
-            raise BadParameter("DPSGD: the loader's data set is a stream, from which rows cannot be drawn. Give a data set with a length, or use DPFTRL "
-                               "on its rows.")
-        if type(data.batch_sampler) is not torch_data.BatchSampler or type(data.sampler) not in plain or getattr(data.sampler, "replacement", False):
-            sampler = type(data.sampler if type(data.batch_sampler) is torch_data.BatchSampler else data.batch_sampler).__name__
-            raise BadParameter(f"DPSGD: the loader draws its rows by a {sampler}, and ε would be that of {s.sampling!r} sampling: some rows would be "
-                               f"looked at more often "
-                               "than is accounted for. Make the loader without it (weigh the loss instead, or balance the rows beforehand).")
-        n, fetch, _ = _rows(data.dataset, s)
-        if data.collate_fn is not torch_data.default_collate:
-            held, collate = data.dataset, data.collate_fn
-            return n, lambda index: collate([held[int(i)] for i in index]), data.batch_size
-        return n, fetch, data.batch_size
-    if isinstance(data, torch_data.TensorDataset):
-        data = data.tensors
-    if hasattr(data, "rows") and hasattr(data, "test"):  # tacit's own Dataset
-        held = data.held_by_one() if hasattr(data, "held_by_one") else data
-        data = (held.rows.x, held.rows.y)
-    if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):
-        sizes = {len(t) for t in data}
-        if len(sizes) != 1 or 0 in sizes:
-            raise BadData(f"DPSGD: the tensors have {[len(t) for t in data]} rows. Give each the same number, at least one.")
-        tensors = tuple(data)
-
-        def some(index: np.ndarray) -> Any:
-            at = torch.from_numpy(np.ascontiguousarray(index))
-            return tuple(t[at.to(t.device)] for t in tensors)
-
-        return sizes.pop(), some, None
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return len(data), lambda index: torch_data.default_collate([data[int(i)] for i in index]), None
-    raise bad("DPSGD", "data", type(data).__name__, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows")
-
-
-@contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode, so that nothing is dropped out or counted; every module's own mode comes back."""
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for m, mode in modes:
-            m.training = mode
-
-
-def _probe(model: nn.Module, fetch: Callable[[np.ndarray], Any], s: DPSGD) -> None:
-    """Two rows, looked at in two ways: a model whose examples mix, or whose layers are not all seen, is refused now and not trained wrongly."""
-    batch = fetch(np.array([0, 0]))
-    x = batch[0] if isinstance(batch, tuple | list) else batch
-    if not isinstance(x, Tensor):
-        return  # a model of somebody's own calling; its passes are checked as they come
-    twin = copy.deepcopy(model)
-    device = next(model.parameters()).device
-    x = x.to(device)
-    x = torch.cat([x[:1], x[1:] * 0.5 + 0.25 if x.is_floating_point() else x[1:].flip(-1)])  # the second row is nobody's
-    with _at_rest(twin), torch.enable_grad():
-        ghost = Ghost(twin, s.factors(), method=s.method)  # refuses batch norm, which at rest would pass for harmless
-        ghost.close()
-        try:
-            both, alone = twin(x), twin(x[:1])
-        except Exception as error:
-            raise BadParameter(f"DPSGD: the model cannot take rows of shape {tuple(x.shape[1:])}: {(str(error) or repr(error)).splitlines()[0]}. Give a "
-                               f"model made for "
-                               "this data.") from error
-        if not isinstance(both, Tensor) or both.shape[0] != 2:
-            return
-        if not torch.allclose(both[:1], alone, rtol=1e-3, atol=1e-5):
-            raise BadParameter("DPSGD: what the model gives for a row depends on the rows beside it, so no gradient belongs to one example. Take out "
-                               "what mixes them "
-                               "(batch statistics, attention over the batch).")
-        weights = torch.cos(torch.arange(both.numel(), dtype=both.dtype, device=device)).view(both.shape)
-        learn = [p for p in twin.parameters() if p.requires_grad]
-        names = [k for k, p in twin.named_parameters() if p.requires_grad]
-        want = torch.autograd.grad((both * weights).sum(), learn, allow_unused=True)
-        ghost = Ghost(twin, lambda norms: torch.ones_like(norms), method=s.method)
-        ghost.mean = False
-        (twin(x) * weights).sum().backward()
-        got = dict(zip(map(id, ghost.parameters), ghost.take()))
-        for name, p, g in zip(names, learn, want):
-            mine = got.get(id(p))
-            g = torch.zeros_like(p) if g is None else g
-            if mine is None or not torch.allclose(mine, g, rtol=1e-2, atol=1e-4 * (1 + float(g.abs().max()))):
-                raise BadParameter(f"DPSGD: the parameter {name!r} is used outside its own layer's forward pass, where its per-example gradients are not seen. "
-                                   "Use method='functional', which differentiates the whole model for each example.")

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from ..crypto.digest import Digests
 from ..errors import ProtocolError
 from ..parties.message import Message
 from .consent import UNCOMMITTED, Consent
@@ -79,9 +80,10 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
                  merge: Callable[[], bool], test: Callable[[int], Vectors | None], tested: Callable[[int, dict[str, Vectors]], None], *,
                  within: float | None = None, at_least: int | None = None, door: Door | None = None,
                  wrong: Callable[[str, Message], str | None] = lambda name, message: None,
-                 dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None) -> None:
+                 dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None, pending: int | None = None) -> None:
     """Until there are `last` versions. `down` is what an order is sent with; `came` takes an answer, `merge` makes a version of what has come, if that is
-    enough, and says whether; where `test` gives a model, everyone tests it. Work under way when a server was stopped is asked for again."""
+    enough, and says whether; where `test` gives a model, everyone tests it. Work under way when a server was stopped is asked for again;
+    `pending` is a version that it had not tested yet."""
     here = me.scope(SCOPE)
     since: dict[str, float] = {}
 
@@ -163,12 +165,14 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
         desk.ring(me.clock.now())
 
     if door is not None:
-        if desk.version >= last:  # a server that was stopped after its last version: clients may have heard Stop from it, and are not waited for
+        if desk.version >= last and pending is None:  # stopped after its last version: clients may have heard Stop from it, and are not waited for
             await me.send(clients, Stop())
             return
         await door.free(clients, len(clients) if within is None or at_least is None else min(at_least, len(clients)), within)
     if desk.version == 0 and not desk.at_work:
         await examine(-1)
+    if pending is not None:
+        await examine(pending)
     for order in list(desk.at_work.values()):
         await tell(order)
     while desk.version < last:
@@ -208,13 +212,13 @@ async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[
                     return
                 listening = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
                 if isinstance(message, Test):
-                    consent.admit("test", message.round, message.vectors)
+                    consent.admit("test", message.round, Digests(message.vectors))
                     await me.scope(f"test {message.round}").send(boss, Tested(test(message.round, message.vectors)))
                     continue
                 if working is not None:
                     working.cancel()  # it lags too far behind: what it would answer is not wanted any more
                 number = message.number
-                consent.admit("update", message.version, message.vectors)
+                consent.admit("update", message.version, Digests(message.vectors))
                 working = asyncio.ensure_future(work(number, message.version, message.vectors))
     finally:
         for task in (listening, working):

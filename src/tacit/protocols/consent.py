@@ -18,12 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
-
+from ..crypto.digest import Digests
 from ..errors import ProtocolError
 from ..parties.message import Message
-
-Vectors = dict[str, Tensor]
 
 
 class RoundSpent(Message, reveals="that the party already took part in a sum of this round, and does not take part in another"):
@@ -43,9 +40,9 @@ class Commitment(Protocol):
 class Consent(Protocol):
     """What a client's owner allows its server to ask."""
 
-    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
-        """Check a request ("update", "test" or "loss") of round r before anything is computed. Raises if it is not part of the contract; False: its hidden
-        sum is spent."""
+    def admit(self, kind: str, r: int, sent: Digests) -> bool:
+        """Check a request ("update", "test" or "loss") of round r, with what was sent for it, before anything is computed. Raises if it is not part of the
+        contract; False: its hidden sum is spent."""
 
     def commit(self, kind: str, r: int) -> Commitment:
         """The commitment of the hidden sum that answers this request."""
@@ -54,7 +51,7 @@ class Consent(Protocol):
 class Uncommitted:
     """For simulations, in which one process plays every party and there is nobody to protect."""
 
-    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+    def admit(self, kind: str, r: int, sent: Digests) -> bool:
         return True
 
     def commit(self, kind: str, r: int) -> Uncommitted:
@@ -97,7 +94,7 @@ class OneSumEach:
     def __init__(self) -> None:
         self.sums: dict[tuple[str, int], OneSum] = {}
 
-    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+    def admit(self, kind: str, r: int, sent: Digests) -> bool:
         return not ((kind, r) in self.sums and self.sums[kind, r].revealed)
 
     def commit(self, kind: str, r: int) -> OneSum:
@@ -111,8 +108,8 @@ class OncePerRound(OneSumEach):
         super().__init__()
         self.rounds = rounds
 
-    def admit(self, kind: str, r: int, vectors: Vectors) -> bool:
+    def admit(self, kind: str, r: int, sent: Digests) -> bool:
         if kind != "update" or not 0 <= r < self.rounds:
             raise ProtocolError(f"the server asks for a {kind} of round {r + 1}; this job has {self.rounds} rounds of updates and nothing else. "
                                 "Nothing was sent.")
-        return super().admit(kind, r, vectors)
+        return super().admit(kind, r, sent)

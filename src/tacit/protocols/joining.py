@@ -88,12 +88,13 @@ async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], R
 
 
 class Door:
-    """The server's half. `job(name)` is what a party is told, `fits(name, ready)` what is wrong with it, if anything; `note` keeps what happened."""
+    """The server's half. `job(name)` is what a party is offered, `fits(name, ready)` what is wrong with it, if anything; `note` keeps what happened;
+    `everyone`: the run cannot go on without one of them."""
 
     def __init__(self, me: Party, clients: Sequence[str], version: str, job: Callable[[str], Work], fits: Callable[[str, Ready], str | None],
-                 note: Callable[[str], None]):
+                 note: Callable[[str], None], everyone: bool = False):
         self.me, self.here, self.clients = me, me.scope(SCOPE), list(clients)
-        self.version, self.job, self.fits, self.note = version, job, fits, note
+        self.version, self.job, self.fits, self.note, self.everyone = version, job, fits, note, everyone
         self.ready: dict[str, Ready] = {}
         self.busy: set[str] = set()
         self.refused: dict[str, str] = {}
@@ -119,7 +120,10 @@ class Door:
             elif isinstance(said, Join):
                 await self._join(name, said)
             elif isinstance(said, Unfit):
+                running = name in self.ready
                 self._lost(name, said.reason)
+                if running and self.everyone:  # it was in the middle of the run, and nobody said that the run may go on without it
+                    raise ProtocolError(f"the run cannot go on: {name!r}: {said.reason}")
             elif isinstance(said, Free):
                 self.busy.discard(name)
                 if name in self.began:

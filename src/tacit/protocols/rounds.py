@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..crypto.digest import digest_tensors
+from ..crypto.digest import Digests
 from ..errors import ProtocolError, SumAborted
 from ..parties.message import Message
 from .consent import UNCOMMITTED, Commitment, Consent, RoundSpent
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 Vectors = dict[str, Tensor]
 
 
-class Down(Message, reveals="the server's current model, and the part of its state that the algorithm sends; where sums are weighted and hidden, also the "
-                             "largest party's number of rows, rounded up to a power of two"):
+class Down(Message, reveals="the server's current model, and the part of its state that the algorithm sends"):
     round: int
     vectors: dict[str, Tensor]
 
@@ -154,9 +153,9 @@ def _tag(message: Down | Test) -> str:
     return f"{'round' if isinstance(message, Down) else 'test'} {message.round} {bytes(session.tolist()).hex()}"
 
 
-def _sent(message: Down | Test) -> bytes:
+def _sent(message: Down | Test, digests: Digests | None = None) -> bytes:
     """What a hidden sum is bound to: the kind of the request, the round, and everything that was sent down with it."""
-    return digest_tensors(message.vectors, message.kind, str(message.round))
+    return (digests or Digests(message.vectors)).of(None, message.kind, str(message.round))
 
 
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
@@ -169,7 +168,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                  within: float | None = None, at_least: int | None = None,
                  door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
                  dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
-                 meet: bool = False, stop: bool = True) -> None:
+                 meet: bool = False, stop: bool = True, pending: int | None = None,
+                 testers: Callable[[], Sequence[str]] | None = None) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
@@ -178,8 +178,11 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     asked for its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with new secrets. Parties that may be in a
     sum already, which late shares could open, refuse another one (consent.py): then the round is lost, and `merge` gets None. `counted` adds up
     counts in secret; `tested` then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before
-    the first round.
+    the first round. `pending`: a round whose model is still to be tested, by a server that was killed before it had the answers.
+    `testers` are the clients that hold back rows; not given: all.
     """
+    testers = testers or (lambda: clients)
+
 
     async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
@@ -258,13 +261,13 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an earlier try and refuse another."""
         for turn in range(add.tries):
             try:
-                return await attempt(r, names, add, message, given())
+                return await attempt(r, names, add, message, given)
             except SumAborted as error:
                 aborted(r, str(error) if not error.spent else f"{error} The sum is lost: two sums of one round could be subtracted.")
                 if error.spent and turn == 0 and add is hidden and r - 1 in spent_before:
-                    raise SumAborted(f"the parties took part in rounds {r} and {r + 1} of this contract before, in another run. A second sum of the same "
-                                     "updates could be subtracted from the first. To start over, change the seed in the job file, and have the parties agree "
-                                     "to it again.",
+                    raise SumAborted(f"the parties refuse rounds {r} and {r + 1}: they took part in sums of them before, in another run of this contract, or "
+                                     "in a sum of the same updates (whole batches on an unchanged model). A second sum could be subtracted from the first. To "
+                                     "start over, change the seed in the job file, and have the parties agree to it again.",
                                      spent=True) from error
                 if error.spent:
                     spent_before.update({r} if turn == 0 else ())
@@ -273,14 +276,17 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                     raise SumAborted(f"{error} Round {r + 1} was tried {add.tries} times.") from error
         raise AssertionError("add.tries is at least 1")
 
+    noted: set[str] = set()
     spent_before: set[int] = set()  # rounds spent before this process asked: a server that was killed finds one, one that starts a job again finds all
 
-    async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test], given: Vectors | Apart) -> Summed:
+    async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test],
+                      make: Callable[[], Vectors | Apart]) -> Summed:
         asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
         left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
         if len(asked) < add.enough:
             raise SumAborted(f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
                              f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the threshold.")
+        given = make()
         assert not isinstance(given, Apart)  # whoever sorts parties by their updates must see them
         ask = message(given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)})
         with me.scope(_tag(ask)) as here:
@@ -296,8 +302,16 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
     async def examine(r: int) -> None:
         model = test(r)
         if model is not None and counted is not None:
+            names = testers()
+            if len(names) < counted.enough:
+                why = f"{len(names)} parties hold back rows to evaluate models on, and a hidden sum takes {counted.enough}: there are no figures"
+                if why not in noted:
+                    noted.add(why)
+                    aborted(r, why)
+                tested(r, None)
+                return
             try:
-                tested(r, await conceal(r, clients, counted, lambda vectors: Test(r, vectors), lambda: model))
+                tested(r, await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model))
             except SumAborted as error:  # a model without figures is still a model
                 aborted(r, f"the model was not evaluated: {error}")
                 tested(r, None)
@@ -315,6 +329,8 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
     if meet and door is not None:
         await door.free(clients, len(clients) if at_least is None else min(at_least, len(clients)), within)
+    if pending is not None:
+        await examine(pending)
     for r in rounds:
         if r == 0:
             await examine(-1)
@@ -349,12 +365,12 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
         """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if anything."""
         if SESSION not in message.vectors:
             raise ProtocolError(f"party {me.name!r} hides what it sends, and the server asks for it in the clear. Do both run the same job?")
-        r, given = message.round, {k: v for k, v in message.vectors.items() if k != SESSION}
+        r, given, digests = message.round, {k: v for k, v in message.vectors.items() if k != SESSION}, Digests(message.vectors)
         with me.scope(_tag(message)) as here:
-            if not consent.admit(KIND[message.kind], r, given):
+            if not consent.admit(KIND[message.kind], r, digests):
                 await here.send(boss, RoundSpent())
                 return None
-            return await _through(me, boss, add.client(here, r, make(r, given), boss, _sent(message), consent.commit(KIND[message.kind], r)))
+            return await _through(me, boss, add.client(here, r, make(r, given), boss, _sent(message, digests), consent.commit(KIND[message.kind], r)))
 
     while True:
         message: Any = called if called is not None else await me.recv(boss, *ASKS)
@@ -368,7 +384,7 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
             add = hidden()
             if add is None:
                 given = dict(message.vectors)
-                consent.admit("update", r, given)
+                consent.admit("update", r, Digests(given))
                 up = Upload(*local(r, given))
                 held = (r, up) if scores() else None
                 await me.scope(f"round {r}").send(boss, up if held is None else Score(float(up.vectors[SCORE])))
@@ -386,12 +402,12 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
         elif isinstance(message, Look):
             if look is None:
                 raise ProtocolError(f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run the same job?")
-            consent.admit("loss", r, message.vectors)
+            consent.admit("loss", r, Digests(message.vectors))
             await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
         elif (count := counted()) is not None:
             called = await contribute(message, count, test)
         else:
-            consent.admit("test", r, message.vectors)
+            consent.admit("test", r, Digests(message.vectors))
             await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
         if done is not None:
             await done()

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from ..crypto import prg, ring, shamir
 from ..crypto.agree import PUBLIC, SEALED, agree, bind, public_of, seal
-from ..errors import BadData, ProtocolError
+from ..errors import BadData, ProtocolError, SumAborted
 from ..parameters import bad, choice, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
@@ -174,7 +174,11 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     # round 2: open what the others sealed, mask with each of them
     held = {me.name: for_each[me.name]}
     for name, box in forwarded.sealed.items():
-        held[name] = opened(me, name, box, lines, about, 2 * shamir.SHARE)
+        try:
+            held[name] = opened(me, name, box, lines, about, 2 * shamir.SHARE)
+        except ProtocolError as error:  # another client's doing, or the server's: this sum is left, not the run
+            await me.send(boss, RoundSpent())
+            raise SumAborted(str(error), spent=True) from error
     if len(held) < terms.shares:
         raise ProtocolError(f"party {me.name!r} masks with {len(held) - 1} others, fewer than the {terms.shares - 1} agreed on. "
                             "The round is left: too few would hide it.")

@@ -61,6 +61,8 @@ class Authority:
         now = datetime.datetime.now(datetime.UTC)
         made = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject).last_update(now - _EARLY)
         made = made.next_update(now + datetime.timedelta(days=3650))
+        # two lists of the same second differ in their number: microseconds since 1970
+        made = made.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
         for serial in sorted(set(serials)):
             made = made.add_revoked_certificate(x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build())
         return made.sign(self.key, hashes.SHA256())
@@ -137,16 +139,31 @@ class Trust:
         return key
 
     def updated(self, pem: bytes) -> Trust:
-        """With a newer list of revocations, if it is the authority's; an older one changes nothing."""
+        """With a newer list of revocations, if it is the authority's; an older one, or the same, changes nothing and gives this very object."""
         try:
             found = x509.load_pem_x509_crl(pem)
         except ValueError:
             raise SealBroken("the list of revocations cannot be read.") from None
         if not found.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
             raise SealBroken(f"the list of revocations was not signed by the authority of federation {self.federation!r}.")
-        if self.revoked is not None and found.last_update_utc < self.revoked.last_update_utc:
-            return self
+        if self.revoked is not None:
+            there, here = _issued(found), _issued(self.revoked)
+            if there < here or (there == here and not _serials(found) > _serials(self.revoked)):
+                return self
         return Trust(self.authority, found)
+
+
+def _issued(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
+    """What orders two lists: when they were signed, to the second, and their number. Lists of earlier versions have no number."""
+    try:
+        number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+    except x509.ExtensionNotFound:
+        number = 0
+    return revoked.last_update_utc, number
+
+
+def _serials(revoked: x509.CertificateRevocationList) -> set[int]:
+    return {entry.serial_number for entry in revoked}
 
 
 def pem(thing: x509.Certificate | x509.CertificateRevocationList) -> bytes:

@@ -4,6 +4,9 @@ No I/O here: payloads go in by `receive` and come out by `pull`, time by `tick`,
 message was cut into stays in `records` until the other side has confirmed it, as views of the frame itself, so that a lost connection
 costs sending again and no copy is kept. Counters start at 0 for each pair of process lives; a process that was started anew has forgotten what
 it was told, so what was on its way to the old one is dropped: saying it again is the protocol's business, which knows what still matters.
+
+Flow control: before a message is taken, `reserve` is asked for room. Without room the record is not taken, the sender is told to wait (HOLD), and
+`resume` asks for it again. A sender that goes on all the same sends records that are dropped before they are kept anywhere.
 """
 
 from __future__ import annotations
@@ -15,12 +18,12 @@ from typing import NamedTuple
 
 from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, holds, signed, transcript
 from ..errors import SealBroken
-from .envelope import CHUNK, FEW, SMALL_CHUNK
+from .envelope import CHUNK, FEW, LONGEST_SCOPE, SMALL_CHUNK
 from .kits import Kit
 
 HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
 HEAD, BODY = 0, 1
-ACK, RESUME, PROBE = 0, 1, 2
+ACK, RESUME, PROBE, HOLD = 0, 1, 2, 3
 WINDOW = 8 << 20  # bytes under way before the other side must have confirmed some: what the hub may have to hold for one pair
 INLINE = 64 << 10  # a message up to this goes as one record; of a larger one this much rides with its head
 ACK_BYTES, ACK_RECORDS = 1 << 20, 64  # confirm at once after this much; otherwise the link does so a moment later
@@ -45,13 +48,20 @@ class Handshake(NamedTuple):
 
 
 class Channel:
-    def __init__(self, kit: Kit, life: bytes, peer: str, deliver: Callable[[str, bytearray], None], note: Callable[[str], None], max_bytes: int):
+    def __init__(self, kit: Kit, life: bytes, peer: str, deliver: Callable[[str, bytearray], None], note: Callable[[str], None], max_bytes: int,
+                 reserve: Callable[[str, int], bool] = lambda scope, size: True, cancel: Callable[[], None] = lambda: None):
         self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = kit, life, peer, deliver, note, max_bytes
+        self.reserve, self.cancel = reserve, cancel  # room for a message of so many bytes in a scope; it is given up
+        self.refused: tuple[str, int] | None = None  # (scope, size) of the next message, for which there is no room
+        self.refused_at = 0.0  # since when, on the clock of `tick`; 0: not at the last tick
+        self.has_noted = False
+        self.paused = False  # the other side has no room for what comes next
         self.present = True
         self.gone = 0.0  # since when it is not present
         self.anew = False  # its process was another one before: what that was told is forgotten
         self.front = b""  # what the link has before every payload: the envelope's head, joined here so that a record is copied once less
-        self.control: deque[bytes] = deque()
+        self.greetings: dict[bytes, bytes] = {}  # handshake payloads to send, at most one of each kind
+        self.control: dict[int, tuple[int, int]] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
         self.records: deque[Record] = deque()
         self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
         self.flying = self.held = 0  # bytes under way, and bytes kept
@@ -82,6 +92,11 @@ class Channel:
         return not self.records
 
     @property
+    def busy(self) -> bool:
+        """Something is left to send, or to be confirmed."""
+        return self.failure is None and bool(self.records or self.control or self.greetings)
+
+    @property
     def crowded(self) -> bool:
         """So much waits that whoever has more to say should wait, too."""
         return self.held > WINDOW or len(self.records) > MANY
@@ -101,9 +116,15 @@ class Channel:
 
     def pull(self) -> bytes | None:
         """The next payload to send, behind `front`, if there is one to send now."""
-        if self.control:
-            return self.front + self.control.popleft()
-        if self.seal is None or self.doubt or not self.present or self.cursor - self.acked >= len(self.records) or self.flying >= WINDOW:
+        if self.greetings:
+            return self.front + self.greetings.pop(next(iter(self.greetings)))
+        if self.control and self.seal is not None:
+            op = next(iter(self.control))
+            value, number = self.control.pop(op)
+            self.sent_control += 1
+            plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
+            return self._record(CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True), self.front)
+        if self.seal is None or self.doubt or self.paused or not self.present or self.cursor - self.acked >= len(self.records) or self.flying >= WINDOW:
             return None
         record, counter = self.records[self.cursor - self.acked], self.cursor
         self.cursor += 1
@@ -120,16 +141,23 @@ class Channel:
 
     def _say(self, op: int, value: int, number: int = 0) -> None:
         if self.seal is not None:
-            self.sent_control += 1
-            plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
-            self.control.append(self._record(CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True)))
+            _, before = self.control.get(op, (0, 0))
+            self.control[op] = (value, number or before)
+
+    def _greeting(self, payload: bytes) -> None:
+        self.greetings[payload[:1]] = payload
+
+    def _acknowledge(self, number: int = 0) -> None:
+        """All before `expected` has arrived; whether more may come."""
+        self.control.pop(ACK, None) if self.refused is not None else self.control.pop(HOLD, None)
+        self._say(HOLD if self.refused is not None else ACK, self.expected, number)
 
     # --- handshake -------------------------------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
         ephemeral = Ephemeral()
         self.hello = Handshake(ephemeral, HELLO + self.life + ephemeral.public + self.kit.der)
-        self.control.append(self.hello.mine)
+        self._greeting(self.hello.mine)
 
     def _transcript(self, initiator: bool, mine: bytes, their_life: bytes, theirs: bytes, certificate: bytes) -> bytes:
         me, them = (self.kit.name, self.life, mine, self.kit.der), (self.peer, their_life, theirs, certificate)
@@ -137,10 +165,10 @@ class Channel:
 
     def _on_hello(self, data: bytes) -> None:
         if self.pending is not None and self.pending[5] == data:
-            self.control.append(self.pending[4])  # it was lost, and is asked for again
+            self._greeting(self.pending[4])  # it was lost, and is asked for again
             return
         if self.hello is not None and self.kit.name < self.peer:  # both greeted at once: the first by name goes on, the other answers
-            self.control.append(self.hello.mine)
+            self._greeting(self.hello.mine)
             return
         their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
         public = self.kit.trust.party(certificate, self.peer)
@@ -150,7 +178,7 @@ class Channel:
         reply = WELCOMED + self.life + ephemeral.public + bytes((len(signature),)) + signature + self.kit.der
         self.pending = (Seal(ephemeral.agree(theirs), t, False), t, their_life, public, reply, data)
         self.hello = None
-        self.control.append(reply)
+        self._greeting(reply)
 
     def _on_welcome(self, data: bytes) -> None:
         if self.hello is None:
@@ -165,11 +193,11 @@ class Channel:
         self.finish = FINISH + seal.session + signed(b"initiator", t, self.kit.sign)
         self.hello = None
         self._begin(seal, their_life)
-        self.control.appendleft(self.finish)
+        self._greeting(self.finish)
 
     def _on_finish(self, data: bytes) -> None:
         if self.seal is not None and data[1:9] == self.seal.session:
-            self._say(ACK, self.expected)  # the other side had no sign yet that we have the keys
+            self._acknowledge()  # the other side had no sign yet that we have the keys
             return
         if self.pending is None:
             return
@@ -179,7 +207,7 @@ class Channel:
         self.pending, self.finish = None, b""
         self._begin(seal, their_life)
         self.confirmed = True
-        self._say(ACK, self.expected)
+        self._acknowledge()
 
     def _begin(self, seal: Seal, their_life: bytes) -> None:
         again = self.their_life == their_life  # both processes are those of before: nothing may be lost or said twice
@@ -192,11 +220,12 @@ class Channel:
                 self.held -= len(self.records.popleft().body)
                 begun -= 1
             self.acked = self.expected = 0
-            self.building = None
+            self._abandon()
         self.cursor, self.flying = self.acked, 0
         self.seal, self.their_life, self.confirmed = seal, their_life, False
         self.sent_control = self.seen_control = 0
-        self.control = deque(c for c in self.control if c[:1] != RECORD)  # sealed with keys that are gone
+        self.control.clear()  # about a session that is over
+        self.paused, self.refused = False, None
         self.asked_at, self.probe, self.altered, self.doubt = -1, None, 0, False
 
     # --- in -------------------------------------------------------------------------------------------------------------------------
@@ -223,14 +252,14 @@ class Channel:
             self.altered += 1
             if self.altered >= TRIES:
                 self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: "
-                                          f"{error} Do not trust this hub.")
+                                          f"{error} Do not trust this hub, or this party.")
 
     def _on_record(self, payload: memoryview) -> None:
         session, space, kind = bytes(payload[1:9]), payload[9], payload[10]
         counter = int.from_bytes(payload[11:19], "big")
         if self.seal is None or session != self.seal.session:
             if self.pending is None:  # else: its Finish is still under way, or lost, and will be sent again
-                self.control.append(NO_SESSION + session)
+                self._greeting(NO_SESSION + session)
             return
         if space == CONTROL:
             plain = self.seal.open(CONTROL << 8 | kind, counter, payload[19:])
@@ -241,10 +270,10 @@ class Channel:
             return
         if counter < self.expected:
             self.note(f"record {counter} of {self.peer!r} came again and was dropped")
-            self._say(ACK, self.expected)
+            self._acknowledge()
             return
         if counter > self.expected:
-            if self.asked_at != self.expected:
+            if self.asked_at != self.expected and self.refused is None:
                 self.note(f"record {self.expected} of {self.peer!r} is missing: record {counter} came before it")
                 self.asked_at = self.expected
                 self._say(RESUME, self.expected)
@@ -254,6 +283,8 @@ class Channel:
         except SealBroken:
             self._say(RESUME, self.expected)
             raise SealBroken(f"record {counter} of {self.peer!r} was altered on its way.") from None
+        if kind >> 1 == HEAD and not self._has_room(plain):
+            return
         self.expected += 1
         self.confirmed, self.doubt = True, False
         self.unconfirmed_bytes += len(plain)
@@ -265,22 +296,49 @@ class Channel:
     def confirm(self) -> None:
         if self.unconfirmed_records:
             self.unconfirmed_bytes = self.unconfirmed_records = 0
-            self._say(ACK, self.expected)
+            self._acknowledge()
+
+    def _has_room(self, plain: bytes) -> bool:
+        """Whether the message that this head begins can be taken now. If not, its sender is told to wait."""
+        n = int.from_bytes(plain[:2], "big")
+        scope, total = plain[2 : 2 + n].decode(errors="replace"), int.from_bytes(plain[2 + n : 10 + n], "big")
+        self._abandon()
+        if total <= self.max_bytes and n <= LONGEST_SCOPE:  # else it is dropped
+            if not self.reserve(scope, total):
+                if not self.has_noted:  # once: holding a sender back is not a fault
+                    self.note(f"{self.peer!r} has sent more than is read here; its next message waits")
+                    self.has_noted = True
+                self.refused = scope, total
+                self._acknowledge()
+                return False
+            self.building = bytearray()
+        self.scope, self.total, self.refused = scope, total, None
+        return True
+
+    def resume(self) -> None:
+        """There may be room now for the message that was refused: ask for it again."""
+        self.refused, self.refused_at, self.asked_at = None, 0.0, self.expected
+        self.control.pop(HOLD, None)
+        self._say(RESUME, self.expected)
+
+    def _abandon(self) -> None:
+        if self.building is not None:
+            self.building = None
+            self.cancel()
 
     def _take(self, kind: int, last: bool, plain: bytes) -> None:
         if kind == HEAD:
             n = int.from_bytes(plain[:2], "big")
-            self.scope, self.total = plain[2 : 2 + n].decode(errors="replace"), int.from_bytes(plain[2 + n : 10 + n], "big")
-            self.building = bytearray() if self.total <= self.max_bytes else None
             if self.building is None:
-                self.note(f"{self.peer!r} sends a message of {self.total} bytes, more than the {self.max_bytes} allowed here; it is dropped")
+                what, most = (f"message of {self.total} bytes", self.max_bytes) if n <= LONGEST_SCOPE else (f"scope's name of {n} bytes", LONGEST_SCOPE)
+                self.note(f"{self.peer!r} sends a {what}, more than the {most} allowed here; it is dropped")
             plain = plain[10 + n :]
         if self.building is None:
             return
         self.building += plain
         if len(self.building) > self.total or (last and len(self.building) < self.total):
             self.note(f"a message of {self.peer!r} has another length than it said; it is dropped")
-            self.building = None
+            self._abandon()
         elif last:
             frame, self.building = self.building, None
             self.deliver(self.scope, frame)
@@ -288,7 +346,7 @@ class Channel:
     def _on_control(self, op: int, value: int, number: int) -> None:
         if op == PROBE:
             self.unconfirmed_bytes = self.unconfirmed_records = 0
-            self._say(ACK, self.expected, value)
+            self._acknowledge(value)
             return
         if self.acked <= value <= self.acked + len(self.records):
             if value > self.acked:
@@ -300,7 +358,8 @@ class Channel:
                     self.flying -= len(record.body)
                 self.acked += 1
             self.cursor = max(self.cursor, self.acked)
-            lost = op == RESUME or (self.probe is not None and number == self.probe[0] and value < self.probe[1])
+            self.paused = op == HOLD
+            lost = op in (RESUME, HOLD) or (self.probe is not None and number == self.probe[0] and value < self.probe[1])
             if lost and self.cursor > value:
                 self.cursor, self.flying = value, 0
             if number and self.probe is not None and number == self.probe[0]:
@@ -311,13 +370,14 @@ class Channel:
     def tick(self, now: float) -> None:
         """About once a second: repeat a handshake that got no answer, ask after what was not confirmed."""
         self.tried = now
+        self.refused_at = (self.refused_at or now) if self.refused is not None else 0.0
         if not self.present:
             return
         if self.hello is not None:
-            self.control.append(self.hello.mine)
+            self._greeting(self.hello.mine)
         elif self.seal is not None and self.finish and not self.confirmed:
-            self.control.append(self.finish)
-        if self.doubt or (self.cursor > self.acked and now - self.moved > QUIET):
+            self._greeting(self.finish)
+        if self.doubt or self.paused or (self.cursor > self.acked and now - self.moved > QUIET):
             self.ask()
         self.confirm()
 
@@ -332,9 +392,9 @@ class Channel:
         """A connection was made again, mine or the other's."""
         self.present, self.doubt = True, self.seal is not None
         if self.hello is not None:
-            self.control.append(self.hello.mine)
+            self._greeting(self.hello.mine)
         elif self.finish and not self.confirmed:
-            self.control.append(self.finish)
+            self._greeting(self.finish)
         self.ask()
 
 

@@ -20,6 +20,7 @@ METHOD = "/tacit.Hub/Relay"
 CHECK = "/tacit.Hub/Check"
 VERSION = "tacit-version"  # in a connection's metadata: what its party runs
 LONGEST_NAME = 255
+LONGEST_SCOPE = 1024  # bytes: as parties.quota.MAX_SCOPE, of which a channel knows nothing
 
 
 class Envelope(NamedTuple):

@@ -2,7 +2,8 @@
 
 Who someone is, the connection's certificate says (mutual TLS); an envelope in another's name ends the connection. Nothing is kept for a
 party that is not there, and nothing on disk: parties hold what was not confirmed and send it again, so a hub may be killed and started at any time. A
-sender whose mail waits for slow readers is not read from until they have caught up: it holds at most QUOTA bytes here, and stops nobody else.
+sender whose mail waits for slow readers is not read from until they have caught up: it holds at most QUOTA bytes here, and stops nobody else. What the hub
+itself has to say is bounded, too: of each party a desk holds one note, whether it is there, and a note about a party that is not counts as its sender's mail.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from cryptography import x509
@@ -22,10 +24,11 @@ from cryptography import x509
 from ..errors import BadFrame, BadKit, NoHub, SealBroken
 from .certificates import Trust, party_of, pem
 from .envelope import ABSENT, CHECK, MAIL, MAX_ENVELOPE, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
-from .kits import Kit
+from .kits import Kit, keep_revocations
 
 log = logging.getLogger("tacit.hub")
 QUOTA = 64 << 20  # bytes of one sender that may wait here
+ENTRY = 256  # bytes that count beside an envelope's own: about what Python takes for a waiting one
 HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
 LOOK_AGAIN = 2.0  # seconds between looks at the list of revocations
 OPTIONS = [("grpc.max_receive_message_length", MAX_ENVELOPE), ("grpc.max_send_message_length", MAX_ENVELOPE),
@@ -33,22 +36,36 @@ OPTIONS = [("grpc.max_receive_message_length", MAX_ENVELOPE), ("grpc.max_send_me
            ("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.max_pings_without_data", 0)]
 
 
+class Waiting(NamedTuple):
+    payer: str  # on whose quota it counts; "": nobody's
+    size: int  # what it counts
+    data: bytes
+    about: str | None = None  # a note whether this party is here; what it says is in the desk's notes
+
+
 class Desk:
     """A connected party: what waits to be written to it."""
 
     def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
         self.name, self.certificate, self.version = name, certificate, version  # the version is what it says, for preflight; the server asks by itself
-        self.waiting: deque[tuple[str, bytes]] = deque()
-        self.news = asyncio.Event()
+        self.waiting: deque[Waiting] = deque()
+        self.notes: dict[str, int] = {}  # ABSENT or PRESENT, by party: one for each, the latest
+        self.news, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = ""
 
-    def put(self, sender: str, data: bytes) -> None:
-        self.waiting.append((sender, data))
+    def put(self, entry: Waiting) -> None:
+        self.waiting.append(entry)
         self.news.set()
+
+    def next(self) -> tuple[Waiting, bytes]:
+        """The entry to be written now, taken out, and its bytes."""
+        entry = self.waiting.popleft()
+        return entry, pack(self.notes.pop(entry.about), entry.about, self.name) if entry.about is not None else entry.data
 
     def close(self, why: str) -> None:
         self.closed = why
         self.news.set()
+        self.ended.set()
 
 
 class Hub:
@@ -123,22 +140,31 @@ class Hub:
             old.close("another process connected with this party's certificate.")
         self.desks[name] = desk
         log.info("%r is here (%s)", name, context.peer())
-        desk.put("", pack(WELCOME, "", name, json.dumps({"federation": self.kit.federation,
-                                                         "revoked": pem(self.trust.revoked).decode() if self.trust.revoked else ""}).encode()))
+        desk.put(self._welcome(name))
         self._tell(name, PRESENT)
         reader = asyncio.create_task(self._read(name, requests, context, desk))
+        writer = asyncio.create_task(self._write(desk, context, reader))
+        ended = asyncio.create_task(desk.ended.wait())
         try:
-            await self._write(desk, context, reader)
-            if desk.closed:
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, desk.closed)
+            await asyncio.wait((writer, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not desk.closed:
+                await writer
         finally:
-            reader.cancel()
+            # before the connection ends, which a party that does not read can put off: nothing more is taken from it, and what waited for it is forgotten
+            for task in (reader, writer, ended):
+                task.cancel()
             while desk.waiting:
-                self._release(*desk.waiting.popleft())
+                self._release(desk.waiting.popleft())
             if self.desks.get(name) is desk:
                 del self.desks[name]
                 self._tell(name, ABSENT)
                 log.info("%r has gone", name)
+        if desk.closed:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, desk.closed)
+
+    def _welcome(self, name: str) -> Waiting:
+        revoked = pem(self.trust.revoked).decode() if self.trust.revoked else ""
+        return Waiting("", 0, pack(WELCOME, "", name, json.dumps({"federation": self.kit.federation, "revoked": revoked}).encode()))
 
     @staticmethod
     def _certificate(context: Any) -> x509.Certificate:
@@ -160,49 +186,61 @@ class Hub:
                     desk.close(str(error))
                     return
                 for each in (data,) if self.tap is None else self.tap(name, envelope.to, data):
-                    self._pass_on(name, envelope.to, each)
+                    self._pass_on(desk, envelope.to, each)
                 while self.held.get(name, 0) > QUOTA:
                     room.clear()
                     await room.wait()
         except (grpc.aio.UsageError, asyncio.CancelledError, grpc.RpcError):
             return
 
-    def _pass_on(self, sender: str, to: str, data: bytes) -> None:
-        there = self.desks.get(to)
+    def _pass_on(self, desk: Desk, to: str, data: bytes) -> None:
+        sender, there = desk.name, self.desks.get(to)
         if there is not None or to in self.kit.parties:  # no list of names nobody has
             self.asked.setdefault(to, set()).add(sender)
         if there is None or there.closed:
-            self.desks[sender].put("", pack(ABSENT, to, sender))
+            self._note(desk, to, ABSENT, sender)
             return
         self.relayed += 1
         self.relayed_bytes += len(data)
-        self.held[sender] = self.held.get(sender, 0) + len(data)
-        there.put(sender, data)
+        self._enter(there, Waiting(sender, ENTRY + len(data), data))
+
+    def _enter(self, desk: Desk, entry: Waiting) -> None:
+        if entry.payer:
+            self.held[entry.payer] = self.held.get(entry.payer, 0) + entry.size
+        desk.put(entry)
+
+    def _note(self, desk: Desk, about: str, what: int, payer: str = "") -> None:
+        """Tell a party who is here and who is not. A note that still waits is changed, so that there is never more than one about a party."""
+        is_new = about not in desk.notes
+        desk.notes[about] = what
+        if is_new:
+            self._enter(desk, Waiting(payer, ENTRY + len(about), b"", about))
 
     async def _write(self, desk: Desk, context: Any, reader: asyncio.Task[None]) -> None:
         reader.add_done_callback(lambda _: desk.news.set())
         while not desk.closed:
             while desk.waiting and not desk.closed:
-                sender, data = desk.waiting[0]
-                await context.write(data)
-                desk.waiting.popleft()
-                self._release(sender, data)
+                entry, data = desk.next()
+                try:
+                    await context.write(data)
+                finally:
+                    self._release(entry)
             if reader.done() and not desk.closed:
                 return
             desk.news.clear()
             if not desk.waiting and not desk.closed and not reader.done():
                 await desk.news.wait()
 
-    def _release(self, sender: str, data: bytes) -> None:
-        if sender:
-            self.held[sender] -= len(data)
-            if self.held[sender] <= QUOTA // 2 and sender in self.room:
-                self.room[sender].set()
+    def _release(self, entry: Waiting) -> None:
+        if entry.payer:
+            self.held[entry.payer] -= entry.size
+            if self.held[entry.payer] <= QUOTA // 2 and entry.payer in self.room:
+                self.room[entry.payer].set()
 
     def _tell(self, name: str, what: int) -> None:
         for other in self.asked.get(name, ()):
             if other in self.desks and other != name:
-                self.desks[other].put("", pack(what, name, other))
+                self._note(self.desks[other], name, what)
 
     # --- revocations ---------------------------------------------------------------------------------------------------------------------
 
@@ -213,19 +251,23 @@ class Hub:
         while file is not None:
             await asyncio.sleep(LOOK_AGAIN)
             try:
-                now = file.stat().st_mtime_ns
-                if now == seen:
-                    continue
-                seen = now
-                self.renew(self.trust.updated(file.read_bytes()))
+                if file.stat().st_mtime_ns != seen:
+                    seen = file.stat().st_mtime_ns  # before it is read: a change while it is read is seen at the next look
+                    self.renew(self.trust.updated(file.read_bytes()))
+                    if keep_revocations(replace(self.kit, trust=self.trust)):  # an older list was copied over the one this hub knows
+                        log.warning("%s was older than the list of revocations in use; the newer one was written back", file)
+                        seen = file.stat().st_mtime_ns
             except (OSError, SealBroken) as error:
                 log.error("the list of revocations was not taken over: %s", error)
 
     def renew(self, trust: Trust) -> None:
-        self.trust = trust
+        """Use this list of revocations from now on: send those away who are on it, and the list to all others."""
+        is_new, self.trust = trust is not self.trust, trust
         for desk in self.desks.values():
             try:
                 trust.check(desk.certificate)
+                if is_new:
+                    desk.put(self._welcome(desk.name))
             except SealBroken as error:
                 log.warning("%r is sent away: %s", desk.name, error)
                 desk.close(str(error))

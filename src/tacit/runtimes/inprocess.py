@@ -109,7 +109,21 @@ class _Wire:
         box = self.boxes.get(to)
         if box is None:
             raise ProtocolError(f"party {self.owner!r} sends to {to!r}, which takes no part in this run. {nearest(to, list(self.boxes))}")
+        if to != self.owner and not box.fits(self.owner, scope, len(frame)):
+            await self._room(box, scope, len(frame))
         box.put(self.owner, scope, frame)
+
+    async def _room(self, box: Mailbox, scope: str, size: int) -> None:
+        """Wait until the receiver's program has read enough, or has ended."""
+        room = asyncio.Event()
+        box.on_room.append(room.set)
+        try:
+            with self.boxes[self.owner].blocked_send(f"room in the mailbox of {box.owner!r}, which has not read what {self.owner!r} sent"):
+                while not box.fits(self.owner, scope, size):
+                    room.clear()
+                    await room.wait()
+        finally:
+            box.on_room.remove(room.set)
 
 
 class _Run:
@@ -185,6 +199,7 @@ class _Run:
             raise PartyFailed(name, error) from error
         finally:
             self.live.discard(name)
+            self.boxes[name].end()
             if not self.live and not over.done():
                 over.set_result(None)
 

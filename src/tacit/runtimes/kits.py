@@ -120,6 +120,34 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
     write_whole(directory / "party.toml", tomli_w.dumps(table))
 
 
+def keep_revocations(kit: Kit) -> bool:
+    """Write the kit's list of revocations into its folder, if it is newer than the one there: a restarted party then still knows it.
+
+    Returns whether it was written. A list is never replaced by an older one. Raises OSError if the folder cannot be written to.
+    """
+    from fcntl import LOCK_EX, flock
+
+    from ..files import write_whole
+
+    if kit.directory is None or kit.trust.revoked is None:
+        return False
+    file, nothing = kit.directory / "revoked.crl", Trust(kit.trust.authority)
+    folder = os.open(kit.directory, os.O_RDONLY)
+    try:
+        flock(folder, LOCK_EX)  # several processes may use one kit: nobody writes between reading and writing here
+        try:
+            there = nothing.updated(file.read_bytes())
+        except (FileNotFoundError, SealBroken):
+            there = nothing
+        newest = there.updated(pem(kit.trust.revoked))
+        if newest is there or newest.revoked is None:
+            return False
+        write_whole(file, pem(newest.revoked))
+        return True
+    finally:
+        os.close(folder)
+
+
 def write_secret(path: Path, content: bytes) -> None:
     """A file only its owner can read, from its first byte on; never over one that exists."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

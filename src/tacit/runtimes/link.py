@@ -24,12 +24,13 @@ from ..parties.codec import MAX_BYTES
 from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import Party, Program
+from ..parties.quota import MAX_SCOPE, MailLimits
 from ..parties.secret import Secret
 from .certificates import HUB_NAME
 from .channel import Channel, new_life
 from .envelope import ABSENT, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
-from .kits import Certified, Kit
+from .kits import Certified, Kit, keep_revocations
 
 log = logging.getLogger("tacit.party")
 SOON = 0.02  # seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it unnecessary to hurry
@@ -44,10 +45,11 @@ class Link:
     """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
 
     def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
-                 linger: float = LINGER, version: str = "", away: float | None = None):
+                 linger: float = LINGER, version: str = "", away: float | None = None, limits: MailLimits | None = None):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
         self.life = new_life()
-        self.mailbox = Mailbox(kit.name, Ledger(), max_bytes)
+        self.mailbox = Mailbox(kit.name, Ledger(), max_bytes, limits)
+        self.mailbox.on_room.append(self._resume)
         self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed, identity=Certified(lambda: self.kit))
         self.channels: dict[str, Channel] = {}
         self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
@@ -109,6 +111,9 @@ class Link:
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
             raise ProtocolError(f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party speaks under its own name only.")
+        if len(scope.encode()) > MAX_SCOPE:
+            raise ProtocolError(f"party {self.kit.name!r} sends in a scope whose name has {len(scope.encode())} bytes; at most {MAX_SCOPE} are allowed. "
+                                "Use shorter tags.")
         if to == self.kit.name:
             self.mailbox.put(to, scope, frame)
             return
@@ -132,8 +137,14 @@ class Link:
             channel.confirm()
         self._news.set()
         gone = 0.0  # since when nobody who should still hear something is there
-        while any(not c.idle or c.control for c in self.channels.values()) and time.monotonic() < end:
-            there = any((not c.idle or c.control) and c.present for c in self.channels.values())
+        last = time.monotonic() + max(self.patience, self.linger)
+        moved = 0
+        while any(c.busy for c in self.channels.values()) and time.monotonic() < end:
+            acked = sum(c.acked for c in self.channels.values())
+            if acked != moved or any(c.paused and c.present for c in self.channels.values()):
+                # somebody is taking what we have, or is there and has no room yet
+                moved, end = acked, min(time.monotonic() + self.linger, last)
+            there = any(c.busy and c.present for c in self.channels.values())
             gone = 0.0 if there else gone or time.monotonic()
             if gone and time.monotonic() - gone > self.linger / 10:
                 break
@@ -150,8 +161,9 @@ class Link:
             if name not in self.kit.parties:
                 raise ProtocolError(f"party {self.kit.name!r} sends to {name!r}, which is not in federation {self.kit.federation!r}. "
                                     f"{nearest(name, list(self.kit.parties))}")
-            self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: self.mailbox.put(name, scope, frame), self.note,
-                                          self.mailbox.max_bytes)
+            box = self.mailbox
+            self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: box.put(name, scope, frame), self.note, box.max_bytes,
+                                          lambda scope, size: box.reserve(name, scope, size), lambda: box.cancel(name))
             self.channels[name].front = pack(MAIL, self.kit.name, name)
         return self.channels[name]
 
@@ -216,7 +228,7 @@ class Link:
         try:
             while True:
                 self._news.clear()  # first: whatever comes while we write sets it again
-                busy = list(self.channels.values())
+                busy = [c for c in self.channels.values() if c.failure is None]
                 while busy:  # a record of each channel in turn, so that a large message to one does not keep others waiting
                     left = []
                     for channel in busy:
@@ -226,7 +238,7 @@ class Link:
                             left.append(channel)
                     if self._news.is_set():
                         self._news.clear()
-                        left = list(self.channels.values())
+                        left = [c for c in self.channels.values() if c.failure is None]
                     busy = left
                 await self._news.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
@@ -244,16 +256,19 @@ class Link:
             except ProtocolError:
                 self.note(f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped")
                 return
+            if channel.failure is not None:
+                return  # given up: nothing more is read in this party's name
             before = channel.their_life
             channel.receive(payload)
             if channel.their_life != before:
                 log.info("party %r: sealed words with %r have begun", self.kit.name, sender)
             if channel.failure is not None:
-                self._fail(channel.failure)
+                self.mailbox.cancel(sender)
+                self._look_who_is_broken()
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
             self._eased.set()
-            if channel.control or channel.records:  # a confirmation may have made room
+            if channel.busy:  # a confirmation may have made room
                 self._news.set()
         elif kind in (ABSENT, PRESENT) and sender in self.channels:
             if kind == PRESENT:
@@ -269,9 +284,14 @@ class Link:
             said = json.loads(bytes(payload))
             if said.get("revoked"):
                 trust = self.kit.trust.updated(said["revoked"].encode())
-                self.kit = replace(self.kit, trust=trust)
-                for channel in self.channels.values():
-                    channel.kit = self.kit
+                if trust is not self.kit.trust:
+                    self.kit = replace(self.kit, trust=trust)
+                    for channel in self.channels.values():
+                        channel.kit = self.kit
+                    keep_revocations(self.kit)
+        except OSError as error:
+            self.note(f"the hub's newer list of revocations is used, but cannot be written to {self.kit.directory}: {error.strerror or error}. "
+                      "After a restart it has to come from the hub again.")
         except (ValueError, AttributeError, SealBroken) as error:
             self.note(f"the hub's list of revocations was not taken over: {error}")
 
@@ -287,9 +307,34 @@ class Link:
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
+            self._look_who_is_broken()
+            self._look_who_is_held()
             if self.away is not None and self.connected.is_set():
                 self._look_who_is_missing(self.away)
             self._news.set()
+
+    def _resume(self) -> None:
+        """The program has read some of its mail: those who were told to wait go on, where there is room."""
+        for name, channel in self.channels.items():
+            if channel.refused is not None and self.mailbox.has_room(name, *channel.refused):
+                channel.resume()
+                self._news.set()
+
+    def _look_who_is_broken(self) -> None:
+        """A conversation that was given up ends the program only if it waits for that party: a member cannot end another's run by sending garbage."""
+        for name in (*self.mailbox.awaited(), *self._crowded):
+            if name in self.channels and (failure := self.channels[name].failure) is not None:
+                self._fail(failure)
+
+    def _look_who_is_held(self) -> None:
+        """A program that waits for a message of a party whose other messages it does not read would wait forever."""
+        for name, wants in self.mailbox.awaited().items():
+            channel = self.channels.get(name)
+            if channel is not None and channel.refused_at and time.monotonic() - channel.refused_at > self.patience:
+                used = self.mailbox.quota.senders.get(name)
+                self._fail(ProtocolError(f"party {self.kit.name!r} waits for {wants}, but {used.letters if used else 0} other messages of {name!r} "
+                                         f"({used.bytes if used else 0} bytes) have not been read, and there is no room for more. Do both run the same "
+                                         "version and job? If so, do not trust this party."))
 
     def _look_who_is_missing(self, away: float) -> None:
         """One who never came is waited for as long as the program says; one with whom we have spoken is missed."""
