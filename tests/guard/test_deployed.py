@@ -19,6 +19,7 @@ from tacit.guard import Clip, Noise, Quantize, SecAgg
 from tacit.jobs import guarding
 from tacit.jobs import member as members
 from tacit.jobs.contract import Agreement, Contract, NotAgreed
+from tacit.jobs.elsewhere import Deployed
 from tacit.jobs.plan import make_plan, make_task
 from tacit.protocols import joining
 
@@ -58,7 +59,7 @@ def contract_of(stages: list[Any], **more: Any) -> Contract:
                          ids=["signed", "local", "distributed"])
 def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list[Any]) -> None:
     """The noise, too: nobody tells a party how much to add."""
-    p = make_plan(FED, model="logistic", rounds=5, guard=stages)
+    p = make_plan(FED, model="logistic", rounds=5, guard=stages, runtime=Deployed(None, {}))
     task = make_task(p)
     contract = contract_of(stages)
     again = Contract.read(contract.text).plan()

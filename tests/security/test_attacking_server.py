@@ -424,17 +424,6 @@ def test_7_losses_and_tests_are_answered_only_as_the_contract_says(ask: str, tmp
     assert words in refusals(ended)[0]
 
 
-def test_7_where_an_epsilon_is_claimed_no_counts_are_reported(tmp_path: Path) -> None:
-    async def attack(server: Attacker) -> Any:
-        await server.offer(["a"])
-        await server.me.send("a", rounds.Test(-1, server.task.initial()))
-        return await server.me.scope("test -1").recv("a", rounds.Tested)
-
-    gained, ended = play(attack, tmp_path, JOB + LOCAL_NOISE + "epsilon = 3.0")
-    assert gained is None
-    assert "which is not part of the contract" in refusals(ended)[0]
-
-
 # --- 13, 15: what else was seen --------------------------------------------------------------------------------------------------------------
 
 

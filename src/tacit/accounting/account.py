@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +79,10 @@ class Account:
             first.append(line._replace(times=min(line.times, rounds)))
             rounds -= first[-1].times
         return self._epsilon(first)
+
+    def epsilon_with(self, more: Sequence[tuple[Release, int]]) -> float:
+        """ε after what was spent so far and so many more of these releases."""
+        return mixed_epsilon([*self._groups(self._mine(), self.delta), *more], self.delta)
 
     def count_steps(self) -> int:
         """How many of the releases so far were of the planned kind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ import numpy as np
 import torch
 
 from ..accounting import Account, Release, discrete, distributed_multiplier, noise_for
-from ..accounting.account import FILE
+from ..accounting.account import FILE, ROUNDING
+from ..accounting.compose import most_steps
+from ..accounting.mixture import mixed_epsilon
 from ..accounting.skellam import MOST as WIDEST
 from ..algorithms.plan import identify, mix, sample
 from ..algorithms.types import Algorithm, Batches, State, fresh
@@ -22,6 +25,7 @@ from ..guard.stage import source
 from ..parameters import check, from_table, to_table
 from ..parties.ledger import Ledger, Spend
 from ..task import Task
+from .figures import fit_figures
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -44,13 +48,14 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
     for again in range(20):
         found = dataclasses.replace(noise, multiplier=z)
         guard = _checked(p, _made(p, layout, tuple(found if s is noise else s for s in p.guard)))
-        r = release(p, guard)
-        if r.epsilon(p.rounds, noise.delta) <= noise.epsilon * (1 + 1e-9):
+        r, spent = release(p, guard), mixed_epsilon(_releases(p, guard, p.rounds), noise.delta)
+        if spent <= noise.epsilon * ROUNDING:
             return guard
         # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs more than a Gaussian would, the coarser the more
         z = _coarse(_needed(p, noise, "rdp") if r.accountant == "rdp" and not again
-                    else z * min(1.5, max(1.002, r.epsilon(p.rounds, noise.delta) / noise.epsilon)))
-    raise BadParameter(f"guard: no noise makes {p.rounds} rounds cost at most ε = {noise.epsilon:g} on this grid. Give Quantize more bits.")
+                    else z * min(1.5, max(1.002, spent / noise.epsilon)))
+    more = f" and {p.evaluations} evaluations" if p.evaluations else ""
+    raise BadParameter(f"guard: no noise makes {p.rounds} rounds{more} cost at most ε = {noise.epsilon:g} on this grid. Give Quantize more bits.")
 
 
 def _coarse(z: float) -> float:
@@ -68,20 +73,41 @@ def _checked(p: Plan, guard: Guard) -> Guard:
     """Every stage has looked at what it gets; what is left to ask is whether the grid carries the noise."""
     if guard.noise is not None:
         check(release(p, guard))
+        if (tests := evaluation_release(p, guard)) is not None:
+            check(tests)
     return guard
 
 
 def _needed(p: Plan, noise: Noise, how: str) -> float:
     """The multiplier of the clipping norm for the ε of the whole run."""
     assert noise.epsilon is not None
+    epsilon, times = noise.epsilon, p.rounds + p.evaluations
     if noise.placement == "distributed":
-        return 1 / math.sqrt(2 * discrete.rho_of(noise.epsilon, noise.delta) / p.rounds)
+        return 1 / math.sqrt(2 * discrete.rho_of(epsilon, noise.delta) / times)
     kind = _secretly(p, noise)
     far = 2 if noise.placement == "local" or kind == "fixed" else 1
     how = "rdp" if noise.accountant == "rdp" or kind == "fixed" else how
-    rate = p.per_round / len(p.fed) if kind != "everyone" else 1.0
-    return far * noise_for(epsilon=noise.epsilon, delta=noise.delta, sampling_rate=rate, steps=p.rounds, accountant=how,
-                           sampling="fixed" if kind == "fixed" else "poisson")
+    if kind == "everyone":
+        return far * noise_for(epsilon=epsilon, delta=noise.delta, steps=times, accountant=how)
+    rate = p.per_round / len(p.fed)
+    least = noise_for(epsilon=epsilon, delta=noise.delta, sampling_rate=rate, steps=p.rounds, accountant=how, sampling=kind)
+
+    def cost(z: float) -> float:
+        updates, tests = Release(z, rate, kind, how), Release(z, 1.0, kind if kind == "fixed" else "everyone", how)
+        return mixed_epsilon([(updates, p.rounds), (tests, p.evaluations)], noise.delta)
+
+    return far * (least if not p.evaluations else _least_noise(cost, epsilon, least))
+
+
+def _least_noise(cost: Callable[[float], float], epsilon: float, low: float) -> float:
+    """The least multiplier, from above and to a thousandth, that costs at most ε; `low` costs more, or just as much."""
+    high = low
+    while cost(high) > epsilon:
+        low, high = high, 1.5 * high
+    while high > 1.001 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
+    return high
 
 
 def told(guard: Guard, federation: str) -> dict[str, Any]:
@@ -103,11 +129,12 @@ def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | Non
 
 
 def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account | None:
-    """The account of a party that adds noise of its own: as many releases as there are rounds, and no more than its ε. It is the party's and its data's: one
-    file in the party's own folder, whatever the server calls the run; `key` is the contract. None where the party adds no noise."""
+    """The account of a party that adds noise of its own: as many releases as there are rounds and evaluations, and no more than its ε. It is the party's and
+    its data's: one file in the party's own folder, whatever the server calls the run; `key` is the contract. None where the party adds no noise."""
     if guard is None or guard.noise is None or guard.noise.placement == "central":
         return None
-    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, p.rounds, folder / FILE, limit=p.rounds, key=key)
+    most = p.rounds + p.evaluations
+    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, most, folder / FILE, limit=most, key=key)
 
 
 def _crowd(p: Plan) -> tuple[int, float]:
@@ -163,6 +190,28 @@ def chosen(p: Plan, number: int) -> np.ndarray:
 
 def release(p: Plan, guard: Guard) -> Release:
     """What one round gives away: the noise over how far two neighbours' sums lie apart, under the sampling really used."""
+    assert guard.noise is not None
+    kind = _secretly(p, guard.noise)
+    return _release(guard, kind, p.per_round / len(p.fed) if kind != "everyone" else 1.0)
+
+
+def evaluation_release(p: Plan, guard: Guard) -> Release | None:
+    """What one evaluation gives away; None where it is not covered by ε. Every party takes part in it."""
+    figures = fit_figures(p, guard)
+    if figures is None:
+        return None
+    assert figures.noise is not None
+    return _release(figures, "fixed" if _secretly(p, figures.noise) == "fixed" else "everyone", 1.0)
+
+
+def _releases(p: Plan, guard: Guard, rounds: int, begun: int = 0, pending: bool = False) -> list[tuple[Release, int]]:
+    """What `rounds` rounds after round `begun` give away, with the evaluations of their models, and of the one they begin with if it was not evaluated."""
+    tests = evaluation_release(p, guard)
+    of_rounds = [(release(p, guard), rounds)]
+    return of_rounds if tests is None else [*of_rounds, (tests, p.evaluations_in(begun + (begun > 0 and not pending), begun + rounds))]
+
+
+def _release(guard: Guard, kind: str, rate: float) -> Release:
     noise = guard.noise
     assert noise is not None
     assert noise.multiplier is not None
@@ -176,7 +225,6 @@ def release(p: Plan, guard: Guard) -> Release:
     if units < LEAST:
         raise BadParameter(f"guard: the noise is {units:.2g} units of Quantize's grid wide, and below {LEAST} its guarantee does not hold. Give Quantize more "
                            "bits, or Noise a larger multiplier.")
-    kind = _secretly(p, noise)
     if noise.placement == "distributed":
         z = distributed_multiplier(noise.multiplier, units, ring.least, ring.dimension)
         return Release(z, accountant="zcdp")
@@ -185,7 +233,7 @@ def release(p: Plan, guard: Guard) -> Release:
         raise BadParameter(f"guard: accountant is 'pld', and on Quantize's grid the noise is {units:.3g} units wide, for which PLD is not exact. "
                            "Use accountant='rdp', or leave out Quantize.")
     far = 2 if noise.placement == "local" or kind == "fixed" else 1  # an update exchanged for another lies up to two norms away
-    return check(Release(noise.multiplier / far, p.per_round / len(p.fed) if kind != "everyone" else 1.0, kind, how))
+    return check(Release(noise.multiplier / far, rate, kind, how))
 
 
 def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Account | None:
@@ -195,9 +243,26 @@ def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Accoun
     return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, left, None if out is None else out / FILE)
 
 
-def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
-    """The line of the ledger."""
-    noise, r = guard.noise, release(p, guard)
+def last_round(p: Plan, guard: Guard, account: Account, begun: int, pending: bool = False) -> int:
+    """The last round that the budget allows after round `begun`, with the evaluations up to it; `pending`: also that of round `begun` itself."""
+    if account.budget is None or not p.evaluations:
+        return begun + max(0, account.allowed - account.spent)
+    return begun + most_steps(lambda more: account.epsilon_with(_releases(p, guard, more, begun, pending)), account.budget * ROUNDING, p.rounds - begun)
+
+
+def spend(p: Plan, guard: Guard, account: Account, last: int) -> Spend:
+    """The line of the ledger, of what was spent up to round `last`."""
+    tests = p.evaluations_in(0, last) if p.evaluations else 0
+    return _spend(p, guard, account.spent - tests, tests, account.epsilon())
+
+
+def plan_spend(p: Plan, guard: Guard, account: Account, rounds: int) -> Spend:
+    """The line of the ledger as it will be after so many rounds."""
+    return _spend(p, guard, rounds, p.evaluations_in(0, rounds) if p.evaluations else 0, account.epsilon_with(_releases(p, guard, rounds)))
+
+
+def _spend(p: Plan, guard: Guard, rounds: int, evaluations: int, epsilon: float) -> Spend:
+    noise, r, tests = guard.noise, release(p, guard), evaluation_release(p, guard)
     assert noise is not None
     sees = "the sum" if guard.hiding is not None else "the updates"
     who = {"central": f"whoever sees the models and their metrics, but not the server, which sees {sees} before it adds noise",
@@ -206,10 +271,11 @@ def spend(p: Plan, guard: Guard, rounds: int, epsilon: float) -> Spend:
     unit = "client, exchanged for another" if r.sampling == "fixed" or noise.placement == "local" else "client, present or not"
     share = f"{p.per_round} of {len(p.fed)} clients a round"
     sampling = {"everyone": "no", "poisson": f"Poisson ({share} expected, drawn in secret)", "fixed": f"fixed-size ({share}, drawn in secret)"}[r.sampling]
-    seen = "" if not len(p.fed.held.index) else " Counts on held-out rows, where parties hold any back, are not covered."
+    seen = "" if not len(p.fed.held.index) or evaluations else " Counts on held-out rows, where parties hold any back, are not covered."
     kind = "Skellam" if noise.distribution == "skellam" else "discrete Gaussian"
-    how = "rdp" if r.accountant == "skellam" else r.accountant
-    return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {rounds} rounds composed by {how}",
+    how = " and ".join(dict.fromkeys("rdp" if x.accountant == "skellam" else x.accountant for x in (r, tests) if x is not None))
+    what = f"{rounds} rounds" + (f" and {evaluations} evaluations" if evaluations else "")
+    return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {what} composed by {how}",
                  epsilon, noise.delta, unit, who[noise.placement], sampling, f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}")
 
 

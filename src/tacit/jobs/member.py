@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from ..runtimes.nursery import found
 from ..task import Task
 from . import guarding
 from .contract import Agreement, Contract, NotAgreed
+from .figures import add_noise, fit_figures
 from .hiding import HiddenCounts, HiddenSum
 from .messages import Member, blank_counts
 from .plan import Plan
@@ -97,7 +99,7 @@ class Work:
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
-        self.counted: HiddenCounts | None = None
+        self.counted: HiddenCounts | HiddenSum | None = None
         self.account: Account | None = None
         self.aside = ThreadPoolExecutor(1, "tacit-work")  # one, so that work that is not wanted any more is over before the next begins
 
@@ -121,7 +123,7 @@ class Work:
         contract = Contract.read(offer.contract)
         own_model = found(json.loads(self.model)) if self.model else None
         if self.agreement is None:
-            p = contract.plan(own_model)
+            p = replace(contract.plan(own_model), runtime="processes")
         else:
             p = self.agreement.check_offer(contract, self._accepted())
             self._show(contract)
@@ -157,11 +159,14 @@ class Work:
         if self.again:
             self.record.allow_again()
             self.again = False
+        self.figures = fit_figures(p, guard)
+        self.evaluation_release = None if guard is None else guarding.evaluation_release(p, guard)
         self.account = guarding.own_account(p, guard, self.state, contract.digest)
         self.hidden = self.counted = None
         if guard is not None and guard.hiding is not None:
             self.hidden = HiddenSum(guard, contract.digest)
-            self.counted = HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest)
+            self.counted = (HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest) if self.figures is None
+                            else HiddenSum(self.figures, contract.digest))
         fresh = fresh_state(p.algorithm, task.initial()) | ({} if guard is None else guard.client_state())
         settings = (p.algorithm, p.seed, p.local_epochs[p.fed.parties.index(self.name)], p.batch_size, p.local_steps, guard, p.min_rows)
         self.mine = Member(self.name, fed, task, *settings)
@@ -205,7 +210,7 @@ class Work:
         if hides and self.record.spent(kind, r):
             log.warning("party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take part in another", self.name, r + 1, kind)
             return False
-        if kind == "test" and hides and not int(mine.fed.held.sizes[0]):
+        if kind == "test" and hides and self.figures is None and not int(mine.fed.held.sizes[0]):
             return False  # it would add nothing, and count as one of those among whom the others hide
         model = sent.of(("w", "buffers"))
         self.record.bind(f"model {r + (kind == 'test')}", model)
@@ -228,7 +233,7 @@ class Work:
         return self.plan.batch_size is None or rows <= self.plan.batch_size
 
     def commit(self, kind: str, r: int) -> Commitment:
-        return self.record.commit(kind, r, (lambda: self._pay(r)) if kind == "update" else (lambda: None))
+        return self.record.commit(kind, r, lambda: self._pay(r) if kind == "update" else self._pay_test(r))
 
     # --- what is computed --------------------------------------------------------------------------------------------------------------------
 
@@ -260,18 +265,38 @@ class Work:
         """Before an answer is sent, each time: one asked for again has other noise, and is another release. Of a hidden round at most one sum is opened."""
         if self.account is None:
             return
-        if not self.account.may_spend():
+        made = self.account.spent - self.record.evaluations  # where in doubt, an answer counts as an update
+        if made >= self.plan.rounds or not self.account.may_spend():
             cost = f" and once more would cost ε = {self.account.epsilon(self.account.spent + 1):.4g} of {self.account.budget:g}" if self.account.budget else ""
-            raise BudgetSpent(f"the server asks for round {r + 1}, and {self.name!r} has answered {self.account.spent} of the {self.plan.rounds} times it "
+            raise BudgetSpent(f"the server asks for round {r + 1}, and {self.name!r} has answered {made} of the {self.plan.rounds} times it "
                               f"agreed to{cost}. Nothing more was sent.")
         self.account.spend(r + 1)
+
+    def _pay_test(self, r: int) -> None:
+        if self.account is not None and self.evaluation_release is not None:
+            self.account.spend(r + 1, self.evaluation_release)
 
     def look(self, r: int, down: State) -> float:
         return self._ready().loss(r, down)
 
     def test(self, r: int, down: State) -> State:
-        self._ready()
-        return self.tester.test(r, down, None if self.paced else self.memory.now, summed=self.counted is not None)
+        mine = self._ready()
+        memory = None if self.paced else self.memory.now
+        if self.figures is None:
+            return self.tester.test(r, down, memory, summed=self.counted is not None)
+        if r in self.record.figures:
+            return self._pack_figures(r)  # nothing more is told by the same numbers
+        assert mine.fed.classes is not None
+        sent = add_noise(self.figures, self.name, r, self.tester.test(r, down, memory), mine.fed.classes)
+        if self.counted is not None or self.account is None:
+            return sent  # a hidden answer is paid for when it is sent; where the server adds the noise, it pays
+        self._pay_test(r)
+        self.record.keep_figures(r, self.figures.unpack(sent, r).tolist())
+        return self._pack_figures(r)
+
+    def _pack_figures(self, r: int) -> State:
+        assert self.figures is not None
+        return self.figures.pack(torch.tensor(self.record.figures[r], dtype=torch.int64), r)
 
     def _ready(self) -> Member:
         if self.mine is None:

@@ -30,6 +30,7 @@ from ..runtimes.inprocess import InProcess
 from ..selection import Known, Wanted
 from ..task import LOSSES, Task
 from .devices import placed
+from .figures import estimate, fit_figures, warn
 from .guarding import chosen, fit
 from .hiding import HiddenCounts, HiddenSum, bytes_of, signing_keys
 from .locally_private import PrivateTask
@@ -42,7 +43,8 @@ SERVER = "server"
 class Parties:
     """The server's part of a run, and how all parties are brought to talk."""
 
-    name, notes = "in-process parties", ()
+    name = "in-process parties"
+    notes: tuple[str, ...] = ()
     durable = False  # whether every round must be on disk before the next begins
     within: float | None = None
     at_least: int | None = None
@@ -64,13 +66,17 @@ class Parties:
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
         self.hidden: HiddenSum | None = None
-        self.counted: HiddenCounts | None = None
+        self.counted: HiddenCounts | HiddenSum | None = None
+        self.figures = fit_figures(p, self.guard)
+        self.notes = () if self.figures is None else warn(self.figures)
         if self.guard is not None and self.guard.hiding is not None:
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)
-            self.counted = HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
+            self.counted = (HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys) if self.figures is None
+                            else HiddenSum(self.figures, binding, keys))
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
+        self.begin_test: Callable[[int], bool] = lambda r: True  # called before the model after round r (counted from 1) is evaluated: whether it may be
         self.merged: Callable[[int, list[str]], None] = lambda r, names: None  # called with round r (from 1) when its model stands, before it is evaluated
         self.unevaluated: list[str] | None = None  # who is in the model that a server which was killed had not evaluated yet
         self.at = 0  # the round at hand
@@ -158,7 +164,12 @@ class Parties:
                 self.merged(r + 1, list(took_part))
 
         def model(r: int) -> State | protocol.Apart | None:
-            return self.tests() if due(r + 1) else None
+            if not due(r + 1):
+                return None
+            if not self.begin_test(r + 1):
+                after(r + 1, [list(took_part)], [{}])
+                return None
+            return self.tests()
 
         def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
             if isinstance(answers, protocol.Summed):
@@ -294,8 +305,14 @@ class Parties:
 
     def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
         p = self.plan
+        if self.figures is not None:
+            there = placed(self.task.x.device, {"w": self.server["w"]})
+            mean = (self.figures.back(answers.total, float(len(answers.included)), there, r - 1) if isinstance(answers, protocol.Summed)
+                    else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1))
+            assert p.fed.classes is not None
+            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalises)
         if isinstance(answers, protocol.Summed):
-            assert self.counted is not None
+            assert isinstance(self.counted, HiddenCounts)
             total = self.counted.decode(answers.total)
             return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes, p.min_rows, True,
                                      p.algorithm.personalises)

@@ -17,6 +17,7 @@ from .. import __version__
 from ..algorithms.plan import identify, plan
 from ..algorithms.types import Batches, State
 from ..errors import BadParameter, ProtocolError
+from ..guard import Guard
 from ..parties.ledger import Ledger
 from ..parties.message import Message
 from ..parties.party import Party
@@ -63,7 +64,9 @@ class Networked(Parties):
         return Contract.of(self.plan, layout, server, list(self.task.x.shape[1:]))
 
     def testers(self) -> list[str]:
-        """As parties said when they joined."""
+        """As parties said when they joined; everyone where figures are noisy, because who holds back rows is covered by the noise."""
+        if self.figures is not None:
+            return list(self.plan.fed.parties)
         return [name for name in self.plan.fed.parties if name not in self.door.ready or self.door.ready[name].held != 0]
 
     def known(self, r: int) -> Known:
@@ -112,6 +115,8 @@ class Networked(Parties):
             word, stated = ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
             return None if math.isfinite(stated) else f"the {word} it states is {stated}; it must be a finite number"
         if isinstance(answer, protocol.Tested):
+            if self.figures is not None:
+                return self._unreadable(self.figures, answer.counts, self.at)
             if not answer.counts:
                 return None  # it holds back fewer than min_rows rows
             got, want = answer.counts, self._counts()
@@ -136,8 +141,12 @@ class Networked(Parties):
         assert self.guard is not None
         if not sent:
             return None if name in self.guard.last else "it sent nothing, and nothing it sent before is there to be taken again"
+        return self._unreadable(self.guard, sent, number)
+
+    @staticmethod
+    def _unreadable(guard: Guard, sent: State, number: int) -> str | None:
         try:
-            self.guard.unpack(sent, number)
+            guard.unpack(sent, number)
         except ProtocolError as error:
             return str(error)
         return None

@@ -103,9 +103,27 @@ class Plan:
         return self.select is not None and type(self.select) not in (selection.BySize, selection.Available, selection.Fast)  # a rule of one's own may
 
     @property
+    def noisy_figures(self) -> bool:
+        """Whether parties report noisy figures instead of counts (figures.py): real parties, where an ε is claimed. Simulations report exact counts."""
+        return self._claims_epsilon and self.fed.classes is not None
+
+    @property
     def reports(self) -> bool:
-        """Whether parties report counts on their held-out rows. Real parties do not where an ε is claimed, which no noise on the counts would keep."""
-        return not (self.runtime == "parties" and any(isinstance(s, Noise) for s in self.guard))
+        """Whether parties report anything of their held-out rows. Real parties do not where an ε is claimed for a regression: its loss has no bound."""
+        return self.noisy_figures or not self._claims_epsilon
+
+    @property
+    def _claims_epsilon(self) -> bool:
+        return self.runtime == "parties" and any(isinstance(s, Noise) for s in self.guard)
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations of the run are covered by its ε."""
+        return self.evaluations_in(0, self.rounds) if self.noisy_figures else 0
+
+    def evaluations_in(self, first: int, last: int) -> int:
+        """How many of the models after rounds `first` to `last` are to be evaluated."""
+        return sum(self.evaluates(r) for r in range(first, last + 1))
 
     def evaluates(self, r: int) -> bool:
         """Whether the model after round r (counted from 1; 0: before training) is to be evaluated."""

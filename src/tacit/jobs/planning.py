@@ -17,6 +17,7 @@ from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
+from .figures import fit_figures, warn
 from .plan import Plan, make_plan, make_task
 from .simulated import look_bytes, of_tested, score_bytes, sizes, test_bytes, upload_reveals
 
@@ -78,13 +79,15 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     spends, rounds = None, p.rounds
     account = guarding.account(p, guard, None, p.rounds)
     if guard is not None and account is not None:
-        rounds = account.allowed
-        line = guarding.spend(p, guard, rounds, account.epsilon(rounds))
+        rounds = guarding.last_round(p, guard, account, 0)
+        line = guarding.plan_spend(p, guard, account, rounds)
         spends = {**dataclasses.asdict(line), "rounds": rounds, "budget": account.budget, "multiplier": account.release.multiplier}
         if rounds < p.rounds:
             notes.append(f"the budget ends the run after round {rounds} of {p.rounds}.")
         if guard.noise is not None and guard.noise.delta > 1 / len(p.fed):
             notes.append(f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may give one of them away whole.")
+    if (figures := fit_figures(p, guard)) is not None:
+        notes += warn(figures)
     if p.pace is not None:
         notes.append(f"{type(p.pace).__name__}: a round is a new version of the model, up to {p.per_round} parties are at work at a time, and the "
                      "server also learns how fast each of them is.")
@@ -100,6 +103,10 @@ def _blank(layout: Layout) -> State:
 
 def _held_out(p: Plan) -> str:
     """Which figures on held-out rows the run would show."""
+    if p.noisy_figures:
+        return f"of all parties together, with noise, {p.evaluations} times; ε covers them"
+    if not p.reports:
+        return "none: an ε is claimed, and the loss of a regression has no bound"
     if p.sums_only:
         return "of all parties together; the guard hides those of single parties"
     fewer = int((p.fed.held.sizes < p.min_rows).sum())
@@ -142,7 +149,9 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
         least = guard.hiding.survivors(p.per_round)
         seen.append({"party": "the server", "what": f"the sum of at least {least} updates" + (", with their noise in it" if noise is not None and
                      noise.placement == "distributed" else ", to which it adds noise" if noise is not None else "")})
-    if len(p.fed.held.index):
+    if guard is not None and (figures := fit_figures(p, guard)) is not None:
+        seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(sum(v.numel() * v.element_size() for v in figures.blank().values()))} each time)"})
+    elif len(p.fed.held.index):
         _, tested = test_bytes(start, p.fed.classes)
         seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(tested)} each time it asks)"})
     seen.append({"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")})

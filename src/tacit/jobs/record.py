@@ -5,6 +5,7 @@ A server cannot reset it: it is keyed by the contract, not by a name the server 
     {"what": "bound", "key": "model 3", "digest": "…"}               the model of round 3 is this one, whichever message brings it
     {"what": "upload", "kind": "update", "round": 3, "among": "…"}    a masked vector was sent, among these participants
     {"what": "reveal", "kind": "update", "round": 3}                  shares were revealed: the sum may be open
+    {"what": "figures", "round": 3, "row": [5, -3, 8]}                the noisy figures that answer the test of round 3, sent again as they are
     {"what": "again"}                                                 the owner allowed one more run in the clear
 """
 
@@ -33,6 +34,7 @@ class Record:
         self.bound: dict[str, str] = {}
         self.uploads: dict[tuple[str, int], str | None] = {}
         self.reveals: set[tuple[str, int]] = set()
+        self.figures: dict[int, list[int]] = {}
         if self.file.exists():
             self._load()
 
@@ -43,7 +45,7 @@ class Record:
         self._read(whole.decode("utf-8", "replace").splitlines())
 
     def _read(self, lines: Sequence[str]) -> None:
-        self.bound, self.uploads, self.reveals = {}, {}, set()
+        self.bound, self.uploads, self.reveals, self.figures = {}, {}, set(), {}
         try:
             for line in lines:
                 self._apply(json.loads(line))
@@ -59,8 +61,11 @@ class Record:
                 self.uploads[entry["kind"], entry["round"]] = entry["among"]
             case "reveal":
                 self.reveals.add((entry["kind"], entry["round"]))
+            case "figures":
+                self.figures[entry["round"]] = [int(v) for v in entry["row"]]
             case "again":
                 self.bound.clear()
+                self.figures.clear()
             case other:
                 raise ValueError(f"unknown entry {other!r}")
 
@@ -96,6 +101,16 @@ class Record:
             raise ProtocolError(f"the server sends another {key} than before, under the same contract, and party {self.party!r} answers one. Either the server "
                                 "was set back, or it starts the job again. To allow one more run of this job, restart the party with --again; with hidden "
                                 "sums, change the job's seed. Nothing was sent.")
+
+    @property
+    def evaluations(self) -> int:
+        """How many tests were answered."""
+        return len(self.figures) + sum(kind == "test" for kind, _ in self.uploads)
+
+    def keep_figures(self, r: int, row: list[int]) -> list[int]:
+        """The figures that answer the test of round r: these, or those that were recorded for it before."""
+        self._write(lambda: r not in self.figures, what="figures", round=r, row=row)
+        return self.figures[r]
 
     def spent(self, kind: str, r: int) -> bool:
         return (kind, r) in self.reveals

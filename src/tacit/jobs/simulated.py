@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import algorithms, evaluation, selection
 from ..algorithms.types import Algorithm, State
-from ..guard import Guard
+from ..guard import Guard, Noise
 from ..metrics import count
 from ..parties.ledger import Ledger
 from ..runs import Event
@@ -251,6 +251,11 @@ def _no_counts() -> int:
 
 def of_tested(p: Plan) -> str:
     """What the server learns of the parties' held-out rows."""
+    if p.noisy_figures:
+        noise = next(s for s in p.guard if isinstance(s, Noise))
+        whose = "the sum of all parties' figures" if p.sums_only else "one party's figures"
+        how = {"central": "to which it adds noise", "local": "with noise of the party's own", "distributed": "with noise of the parties' own"}
+        return f"{whose} on held-out rows, {how[noise.placement]}: accuracy, clipped mean loss, whether there are at least {p.min_rows} rows"
     whose = "the sum of all parties' counts on their held-out rows" if p.sums_only else f"one party's counts on at least {p.min_rows} held-out rows"
     return f"{whose}: confusion matrix, summed loss, score histograms"
 

@@ -17,7 +17,7 @@ import torch
 from .. import __version__, models
 from ..algorithms.types import State
 from ..data.federation import Federation
-from ..errors import BadRun
+from ..errors import BadRun, BudgetSpent
 from ..guard import Noise
 from ..parameters import bad
 from ..parties.ledger import Ledger
@@ -145,19 +145,32 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
-    last = min([first.rounds, *(begun + max(0, a.allowed - a.spent) for a in accounts if a is not None)])  # a budget may end the run early
+    pending = (beside or {}).get("unevaluated") is not None
+    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun, pending) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
+    tests_of = [None if a is None else guarding.evaluation_release(p, guard) for p, guard, a in zip(plans, trainer.guards, accounts)]
 
     def begin(r: int) -> None:
         for a in accounts:
             if a is not None:
                 a.spend(r + 1)
 
+    def begin_test(r: int) -> bool:
+        """Whether the budget has room for one more evaluation; an evaluation that was lost in a crash is paid for twice."""
+        try:
+            for a, release in zip(accounts, tests_of):
+                if a is not None and release is not None:
+                    a.spend(r, release)
+        except BudgetSpent as error:
+            journals[0].event("note", text=f"the model of round {r} is not evaluated: {error}")
+            return False
+        return True
+
     def merged(r: int, names: list[str]) -> None:
         """The model of round r stands. Where each round must be on disk before parties see its model, that is now: they test it next."""
         said = {"names": names, "bytes": trainer.bytes(r), "told": trainer.told[0], "looks": trainer.looks, "dropped": dict(trainer.dropped)}
         journals[0].save(r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": said}, force=True)
 
-    trainer.begin, pending = begin, None
+    trainer.begin, trainer.begin_test, pending = begin, begin_test, None
     if trainer.durable:
         trainer.merged = merged
         pending = (beside or {}).get("unevaluated")
@@ -214,7 +227,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         save_stack(together, states, {"round": r, "events": [finite(j.events) if j.directory is None else len(j.events) for j in journals], **trainer.beside()})
 
     def due(r: int) -> bool:
-        return first.reports and (r == last or first.evaluates(r))  # a budget may end the run before its last round
+        """A budget may end the run before its last round; what its ε covers follows the contract all the same."""
+        return first.reports and (first.evaluates(r) or (r == last and not first.noisy_figures))
 
     if not finished:
         trainer.run(range(begun, last), due, after)
@@ -232,7 +246,7 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             ledgers[i].merge(spent(p, last))
     for i, (p, guard, account) in enumerate(zip(plans, trainer.guards, accounts)):
         if account is not None and account.spent:
-            ledgers[i].spend(guarding.spend(p, guard, account.spent, account.epsilon()))
+            ledgers[i].spend(guarding.spend(p, guard, account, last))
     results = [_finish(trainer, i, p, journals[i], jobs[i], ledgers[i], last) for i, p in enumerate(plans)]
     if together is not None:  # a run with a directory has its last state there
         keep(last, [trainer.save(i) if journal.directory is None else {} for i, journal in enumerate(journals)])
@@ -267,7 +281,8 @@ def _rewound(plans: list[Plan], outs: Sequence[str | Path | None], jobs: list[di
 def _finish(trainer: Any, i: int, p: Plan, journal: Journal, job: dict[str, Any], spent: Ledger, last: int) -> Result:
     tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
     metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k not in ("seconds", "clock")} if tested else {}  # nobody held any rows back
-    if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan))]:  # a diverged model has none
+    # a diverged model has no accuracy; the best of several noisy ones would be the luckiest
+    if scored := [e for e in tested if math.isfinite(e.get("accuracy", math.nan)) and "accuracy_error" not in e]:
         best = max(scored, key=lambda e: e["accuracy"])
         metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
     ledger = guarding.veiled(p, trainer.ledger(i, [e for e in journal.events if e["kind"] == "round"]), last)

@@ -100,8 +100,8 @@ class RunRecord:
         known = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not known:
             return {}
-        metrics = {k: v for k, v in known[-1].items() if k in ("loss", "accuracy", "f1", "mae", "r2")}
-        scored = [e for e in known if finite(e.get("accuracy"))]
+        metrics = {k: v for k, v in known[-1].items() if k in ("loss", "loss_error", "accuracy", "accuracy_error", "f1", "mae", "r2")}
+        scored = [e for e in known if finite(e.get("accuracy")) and "accuracy_error" not in e]  # the best of noisy ones would be the luckiest
         if scored:
             best = max(scored, key=lambda e: e["accuracy"])
             metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}

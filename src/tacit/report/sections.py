@@ -127,7 +127,10 @@ def _run_tiles(run: RunRecord) -> list[Safe]:
     metrics, fed = run.metrics, run.federation
     spent = [s for s in (run.ledger or {}).get("spent") or [] if finite(s.get("epsilon"))]  # an infinite ε protects nobody
     loss = significant(metrics.get("loss")) if finite(metrics.get("loss")) else "not a number"
-    tiles = [_tile("Accuracy, last round", percent(metrics["accuracy"]), f"loss {loss}") if "accuracy" in metrics
+    accuracy, said = percent(metrics.get("accuracy")), f"loss {loss}"
+    if "accuracy_error" in metrics:
+        accuracy, said = plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"]), f"loss {loss}, both with noise"
+    tiles = [_tile("Accuracy, last round", accuracy, said) if "accuracy" in metrics
              else _tile("Loss, last round", loss, f"R² {significant(metrics['r2'])}, absolute error {significant(metrics['mae'])}" if "r2" in metrics else "")]
     took = span(run.last("end").get("seconds")) if run.finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))

@@ -156,8 +156,12 @@ def run(record: RunRecord) -> list[str]:
     rounds = f"{count(record.done)} round{'' if record.done == 1 else 's'}"
     if not metrics:
         return [f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are done."]
+    error = metrics.get(f"{metric}_error")
+    reached = shown(metric, metrics.get(metric)) if error is None else plus_minus(metric, metrics.get(metric), error)
     said = [f"{record.label} diverged: its loss was no longer a number in round {record.diverged}." if record.diverged is not None else
-            f"{record.label} reaches {metric} {shown(metric, metrics.get(metric))} after {rounds}."]
+            f"{record.label} reaches {metric} {reached} after {rounds}."]
+    if f"{metric}_error" in metrics:
+        said.append("Its figures carry noise, which the ε covers; ± is their standard error.")
     if not record.finished:
         said.append(f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this report. "
                     "It is still going, or it was stopped.")
