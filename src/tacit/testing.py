@@ -299,8 +299,10 @@ def check_stage(stage: Any, beside: Sequence[Any] = ()) -> None:
 
     stages = check_form(stage, beside)
     fed, module, found = _federation(), _task("tanh").module, []
+    active = any(getattr(s, "adversary", "") == "active" for s in stages)  # which is refused where clients keep state
+    algorithm = algorithms.FedAvg(lr=0.1) if active else algorithms.Scaffold(lr=0.1)
     for runtime in ("cohort", "inprocess"):
-        p = make_plan(fed, model=module, algorithm=algorithms.Scaffold(lr=0.1), rounds=2, local_epochs=EPOCHS, batch_size=BATCH, runtime=runtime, guard=stages,
+        p = make_plan(fed, model=module, algorithm=algorithm, rounds=2, local_epochs=EPOCHS, batch_size=BATCH, runtime=runtime, guard=stages,
                       evaluate_every=0, secret_seed=1)
         found.append(train_side_by_side([p], [None])[0])
     name = type(stage).__name__

@@ -1,7 +1,7 @@
 """IFCA. A. Ghosh, J. Chung, D. Yin, K. Ramchandran: "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020, Algorithm 1 (model averaging).
 
-Which cluster a party is in goes up as a row of zeros with a one in it, and its update in that cluster's place: sums of these are all the server needs, so it
-works under secure aggregation, and then the server does not learn who is in which cluster.
+Which cluster a party is in goes up as a row of zeros with a one in it, and its update in that cluster's place: sums of these are all the server needs. It is
+refused beside stages that hide single updates all the same: a cluster with one party shows its update in the sum.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
             for note in (*p.fed.notes, *trainer.notes):
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
-    pending = (beside or {}).get("unevaluated") is not None
-    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun, pending) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
+    pending: dict[str, Any] | None = (beside or {}).get("unevaluated")  # what is known of a round whose model was not evaluated yet
+    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun, pending is not None) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
     tests_of = [None if a is None else guarding.evaluation_release(p, guard) for p, guard, a in zip(plans, trainer.guards, accounts)]
 
     def begin(r: int) -> None:
@@ -170,10 +170,9 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
         said = {"names": names, "bytes": trainer.bytes(r), "told": trainer.told[0], "looks": trainer.looks, "dropped": dict(trainer.dropped)}
         journals[0].save(r, lambda: trainer.save(0), lambda: {**trainer.beside(), "unevaluated": said}, force=True)
 
-    trainer.begin, trainer.begin_test, pending = begin, begin_test, None
+    trainer.begin, trainer.begin_test = begin, begin_test
     if trainer.durable:
         trainer.merged = merged
-        pending = (beside or {}).get("unevaluated")
         if pending is not None:
             trainer.unevaluated, trainer.looks, trainer.dropped = pending["names"], tuple(pending["looks"]), dict(pending["dropped"])
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
