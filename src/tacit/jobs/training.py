@@ -146,7 +146,8 @@ def _train(plans: list[Plan], outs: Sequence[str | Path | None], journals: list[
                 journals[i].event("note", text=note)
     accounts = [guarding.account(p, guard, journals[i].directory, p.rounds - begun) for i, (p, guard) in enumerate(zip(plans, trainer.guards))]
     pending: dict[str, Any] | None = (beside or {}).get("unevaluated")  # what is known of a round whose model was not evaluated yet
-    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun, pending is not None) for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
+    last = min([first.rounds, *(guarding.last_round(p, guard, a, begun, pending is not None)
+                                for p, guard, a in zip(plans, trainer.guards, accounts) if a is not None)])
     tests_of = [None if a is None else guarding.evaluation_release(p, guard) for p, guard, a in zip(plans, trainer.guards, accounts)]
 
     def begin(r: int) -> None:
