@@ -292,7 +292,8 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
         study(s, tmp_path / "out", only="SCAFFOLD")
 
 
-@pytest.mark.parametrize("name", ["cifar10-noniid", "convergence", "convergence-digits", "heart-disease", "mcmahan", "niid-bench"])
+@pytest.mark.parametrize("name", [pytest.param("cifar10-noniid", marks=pytest.mark.slow), pytest.param("convergence", marks=pytest.mark.slow),
+                                  "convergence-digits", "heart-disease", "mcmahan", pytest.param("niid-bench", marks=pytest.mark.slow)])
 def test_every_study_runs_quickly(name: str, tmp_path: Path) -> None:
     """Every algorithm, skew and baseline of the study, on a few rows; where a stack takes long on a core, on fewer cells of it."""
     only = {"mcmahan": "2NN|CNN.*(FedSGD|E 1, B 10).*IID", "niid-bench": "MNIST|100 parties.*#C = 2", "cifar10-noniid": "Dirichlet . seed|Noise"}.get(name, "")

@@ -22,7 +22,7 @@ def quick(name: str) -> synth.Generator:
     return dataclasses.replace(made, epochs=2) if "epochs" in made.__dataclass_fields__ else made
 
 
-@pytest.mark.parametrize("name", synth.ALL)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "PATEGAN" else n for n in synth.ALL])
 def test_every_generator_conforms(name):
     check_generator(quick(name))
 

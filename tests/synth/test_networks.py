@@ -117,7 +117,7 @@ def separated(n: int = 1500) -> pd.DataFrame:
         rng.random(n) < 0.9, np.array(["red", "blue"])[kind], np.array(["blue", "red"])[kind])})
 
 
-@pytest.mark.parametrize("generator", [synth.TVAE(epochs=40, batch=100), synth.GAN(epochs=60), synth.WGAN(epochs=60)],
+@pytest.mark.parametrize("generator", [synth.TVAE(epochs=40, batch=100), pytest.param(synth.GAN(epochs=60), marks=pytest.mark.slow), synth.WGAN(epochs=60)],
                          ids=lambda g: type(g).__name__)
 def test_networks_learn_how_columns_go_together(generator):
     """Independent columns would put 50% of `old` rows at x < 0 and 66% of them in red; real rows have 100% and 90%."""
@@ -133,6 +133,7 @@ def holds_together(fitted: synth.Fitted) -> None:
     assert [row["epoch"] for row in fitted.history] == list(range(1, fitted.generator.epochs + 1))
 
 
+@pytest.mark.slow
 def test_ctgan_learns_the_same_and_is_told_what_to_make():
     """Asked for the rarer kind, most of its draws are of that kind: 30% would be by chance."""
     fitted = synth.CTGAN(epochs=80, batch=100).fit(separated())

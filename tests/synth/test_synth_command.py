@@ -207,6 +207,7 @@ def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folde
     assert not list(folder.glob(".*.big.csv"))
 
 
+@pytest.mark.slow
 def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
     """Ten chunks must not take more than two: peak memory is compared between two real processes."""
     synth.Independent().fit(pd.DataFrame({"x": np.random.default_rng(0).normal(size=500), "c": ["a", "b"] * 250})).save("g.tacit")
