@@ -27,7 +27,7 @@ class TacitError(Exception):
     """The root: `except tacit.TacitError` catches everything tacit says about your input. `outside` is what other parties are told instead of the message,
     which may name local files and values."""
 
-    outside: str = "it cannot take part. Its own log says why"
+    outside: str = "it declined; its own log says why"
 
 
 class BadParameter(TacitError, ValueError):

@@ -23,7 +23,7 @@ from tacit.jobs.record import Record, RecordedSum
 from tacit.protocols import buffered, joining, rounds, secagg
 from tacit.protocols.consent import RoundSpent
 from tests.runtimes.net import Net
-from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, SECAGG, Attacker, play, refusals, update_of, write_files
+from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, SECAGG, SIZES, Attacker, play, refusals, update_of, write_files
 
 GUARDED = JOB + SECAGG
 WITHOUT = pytest.mark.parametrize("protected", [False, True], ids=["without", "with"])
@@ -89,7 +89,7 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"train__min_rows": 1}, "min_rows = 1; without an agreed job at least 10"),
-    ({"train__batch_size": 1, "train__local_steps": 1}, "batches of 1 rows; without an agreed job at least 8"), ({"train__rounds": 5000}, "has 5000 rounds"),
+    ({"train__batch_size": 1, "train__local_steps": 1}, "a batch size of 1; without an agreed job at least 8"), ({"train__rounds": 5000}, "has 5000 rounds"),
     ({"model": {"name": "mlp", "hidden": [30000, 30000]}}, "parameters; without an agreed job at most 50,000,000"),
     ({"parties": ["a", "evil"]}, "names another parties than this party's kit"),
     ({"pace": {"name": "FedBuff", "buffer": 2, "staleness": {"name": "Polynomial", "a": 0.5}}}, "does not go with FedBuff"),
@@ -105,7 +105,7 @@ def test_8_and_14_without_an_agreed_job_default_limits_apply(changes: dict[str, 
     _, ended = play(attack, tmp_path, GUARDED, agreed=None, through=True)
     assert read == []
     assert re.search(words, refusals(ended)[0]), refusals(ended)
-    assert answers["a"].reason in ("it has not agreed to this job", "it cannot take part. Its own log says why")
+    assert answers["a"].reason in ("it has not agreed to this job", "it declined; its own log says why")
 
 
 def test_14_a_refusal_tells_the_server_nothing_local(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_14_a_refusal_tells_the_server_nothing_local(tmp_path: Path) -> None:
 
     _, ended = play(attack, tmp_path, JOB, agreed=None, through=True)
     assert "weight" in refusals(ended)[0]
-    assert answers["a"].reason == "it cannot take part. Its own log says why"
+    assert answers["a"].reason == "it declined; its own log says why"
 
 
 def test_hidden_sums_stay_hidden_for_a_party_that_gave_no_job(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_2_a_weight_is_a_share_of_an_agreed_number_and_of_nothing_a_server_sends
     gained, ended = play(attack, tmp_path, GUARDED)
     assert gained is None
     assert "the server sends a state 'heaviest' that this guard does not have" in refusals(ended)[0]
-    with pytest.raises(BadJob, match=r"its weight is a share of a number that all parties agree on\. Give max_rows"):
+    with pytest.raises(BadJob, match=r"its weight is a share of a number that all parties agree on\. Give SecAgg max_rows"):
         play(attack, tmp_path, GUARDED.replace("max_rows = 64", ""))
 
 
@@ -334,7 +334,7 @@ def test_4_one_model_a_round_in_the_clear_too(tmp_path: Path) -> None:
 
     gained, ended = play(attack, tmp_path, JOB)
     assert gained is None
-    assert "the server sends another model 0 than before" in refusals(ended)[0]
+    assert "a different model 0 than before" in refusals(ended)[0]
 
 
 @pytest.mark.parametrize("batch", ['"none"', "32"])  # no party has more than 24 rows to train on
@@ -420,7 +420,7 @@ def test_7_losses_and_tests_are_answered_only_as_the_contract_says(ask: str, tmp
     job = GUARDED if ask == "test in the clear" else JOB.replace("rounds = 3", "rounds = 3\nevaluate_every = 3")
     gained, ended = play(attack, tmp_path, job)
     assert gained is None
-    words = {"test twice": "another model 0 than before", "test in the clear": "in the clear"}.get(ask, "which is not part of the contract")
+    words = {"test twice": "a different model 0 than before", "test in the clear": "in the clear"}.get(ask, "which is not part of the contract")
     assert words in refusals(ended)[0]
 
 
@@ -549,4 +549,22 @@ def test_a_party_whose_budget_is_spent_says_that_it_cannot_go_on(tmp_path: Path)
         return said
 
     gained, _ = play(attack, tmp_path, JOB + LOCAL_NOISE + "multiplier = 1.0", through=True)
-    assert gained.reason == "it cannot take part. Its own log says why"
+    assert gained.reason == "it declined; its own log says why"
+
+
+def test_a_party_answers_a_job_on_one_file(tmp_path: Path) -> None:
+    """Two updates on the same model, from files that differ by some rows, would show those rows."""
+    async def attack(server: Attacker) -> Any:
+        answers = await server.offer(["a"])
+        if isinstance(answers["a"], joining.Unfit):
+            return answers["a"].reason
+        await server.me.send("a", rounds.Down(0, server.down(0)))
+        return await server.me.scope("round 0").recv("a", rounds.Upload)
+
+    assert isinstance(play(attack, tmp_path / "one", JOB, state=tmp_path)[0], rounds.Upload)
+    assert isinstance(play(attack, tmp_path / "two", JOB, state=tmp_path)[0], rounds.Upload)  # the same file, the same model: the same answer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "a", 39)
+        gained, ended = play(attack, tmp_path / "three", JOB, state=tmp_path, through=True)
+    assert gained == "it declined; its own log says why"
+    assert "is not the file that 'a' answered this job with before" in refusals(ended)[0]

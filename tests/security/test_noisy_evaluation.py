@@ -122,7 +122,7 @@ def test_another_model_in_the_same_test_is_refused(tmp_path: Path) -> None:
 
     gained, ended = play(attack, tmp_path, JOB + LOCAL_NOISE + "epsilon = 3.0")
     assert gained is None
-    assert "another model 0 than before" in refusals(ended)[0]
+    assert "a different model 0 than before" in refusals(ended)[0]
     assert len(spent(tmp_path, "a")) == 1
 
 

@@ -62,7 +62,7 @@ def test_one_value_is_bound_for_ever_unless_the_owner_allows_another_run(tmp_pat
     record.bind("model 3", b"one")
     record.commit("update", 3).reveal()
     Record(tmp_path, "p", "c").bind("model 3", b"one")
-    with pytest.raises(ProtocolError, match=r"another model 3 than before.* restart the party with --again"):
+    with pytest.raises(ProtocolError, match=r"a different model 3 than before.* restart the party with --again"):
         Record(tmp_path, "p", "c").bind("model 3", b"two")
     Record(tmp_path, "p", "c").allow_again()
     after = Record(tmp_path, "p", "c")

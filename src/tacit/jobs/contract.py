@@ -163,7 +163,7 @@ class Limits:
         if train["rounds"] > self.rounds:
             raise NotAgreed(f"the server's job has {train['rounds']} rounds; without an agreed job at most {self.rounds} are accepted. {AGREE}")
         if train["batch_size"] is not None and train["batch_size"] < self.batch_size:
-            raise NotAgreed(f"the server's job has batches of {train['batch_size']} rows; without an agreed job at least {self.batch_size} are asked for, "
+            raise NotAgreed(f"the server's job has a batch size of {train['batch_size']}; without an agreed job at least {self.batch_size} is required, "
                             f"because an update from few rows shows them. {AGREE}")
         if train["min_rows"] < self.min_rows:
             raise NotAgreed(f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least {self.min_rows} is asked for, because counts "

@@ -256,6 +256,11 @@ def spend(p: Plan, guard: Guard, account: Account, last: int) -> Spend:
     return _spend(p, guard, account.spent - tests, tests, account.epsilon())
 
 
+def own_spend(p: Plan, guard: Guard, account: Account, tests: int) -> Spend:
+    """The line of a party's own ledger: what its account holds for this contract."""
+    return _spend(p, guard, account.spent - tests, tests, account.epsilon())
+
+
 def plan_spend(p: Plan, guard: Guard, account: Account, rounds: int) -> Spend:
     """The line of the ledger as it will be after so many rounds."""
     return _spend(p, guard, rounds, p.evaluations_in(0, rounds) if p.evaluations else 0, account.epsilon_with(_releases(p, guard, rounds)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -28,13 +29,14 @@ from ..errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitE
 from ..files import write_whole
 from ..guard import ALL
 from ..parameters import from_table, nearest, to_table
+from ..parties.ledger import Ledger
 from ..parties.party import Party
 from ..protocols import buffered, joining, rounds
 from ..protocols.consent import Commitment
 from ..runtimes.nursery import found
 from ..task import Task
 from . import guarding
-from .contract import Agreement, Contract, NotAgreed
+from .contract import Agreement, Contract, Limits, NotAgreed
 from .figures import add_noise, fit_figures
 from .hiding import HiddenCounts, HiddenSum
 from .messages import Member, blank_counts
@@ -72,7 +74,10 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
             await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden, counted=lambda: work.counted,
                                 scores=lambda: work.scores, consent=work)
 
-    await beside(play(), joining.attend(me, boss, __version__, work.prepare))
+    try:
+        await beside(play(), joining.attend(me, boss, __version__, work.prepare))
+    finally:
+        work.record_spending(me.ledger)
 
 
 async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> Any:
@@ -157,8 +162,14 @@ class Work:
         self.plan, self.paced, self.scores = p, p.pace is not None, p.picks
         self.record = Record(self.state, self.name, contract.digest)
         if self.again:
+            if self.record.uploads:
+                log.warning("party %r: --again does not apply: hidden sums of this contract stay spent. Change the job's seed to start over", self.name)
             self.record.allow_again()
             self.again = False
+        if "table" in self.data:
+            self._bind_data(Path(self.data["table"]))
+        if int(fed.train.sizes[0]) < Limits().batch_size:
+            log.warning("party %r trains on %d rows: an update from so few rows can show them", self.name, int(fed.train.sizes[0]))
         self.figures = fit_figures(p, guard)
         self.evaluation_release = None if guard is None else guarding.evaluation_release(p, guard)
         self.account = guarding.own_account(p, guard, self.state, contract.digest)
@@ -173,6 +184,15 @@ class Work:
         # a paced client tests while it trains: two threads must not share a module
         self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
         self.memory = Memory(self.state, run, fresh)
+
+    def _bind_data(self, file: Path) -> None:
+        """One file for one contract: answers on two files that differ by a row differ by that row."""
+        with open(file, "rb") as data:
+            digest = hashlib.file_digest(data, "sha256").digest()
+        if self.record.bound.get("data", digest.hex()) != digest.hex():
+            raise BadRun(f"{file} is not the file that {self.name!r} answered this job with before: answers on both would show the difference. Put the old one "
+                         "back, restart the party with --again, or, with hidden sums, change the job's seed.")
+        self.record.bind("data", digest)
 
     # --- what the owner is shown ---------------------------------------------------------------------------------------------------------
 
@@ -271,6 +291,11 @@ class Work:
             raise BudgetSpent(f"the server asks for round {r + 1}, and {self.name!r} has answered {made} of the {self.plan.rounds} times it "
                               f"agreed to{cost}. Nothing more was sent.")
         self.account.spend(r + 1)
+
+    def record_spending(self, ledger: Ledger) -> None:
+        """What this party's account holds, as a line of its own ledger."""
+        if self.agreement is not None and self.account is not None and self.account.spent and self.mine is not None and self.mine.guard is not None:
+            ledger.spend(guarding.own_spend(self.plan, self.mine.guard, self.account, self.record.evaluations))
 
     def _pay_test(self, r: int) -> None:
         if self.account is not None and self.evaluation_release is not None:

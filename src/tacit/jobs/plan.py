@@ -284,8 +284,8 @@ def _with_max_rows(stages: tuple[Stage, ...], algorithm: Algorithm, fed: Federat
         return stages
     if runtime == "parties":
         raise BadParameter(f"guard: {type(hiding).__name__} hides how many rows a party has, and its weight is a share of a number that all parties agree on. "
-                           "Give max_rows, such as max_rows = 10000; a party with more rows counts as one with so many. Or use an algorithm with "
-                           "weighted = false.")
+                           f"Give {type(hiding).__name__} max_rows, such as max_rows = 10000; a party with more rows is counted as having max_rows. Or "
+                           "use an algorithm with weighted = false.")
     if runtime != "processes":
         return stages
     return tuple(dataclasses.replace(s, max_rows=int(round_up(float(fed.train.sizes.max())))) if s is hiding else s for s in stages)  # type: ignore[type-var]

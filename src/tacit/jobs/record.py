@@ -98,9 +98,9 @@ class Record:
         if self.bound.get(key) is None:
             self._write(lambda: key not in self.bound, what="bound", key=key, digest=digest.hex())
         if self.bound[key] != digest.hex():
-            raise ProtocolError(f"the server sends another {key} than before, under the same contract, and party {self.party!r} answers one. Either the server "
-                                "was set back, or it starts the job again. To allow one more run of this job, restart the party with --again; with hidden "
-                                "sums, change the job's seed. Nothing was sent.")
+            raise ProtocolError(f"the server sends a different {key} than before under the same contract, and party {self.party!r} answers only one. "
+                                "The server was rolled back, or the job is run again with other parties or data. To allow one more run, restart the party "
+                                "with --again; with hidden sums, change the job's seed. Nothing was sent in answer.")
 
     @property
     def evaluations(self) -> int:

@@ -270,7 +270,7 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                                      "start over, change the seed in the job file, and have the parties agree to it again.",
                                      spent=True) from error
                 if error.spent:
-                    spent_before.update({r} if turn == 0 else ())
+                    spent_before.update({r} if turn == 0 and add is hidden else ())
                     return None
                 if turn + 1 == add.tries:
                     raise SumAborted(f"{error} Round {r + 1} was tried {add.tries} times.") from error

@@ -125,9 +125,10 @@ class Steps:
             await self.me.send(name, RoundOver(False, f"{step}: {why}"))
         need = self.enough if enough is None else enough
         if len(got) < need:
+            silent = f"{', '.join(map(repr, (*late, *wrong)[:8]))} did not" if late or wrong else ""
+            refused = f"{', '.join(map(repr, spent[:8]))} already took part in a sum of this round" if spent else ""
             raise await self.abort(names, f"{step}: {len(got)} of {len(names)} parties answered and {need} are needed "
-                                          f"({', '.join(map(repr, (*late, *wrong)[:8]))} did not"
-                                          + (f"; {', '.join(map(repr, spent[:8]))} already took part in a sum of this round)" if spent else ")"))
+                                          f"({'; '.join(filter(None, (silent, refused)))})")
         return got
 
     async def abort(self, names: Iterable[str], why: str) -> SumAborted:
@@ -135,7 +136,8 @@ class Steps:
         for name in names:
             if name not in self.dropped:
                 await self.me.send(name, RoundOver(True, why))
-        return SumAborted(f"secure aggregation was aborted, and no update was opened. {why}. Wait for more parties, or lower the threshold.",
+        advice = "" if self.spent else " Wait for more parties, or lower the threshold."
+        return SumAborted(f"secure aggregation was aborted, and no update was opened. {why}.{advice}",
                           spent=bool(self.spent))
 
 
