@@ -259,7 +259,7 @@ def test_an_arrow_that_points_up_is_seen(module, line, words):
 BARE = """
 import sys
 
-BLOCKED = {"msgpack", "pandas", "rich", "safetensors", "sklearn", "scipy", "pyarrow", "PIL", "tomli_w", "cryptography"}
+BLOCKED = {"msgpack", "pandas", "rich", "safetensors", "sklearn", "scipy", "pyarrow", "PIL", "tomli_w", "cryptography", "blake3"}
 
 class Without:
     def __init__(self, finder):

@@ -338,7 +338,8 @@ def source(table: Mapping[str, Any], file: str) -> tuple[Callable[..., Any], dic
         if "label" not in table:
             raise BadJob(f"{file}, data: there is no `label` beside `path`. Name the column to predict: label = \"…\".")
     elif "name" not in table:
-        raise BadJob(f"{file}, data: there is neither a `name` nor a `path`. Data sets: {', '.join(data.ALL)}.")
+        between = "" if "label" not in table else " If this is the job of a run between real parties, use `tacit party`, or `tacit plan --kit`."
+        raise BadJob(f"{file}, data: there is neither a `name` nor a `path`.{between} Data sets: {', '.join(data.ALL)}.")
     elif table["name"] not in list(data.ALL):  # a list: what cannot be hashed is told, too
         if str(table["name"]).lower().endswith((".csv", ".csv.gz", ".parquet", ".pq")):
             raise BadJob(f"{file}, data: {table['name']!r} is a file, not the name of a data set. Write path = \"{table['name']}\", and the "

@@ -58,6 +58,21 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, out.err + out.out
 
 
+def test_plan_reads_the_job_of_real_parties_with_a_kit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = said(capsys, "plan", "job.toml", "--kit", "kits/a")
+    assert code == 0
+    assert "2 parties, 2 a round, 6 rounds" in text
+    assert "of each party with at least 10 of them (min_rows); a party with fewer reports none" in text
+    guard = '[[guard]]\nname = "Clip"\nnorm = 1.0\n[[guard]]\nname = "Quantize"\n[[guard]]\nname = "SecAgg"\n'
+    (place / "hidden.toml").write_text(JOB.replace("Scaffold", "FedAvg") + guard)
+    code, text = said(capsys, "plan", "hidden.toml", "--kit", "kits/server")
+    assert code == 2
+    assert "max_rows" in text  # refused as `tacit party` would refuse it
+    code, text = said(capsys, "plan", "job.toml")
+    assert code == 2
+    assert "`tacit plan --kit`" in text
+
+
 @pytest.mark.parametrize(("words", "code", "text"), [
     (["party", "--kit", "kits/none", "--data", "a.csv"], 2, "there is no kit at kits/none"),
     (["party", "--kit", "kits/hub"], 2, "is the hub's kit. Run it with `tacit hub --kit kits/hub`"),

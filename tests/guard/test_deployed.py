@@ -42,7 +42,7 @@ def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_an
     deceived = found["deceived"]
     assert all(deceived["codes"])
     assert deceived["clients"]
-    assert all("to which this party agreed, in guard. Nothing was read or sent" in log for log in deceived["clients"])
+    assert all("to which this party agreed, in guard (agreed: " in log and "Nothing was read or sent" in log for log in deceived["clients"])
     assert "it has not agreed to this job" in deceived["server"]
 
 
@@ -77,13 +77,13 @@ def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list
     ids=["curious", "open", "hidden", "less noise for its ε", "less noise"])
 def test_a_party_refuses_another_guard_than_it_agreed_to(agreed: list[Any], named: list[Any]) -> None:
     ours = Agreement(FED.name, "server", FED.parties, contract_of(agreed), "agreed.toml")
-    with pytest.raises(NotAgreed, match=r"differs from agreed\.toml, to which this party agreed, in guard\. Nothing was read or sent"):
+    with pytest.raises(NotAgreed, match=r"differs from agreed\.toml, to which this party agreed, in guard \(agreed: .*offered: .*\)\. Nothing was read"):
         ours.check_offer(contract_of(named))
 
 
 def test_a_party_refuses_to_hide_among_fewer_than_it_agreed_to() -> None:
     ours = Agreement(FED.name, "server", FED.parties, contract_of([*RING, SecAgg(max_rows=64)]), "agreed.toml")
-    with pytest.raises(NotAgreed, match=r"in train\.per_round\."):
+    with pytest.raises(NotAgreed, match=r"in train\.per_round \(agreed: 6, offered: 3\)\."):
         ours.check_offer(contract_of([*RING, SecAgg(max_rows=64)], per_round=3))
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
 from typing import Any
 
 from tacit.report import read, read_run, verdict, write
+from tacit.report.records import RunRecord
 
 from . import made
 
@@ -101,3 +103,17 @@ def test_gain_is_told_on_the_global_test_set_and_on_each_partys_own_rows():
             "gain": [{"label": "FedAvg", "skew": "S", "parties": ["a", "b"], "local": [0.2, 0.3], "federated": [0.8, 0.8],
                       "local_own": [0.9, 0.7], "federated_own": [0.8, 0.75]}]}
     assert "All 2 parties do at least as well as alone on the global test set. On their own held-out rows 1 of 2 do." in verdict.comparison(data)[1]
+
+
+def ending(record: RunRecord, metrics: dict[str, Any]) -> RunRecord:
+    return dataclasses.replace(record, events=[*record.events, {"kind": "end", "metrics": metrics}])
+
+
+def test_figures_that_drown_in_noise_are_not_quoted(tmp_path: Path) -> None:
+    record = read_run(made.run(tmp_path / "r"))
+    noisy = {**record.metrics, "accuracy": 1.0, "accuracy_error": 6.74}
+    said = verdict.run(ending(record, noisy))
+    assert "cannot be stated: the noise on it has a standard error of 674.0%" in said[0]
+    assert not any("100" in line for line in said[:2])
+    small = {**noisy, "accuracy": 0.8, "accuracy_error": 0.02}
+    assert "80.0 ± 2.0%" in verdict.run(ending(record, small))[0]

@@ -9,19 +9,31 @@ from typing import Any
 def add(verb: Callable[..., Any]) -> None:
     made = verb("plan", _plan, "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.")
     made.add_argument("job", help="a job file (TOML)")
+    made.add_argument("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties")
     made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
                       help="change a value of the job file, like train.rounds=5")
 
 
 def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
-    from .. import config
-
-    job = config.load(args.job, args.changes)
-    told = job.train()
-    fed, = job.federations()
     from ..jobs.planning import plan
     from ..toml import named
 
-    with named(job.file):
+    if args.kit is not None:
+        from ..runtimes.processes import need_net
+
+        need_net("tacit plan --kit")
+        from ..jobs import deployed
+        from ..runtimes import kits
+
+        kit = kits.load(args.kit)
+        layout, told = deployed.read(args.job, args.changes)
+        fed, told["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
+    else:
+        from .. import config
+
+        job = config.load(args.job, args.changes)
+        told = job.train()
+        fed, = job.federations()
+    with named(args.job):
         found = plan(fed, **told)
     return found.to_dict(), lambda console: console.print(str(found), highlight=False, markup=False, soft_wrap=True)

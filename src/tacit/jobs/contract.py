@@ -112,24 +112,39 @@ class Contract:
         return p
 
     def differences(self, other: Contract) -> list[str]:
-        """Where two contracts differ, as names like train.batch_size."""
+        """Where two contracts differ, with the value here and the value there, like "train.batch_size (agreed: 32, offered: 1)"."""
         found = []
         for key in KEYS:
             mine, theirs = self.tables[key], other.tables.get(key)
             if isinstance(mine, dict) and isinstance(theirs, dict):
-                found += [f"{key}.{k}" for k in sorted({*mine, *theirs}) if mine.get(k) != theirs.get(k)]
+                found += [_difference(f"{key}.{k}", mine.get(k), theirs.get(k)) for k in sorted({*mine, *theirs}) if mine.get(k) != theirs.get(k)]
             elif mine != theirs:
-                found.append(key)
+                found.append(_difference(key, mine, theirs))
         return found
 
     def describe(self) -> str:
         """One line for the party's owner."""
         t, train = self.tables, self.tables["train"]
         batch = "whole batches" if train["batch_size"] is None else f"batches of {train['batch_size']}"
-        stages = " → ".join(str(stage.get("name")) for stage in t["guard"]) or "none: the server sees each update in the clear"
+        stages = " → ".join(_stage(stage) for stage in t["guard"]) or "none: the server sees each update in the clear"
         model = "own code" if t["model"] is None else t["model"].get("name")
         return (f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: {t['algorithm'].get('name')}, model {model}, "
                 f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}")
+
+
+def _difference(name: str, mine: Any, theirs: Any) -> str:
+    """The texts come from a server that may lie: they are cut, and control characters are escaped."""
+    def shown(value: Any) -> str:
+        text = json.dumps(value, sort_keys=True)
+        return text if len(text) <= 80 else text[:77] + "..."
+
+    return f"{name} (agreed: {shown(mine)}, offered: {shown(theirs)})"
+
+
+def _stage(stage: Mapping[str, Any]) -> str:
+    """A guard's stage with its settings, like "Noise(epsilon=2.0, delta=1e-05)"; those that are not set are left out."""
+    settings = ", ".join(f"{k}={v}" for k, v in stage.items() if k != "name" and v is not None)
+    return f"{stage['name']}({settings})"
 
 
 @dataclass(frozen=True)
@@ -193,7 +208,7 @@ class Agreement:
         """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before: {"contract", "hiding", "agreed"} each."""
         if self.agreed is not None:
             if offered.text != self.agreed.text:
-                where = ", ".join(self.agreed.differences(offered))
+                where = "; ".join(self.agreed.differences(offered))
                 raise NotAgreed(f"the server's job differs from {self.source}, to which this party agreed, in {where}. Nothing was read or sent; ask whoever "
                                 "runs the server.")
             return offered.plan()

@@ -17,6 +17,7 @@ from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
 from . import guarding, paced
+from .elsewhere import Elsewhere
 from .figures import fit_figures, warn
 from .plan import Plan, make_plan, make_task
 from .simulated import look_bytes, of_tested, score_bytes, sizes, test_bytes, upload_reveals
@@ -109,6 +110,8 @@ def _held_out(p: Plan) -> str:
         return "none: an ε is claimed, and the loss of a regression has no bound"
     if p.sums_only:
         return "of all parties together; the guard hides those of single parties"
+    if isinstance(p.fed, Elsewhere):
+        return f"of each party with at least {p.min_rows} of them (min_rows); a party with fewer reports none"
     fewer = int((p.fed.held.sizes < p.min_rows).sum())
     return f"of each party with at least {p.min_rows} of them (min_rows); {fewer} of {len(p.fed)} parties hold back fewer and report none"
 

@@ -157,10 +157,14 @@ def run(record: RunRecord) -> list[str]:
     if not metrics:
         return [f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are done."]
     error = metrics.get(f"{metric}_error")
+    drowned = metric == "accuracy" and error is not None and error >= 0.5  # a guess without looking is no further off
     reached = shown(metric, metrics.get(metric)) if error is None else plus_minus(metric, metrics.get(metric), error)
     said = [f"{record.label} diverged: its loss was no longer a number in round {record.diverged}." if record.diverged is not None else
+            f"{record.label} ran {rounds}. Its accuracy cannot be stated: the noise on it has a standard error of {percent(error)}." if drowned else
             f"{record.label} reaches {metric} {reached} after {rounds}."]
-    if f"{metric}_error" in metrics:
+    if drowned:
+        said.append("The ε covers its figures. More parties, a larger ε or evaluate_every=0 leave less noise on them.")
+    elif error is not None:
         said.append("Its figures carry noise, which the ε covers; ± is their standard error.")
     if not record.finished:
         said.append(f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this report. "
