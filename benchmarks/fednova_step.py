@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from tacit import algorithms, data, models
+from tacit.engine.task import Task
 from tacit.runtimes.cohort import Cohort, Run
-from tacit.task import Task
 
 BATCH, LR, MOMENTUM, PARTIES, EPOCHS = 64, 0.01, 0.9, 10, 10  # as the study niid-bench
 SEEDS = 3, 10, 9  # draws of the sizes with S below 2, a little above it, and far above

@@ -24,7 +24,7 @@ import torch
 import tacit
 from tacit import data, models
 from tacit.accounting.votes import classic_epsilon
-from tacit.jobs.teachers import Ensemble
+from tacit.jobs.pate.teachers import Ensemble
 from tacit.private import ConfidentGNMax, Lessons, LNMax, Student
 
 DELTA, CUT = 1e-5, 9000

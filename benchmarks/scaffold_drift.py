@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from tacit import algorithms, data, models
+from tacit.engine.task import Task
 from tacit.runtimes.cohort import Cohort, Run
-from tacit.task import Task
 
 BATCH, LR, PARTIES = 64, 0.03, 10  # as the study niid-bench
 

@@ -4,7 +4,7 @@
     … --device cpu --rows 96 --runs 2                         to try the script where there is no card
 
 Each run has three parties of 352 rows, the CNN of 62,006 parameters on 3×32×32, batches of 32, FedProx with a μ of its own and local Adam. By autograd,
-`patches` copies every patch a filter looks at and `bands` multiplies whole rows by a band matrix; `written` is the gradient written out (tacit.pooled), which
+`patches` copies every patch a filter looks at and `bands` multiplies whole rows by a band matrix; `written` is the gradient written out (tacit.engine.pooled), which
 is what networks of this kind get.
 """
 
@@ -16,7 +16,8 @@ import time
 import numpy as np
 import torch
 
-from tacit import algorithms, data, layers, models, task
+from tacit import algorithms, data, models
+from tacit.engine import layers, task
 from tacit.runtimes.cohort import Cohort, Run
 
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["tacit.parties", "tacit.runtimes", "tacit.jobs.contract", "tacit.protocols"]):
+with atheris.instrument_imports(include=["tacit.parties", "tacit.runtimes", "tacit.jobs.train.contract", "tacit.protocols"]):
     import torch
 
     from tacit.errors import TacitError
-    from tacit.jobs.contract import Contract
+    from tacit.jobs.train.contract import Contract
     from tacit.parties.codec import decode, encode, kind_of
     from tacit.parties.message import Message
     from tacit.protocols import buffered, joining, rounds

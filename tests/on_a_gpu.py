@@ -173,7 +173,7 @@ def main() -> None:
     print("a run whose predecessors are collected while it records: as on the CPU")
     norm = lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(256, 3))  # noqa: E731
     both(federation(shape=(1, 8, 8)), 1e-3, model=norm)
-    for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28)):  # the three kinds of tiles that tacit.pooled cuts
+    for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28)):  # the three kinds of tiles that tacit.engine.pooled cuts
         both(federation(shape=shape, rows=200), 1e-3, model="cnn", rounds=2)  # in four, 2e-7 in the pixels of the last become 6e-4: another one is the largest
     both(federation(shape=(1, 8, 8)), 1e-3, model=tacit.models.CNN(crop=2, flip=True))
     print("convolutions as products, batch norm, dropout, random crops: as on the CPU")

@@ -12,10 +12,10 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, guard, models, pace
 from tacit.algorithms.types import Batch, Walk
+from tacit.engine.task import Task
 from tacit.errors import PartyFailed
 from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
-from tacit.task import Task
 
 from . import card, on_a_gpu
 
@@ -76,7 +76,7 @@ def test_the_card_takes_what_a_card_takes() -> None:
 
 @pytest.mark.parametrize("model", [models.CNN(), models.CNN(crop=2, flip=True)], ids=["plain", "moved pictures"])
 def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
-    """There the gradient is written out, and so are the answers (tacit.pooled); here autograd makes them, client by client."""
+    """There the gradient is written out, and so are the answers (tacit.engine.pooled); here autograd makes them, client by client."""
     rng = np.random.default_rng(0)
     x, y = torch.from_numpy(rng.normal(size=(12, 1, 8, 8)).astype(np.float32)), torch.from_numpy(rng.integers(0, 10, 12))
     here = Task(model.build((1, 8, 8), 10), x, y)

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit import algorithms, config, data, models, selection
+from tacit import algorithms, data, models, selection
+from tacit.config.job import job as config
 from tacit.errors import BadJob, BadParameter, BadRun
 from tacit.parameters import check
 

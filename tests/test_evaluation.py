@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from tacit import data, evaluation
+from tacit import data
 from tacit.data import Holdings, Rows
-from tacit.metrics import count, of_numbers
-from tacit.task import Task
+from tacit.engine import evaluation
+from tacit.engine.metrics import count, of_numbers
+from tacit.engine.task import Task
 
 
 def made(test: bool = True, empty: bool = True, regression: bool = False) -> tuple[data.Federation, Task]:

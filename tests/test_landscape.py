@@ -9,8 +9,8 @@ from torch import nn
 
 import tacit
 from tacit import algorithms, data
-from tacit.landscape import PARTIES, POINTS, SIDE, normalise
-from tacit.task import Task
+from tacit.engine.landscape import PARTIES, POINTS, SIDE, normalise
+from tacit.engine.task import Task
 
 
 def federation(parties: int) -> data.Federation:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from tacit.metrics import BINS, Counts, count, measure
+from tacit.engine.metrics import BINS, Counts, count, measure
 
 
 def outputs(n: int, classes: int, seed: int, sharp: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:

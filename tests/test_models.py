@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import tacit
-from tacit import cli, config, data, models
+from tacit import cli, data, models
+from tacit.config.job import job as config
 from tacit.errors import BadData, BadJob, BadParameter
 
 

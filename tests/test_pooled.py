@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tacit import models, pooled
-from tacit.layers import CropFlip
-from tacit.task import Task
+from tacit import models
+from tacit.engine import pooled
+from tacit.engine.layers import CropFlip
+from tacit.engine.task import Task
 
 NETWORKS: dict[str, tuple[models.CNN, tuple[int, int, int]]] = {
     "colour": (models.CNN(), (3, 32, 32)),  # 6 filters: tiles of half a row, then of whole rows

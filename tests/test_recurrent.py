@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import tacit
-from tacit import algorithms, audit, data, graphs, models, recurrent
+from tacit import algorithms, audit, data, graphs, models
 from tacit.audit.canaries import one_run
+from tacit.engine import recurrent
+from tacit.engine.metrics import count, measure
+from tacit.engine.task import LOSSES, Task
 from tacit.errors import BadData, BadParameter
-from tacit.metrics import count, measure
-from tacit.task import LOSSES, Task
 
 from . import card
 

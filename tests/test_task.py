@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from tacit.algorithms.plan import identify, plan
 from tacit.algorithms.types import Batch, State, Walk
-from tacit.layers import LocalStep
-from tacit.task import Task
+from tacit.engine.layers import LocalStep
+from tacit.engine.task import Task
 
 KEY = torch.zeros((), dtype=torch.int64)
 

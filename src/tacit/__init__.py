@@ -35,23 +35,23 @@ if TYPE_CHECKING:
         transfer,
     )
     from .errors import TacitError
-    from .jobs.anonymizing import anonymize
-    from .jobs.comparing import compare
-    from .jobs.contributing import contribution
-    from .jobs.distilling import fedmd
-    from .jobs.gossiping import gossip
-    from .jobs.inferring import infer
-    from .jobs.intersecting import align, psi
-    from .jobs.planning import plan
-    from .jobs.privately import train_private
-    from .jobs.regressing import regress
-    from .jobs.risking import risk
-    from .jobs.running import run
-    from .jobs.splitting import splitnn
-    from .jobs.synthesizing import synthesize
-    from .jobs.teaching import pate
-    from .jobs.training import train
-    from .jobs.transferring import ftl
+    from .jobs.anonymize import anonymize
+    from .jobs.compare import compare
+    from .jobs.contribution import contribution
+    from .jobs.fedmd import fedmd
+    from .jobs.infer import infer
+    from .jobs.pate.pate import pate
+    from .jobs.plan import plan
+    from .jobs.programs import run
+    from .jobs.risk import risk
+    from .jobs.synthesize import synthesize
+    from .jobs.train.gossip import gossip
+    from .jobs.train.train import train
+    from .jobs.train_private import train_private
+    from .jobs.vertical.psi import align, psi
+    from .jobs.vertical.regress import regress
+    from .jobs.vertical.split import splitnn
+    from .jobs.vertical.transfer import ftl
     from .parties.ledger import Ledger
     from .protocols.psi_policy import PsiPolicy
     from .protocols.splitnn_parts import cut
@@ -67,12 +67,12 @@ __all__ = ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "PsiPo
 
 _HOME = {"Comparison": "results", "Hierarchy": "topologies", "InProcess": "runtimes.inprocess", "Ledger": "parties.ledger", "Processes": "runtimes.processes",
          "PsiPolicy": "protocols.psi_policy",
-         "Result": "results", "TacitError": "errors", "align": "jobs.intersecting", "anonymize": "jobs.anonymizing", "compare": "jobs.comparing",
-         "contribution": "jobs.contributing", "cut": "protocols.splitnn_parts", "fedmd": "jobs.distilling", "ftl": "jobs.transferring",
-         "gossip": "jobs.gossiping",
-         "infer": "jobs.inferring", "pate": "jobs.teaching", "plan": "jobs.planning", "psi": "jobs.intersecting", "regress": "jobs.regressing",
-         "risk": "jobs.risking", "run": "jobs.running", "splitnn": "jobs.splitting", "synthesize": "jobs.synthesizing", "train": "jobs.training",
-         "train_private": "jobs.privately"}
+         "Result": "results", "TacitError": "errors", "align": "jobs.vertical.psi", "anonymize": "jobs.anonymize", "compare": "jobs.compare",
+         "contribution": "jobs.contribution", "cut": "protocols.splitnn_parts", "fedmd": "jobs.fedmd", "ftl": "jobs.vertical.transfer",
+         "gossip": "jobs.train.gossip",
+         "infer": "jobs.infer", "pate": "jobs.pate.pate", "plan": "jobs.plan", "psi": "jobs.vertical.psi", "regress": "jobs.vertical.regress",
+         "risk": "jobs.risk", "run": "jobs.programs", "splitnn": "jobs.vertical.split", "synthesize": "jobs.synthesize", "train": "jobs.train.train",
+         "train_private": "jobs.train_private"}
 _ROOMS = ("accounting", "aggregate", "algorithms", "anonymity", "audit", "data", "graphs", "guard", "models", "mpc", "pace", "private", "selection", "speeds",
           "synth", "testing", "transfer")
 

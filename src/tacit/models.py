@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .engine.layers import Characters, CropFlip
 from .errors import BadData, BadParameter, MissingFiles
-from .layers import Characters, CropFlip
 from .parameters import bad, check, flag, nearest, to_table, whole
 
 

@@ -36,12 +36,12 @@ from .algorithms.types import Algorithm, Batch, Batches, State, Upload, Walk
 from .algorithms.types import fresh as fresh_state
 from .data.conformance import check_dataset, check_federation, check_skew
 from .data.federation import Federation, Holdings, Rows
+from .engine.task import Task
 from .guard.conformance import check_form
 from .parameters import check, from_table, to_table
 from .parties.conformance import check_protocol, demand
 from .runtimes.cohort import Cohort, Run
 from .runtimes.conformance import check_runtime
-from .task import Task
 
 __all__ = ["check_aggregate", "check_algorithm", "check_dataset", "check_federation", "check_model", "check_protocol", "check_runtime", "check_skew",
            "check_stage"]
@@ -204,8 +204,8 @@ def _is_a_row_of_a_study(algorithm: Algorithm, name: str) -> None:
 
 
 def _speaks(algorithm: Algorithm, name: str) -> None:
-    from .jobs.plan import make_plan
-    from .jobs.training import train_side_by_side
+    from .jobs.train.plan import make_plan
+    from .jobs.train.train import train_side_by_side
 
     fed, module = _federation(), _task("tanh").module
     weights = []
@@ -294,8 +294,8 @@ def check_stage(stage: Any, beside: Sequence[Any] = ()) -> None:
     6. A stage that hides says how many must stay, and refuses what it cannot hide.
     7. A simulation and one program per party over messages come to the same model, and count the same bytes.
     """
-    from .jobs.plan import make_plan
-    from .jobs.training import train_side_by_side
+    from .jobs.train.plan import make_plan
+    from .jobs.train.train import train_side_by_side
 
     stages = check_form(stage, beside)
     fed, module, found = _federation(), _task("tanh").module, []

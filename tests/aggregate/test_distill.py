@@ -8,8 +8,8 @@ import torch
 
 import tacit
 from tacit import aggregate, algorithms, data
+from tacit.engine.task import Task
 from tacit.errors import BadData, BadParameter
-from tacit.task import Task
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((20, 4)).astype(np.float32)

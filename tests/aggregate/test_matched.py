@@ -15,8 +15,8 @@ from torch import nn
 import tacit
 from tacit import aggregate, algorithms, data, models
 from tacit.aggregate.assignment import assign
+from tacit.engine.task import Task
 from tacit.errors import BadParameter
-from tacit.task import Task
 
 
 @settings(max_examples=80, deadline=None)

@@ -14,7 +14,7 @@ from tacit import aggregate, data
 from tacit.algorithms import FedPSO
 from tacit.algorithms import plan as plans
 from tacit.errors import BadParameter
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.runtimes.cohort import Cohort
 
 from .test_fair import loss, seen

@@ -13,7 +13,7 @@ import tacit
 from tacit import algorithms, data
 from tacit.algorithms import APFL, IFCA, SGD, Ditto, FedBN, FedPer, FedRep, FineTune, PFedMe
 from tacit.errors import BadParameter
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.runtimes.cohort import Cohort
 
 from .world import World, hold

@@ -17,7 +17,7 @@ from torch import nn
 
 from tacit.algorithms import plan as plans
 from tacit.data.federation import Federation, Holdings, Rows
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.runtimes.cohort import Cohort
 
 Array = np.ndarray

@@ -111,7 +111,7 @@ def test_who_rides_for_free_gets_about_nothing(noise, method):
 
 
 def test_a_coalition_is_what_training_it_alone_gives():
-    from tacit.jobs.contributing import _Trained
+    from tacit.jobs.contribution import _Trained
 
     whole = run()
     u = _Trained(whole.origin, "accuracy")([frozenset(range(5)), frozenset({2})])
@@ -123,7 +123,7 @@ def test_a_coalition_is_what_training_it_alone_gives():
 
 @pytest.mark.parametrize("engine", ["stack", "each"])
 def test_all_together_reconstructed_is_the_run_itself(engine):
-    from tacit.jobs.contributing import _Reconstructed
+    from tacit.jobs.contribution import _Reconstructed
 
     u = _Reconstructed(dataclasses.replace(run().origin, engine=engine), "loss")([frozenset(range(5))])
     assert u[0] == pytest.approx(run().metrics["loss"], abs=1e-5)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tacit import algorithms, data, doctor
+from tacit import algorithms, data
+from tacit.cli import doctor
 
 from ..data.formats import write_shakespeare
 from .shell import EXAMPLES, answer, process, run

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tacit import cli
-from tacit.commands import pate as command
+from tacit.cli import pate as command
 from tacit.errors import BadJob
 from tacit.private import GNMax, Lessons, Student
 

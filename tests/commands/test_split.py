@@ -176,7 +176,7 @@ def test_a_job_with_a_mistake_is_told_where_it_is(place: Path, capsys: pytest.Ca
 
 def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tacit.errors import PartyFailed
-    from tacit.jobs import splitting_deployed as deployed
+    from tacit.jobs.vertical import split_deployed as deployed
     from tacit.runtimes import InProcess
 
     job, other = deployed.read("job.toml"), deployed.read("job.toml")

@@ -72,9 +72,9 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
 
 def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     answer(capsys, "study", "new", "hearts.toml", "heart-disease")
-    from tacit.jobs import study_file
+    from tacit.jobs.study import file
 
-    assert study_file.load("hearts.toml").digest == study_file.load("heart-disease").digest
+    assert file.load("hearts.toml").digest == file.load("heart-disease").digest
     code, _, err = run(capsys, "study", "new", "other.toml", "heart-diseases")
     assert code == 2
     assert "there is no study 'heart-diseases'. Did you mean 'heart-disease'?" in err
@@ -82,7 +82,7 @@ def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(capsys: pytest.Cap
 
 
 def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tacit.jobs import studying
+    from tacit.jobs.study import run as studying
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt

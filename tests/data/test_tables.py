@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from tacit import config, data
+from tacit import data
+from tacit.config.job import job
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.data.tables import READ_OFF
 from tacit.errors import BadData, BadParameter, MissingFiles
@@ -191,7 +192,7 @@ def test_numbers_with_a_comma_are_the_numbers_with_a_point(tmp_path):
     one = data.from_csv(tmp_path / "point.csv", label="ill").by("hospital")
     assert torch.equal(data.from_csv(tmp_path / "comma.csv", label="ill", separator=";", decimal=",").by("hospital").rows.x, one.rows.x)
     (tmp_path / "job.toml").write_text('[data]\npath = "comma.csv"\nlabel = "ill"\nby = "hospital"\nseparator = ";"\ndecimal = ","\n')
-    fed, = config.load(tmp_path / "job.toml").federations()
+    fed, = job.load(tmp_path / "job.toml").federations()
     assert torch.equal(fed.rows.x, one.rows.x)
     for decimal, words in ((";", "decimal is ';'; it must be '.' or ','"), (",", "decimal is ','; it must be another sign than the one between columns")):
         with pytest.raises(BadParameter, match=f"from_csv: {words}"):

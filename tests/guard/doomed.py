@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import tacit
-from tacit.jobs import member as members
-from tacit.jobs import networked
+from tacit.jobs.train import member as members
+from tacit.jobs.train import networked
 from tacit.parties.codec import decode
 from tacit.parties.party import Party, Transport
 from tacit.protocols.secagg import MaskedVector

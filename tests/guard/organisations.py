@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 import torch.utils.flop_counter
 
-from tacit.jobs import deployed, member, networked  # noqa: F401  # loaded once, before the forks
+from tacit.jobs.train import deployed, member, networked  # noqa: F401  # loaded once, before the forks
 from tacit.protocols import secagg
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits

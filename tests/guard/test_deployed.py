@@ -16,11 +16,11 @@ from tacit import data
 from tacit.crypto.digest import Digests
 from tacit.errors import BudgetSpent, ProtocolError
 from tacit.guard import Clip, Noise, Quantize, SecAgg
-from tacit.jobs import guarding
-from tacit.jobs import member as members
-from tacit.jobs.contract import Agreement, Contract, NotAgreed
-from tacit.jobs.elsewhere import Deployed
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train import guards
+from tacit.jobs.train import member as members
+from tacit.jobs.train.contract import Agreement, Contract, NotAgreed
+from tacit.jobs.train.elsewhere import Deployed
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.protocols import joining
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list
     contract = contract_of(stages)
     again = Contract.read(contract.text).plan()
     assert Contract.of(again, None, "server", list(FED.rows.x.shape[1:])).digest == contract.digest
-    mine, theirs = guarding.fit(again, task, task.initial()), guarding.fit(p, task, task.initial())
+    mine, theirs = guards.fit(again, task, task.initial()), guards.fit(p, task, task.initial())
     assert mine.stages == theirs.stages
     assert (mine.clients, mine.expected) == (theirs.clients, theirs.expected)
 

@@ -13,7 +13,7 @@ from tacit import data
 from tacit.errors import BadParameter
 from tacit.guard import Clip, Lazy, Noise, Quantize, SecAgg, Sparsify, as_stages, must_see_each
 from tacit.guard.stage import ORDER
-from tacit.jobs.plan import make_plan
+from tacit.jobs.train.plan import make_plan
 
 FIVE = [Sparsify(random_k=0.1), Clip(1.0), Noise(multiplier=1.0), Quantize(bits=16), SecAgg(threshold=0.6)]
 

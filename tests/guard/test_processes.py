@@ -14,7 +14,7 @@ import tacit
 from tacit import algorithms, data, models
 from tacit.errors import PartyFailed, SumAborted
 from tacit.guard import Clip, Encrypt, Lazy, LightSecAgg, Noise, Quantize, SecAgg, Sparsify
-from tacit.jobs import messages
+from tacit.jobs.train import messages
 from tacit.protocols import rounds
 
 from .doomed import doom, train_together

@@ -10,7 +10,7 @@ import torch
 import tacit
 from tacit import algorithms, data, guard
 from tacit.errors import BadParameter, PartyFailed
-from tacit.jobs import messages
+from tacit.jobs.train import messages
 from tacit.runtimes.inprocess import InProcess
 from tests.protocols.leaving import leaving
 

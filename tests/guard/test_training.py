@@ -14,8 +14,8 @@ import tacit
 from tacit import algorithms, data, models
 from tacit.errors import BadJob, BadParameter
 from tacit.guard import Clip, Lazy, Noise, Quantize, SecAgg, Sparsify
-from tacit.jobs import guarding
-from tacit.jobs.plan import make_plan
+from tacit.jobs.train import guards
+from tacit.jobs.train.plan import make_plan
 
 FED = data.digits().split(6, skew=data.Dirichlet(0.5), seed=0)
 FAST = {"model": "logistic", "rounds": 3, "batch_size": 64}
@@ -44,11 +44,11 @@ def test_a_simulation_and_real_parties_give_the_same_model_the_same_bytes_and_th
     assert [e["bytes_up"] for e in one.history] == [e["bytes_up"] for e in other.history]
     assert one.ledger.spent == other.ledger.spent
     uploads = [next(s.reveals for s in r.ledger.seen if s.kind == "Upload") for r in (one, other)]
-    assert uploads[0] == uploads[1] == guarding.reveals(guarding.fit(*fitting(guard, secret_seed=1, **more)))
+    assert uploads[0] == uploads[1] == guards.reveals(guards.fit(*fitting(guard, secret_seed=1, **more)))
 
 
 def fitting(guard, **more):
-    from tacit.jobs.plan import make_task
+    from tacit.jobs.train.plan import make_task
 
     p = make_plan(FED, **{**FAST, "guard": guard, **more})
     task = make_task(p)
@@ -197,28 +197,28 @@ def test_a_round_in_which_nobody_was_drawn_shows_in_no_event(runtime):
 
 
 def test_numbers_that_do_not_fit_are_told_also_under_noise():
-    guard = guarding.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
+    guard = guards.fit(*fitting([Clip(0.5), Noise(multiplier=1.0)]))
     guard.events = {"clipped": 3, "out of range": 2}
-    assert guarding.shown(guard, None) == {"out_of_range": 2}
+    assert guards.shown(guard, None) == {"out_of_range": 2}
     guard.events = {"clipped": 3, "out of range": 0}
-    assert guarding.shown(guard, None) == {}
+    assert guards.shown(guard, None) == {}
 
 
 def test_who_takes_part_under_noise_is_drawn_in_secret_and_each_with_its_probability():
     """2,000 rounds: how often each of 6 takes part has a deviation of 22; 5 of those are passed by chance once in 10⁶. The seed plays no part."""
     for sampling in ("poisson", "fixed"):
         p = make_plan(FED, guard=[Clip(1.0), Noise(multiplier=1.0)], per_round=2, sampling=sampling)
-        drawn = [guarding.chosen(p, r) for r in range(2000)]
+        drawn = [guards.chosen(p, r) for r in range(2000)]
         counts = torch.bincount(torch.from_numpy(np.concatenate(drawn)), minlength=6)
         assert (counts - 2000 / 3).abs().max() < 5 * math.sqrt(2000 * 2 / 9)
         sizes = {len(d) for d in drawn}  # of a Poisson sample: 0 to 4 each come up in 8% of the rounds or more, 6 in one of 729 only
         assert sizes == {2} if sampling == "fixed" else sizes >= {0, 1, 2, 3, 4}
-        assert any((a != b).any() if len(a) == len(b) else True for a, b in zip(drawn, [guarding.chosen(p, r) for r in range(50)]))
+        assert any((a != b).any() if len(a) == len(b) else True for a, b in zip(drawn, [guards.chosen(p, r) for r in range(50)]))
 
 
 def test_a_round_that_nobody_came_to_still_adds_noise_and_without_noise_changes_nothing(monkeypatch):
     for guard in ([Clip(0.5), Noise(multiplier=1.0)], [Clip(0.5)], None):
-        monkeypatch.setattr(guarding, "chosen", lambda p, number: np.arange(0))
+        monkeypatch.setattr(guards, "chosen", lambda p, number: np.arange(0))
         run = train(guard, rounds=1, sampling="poisson", per_round=3, algorithm=algorithms.FedAvg(lr=0.3))
         fresh = train(None, rounds=1, sampling="poisson", per_round=3, algorithm=algorithms.FedAvg(lr=1e-30))
         assert (apart(run, fresh) > 0.01) == (guard is not None and len(guard) == 2)
@@ -301,7 +301,7 @@ def test_a_job_file_with_a_wrong_guard_names_the_file_and_the_stage(tmp_path, ca
 
 
 def test_a_wrong_order_in_a_job_file_is_refused_and_a_guarded_comparison_has_each_algorithm_with_and_without(tmp_path):
-    from tacit import config
+    from tacit.config.job import job as config
 
     job = tmp_path / "job.toml"
     first, second = JOB.split("[[guard]]")[1:]

@@ -23,7 +23,7 @@ import torch.utils.flop_counter
 
 import tacit
 from tacit import algorithms, data, pace, runs, speeds
-from tacit.jobs import messages, pacing  # noqa: F401
+from tacit.jobs.train import messages, paced_parties  # noqa: F401
 
 ROUNDS = 12
 PACED = {"FedBuff": {"pace": pace.FedBuff(buffer=2), "per_round": 4, "speed": speeds.Lognormal(sigma=1.0)},

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tacit.jobs import study_file, studying
+from tacit.jobs.study import file as study_file
+from tacit.jobs.study import run
 
 SMALL = """
 title = "A small study"
@@ -64,7 +65,7 @@ def small(path: Path, figure: str = "best", rounds: int = 4, top: str = "", more
     return str(file)
 
 
-def cells(store: studying.Store) -> dict[str, Any]:
+def cells(store: run.Store) -> dict[str, Any]:
     return {line["id"]: line for line in store.lines() if line["kind"] == "cell"}
 
 

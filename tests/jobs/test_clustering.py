@@ -15,8 +15,8 @@ import tacit
 from tacit import aggregate, algorithms, data, guard, selection
 from tacit.algorithms import CFL, FedAvg
 from tacit.errors import BadParameter, PartyFailed
-from tacit.jobs.clustering import Book
-from tacit.jobs.plan import make_plan
+from tacit.jobs.train.clustered import Book
+from tacit.jobs.train.plan import make_plan
 
 
 def permuted(parties: int = 6, kinds: int = 2) -> data.Federation:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import tacit
-from tacit import algorithms, config, data, guard
+from tacit import algorithms, data, guard
+from tacit.config.job import job as config
 from tacit.errors import BadJob, BadParameter
 
 WAYS = {"none": {}, "quantised": {"guard": [guard.Quantize(bits=8)]}, "sparsified": {"guard": [guard.Sparsify(top_k=0.1)]},

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import tacit
 from tacit import algorithms, data, models
 from tacit.errors import BadData, BadParameter, BadRun
-from tacit.jobs.comparing import _labels, _matched, _names
-from tacit.jobs.plan import make_plan
+from tacit.jobs.compare import _labels, _matched, _names
+from tacit.jobs.train.plan import make_plan
 
 FedAvg, FedProx, Scaffold = algorithms.FedAvg, algorithms.FedProx, algorithms.Scaffold
 

@@ -11,7 +11,7 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, models, transfer
 from tacit.errors import BadData, BadParameter
-from tacit.jobs.distilling import unlabelled
+from tacit.jobs.fedmd import unlabelled
 from tacit.parties.conformance import check_protocol
 from tacit.protocols import fedmd as protocol
 

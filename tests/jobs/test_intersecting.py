@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit.errors import BadData, BadParameter
-from tacit.jobs.intersecting import aligned
+from tacit.jobs.vertical.psi import aligned
 from tacit.parties.party import Party
 from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import tacit
-from tacit import aggregate, algorithms, config, selection
+from tacit import aggregate, algorithms, selection
 from tacit.accounting import epsilon
 from tacit.algorithms.plan import identify, plan
+from tacit.config.job import job as config
 from tacit.errors import BadJob, BadParameter
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.private import DPFTRL, DPSGD
 
 torch.set_num_threads(1)

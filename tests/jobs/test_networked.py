@@ -14,8 +14,8 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, guard, pace
 from tacit.errors import BadParameter, BadRun, PartyFailed
-from tacit.jobs import networked
-from tacit.jobs.member import Memory, deal, dealt
+from tacit.jobs.train import networked
+from tacit.jobs.train.member import Memory, deal, dealt
 
 
 def federation(parties: int = 3) -> data.Federation:

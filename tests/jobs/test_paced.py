@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import tacit
-from tacit import algorithms, config, data, guard, pace, speeds
+from tacit import algorithms, data, guard, pace, speeds
 from tacit.algorithms.plan import identify, plan
+from tacit.config.job import job as config
 from tacit.errors import BadJob, BadParameter
 
 

@@ -12,8 +12,8 @@ import torch
 import tacit
 from tacit import data
 from tacit.errors import BadData, BadParameter, BadRun
-from tacit.jobs import teachers
-from tacit.jobs.teaching import SmallDelta
+from tacit.jobs.pate import teachers
+from tacit.jobs.pate.pate import SmallDelta
 from tacit.private import ConfidentGNMax, GNMax, Lessons, LNMax, Student
 
 QUICK = {"lessons": Lessons(epochs=20, lr=0.01), "student": Student(steps=20), "model": tacit.models.MLP(hidden=(16,)), "public": 0.7}
@@ -151,7 +151,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
     ({"public": torch.zeros(5, 3)}, r"pate: the public rows have shape \(5, 3\); each must be like a private one, \(64,\)", BadData),
     ({"device": "tpu"}, "pate: device is 'tpu'; it must be 'cpu', 'cuda'", BadParameter)])
 def test_what_cannot_be_is_refused_before_a_teacher_is_trained(digits, monkeypatch, more, words, kind):
-    monkeypatch.setattr("tacit.jobs.teaching.train", None)
+    monkeypatch.setattr("tacit.jobs.pate.pate.train", None)
     with pytest.raises(kind, match=words):
         tacit.pate(digits, **{"teachers": 12, "queries": 40, "aggregator": GNMax(3.0), **QUICK, **more})
 

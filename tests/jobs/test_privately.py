@@ -14,7 +14,7 @@ from torch import nn
 import tacit
 from tacit import cli
 from tacit.errors import BadJob, BadParameter
-from tacit.jobs.private_file import load
+from tacit.jobs.train_private_file import load
 
 torch.set_num_threads(1)
 

@@ -15,7 +15,7 @@ from torch import nn
 import tacit
 from tacit import data
 from tacit.errors import BadData, BadParameter, BadRun, MissingFiles
-from tacit.jobs.splitting import Split
+from tacit.jobs.vertical.split import Split
 from tacit.protocols.splitnn_guards import ClipRows, Marvell, NoiseRows, QuantizeRows
 from tacit.protocols.splitnn_terms import Terms
 
@@ -213,7 +213,7 @@ def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_sam
     loaded = Split.load(tmp_path / "parts")
     tables = {name: parties.parties[name] for name in ("bank", "shop")}
     assert torch.equal(run.predict(tables), loaded.predict(tables))
-    monkeypatch.setattr("tacit.jobs.splitting.lay_out", pytest.fail)  # it is said before anybody is asked for anything
+    monkeypatch.setattr("tacit.jobs.vertical.split.lay_out", pytest.fail)  # it is said before anybody is asked for anything
     with pytest.raises(BadRun, match=r"parts.(bank|shop) already holds a party's part, which is never written over\. Give another out\."):
         tacit.splitnn(parties, out=tmp_path / "parts")
     assert torch.equal(run.predict(tables), Split.load(tmp_path / "parts").predict(tables))

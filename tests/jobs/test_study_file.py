@@ -8,8 +8,8 @@ import pytest
 
 from tacit import algorithms
 from tacit.errors import BadJob
-from tacit.jobs import study_file
-from tacit.jobs.study_file import load
+from tacit.jobs.study import file as study_file
+from tacit.jobs.study.file import load
 
 from .studies import small
 

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from tacit.errors import BadRun
-from tacit.jobs import study_file, study_table, studying
-from tacit.jobs.study_file import load
-from tacit.jobs.studying import study
+from tacit.jobs.study import file as study_file
+from tacit.jobs.study import run
+from tacit.jobs.study import table as study_table
+from tacit.jobs.study.file import load
+from tacit.jobs.study.run import study
 
 from .studies import cells, small, written
 
@@ -169,7 +171,7 @@ def test_two_studies_are_compared_cell_by_cell(tmp_path: Path) -> None:
     assert any(cell["difference"] > 0 for cell in found["cells"])
     assert all(cell["difference"] == 0 and cell["clear"] is False for cell in study_table.diff(a, a)["cells"])
     assert found["only"] == {"a": [], "b": []}
-    part = study_table.summary(s, [line for line in studying.Store(tmp_path / "b", s).lines() if line.get("row") != "SCAFFOLD"])
+    part = study_table.summary(s, [line for line in run.Store(tmp_path / "b", s).lines() if line.get("row") != "SCAFFOLD"])
     assert study_table.diff(part, a)["only"] == {"a": [], "b": [{"table": "t", "row": "SCAFFOLD", "column": c} for c in ("IID", "Dir")]}
     assert study_table.diff(a, part)["only"]["a"] == study_table.diff(part, a)["only"]["b"]
     best = {**b, "quick": True, "tables": [{**t, "figure": "best"} for t in b["tables"]]}

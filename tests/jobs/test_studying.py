@@ -19,9 +19,9 @@ import pytest
 import tacit
 from tacit import algorithms, data
 from tacit.errors import BadJob, BadRun
-from tacit.jobs import study_table, studying
-from tacit.jobs.study_file import load
-from tacit.jobs.studying import study
+from tacit.jobs.study import run, table
+from tacit.jobs.study.file import load
+from tacit.jobs.study.run import study
 
 from .studies import cells, small
 
@@ -87,7 +87,7 @@ def test_runs_that_reach_the_target_leave_and_the_rest_comes_out_the_same(tmp_pa
     whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
     first = [v["test"][1] for v in whole.values()]
     target = float(np.quantile(first, 0.6))
-    monkeypatch.setattr(studying, "LOOK_EVERY", 2)
+    monkeypatch.setattr(run, "LOOK_EVERY", 2)
     s = load(small(tmp_path, figure="rounds", rounds=12, top=f"target = {target}"))
     got = cells(study(s, tmp_path / "left"))
     assert got.keys() == whole.keys()
@@ -102,16 +102,16 @@ def test_runs_that_reach_the_target_leave_and_the_rest_comes_out_the_same(tmp_pa
 
 def test_another_target_or_figure_runs_again_what_had_left_for_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They counted as done, and were shown as never having reached a target that they had stopped short of."""
-    monkeypatch.setattr(studying, "LOOK_EVERY", 2)
+    monkeypatch.setattr(run, "LOOK_EVERY", 2)
     out = tmp_path / "out"
     study(load(small(tmp_path, figure="rounds", rounds=6, top="target = 0.01")), out)
     for figure, top in (("rounds", "target = 1.0"), ("best", "")):
         s = load(small(tmp_path, figure=figure, rounds=6, top=top))
-        store = studying.Store(out, s)
+        store = run.Store(out, s)
         short = {i for i, line in cells(store).items() if len(line["rounds"]) < 6 and (figure == "best" or max(line["test"]) < 1)}
         assert short
         assert short.isdisjoint(store.done())
-        assert study_table.summary(s, store.lines())["done"] == len(s.cells) - len(short)
+        assert table.summary(s, store.lines())["done"] == len(s.cells) - len(short)
         study(s, out)
         assert all(len(line["rounds"]) == 6 or (figure == "rounds" and max(line["test"]) == 1) for line in cells(store).values())
 
@@ -119,7 +119,7 @@ def test_another_target_or_figure_runs_again_what_had_left_for_the_old_one(tmp_p
 PROGRAM = """
 import sys
 from tacit.jobs import studying
-from tacit.jobs.study_file import load
+from tacit.jobs.study.file import load
 studying.SAVE_EVERY = 0.0  # after every round
 play = studying._Stack.play
 def slowly(self, r, test):
@@ -155,13 +155,13 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_figures(tmp_path: Path
 
 def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that had left are done, so that what is left of the stack is another set of runs: it began anew, and so did a part of a stack."""
-    monkeypatch.setattr(studying, "LOOK_EVERY", 2)
+    monkeypatch.setattr(run, "LOOK_EVERY", 2)
     whole = cells(study(load(small(tmp_path, rounds=12)), tmp_path / "whole"))
     target = float(np.quantile([v["test"][1] for v in whole.values()], 0.6))
     s = load(small(tmp_path, figure="rounds", rounds=12, top=f"target = {target}"))
     want = cells(study(s, tmp_path / "want"))
-    monkeypatch.setattr(studying, "SAVE_EVERY", 0.0)  # after every round
-    play, seen, stop = studying._Stack.play, [], [7]
+    monkeypatch.setattr(run, "SAVE_EVERY", 0.0)  # after every round
+    play, seen, stop = run._Stack.play, [], [7]
 
     def stopped(self: Any, r: int, test: bool) -> None:
         if r == stop[0]:
@@ -169,10 +169,10 @@ def test_a_study_stopped_after_runs_have_left_a_stack_goes_on_where_it_stood(tmp
         seen.append(r)
         play(self, r, test)
 
-    monkeypatch.setattr(studying._Stack, "play", stopped)
+    monkeypatch.setattr(run._Stack, "play", stopped)
     with pytest.raises(KeyboardInterrupt):
         study(s, tmp_path / "cut")
-    store = studying.Store(tmp_path / "cut", s)
+    store = run.Store(tmp_path / "cut", s)
     (state, names), = store.saved()
     gone = store.done()
     assert gone
@@ -194,9 +194,9 @@ def test_the_time_of_one_client_after_the_other_is_extrapolated_from_a_measured_
     store = study(s, tmp_path / "out")
     lines = store.lines()
     assert not any(line["kind"] == "loop" for line in lines)  # on a CPU clients may go one by one anyway, so nothing is measured
-    piece = studying.loop(studying._plan(s.cells[0], studying._Data()), steps=5)
+    piece = run.loop(run._plan(s.cells[0], run._Data()), steps=5)
     assert piece["samples"] == 5 * 4 * 32  # steps × parties × batch
-    found = study_table.summary(s, [*lines, {**piece, "samples": 640, "seconds": 2.0}])
+    found = table.summary(s, [*lines, {**piece, "samples": 640, "seconds": 2.0}])
     assert found["one_by_one"]["samples_per_second"] == 320
     assert found["one_by_one"]["extrapolated_seconds"] == pytest.approx(found["samples"] / 320)
     from tacit.report import study as page
@@ -270,8 +270,8 @@ def test_a_disk_that_fills_up_is_named_and_what_is_done_is_kept(tmp_path: Path, 
 
     words = r"out cannot be written: .*No space left on device\. What is done is kept\. See that there is room and leave to write, then give the same command"
     with monkeypatch.context() as m:
-        m.setattr(studying, "SAVE_EVERY", 0.0)
-        m.setattr(studying._Stack, "save", full)
+        m.setattr(run, "SAVE_EVERY", 0.0)
+        m.setattr(run._Stack, "save", full)
         with pytest.raises(BadRun, match=words):
             study(s, tmp_path / "out")
     with monkeypatch.context() as m:
@@ -284,7 +284,7 @@ def test_a_disk_that_fills_up_is_named_and_what_is_done_is_kept(tmp_path: Path, 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     s = load(small(tmp_path))
-    store = studying.Store(tmp_path / "out", s)
+    store = run.Store(tmp_path / "out", s)
     store.begin()
     group = [c for c in s.cells if c.row == "SCAFFOLD"]
     store.state(group).write_bytes(b"no tensors")
@@ -303,7 +303,7 @@ def test_every_study_runs_quickly(name: str, tmp_path: Path) -> None:
     got = cells(store)
     assert got
     assert all(not v["diverged"] and v["samples"] > 0 for v in got.values())
-    found = study_table.summary(s, store.lines())
+    found = table.summary(s, store.lines())
     assert found["done"] == len(got)
     assert found["quick"]
     assert time.process_time() - began < 120

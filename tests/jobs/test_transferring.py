@@ -16,9 +16,9 @@ from torch import nn
 import tacit
 from tacit import data
 from tacit.errors import BadData, BadParameter, BadRun, PartyFailed
-from tacit.jobs.splitting import predict
-from tacit.jobs.splitting_parts import read
-from tacit.jobs.transferring import alone
+from tacit.jobs.vertical.split import predict
+from tacit.jobs.vertical.split_parts import read
+from tacit.jobs.vertical.transfer import alone
 from tacit.protocols import ftl
 from tacit.protocols.splitnn_guards import ClipRows, MaxNorm, NoiseRows, QuantizeRows
 
@@ -110,7 +110,7 @@ def test_it_is_what_the_ideal_gives_on_rows_matched_in_the_clear():
     terms = ftl.Terms(**{**{k: v for k, v in run.config.items() if k in ftl.Terms.__dataclass_fields__}, "rows": (20,), "tests": (0,), "batch_size": 64},
                       routes=(ftl.splitnn_terms.Route(("target",), ("source",)),))
     a, b = copy.deepcopy(parts["source"]), copy.deepcopy(parts["target"])
-    from tacit.jobs.transferring import seeded
+    from tacit.jobs.vertical.transfer import seeded
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeded(0, "target"))

@@ -13,11 +13,11 @@ import tacit
 from tacit import aggregate, data, models, selection
 from tacit.algorithms import FedPSO
 from tacit.errors import BadJob, PartyFailed
-from tacit.jobs import deployed, networked
-from tacit.jobs import member as members
-from tacit.jobs.contract import Contract
-from tacit.jobs.plan import make_plan
-from tacit.jobs.training import train_side_by_side
+from tacit.jobs.train import deployed, networked
+from tacit.jobs.train import member as members
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.plan import make_plan
+from tacit.jobs.train.train import train_side_by_side
 from tacit.parties.codec import encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import joining, picking, rounds

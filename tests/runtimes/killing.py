@@ -25,8 +25,8 @@ import torch.utils.flop_counter
 
 import tacit
 from tacit import aggregate, algorithms, data, pace
-from tacit.jobs import member as members
-from tacit.jobs import networked, pacing  # noqa: F401  # what a run imports when it starts: once here, not once a process
+from tacit.jobs.train import member as members
+from tacit.jobs.train import networked, paced_parties  # noqa: F401  # what a run imports when it starts: once here, not once a process
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits
 from tacit.runtimes.link import Link

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 import tacit
 from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
-from tacit.jobs.plan import Plan, make_plan, make_task
+from tacit.engine.stacking import of_like_size, stackable
+from tacit.jobs.train.plan import Plan, make_plan, make_task
 from tacit.runtimes.cohort import Cohort, Kept
-from tacit.runtimes.stacking import of_like_size, stackable
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tacit import __version__
-from tacit.jobs.deployed import check_party
+from tacit.jobs.train.deployed import check_party
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import load, temporary
 from tacit.runtimes.preflight import admitted

@@ -16,12 +16,12 @@ import pandas as pd
 import torch
 
 from tacit.algorithms.types import State
-from tacit.jobs import deployed, guarding
-from tacit.jobs.contract import Contract
-from tacit.jobs.elsewhere import Deployed
-from tacit.jobs.hiding import HiddenSum
-from tacit.jobs.member import Work, member
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train import deployed, guards
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.elsewhere import Deployed
+from tacit.jobs.train.hidden_sums import HiddenSum
+from tacit.jobs.train.member import Work, member
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.party import Party
 from tacit.protocols import joining, rounds
 from tacit.runtimes.kits import Kit
@@ -77,7 +77,7 @@ class Attacker:
         self.plan = make_plan(self.fed, **told, runtime=Deployed(kit, layout))
         self.contract = Contract.of(self.plan, layout, kit.server, list(self.fed.rows.x.shape[1:]))
         self.task = make_task(self.plan)
-        self.guard = guarding.fit(self.plan, self.task, self.task.initial())
+        self.guard = guards.fit(self.plan, self.task, self.task.initial())
         self.hidden = None if self.guard is None or self.guard.hiding is None else HiddenSum(self.guard, self.contract.digest)
 
     async def offer(self, names: Iterable[str] = CLIENTS, contract: str | None = None, run: str = "run") -> dict[str, Any]:

@@ -20,7 +20,9 @@ import tacit
 from tacit import algorithms
 from tacit.accounting import Account, Release
 from tacit.errors import BadRun, BudgetSpent
-from tacit.jobs import locally_private, privately, teachers
+from tacit.jobs import train_private
+from tacit.jobs.pate import teachers
+from tacit.jobs.train import local_dp
 from tacit.parties.party import Party
 from tacit.private import DPSGD, ConfidentGNMax, Lessons, Student, size
 
@@ -350,7 +352,7 @@ def comparable(text):
 def test_train_private_on_neighbors_writes_the_same_but_for_the_model(tmp_path, monkeypatch, declared):
     """One row less, the same noise: whatever differs tells the exact number. Without a declared size the noisy count is released; given that, nothing else."""
     if declared is None:
-        monkeypatch.setattr(privately, "noisy_count", lambda rows, release, source: 1444)
+        monkeypatch.setattr(train_private, "noisy_count", lambda rows, release, source: 1444)
     digits = untested()
     fewer = dataclasses.replace(digits, rows=Rows(digits.rows.x[1:], digits.rows.y[1:]))
     runs = [tacit.train_private(d, model="logistic", epsilon=3.0, epochs=2, public_size=declared, secret_seed=1, out=tmp_path / name)
@@ -382,7 +384,7 @@ def sent(fed, monkeypatch, **more):
 def test_parties_with_private_steps_send_no_number_that_tells_their_rows(tmp_path, monkeypatch, declared, algorithm):
     """Every message to the server on neighboring data sets, and every file of the run: equal but for the noised vectors. The exact n was sent as weight."""
     if declared is None:
-        monkeypatch.setattr(locally_private, "noisy_count", lambda rows, release, source: 460)
+        monkeypatch.setattr(local_dp, "noisy_count", lambda rows, release, source: 460)
     fed = untested().split(3, seed=0, held_fraction=0.0)
     first = int(fed.train.of(0)[0])  # leaves, and the rows behind it move up
     keep = torch.arange(len(fed.rows.y)) != first

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from tacit import data, guard
 from tacit.crypto.agree import Identity
 from tacit.errors import TacitError
-from tacit.jobs import member as members
-from tacit.jobs.contract import Agreement, Contract
-from tacit.jobs.plan import make_plan, make_task
+from tacit.jobs.train import member as members
+from tacit.jobs.train.contract import Agreement, Contract
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.parties.ledger import Ledger
 from tacit.protocols import joining, rounds, secagg, summing
 from tacit.runtimes.inprocess import InProcess
@@ -227,7 +227,7 @@ def test_an_honest_order_of_messages_opens_one_sum_of_all() -> None:
 
 def test_the_count_of_what_is_opened_sees_two_sums_of_one_round() -> None:
     """Clients that keep no record do answer twice: the property above can fail."""
-    from tacit.jobs.record import Record, RecordedSum
+    from tacit.jobs.train.record import Record, RecordedSum
 
     before = Record.spent, RecordedSum.upload
     twice = [Sum("Down", 0, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False), Sum("Down", 0, (0, 1, 2), frozenset(), "reveal", frozenset(), False)]

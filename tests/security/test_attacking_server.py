@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from tacit.errors import BadJob
-from tacit.jobs import deployed
-from tacit.jobs import member as members
-from tacit.jobs.contract import Contract
-from tacit.jobs.hiding import HiddenCounts
-from tacit.jobs.messages import blank_counts
-from tacit.jobs.record import Record, RecordedSum
+from tacit.jobs.train import deployed
+from tacit.jobs.train import member as members
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.hidden_sums import HiddenCounts
+from tacit.jobs.train.messages import blank_counts
+from tacit.jobs.train.record import Record, RecordedSum
 from tacit.protocols import buffered, joining, rounds, secagg
 from tacit.protocols.consent import RoundSpent
 from tests.runtimes.net import Net

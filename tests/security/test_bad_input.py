@@ -15,10 +15,10 @@ import torch
 import tacit
 from tacit import __version__, algorithms, data, pace
 from tacit.errors import BadData, BadJob, MissingFiles, ProtocolError
-from tacit.jobs import member as members
-from tacit.jobs import networked
-from tacit.jobs.contract import Contract
-from tacit.jobs.member import Work, beside, member, own, read_layout
+from tacit.jobs.train import member as members
+from tacit.jobs.train import networked
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.member import Work, beside, member, own, read_layout
 from tacit.protocols import buffered, joining, rounds
 from tacit.runtimes.inprocess import InProcess
 from tests.runtimes.net import Net

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import tacit
-from tacit import algorithms, data, evaluation, guard, pace
+from tacit import algorithms, data, guard, pace
 from tacit.data import Holdings, Rows
+from tacit.engine import evaluation
+from tacit.engine.metrics import count
+from tacit.engine.task import Task
 from tacit.errors import BadRun
-from tacit.jobs.messages import Member
-from tacit.metrics import count
-from tacit.task import Task
+from tacit.jobs.train.messages import Member
 
 FEATURES = 4
 SIMULATED = [{"engine": "stack"}, {"engine": "each"}]

@@ -19,9 +19,9 @@ import pytest
 
 from tacit import cli
 from tacit.errors import BadData, PartyFailed, QueryRefused
-from tacit.jobs import matching
-from tacit.jobs import splitting_deployed as deployed
 from tacit.jobs.ledger_file import append_ledger, read_ledger_file
+from tacit.jobs.vertical import psi_deployed
+from tacit.jobs.vertical import split_deployed as deployed
 from tacit.parties.codec import decode
 from tacit.parties.conformance import Tap
 from tacit.parties.ledger import Ledger
@@ -186,7 +186,7 @@ def test_real_parties_refuse_by_their_policy_count_on_disk_and_keep_a_ledger(pla
 
     def take_part(name: str, file: str, **more: Any) -> dict[str, Any] | str:
         try:
-            return matching.match_with(kits.load(f"kits/{name}"), file, "id", reveal="sum", receiver="shop", **more)
+            return psi_deployed.match_with(kits.load(f"kits/{name}"), file, "id", reveal="sum", receiver="shop", **more)
         except QueryRefused as refused:
             return str(refused)
 

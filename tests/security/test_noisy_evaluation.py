@@ -16,16 +16,15 @@ import torch
 from dp_accounting import pld, rdp
 from scipy import stats
 
+from tacit.cli.progress import summary
+from tacit.engine.metrics import Counts, count
 from tacit.guard import Clip, Noise, Quantize, SecAgg
-from tacit.jobs import deployed, guarding
-from tacit.jobs import member as members
-from tacit.jobs.elsewhere import Deployed, Elsewhere
-from tacit.jobs.figures import KEY, NORM, add_noise, compute_figures, estimate, fit_figures, largest_loss, standard_deviation
-from tacit.jobs.hiding import HiddenSum
-from tacit.jobs.plan import make_plan, make_task
-from tacit.jobs.planning import plan
-from tacit.metrics import Counts, count
-from tacit.progress import summary
+from tacit.jobs.train import deployed, guards
+from tacit.jobs.train import member as members
+from tacit.jobs.train.elsewhere import Deployed, Elsewhere
+from tacit.jobs.train.figures import KEY, NORM, add_noise, compute_figures, estimate, fit_figures, largest_loss, standard_deviation
+from tacit.jobs.train.hidden_sums import HiddenSum
+from tacit.jobs.train.plan import make_plan, make_task, plan
 from tacit.protocols import rounds, secagg
 from tests.runtimes.net import Net
 from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, Attacker, play, refusals, write_files
@@ -175,7 +174,7 @@ def plan_of(stages: list[Any], parties: int = 4, **more: Any) -> Any:
 def fitted(stages: list[Any], **more: Any) -> tuple[Any, Any]:
     p = plan_of(stages, **more)
     task = make_task(p)
-    return p, guarding.fit(p, task, task.initial())
+    return p, guards.fit(p, task, task.initial())
 
 
 def outcomes(hits: int, rows: int) -> dict[str, torch.Tensor]:
@@ -215,7 +214,7 @@ def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str)
         spread = (opened[hits].var(0) * (n - 1) / claimed**2).tolist()
         low, high = stats.chi2.ppf(alarm / 2, n - 1), stats.chi2.isf(alarm / 2, n - 1)
         assert all(low < s < high * 1.01 for s in spread), (spread, low, high)  # rounding adds less than a hundredth
-    release = guarding.evaluation_release(p, guard)
+    release = guards.evaluation_release(p, guard)
     assert release is not None
     assert noise is not None
     distance = 2 * form.bound if placement == "local" else form.bound
@@ -313,10 +312,10 @@ def test_fewer_evaluations_need_less_noise() -> None:
 def test_a_budget_that_ends_the_run_early_counts_its_evaluations() -> None:
     stages = [Clip(1.0), Noise(multiplier=4.0, epsilon=2.0)]
     p, guard = fitted(stages, rounds=50)
-    account = guarding.account(p, guard, None, p.rounds)
+    account = guards.account(p, guard, None, p.rounds)
     assert account is not None
-    last = guarding.last_round(p, guard, account, 0)
-    costs = [guarding.plan_spend(p, guard, account, r).epsilon for r in (last, last + 1)]
+    last = guards.last_round(p, guard, account, 0)
+    costs = [guards.plan_spend(p, guard, account, r).epsilon for r in (last, last + 1)]
     assert 0 < last < 50
     assert costs[0] <= 2.0 < costs[1]
     assert account.allowed > last  # what the rounds alone would have allowed

@@ -22,7 +22,7 @@ import tacit
 from tacit.crypto import elgamal, group
 from tacit.crypto.tags import tag_bytes, tagged
 from tacit.errors import PartyFailed, QueryRefused
-from tacit.jobs.query_log import QueryLog, read_policy
+from tacit.jobs.vertical.query_log import QueryLog, read_policy
 from tacit.parties.codec import decode, encode
 from tacit.parties.message import Message
 from tacit.parties.party import Party, Program, Transport

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tacit import data
 from tacit.errors import BadFrame, BadJob, TacitError
 from tacit.guard import Clip, Quantize, SecAgg
-from tacit.jobs.contract import KEYS as KEYS_OF_A_CONTRACT
-from tacit.jobs.contract import Contract
-from tacit.jobs.member import read_layout
-from tacit.jobs.plan import make_plan
+from tacit.jobs.train.contract import KEYS as KEYS_OF_A_CONTRACT
+from tacit.jobs.train.contract import Contract
+from tacit.jobs.train.member import read_layout
+from tacit.jobs.train.plan import make_plan
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, WELCOME, pack, unpack
 
 NAMES = st.text(max_size=60).filter(lambda s: len(s.encode("utf-8", "surrogatepass")) <= 255 and "\ud800" not in s and s.isprintable())

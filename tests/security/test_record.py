@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadRun, ProtocolError
-from tacit.jobs.record import Record
+from tacit.jobs.train.record import Record
 from tacit.protocols.consent import OneSum
 
 A, B = ["a", "b", "c"], ["a", "b"]
@@ -87,7 +87,7 @@ def test_a_line_cut_short_by_a_crash_is_as_if_it_had_not_been_and_a_damaged_one_
 PLAY = """
 import sys
 from pathlib import Path
-from tacit.jobs.record import Record
+from tacit.jobs.train.record import Record
 record = Record(Path(sys.argv[1]), "p", "c")
 for r in range(200):
     if record.commit("update", r).reveal():

@@ -18,7 +18,7 @@ from torch import Tensor
 import tacit
 from tacit import data
 from tacit.errors import BadParameter
-from tacit.jobs.regressing import Regression
+from tacit.jobs.vertical.regress import Regression
 from tacit.mpc.tape import Tape
 from tacit.mpc.vertical import Basis, RegressionTerms
 from tacit.parties import Ledger, decode

@@ -20,19 +20,7 @@ from .heart_disease import heart_disease
 from .iris import iris
 from .mnist import mnist
 from .shakespeare import shakespeare
-from .skews import (
-    IID,
-    SKEWS,
-    ByColumn,
-    ConceptDrift,
-    ConceptShift,
-    CovariateShift,
-    Dirichlet,
-    FeatureNoise,
-    LabelsPerParty,
-    Quantity,
-    Skew,
-)
+from .skews import IID, SKEWS, ByColumn, ConceptDrift, ConceptShift, CovariateShift, Dirichlet, FeatureNoise, LabelsPerParty, Quantity, Skew
 from .synthetic import synthetic
 from .tables import Recipe, from_csv, from_frame, from_parquet
 from .vertical import Columns, Vertical, apart

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..engine.metrics import Counts, measure
 from ..errors import ProtocolError
-from ..metrics import Counts, measure
 from ..parties.message import Message
 from ..parties.party import Party
 from . import functions

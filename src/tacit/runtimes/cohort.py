@@ -22,11 +22,11 @@ from ..algorithms import Algorithm
 from ..algorithms.plan import Plans, count_steps, identify, plan, sample
 from ..algorithms.types import State, fresh
 from ..data.federation import Federation, Rows
+from ..engine.stacking import CPU_STACK, STACK_BELOW, cannot_stack, cores, differing, of_like_size, one_table, work
+from ..engine.task import Task
 from ..guard import Clients, Guard
-from ..task import Task
 from .fold import FoldEngine, Stacked
 from .kept import Kept
-from .stacking import CPU_STACK, STACK_BELOW, cannot_stack, cores, differing, of_like_size, one_table, work
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""tacit plan: what a job would let out, before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def add(verb: Callable[..., Any]) -> None:
+    made = verb("plan", _plan, "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.")
+    made.add_argument("job", help="a job file (TOML)")
+    made.add_argument("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties")
+    made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
+                      help="change a value of the job file, like train.rounds=5")
+
+
+def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
+    from ..config.toml import named
+    from ..jobs.plan import plan
+
+    if args.kit is not None:
+        from ..runtimes.processes import need_net
+
+        need_net("tacit plan --kit")
+        from ..jobs.train import deployed
+        from ..runtimes import kits
+
+        kit = kits.load(args.kit)
+        layout, told = deployed.read(args.job, args.changes)
+        fed, told["runtime"] = deployed.federation(kit, layout), deployed.Deployed(kit, layout)
+    else:
+        from ..config import job as config
+
+        job = config.load(args.job, args.changes)
+        told = job.train()
+        fed, = job.federations()
+    with named(args.job):
+        found = plan(fed, **told)
+    return found.to_dict(), lambda console: console.print(str(found), highlight=False, markup=False, soft_wrap=True)

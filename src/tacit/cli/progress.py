@@ -1,0 +1,98 @@
+"""A run's events as they are written: a line that moves in a terminal, plain lines elsewhere, nothing when quiet. All of it on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..report.markup import plain
+from ..report.numbers import shown, span
+
+WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
+
+
+def summary(values: dict[str, Any]) -> str:
+    """'accuracy 91.3%  loss 0.301', of what was measured; a noisy figure with its standard error, 'accuracy 91.3% ± 2.0%'."""
+    def figure(key: str) -> str:
+        error = values.get(f"{key}_error")
+        return shown(key, values[key]) + ("" if error is None else f" ± {shown(key, error)}")
+
+    return "  ".join(f"{word} {figure(key)}" for key, word in WORDS.items() if key in values)
+
+
+class Watch:
+    """Give it to a job as `watch`. `rounds` is known beforehand when a run is resumed; `began` is called once the run can be resumed."""
+
+    def __init__(self, quiet: bool = False, *, rounds: int = 0, many: bool = False, began: Callable[[], None] = lambda: None):
+        self.quiet, self.rounds, self.many, self.began = quiet, rounds, many, began
+        self.notes: list[str] = []
+        self._first: tuple[int, float] | None = None  # the round this process began at, and when: a resumed run has done others before
+        self._side_by_side: list[str] = []  # the runs of a comparison that were announced and have no round yet
+        self._said = ""
+        self._bar: Any = None
+
+    def __enter__(self) -> Watch:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if console.is_terminal and not self.quiet:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            words = (TextColumn("{task.description}", markup=False), BarColumn(20), TextColumn("{task.fields[said]}", markup=False),
+                     TextColumn("eta"))  # a skew's name may hold [brackets]
+            self._bar = Progress(*words, TimeRemainingColumn(), console=console, transient=True)
+            self._task = self._bar.add_task("preparing", total=self.rounds or None, said="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.began()
+        if event["kind"] == "start":
+            self._start(event)
+        elif event["kind"] == "round":
+            self._round(event)
+        elif event["kind"] == "note" and event["text"] not in self.notes:  # side by side, runs often say the same
+            self._line(f"note: {event['text']}")
+            self.notes.append(event["text"])
+
+    def _start(self, event: dict[str, Any]) -> None:
+        self.rounds, self._first = event["rounds"], None
+        self._side_by_side.append(event["label"])
+
+    def _round(self, event: dict[str, Any]) -> None:
+        r, measured = event["round"], "" if self.many else summary(event)
+        now = time.monotonic()
+        if self._side_by_side:
+            self._begin(self._side_by_side)
+            self._side_by_side = []
+        self._first = self._first or (r, now)
+        self._said = measured or self._said
+        if self._bar is not None:
+            self._bar.update(self._task, completed=r, said=f"round {r}/{self.rounds}  {self._said}")
+        elif measured:
+            at, then = self._first
+            eta = f"  eta {span((now - then) / (r - at) * (self.rounds - r))}" if at < r < self.rounds else ""
+            self._line(f"round {r}/{self.rounds}  {self._said}{eta}")
+
+    def _begin(self, labels: list[str]) -> None:
+        """The runs of a comparison come in stacks: all their starts, then their rounds."""
+        name = plain(" and ".join(dict.fromkeys(labels))) + (f", {len(labels)} runs side by side" if len(labels) > 1 else "")
+        if self._bar is not None:
+            self._bar.reset(self._task, total=self.rounds, description=name, said="")
+        elif self.many:
+            self._line(name)
+
+    def _line(self, text: str) -> None:
+        if self.quiet:
+            return
+        text = plain(text)
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Declared options, job files, and what cannot be combined."""

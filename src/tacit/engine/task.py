@@ -1,0 +1,346 @@
+"""A model as a function of one flat vector: its loss, its gradient, its predictions.
+
+Two ways to the same gradient. `functional` goes through `torch.func` and can be stacked with `vmap`: a thousand clients as one tensor
+program. `bound` copies the vector into a module of this thread and runs plain autograd, which costs less when clients go one by one.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..algorithms.types import Batch, State, Walk
+from . import dense, pooled, recurrent
+from .dense import Layer, cover, for_one_client, layers_of, parts_of
+from .layers import LocalStep
+from .pooled import Network, network_of
+from .recurrent import Chain, chain_of
+
+_dense = for_one_client(lambda task, w, index, live: dense.gradient(task.dense, w, task.x, task.y, index, live))
+_pooled, _recurrent, _answers = for_one_client(pooled.gradient), for_one_client(recurrent.gradient), for_one_client(recurrent.answers)
+
+
+def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
+    """Of each row. Where a row has a label for each of its tokens, the mean over those that have one; −1 is none."""
+    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
+    if y.dim() == 1:
+        return out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0]
+    losses, there = out.logsumexp(-1) - out.gather(-1, y.clamp(min=0)[..., None])[..., 0], y >= 0
+    return (losses * there).sum(1) / there.sum(1).clamp(min=1)
+
+
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": _cross_entropy,
+    "mse": lambda out, y: (out.reshape(y.shape) - y) ** 2,
+}
+
+
+class Slot(NamedTuple):
+    """One parameter's or buffer's place in the flat vector."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def _slots(named: Any) -> list[Slot]:
+    slots, at = [], 0
+    for name, tensor in named:
+        slots.append(Slot(name, at, at + tensor.numel(), tensor.shape, tensor.dtype))
+        at += tensor.numel()
+    return slots
+
+
+def _join(slots: list[Slot], values: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([values[s.name].reshape(-1).to(dtype) for s in slots])
+
+
+def _cut(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
+    pieces = flat.split([s.stop - s.start for s in slots])  # one split: its gradient is one cat, where slices would each fill a whole vector
+    return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
+
+
+class Task:
+    """One model, one loss, and the rows they work on. `visit` is the only thing a local step needs."""
+
+    def __init__(self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"):
+        self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
+        self.parameters = _slots(module.named_parameters())
+        self.riders = _slots(module.named_buffers())
+        self.dim = sum(s.stop - s.start for s in self.parameters)
+        self.stacked = False  # an engine that runs `visit` under vmap sets this on its own copy
+        self._local = threading.local()
+        self._loss = LOSSES[loss]
+        self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+        self.special, self.draws, self.mixes = self._kind()
+        self.dense, self.pooled, self.chain = self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
+
+    def __deepcopy__(self, memo: Any) -> Task:
+        raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
+
+    def on(self, x: Tensor, y: Tensor) -> Task:
+        """The same model on other rows."""
+        return Task(self.module, x, y, self.loss_name, self.precision)
+
+    def for_stacking(self) -> Task:
+        """The same task, ready for `vmap`: its module is its own, since `functional_call` swaps values inside it."""
+        other = Task(copy.deepcopy(self.module).to(self.x.device).train(), self.x, self.y, self.loss_name, self.precision)
+        other.stacked = True
+        return other
+
+    # the vector ------------------------------------------------------------------------------------------------------------
+
+    def initial(self) -> State:
+        """The module's own values: `w`, and `buffers` if it has any."""
+        values = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        values = {name: value.detach() for name, value in values.items()}
+        start = {"w": _join(self.parameters, values, torch.float32)}
+        if self.riders:
+            start["buffers"] = _join(self.riders, values, torch.float32)
+        return {k: v.to(self.x.device) for k, v in start.items()}
+
+    def module_at(self, w: Tensor, buffers: Tensor | None = None) -> nn.Module:
+        """A module of its own with these values, for the user to keep."""
+        module = copy.deepcopy(self.module).to("cpu")
+        values = _cut(self.parameters, w.detach().cpu())
+        if buffers is not None:
+            values |= _cut(self.riders, buffers.detach().cpu())
+        with torch.no_grad():
+            for name, mine in (*module.named_parameters(), *module.named_buffers()):  # load_state_dict would leave out buffers that are not persistent
+                mine.copy_(values[name])
+        return module.eval()
+
+    # one step --------------------------------------------------------------------------------------------------------------
+
+    def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
+        """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
+        if self.stacked and self.dense:
+            return _dense(self, walk.w, batch.index, batch.live), walk
+        if self.stacked and self.pooled and self.x.device.type == "cuda":  # on a CPU the filters' zeros cost more than the copies they save
+            x = self.x[batch.index]
+            if self.pooled.front:
+                with self._forward(batch):
+                    x = self.pooled.front(x)
+            return _pooled(self.pooled, walk.w, x, self.y[batch.index], batch.live), walk
+        if self.stacked and self.chain:
+            return _recurrent(self.chain, walk.w, self.x[batch.index], self.y[batch.index], batch.live), walk
+        g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
+        return g, walk._replace(buffers=buffers)
+
+    def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of characters)."""
+        if self.stacked and self.chain:
+            losses = self._loss(_answers(self.chain, w, self.x[batch.index]), self.y[batch.index])
+            return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
+        module = self.module if self.stacked else self._of_this_thread().module  # in training mode, and nobody else's
+        return self._mean_loss(w, buffers or {}, batch, module)[0]
+
+    def grad(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        return self._functional(w, buffers or {}, batch)[0]
+
+    def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
+        return torch.func.grad(self._mean_loss, has_aux=True)(w, buffers, batch)
+
+    def _mean_loss(self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None) -> tuple[Tensor, State]:
+        values = _cut(self.parameters, w)
+        for name in self.frozen:
+            values[name] = values[name].detach()
+        if buffers:
+            values |= {name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()}  # forward writes into them
+        with self._forward(batch):
+            out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
+        losses = self._loss(out.float(), self.y[batch.index])
+        after = {"buffers": _join(self.riders, values, w.dtype).detach()} if buffers else {}
+        return (losses * batch.live).sum() / batch.live.sum().clamp(min=1), after
+
+    def _bound(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
+        mine = self._of_this_thread()
+        mine.load(w, buffers.get("buffers"))
+        trim = self.mixes or (w.device.type == "cpu" and not self.special)
+        if trim:  # drop the padding, which stands behind the live rows, where it would do harm or where dropping costs no wait for a GPU
+            live = int(batch.live.sum())
+            batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
+        index = batch.index
+        with torch.enable_grad():
+            with self._forward(batch):
+                out = mine.module(self.x.index_select(0, index))
+            losses = self._loss(out.float(), self.y[index])
+            mean = losses.mean() if trim else (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
+            g = mine.gradient(mean)
+        return g, {"buffers": mine.buffers(w.dtype)} if buffers else {}
+
+    def imitate(self, w: Tensor, x: Tensor, wanted: Tensor, buffers: Tensor | None = None) -> Tensor:
+        """The gradient of how far the model's answers on x are from those `wanted`: probabilities of classes, or values. The model is at rest: nothing is
+        dropped out, batch statistics stay as they are."""
+        mine = self._of_this_thread()
+        mine.load(w, buffers)
+        mine.module.eval()
+        try:
+            with torch.enable_grad():
+                out = mine.module(x).float()
+                return mine.gradient(-(wanted * out.log_softmax(-1)).sum(-1).mean() if self.loss_name == "cross_entropy" else (out - wanted).square().mean())
+        finally:
+            mine.module.train()
+
+    def _of_this_thread(self) -> _Mine:
+        if not hasattr(self._local, "mine"):
+            self._local.mine = _Mine(copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders)
+        return self._local.mine
+
+    @contextmanager
+    def _forward(self, batch: Batch) -> Iterator[None]:
+        lower: AbstractContextManager[Any] = torch.autocast(self.x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+        patches = self.stacked and self.x.device.type == "cuda"
+        with lower, LocalStep(batch.key, batch.live, patches) if self.special or patches else nullcontext():
+            yield
+
+    def probe(self, module: nn.Module) -> LocalStep:
+        """Run two rows through a module in training mode, as a local step would; the caller's random state is left as it was."""
+        rows, device = self.x[:2], self.x.device
+        key = torch.zeros((), dtype=torch.int64, device=device)
+        cards = [device] if device.type == "cuda" else []
+
+        def states() -> list[Tensor]:
+            return [torch.get_rng_state(), *(torch.cuda.get_rng_state(card) for card in cards)]
+
+        with torch.random.fork_rng(devices=cards), LocalStep(key, torch.ones(len(rows), device=device)) as mode:
+            before = states()
+            module(rows)
+            mode.draws = not all(map(torch.equal, before, states()))
+        return mode
+
+    def _kind(self) -> tuple[bool, bool, bool]:
+        """Whether the model drops out or normalises over the batch; whether it draws random numbers that are not ours; whether padding
+        changes what it gives for the rows beside it. Found by running it, since it may do so by functions, not layers."""
+        if len(self.x) == 0:
+            return False, False, False
+        with torch.no_grad():
+            mode = self.probe(copy.deepcopy(self.module).to(self.x.device).train())
+            return mode.drops + mode.norms > 0, mode.draws, not mode.draws and self._minds_padding()
+
+    def _minds_padding(self) -> bool:
+        """Dropout over an axis that is not the batch, or statistics a model computes itself, see the padding of a short batch."""
+        device, rows = self.x.device, self.x[:2]
+        key = torch.zeros((), dtype=torch.int64, device=device)
+        with LocalStep(key, torch.ones(len(rows), device=device)):
+            alone = copy.deepcopy(self.module).to(device).train()(rows)
+        live = torch.cat([torch.ones(len(rows), device=device), torch.zeros(1, device=device)])
+        try:
+            with LocalStep(key, live):
+                padded = copy.deepcopy(self.module).to(device).train()(torch.cat([rows, rows[:1]]))
+        except RuntimeError:
+            return True
+        return not torch.allclose(alone, padded[: len(rows)], rtol=1e-4, atol=1e-5)
+
+    def _written_out(self) -> tuple[list[Layer] | None, Network | None, Chain | None]:
+        """The three kinds of model whose gradient over a whole stack is written out."""
+        layers = layers_of(parts_of(self.module), self.parameters)
+        return (layers if layers and cover(layers, self.parameters) else None, network_of(self.module, self.parameters, self.x.shape[1:]),
+                chain_of(self.module, self.parameters))
+
+    # predictions -----------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9) -> Tensor:
+        """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about `room` bytes at a time."""
+        many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
+        return torch.cat([torch.cat([many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]).cpu()
+                                     for i in range(0, len(x), rows)], dim=1) for k in range(0, len(w), models)])
+
+    @torch.no_grad()
+    def right_stack(self, w: Tensor, x: Tensor, y: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9) -> Tensor:
+        """How many rows each of R models gets right, [R], or tokens. It stays where it is: nobody has to wait for a GPU to go on."""
+        many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
+        right = torch.zeros(len(w), dtype=torch.int64, device=w.device)
+        for k in range(0, len(w), models):
+            for i in range(0, len(x), rows):
+                out = many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows])
+                right[k : k + models] += (out.argmax(-1) == y[i : i + rows]).flatten(1).sum(-1)
+        return right
+
+    def _at_once(self, rows: int | None, room: float) -> tuple[int, int]:
+        """Rows, and models: of a network that goes token by token many rows, because its products are thin and wait for each other."""
+        if self.chain:
+            row = self.chain.row(self.x.shape[1], learns=False)
+            rows = rows or int(min(4096, max(1, room // row)))
+            return rows, max(1, int(room // (rows * row)))
+        rows = rows or 256
+        return rows, max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
+
+    def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
+        if self.pooled and x.device.type == "cuda":
+            return lambda w, _, x: pooled.predict(self.pooled, w, x)
+        if self.chain:
+            return lambda w, _, x: recurrent.answers(self.chain, w, x.expand(len(w), *x.shape))
+        module = copy.deepcopy(self.module).to(x.device).eval()
+        nothing = torch.zeros((), dtype=torch.int64, device=x.device)
+
+        def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
+            values = _cut(self.parameters, w) | (_cut(self.riders, buffers) if buffers is not None else {})
+            with LocalStep(nothing, nothing, patches=True):  # dropout and batch norm are at rest; convolutions go as one product
+                return functional_call(module, values, (x,)).float()
+
+        return torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
+
+    def bytes_kept(self) -> int:
+        """Bytes that a row keeps for the backward pass, counted on a batch of two."""
+        if self.chain:
+            return self.chain.row(self.x.shape[1], learns=True)
+        kept = 0
+
+        def pack(t: Tensor) -> Tensor:
+            nonlocal kept
+            kept += t.numel() * t.element_size()
+            return t
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            self.probe(copy.deepcopy(self.module).to(self.x.device).train())
+        return kept // 2 + self.x[:1].numel() * self.x.element_size()
+
+    @torch.no_grad()
+    def predict(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, chunk: int = 2048) -> Tensor:
+        """The model's outputs on x, in evaluation mode."""
+        if len(x) == 0:  # not every layer takes no rows: run one, and keep nothing of it
+            return self.predict(w, x.new_zeros(1, *x.shape[1:]), buffers)[:0]
+        mine = self._of_this_thread()
+        mine.load(w, buffers)
+        mine.module.eval()
+        try:
+            return torch.cat([mine.module(x[i : i + chunk]).float() for i in range(0, len(x), chunk)])
+        finally:
+            mine.module.train()
+
+
+class _Mine:
+    """A thread's own module, whose parameters are windows into one flat tensor."""
+
+    def __init__(self, module: nn.Module, slots: list[Slot], riders: list[Slot]):
+        self.module, self.riders = module, riders
+        self.values = list(module.parameters())
+        self.flat = torch.empty(sum(s.stop - s.start for s in slots), device=self.values[0].device)
+        for p, s in zip(self.values, slots):
+            p.data = self.flat[s.start : s.stop].view(s.shape)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Of all parameters as one vector: zero where one is frozen, or was not used."""
+        grads = iter(torch.autograd.grad(loss, [p for p in self.values if p.requires_grad], allow_unused=True))
+        each = [next(grads) if p.requires_grad else None for p in self.values]
+        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, self.values)])
+
+    def load(self, w: Tensor, buffers: Tensor | None) -> None:
+        self.flat.copy_(w)
+        if buffers is not None:
+            for slot, buffer in zip(self.riders, self.module.buffers()):
+                buffer.copy_(buffers[slot.start : slot.stop].view(slot.shape))
+
+    def buffers(self, dtype: torch.dtype) -> Tensor:
+        return torch.cat([b.reshape(-1).to(dtype) for b in self.module.buffers()])

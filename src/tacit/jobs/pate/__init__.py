@@ -1,0 +1,1 @@
+"""tacit.pate: teachers on disjoint data, a noisy vote, and a student that learns from it."""

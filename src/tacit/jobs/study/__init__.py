@@ -1,0 +1,1 @@
+"""tacit study: tables of training runs, declared in a file."""

@@ -1,0 +1,1 @@
+"""tacit.train: one model across the parties of a federation."""

@@ -1,0 +1,327 @@
+"""tacit.gossip: training without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ... import algorithms
+from ...algorithms.types import State
+from ...data.federation import Federation
+from ...engine.task import Task
+from ...errors import BadParameter
+from ...graphs import Graph
+from ...parameters import bad, from_table, to_table
+from ...parties.ledger import Ledger
+from ...protocols import gossip as protocol
+from ...results import Result
+from ...runs import Event
+from ...topologies import Gossip, heard
+from .guards import layout_of
+from .plan import MIN_ROWS, Plan, make_plan
+from .simulated import Simulated, wire_bytes
+from .train import train_side_by_side
+
+EACH = 100  # with more nodes than this, each one's accuracy is found after the last round only
+LINES = 200  # with more links than this, the ledger has one line for all of them
+
+
+def gossip(fed: Federation, *, graph: Graph, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, mode: str = "average", period: int = 1,
+           wait: float = 1.0, churn: float = 0.0, secure: bool = False, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None,
+           batch_size: int | None = 32, seed: int = 0, device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort",
+           evaluate_every: int = 1, min_rows: int = MIN_ROWS, out: str | Path | None = None, resume: bool = False, data_job: dict[str, Any] | None = None,
+           watch: Callable[[Event], None] | None = None) -> Result:
+    """Train without a server: every party has a model, and mixes it with those of its neighbours in `graph`.
+
+    `mode="average"` is decentralised SGD: local steps, then Θ ← WΘ, every `period` rounds. "push_sum" is for directed links. "push" is gossip learning: a node
+    wakes every `wait` seconds, sends its model to one neighbour, and whoever gets one merges it and learns; with `churn`, nodes are away for a share of the
+    time. `secure` hides single models from neighbours. The result's model and metrics are those of the mean of all nodes' models; `history` has each
+    node's accuracy and the consensus distance, √(mean ‖θ_k − θ̄‖²).
+    """
+    if not isinstance(graph, Graph):
+        raise bad("gossip", "graph", graph, "a graph such as graphs.ring(16)")
+    todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size, seed=seed,
+                     device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every, min_rows=min_rows,
+                     topology=Gossip(graph, mode, period, wait, churn, secure))
+    if out is not None and not isinstance(out, str | Path):
+        raise bad("gossip", "out", out, "a directory for the run, or None (keep it in memory)")
+    if resume and out is None:
+        raise bad("gossip", "out", out, "the directory of the run to go on with", "Or leave out resume.")
+    return train_side_by_side([todo], [out], resume=resume, data_jobs=[data_job], watch=watch)[0]
+
+
+class Gossiping(Simulated):
+    """All nodes as one stack, or a program each; either way what is known of them is one row each of `theta`."""
+
+    def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
+        (p,) = plans
+        self.topology: Gossip = p.topology
+        _fits(p, task, starts[0])
+        super().__init__(task, starts, plans, [None])
+        n = len(p.fed)
+        self.theta: State = {k: v.to(self.cohort.device).expand(n, *v.shape).clone() for k, v in starts[0].items()}
+        self.share = torch.ones(n, device=self.cohort.device)  # push-sum's weight; in gossip learning the age
+        if self.topology.mode == "push":
+            self.share.zero_()
+        self.works = np.zeros(n, dtype=np.int64)  # local updates so far (push)
+        self.links = 0  # messages so far
+        if (at := saved[0]) is not None:
+            self.theta = {k: at[f"node.{k}"].to(self.cohort.device) for k in self.theta}
+            self.share, self.works = at["node.share"].to(self.cohort.device), at["node.works"].numpy().copy()
+            self.links = int(at["node.links"])
+        self.alone = starts[0]
+        where = {"cohort": f"nodes {'stacked' if self.cohort.engine == 'stack' else 'one by one'}", "inprocess": "in-process nodes"}
+        self.name = f"gossip, {where.get(p.runtime, 'one process a node')}"
+        graph = self.topology.graph
+        self.notes = [*self.notes, f"{graph.name}, {n} nodes, {links(graph)} links an exchange, spectral gap {graph.gap():.3f}"]
+        drawn = sorted({e for g in (graph.turns or (graph,)) for e in g.edges})
+        self.facts = {"graph": {"name": graph.name, "nodes": n, "gap": graph.gap(), "names": list(p.fed.parties) if n <= EACH else [],
+                                "edges": [list(e) for e in drawn] if n <= EACH else []}}
+        self.theirs = Ledger()
+
+    # what the nodes know ---------------------------------------------------------------------------------------------------------------
+
+    @property
+    def models(self) -> State:
+        """Each node's model, [n, …]."""
+        return self.theta if self.topology.mode != "push_sum" else {k: v / self.share.view(-1, *[1] * (v.dim() - 1)) for k, v in self.theta.items()}
+
+    @property
+    def w(self) -> Tensor:
+        return self.models["w"].mean(0, keepdim=True)
+
+    @property
+    def buffers(self) -> Tensor | None:
+        return self.models["buffers"].mean(0, keepdim=True) if "buffers" in self.theta else None
+
+    def save(self, i: int) -> State:
+        kept = {"share": self.share, "works": torch.from_numpy(self.works), "links": torch.tensor(self.links), **self.theta}
+        return {f"node.{k}": v.detach().cpu().clone() for k, v in kept.items()} | {"w": self.w[0].cpu().clone()}
+
+    def evaluate(self, r: int) -> list[dict[str, Any]]:
+        (found,), (p,), mine = super().evaluate(r), self.plans, self.models
+        apart = (mine["w"] - mine["w"].mean(0)).square().sum(1).mean().sqrt()
+        test = p.fed.test_at(r)
+        if p.fed.classes is not None and len(test.y) and (len(p.fed) <= EACH or r == p.rounds):
+            x, buffers = test.x.to(mine["w"].device), mine.get("buffers")
+            outs = (self.task.predict(w, x, None if buffers is None else buffers[k]) for k, w in enumerate(mine["w"]))
+            asked = int((test.y >= 0).sum())
+            each = [int((out.argmax(-1).cpu() == test.y).sum()) / asked for out in outs]
+            found |= {"nodes": {"accuracy": each}, "worst_node": min(each)}
+        return [found | {"consensus": float(apart)}]
+
+    # rounds ----------------------------------------------------------------------------------------------------------------------------------
+
+    def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
+        everyone = list(self.plans[0].fed.parties)
+        if rounds.start == 0 and due(0):
+            after(0, [[]], self.evaluate(0))
+
+        def told(r: int, share: Tensor, theta: State) -> None:
+            self.share, self.theta = share, theta
+            if self.topology.mode != "push" and (r + 1) % self.topology.period == 0:
+                self.links += links(self.topology.graph.at((r + 1) // self.topology.period - 1))
+            self.told = [{"asked": 0}]
+            after(r + 1, [everyone], self.evaluate(r + 1) if due(r + 1) else [{}])
+
+        if self.plans[0].runtime != "cohort":
+            Programs(self, rounds, told).perform()
+        elif self.topology.mode == "push":
+            for r in rounds:
+                self._cycle(r)
+                told(r, self.share, self.theta)
+        else:
+            protocol.ideal(rounds, self.topology.period, self._weights, self._walk, self.share, self.theta, told)
+
+    def _weights(self, t: int) -> Tensor:
+        w = torch.from_numpy(self.topology.graph.at(t).matrix()).to(self.cohort.device, torch.float32)
+        sparse = len(w) > 64 and float((w != 0).double().mean()) < 0.1
+        return w.to_sparse() if sparse else w
+
+    def _walk(self, r: int, theta: State) -> State:
+        n = len(theta["w"])
+        return self._arrive(r, np.arange(n), np.full(n, r), theta)
+
+    def _arrive(self, r: int, who: np.ndarray, works: np.ndarray, theta: State) -> State:
+        """Where local work leads from these models; an algorithm that sends the way it went is followed along it."""
+        down = {**theta, "round": torch.full((len(who),), float(r), device=self.cohort.device)}
+        there = self.cohort.walks(r, who, works, down)
+        if "delta" in there:
+            there["w"] = theta["w"] + there.pop("delta")
+        return there
+
+    def _cycle(self, r: int) -> None:
+        """One period of Δ of gossip learning: every node that is not away sends once."""
+        p, n = self.plans[0], len(self.plans[0].fed)
+        books = [book_of(p, k, range(r, r + 1)) for k in range(n)]
+        for wave in protocol.waves(protocol.pushes(books, self.topology.wait, r)):
+            to, by = np.array([e.receiver for e in wave]), torch.tensor([e.sender for e in wave])
+            at = torch.from_numpy(to).to(self.cohort.device)
+            ages, theirs = self.share[at], self.share[by]
+            part = torch.where(ages + theirs > 0, theirs / (ages + theirs).clamp(min=1), torch.full_like(ages, 0.5))
+            here = {k: v[at] + part.view(-1, *[1] * (v.dim() - 1)) * (v[by] - v[at]) for k, v in self.theta.items()}
+            there = self._arrive(r, to, self.works[to], here)
+            for k, v in there.items():
+                self.theta[k] = self.theta[k].index_copy(0, at, v)
+            self.share = self.share.index_copy(0, at, torch.maximum(ages, theirs) + 1)
+            self.works[to] += 1
+            self.links += len(wave)
+
+    # what is said of it -------------------------------------------------------------------------------------------------------------------
+
+    def bytes(self, r: int) -> tuple[int, int]:
+        """What a node sends in a round, on average over the nodes."""
+        n = len(self.plans[0].fed)
+        before, self._counted = getattr(self, "_counted", 0), self.links
+        return 0, round(self._one() * (self.links - before) / n) if r else 0
+
+    def _one(self) -> int:
+        return wire_bytes(1, {}, {k: v[0].cpu() for k, v in self.theta.items()})[1]
+
+    def landscape(self, i: int) -> dict[str, Any]:
+        raise BadParameter("gossip: a landscape is drawn around one server's model, and here there is none. Leave landscape out.")
+
+    def ledger(self, i: int, rounds: list[Event]) -> Ledger:
+        ledger, p = Ledger(), self.plans[0]
+        if self.theirs.seen:
+            ledger.merge(self.theirs)
+            return ledger
+        graph, names, one = self.topology.graph, p.fed.parties, self._one()
+        pairs = sorted({(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)})
+        hidden = "the weighted sum of a node's neighbours' models, and no single one" if self.topology.secure else None
+        if self.topology.mode == "push" or len(pairs) > LINES:
+            ledger.record(f"{len(names)} nodes", "their neighbours", protocol.Model, hidden, count=self.links, bytes=self.links * one, how="ideal")
+            return ledger
+        exchanges = max((e["round"] for e in rounds), default=0) // self.topology.period
+        for k, j in pairs:
+            times = sum(j in heard(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
+            ledger.record(names[k], names[j], protocol.Model, hidden, count=times, bytes=times * one, how="ideal")
+        return ledger
+
+
+def links(graph: Graph) -> int:
+    """Messages of one exchange (of graphs that take turns, the first's)."""
+    one = graph.at(0)
+    return sum(len(heard(one, k)) for k in range(one.nodes))
+
+
+def _fits(p: Plan, task: Task, start: State) -> None:
+    a = p.algorithm
+    layout = layout_of(task, a, start)
+    if a.server_state(start["w"]) or a.client_state(start["w"]) or any(k not in layout.known and k != "delta" for k in layout.shapes):
+        raise BadParameter(f"gossip: {type(a).__name__} needs a server, and here there is none. Use FedAvg, LocalSGD or FedProx: their local steps are "
+                           "all it takes.")
+
+
+def book_of(p: Plan, k: int, cycles: range) -> protocol.Diary:
+    return protocol.diary(p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn)
+
+
+# a program each ------------------------------------------------------------------------------------------------------------------------
+
+
+class Programs:
+    """The same over messages, in one process or in one for each node."""
+
+    def __init__(self, trainer: Gossiping, rounds: range, told: Callable[[int, Tensor, State], None]):
+        self.trainer, self.rounds, self.told, self.plan = trainer, rounds, told, trainer.plans[0]
+
+    def perform(self) -> None:
+        from .member import deal
+
+        p, t = self.plan, self.trainer
+        with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
+            programs = {}
+            for k, name in enumerate(p.fed.parties):
+                deal(p.fed, k, Path(folder) / str(k))
+                programs[name] = partial(node, place=str(Path(folder) / str(k)), job=json.dumps(self._job(k)), share=float(t.share[k]), works=int(t.works[k]),
+                                         vectors={key: v[k].cpu() for key, v in t.theta.items()})
+            done = self._runtime().run_sync(programs, ledger=t.theirs)
+        ends = [done[name] for name in p.fed.parties]
+        if t.topology.mode == "push":
+            t.links, t.works = sum(e["sent"] for e in ends), np.array([e["works"] for e in ends])
+        for i, r in enumerate(self.rounds):  # every node wrote down where it stood after each round
+            told = {key: torch.stack([e["steps"][i][1][key] for e in ends]).to(t.cohort.device) for key in t.theta}
+            self.told(r, torch.tensor([e["steps"][i][0] for e in ends], device=t.cohort.device), told)
+
+    def _runtime(self) -> Any:
+        from ...runtimes.inprocess import InProcess
+
+        if self.plan.runtime == "inprocess":
+            return InProcess(seed=self.plan.seed)
+        return dataclasses.replace(self.plan.through, seed=self.plan.seed)
+
+    def _job(self, k: int) -> dict[str, Any]:
+        from .member import specified
+
+        p, g = self.plan, self.plan.topology
+        exchanges = []
+        for t in range(len(g.graph.turns) or 1):
+            w = g.graph.at(t).matrix()
+            names = p.fed.parties
+            takes = {i: {names[j]: float(w[i, j]) for j in range(len(names)) if w[i, j] or i == j} for i in range(len(names))}
+            to = [i for i in range(len(names)) if i != k and w[i, k]]
+            exchanges.append({"to": [names[i] for i in to], "takes": takes[k], "around": {names[i]: takes[i] for i in to} if g.secure else {}})
+        hears = [p.fed.parties[i] for i in range(len(p.fed)) if k in g.graph.at(0).neighbours(i)]
+        return {"k": k, "names": list(p.fed.parties), "mode": g.mode, "period": g.period, "wait": g.wait, "churn": g.churn, "secure": g.secure,
+                "exchanges": exchanges, "neighbours": g.graph.at(0).neighbours(k), "hears": hears, "first": self.rounds.start, "stop": self.rounds.stop,
+                "seed": p.seed, "epochs": p.local_epochs[k], "batch_size": p.batch_size, "local_steps": p.local_steps, "precision": p.precision,
+                "algorithm": to_table(p.algorithm), "model": p.job(None)["model"], "federation": p.fed.name,
+                "spec": specified(p.model, "a node"), "features": list(p.fed.rows.x.shape[1:]), "classes": p.fed.classes}
+
+
+async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State) -> dict[str, Any]:
+    """The program of a node, wherever it runs: its own rows, its own model, its neighbours' names."""
+    from .member import dealt, task_of
+    from .messages import Member
+
+    said = json.loads(job)
+    fed = dealt(Path(place))
+    task = task_of(said, fed.at(0))
+    algorithm = from_table(said["algorithm"], algorithms.ALL, "algorithm")
+    mine = Member(me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"])
+    steps: list[tuple[float, State]] = []
+
+    def walk(r: int, here: State, work: int | None = None) -> State:
+        _, there, _ = mine.local(r, {**here, "round": torch.tensor(float(r))}, {}, work)
+        if "delta" in there:
+            there["w"] = here["w"] + there.pop("delta")
+        return there
+
+    rounds = range(said["first"], said["stop"])
+    if said["mode"] == "push":
+        book = protocol.diary(said["seed"], said["k"], said["neighbours"], rounds, said["wait"], said["churn"])
+        names = said["names"]
+        sent = 0
+
+        def count(r: int, here: State) -> State:
+            nonlocal sent
+            sent += 1
+            return walk(min(said["stop"] - 1, int(me.clock.now() / said["wait"])), here, works + r)
+
+        age, vectors = await protocol.pusher(me, book, names, said["wait"], said["first"], count, (share, vectors),
+                                             [names[j] for j in said["neighbours"]], said["hears"])
+        return {"steps": [(age, vectors)] * len(rounds), "works": works + sent, "sent": sent}
+
+    def exchange(t: int) -> protocol.Exchange:
+        e = said["exchanges"][t % len(said["exchanges"])]
+        return protocol.Exchange(e["to"], e["takes"])
+
+    async def mix(me: Any, t: int, e: protocol.Exchange, share: float, vectors: State) -> tuple[float, State]:
+        if not said["secure"]:
+            return await protocol.average(me, t, e, share, vectors)
+        around = said["exchanges"][t % len(said["exchanges"])]["around"]
+        return await protocol.hidden_average(me, t, e, around, vectors, protocol.Hiding(said["federation"]))
+
+    await protocol.node(me, rounds, said["period"], exchange, walk, (share, vectors), mix, lambda r, s, v: steps.append((s, v)))
+    return {"steps": steps, "works": works, "sent": 0}
+

@@ -1,0 +1,195 @@
+"""Record-level privacy inside federated training: each party's local steps are DP-SGD's, and each party has an ε of its own.
+
+Whatever the algorithm, a local step asks its task for a gradient; here the gradient it gets is a clipped and noisy one, on rows that the party drew by coins
+of its own. So what leaves the party, and every model made of it, is private for each of its rows, against the server too; nothing is assumed of the other
+parties. A party is accounted as if it took part in every round.
+
+ε is for a row's presence, so a party's exact number of rows shows in nothing that leaves it. Sampling rate and steps follow from a public number: the declared
+`DPSGD.public_size`, or one noisy count, which each party's ε pays for. All parties weigh the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...accounting import Account, Release, discrete
+from ...accounting.training import Training, training
+from ...algorithms.plan import Plans, count_steps
+from ...algorithms.types import Batch, State, Walk
+from ...data.federation import Federation
+from ...engine.task import Task
+from ...errors import BadParameter
+from ...guard.stage import source
+from ...parameters import bad, check
+from ...parties.ledger import Ledger
+from ...parties.secret import Secret, SeededSecret
+from ...private import noise
+from ...private.dpsgd import DPSGD
+from ...private.ghost import Ghost
+from ...private.session import spend
+from ...private.size import count_release, describe_count, describe_declared, noisy_count
+from ...selection import PowerOfChoice
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+SERVER = "the server and whoever sees this party's updates or any model; not this party's counts on its held-out rows"
+
+
+class Terms(NamedTuple):
+    """What parties of one size do in a round."""
+
+    width: int  # rows expected in a step
+    steps: int
+    release: Training | None
+
+
+def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[int, ...] | None:
+    """What stands for each party's number of rows; None: the exact number, where nothing is guaranteed."""
+    if not s.private:
+        return None
+    if s.public_size is not None:
+        return (s.public_size,) * len(fed)
+    release = count_release(s)
+    return tuple(noisy_count(n, release, source(secret_seed, "number of rows", name)) for name, n in zip(fed.parties, fed.train.sizes.tolist()))
+
+
+def _earlier(s: DPSGD) -> tuple[Release, ...]:
+    """What a party released before its first step."""
+    return () if s.public_size is not None else (count_release(s),)
+
+
+def terms(p: Plan, size: int, epochs: int) -> Terms:
+    """The noise of a party with so many rows, as far as is public."""
+    s: DPSGD = p.private
+    width = size if p.batch_size is None else min(p.batch_size, size)
+    steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
+    if not s.private:
+        return Terms(width, steps, None)
+    per_epoch = -(-size // width)
+    return Terms(width, steps, training(multiplier=s.noise_multiplier, epsilon=s.epsilon, delta=s.delta, sampling="poisson", rate=width / size,
+                                        per_epoch=per_epoch, steps=steps * p.rounds, accountant=s.accountant, earlier=_earlier(s)))
+
+
+def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = None) -> DPSGD | None:
+    """What `train` may be told as `private`."""
+    if given is None:
+        return None
+    if not isinstance(given, DPSGD) or given.tree or given.sampling != "poisson":
+        raise bad("train", "private", given, "private.DPSGD(…) with sampling='poisson', or None", "Other samplings are for one holder: tacit.train_private.")
+    if given.micro_batch is not None:
+        raise bad("train", "private.micro_batch", given.micro_batch, "None: local batches are small already")
+    if runtime not in ("cohort", "inprocess"):
+        raise BadParameter(f"train: private is given and runtime is {runtime!r}. Use 'cohort' or 'inprocess'.")
+    for name, value in parties.items():
+        if value is not None:
+            raise BadParameter(f"train: private does not go with {name}: how often a party's rows are looked at would not be known beforehand. Leave "
+                               f"one of them out.")
+    if isinstance(select, PowerOfChoice):
+        raise BadParameter("train: private does not go with PowerOfChoice, to which parties say the losses of their rows, which no noise covers. Use BySize.")
+    return check(given)
+
+
+class PrivateTask(Task):
+    """A task whose gradients are DP-SGD's. `redraw` comes before a client's local work and draws its rows; no more visits follow than were accounted."""
+
+    settings: DPSGD
+    plan: Plan
+    now: Terms  # of the client whose turn it is
+    left: int  # gradients it may still look at
+    source: Any
+    known: dict[tuple[int, int], Terms]  # by rows and local epochs
+    there: dict[int, int]  # rows of each of its steps, by the step's key
+
+    @classmethod
+    def of(cls, task: Task, p: Plan) -> PrivateTask:
+        made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
+        made.settings, made.plan = p.private, p
+        made.draws = True  # clients go one after the other: whose turn it is, is kept here
+        made.now = terms(p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0]))  # who needs the most noise
+        made.left = 1  # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are nobody's
+        made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
+        made.known, made.there = {}, {}
+        return made
+
+    def on(self, x: Tensor, y: Tensor) -> PrivateTask:
+        return PrivateTask.of(Task(self.module, x, y, self.loss_name, self.precision), self.plan)
+
+    def public_size(self, name: str) -> int:
+        return int(self.plan.sizes[self.plan.fed.parties.index(name)])
+
+    def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
+        """One client's plan, made for its public size, with rows of its own drawing: each row in each step by a coin."""
+        size, held = self.public_size(name), int(self.plan.fed.train.sizes[self.plan.fed.parties.index(name)])
+        if (size, epochs) not in self.known:
+            self.known[size, epochs] = terms(self.plan, size, epochs)
+        self.now = self.known[size, epochs]
+        self.left = self.now.steps
+        drawn = [np.flatnonzero(discrete.uniform(size, held, self.source) < self.now.width) for _ in range(self.now.steps)]
+        widest = max(self.now.width, *(len(d) for d in drawn))
+        index, live = np.zeros((1, self.now.steps, widest), np.int64), np.zeros((1, self.now.steps, widest), np.float32)
+        live[..., : self.now.width] = 1  # as many as are expected: algorithms weigh by what they see here (FedSGD, FedNova), and how many there are is secret
+        self.there = {}
+        for t, rows in enumerate(drawn):
+            index[0, t, :len(rows)] = rows
+            self.there[int(plans.key[0, t])] = len(rows)
+        weight = torch.ones_like(plans.size) if self.settings.private else plans.size  # a weight would tell the server the number of rows
+        return plans._replace(index=torch.from_numpy(index), live=torch.from_numpy(live), key=plans.key[:, :self.now.steps], size=weight)
+
+    def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
+        self.left -= 1
+        if self.left < 0:
+            raise BadParameter(f"train: {type(self.plan.algorithm).__name__} looks at more gradients than local steps, which is more than was accounted for. "
+                               "Use FedAvg, FedProx or another that looks at one a step.")
+        mine = self._of_this_thread()
+        if not hasattr(self._local, "ghost"):
+            s = self.settings
+            self._local.ghost = Ghost(mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method)
+            self._local.ghost.mean = False
+        ghost = self._local.ghost
+        mine.load(walk.w, walk.buffers.get("buffers"))
+        there = self.there[int(batch.key)] if self.there else int(batch.live.sum())
+        if there:
+            batch = batch._replace(index=batch.index[:there], live=torch.ones_like(batch.index[:there], dtype=batch.live.dtype))
+            with torch.enable_grad(), self._forward(batch):
+                losses = self._loss(mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index])
+                losses.sum().backward()  # type: ignore[no-untyped-call]
+        sums = ghost.take()
+        release = self.now.release
+        if release is not None:
+            sigma = noise.deviation(release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums))
+            sums = noise.noisy(sums, sigma, self.source)
+        got = dict(zip(map(id, ghost.parameters), sums))
+        g = torch.cat([got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values])
+        return g / self.now.width, walk
+
+    def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
+        raise BadParameter(f"train: {type(self.plan.algorithm).__name__} goes by the losses of a party's rows, which no noise of private covers, and the "
+                           "server learns what came of them. Use FedAvg, FedProx or another that looks at gradients alone.")
+
+    grad = loss  # one that is neither clipped nor noisy: `visit` gives those that may leave
+
+    def for_stacking(self) -> Task:
+        raise BadParameter("train: with private, clients run one by one. Leave engine at 'auto', or use 'each'.")
+
+
+def spent(p: Plan, rounds: int) -> Ledger:
+    """A line for each party."""
+    ledger, s = Ledger(), p.private
+    if not s.private:
+        ledger.stamp(f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; nothing is guaranteed.")
+        return ledger
+    known = describe_count(count_release(s)) if s.public_size is None else describe_declared(s.public_size)
+    note = f"Accounted as if this party took part in every round. {known} All parties weigh the same."
+    for name, size, epochs in zip(p.fed.parties, p.sizes.tolist(), p.local_epochs):
+        t = terms(p, size, epochs)
+        assert t.release is not None
+        account = Account(t.release, s.delta, spent=t.steps * rounds)
+        for release in _earlier(s):
+            account.spend(0, release)
+        ledger.spend(spend(s, account, t.width, size, f"row of {name}", SERVER, note))
+    return ledger

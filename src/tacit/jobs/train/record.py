@@ -1,0 +1,144 @@
+"""What a party has answered under one contract, on its own disk, written before an answer leaves.
+
+A server cannot reset it: it is keyed by the contract, not by a name the server chooses, and a party that was killed and restarted reads it again.
+
+    {"what": "bound", "key": "model 3", "digest": "…"}               the model of round 3 is this one, whichever message brings it
+    {"what": "upload", "kind": "update", "round": 3, "among": "…"}    a masked vector was sent, among these participants
+    {"what": "reveal", "kind": "update", "round": 3}                  shares were revealed: the sum may be open
+    {"what": "figures", "round": 3, "row": [5, -3, 8]}                the noisy figures that answer the test of round 3, sent again as they are
+    {"what": "again"}                                                 the owner allowed one more run in the clear
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import BadRun, ProtocolError
+from ...files import append_line
+
+
+class _NotAllowedError(Exception):
+    """Raised inside the file's lock, so that nothing is written."""
+
+
+class Record:
+    def __init__(self, folder: Path, party: str, contract: str):
+        name = hashlib.sha256(f"{party} {contract}".encode()).hexdigest()[:16]
+        self.file = folder / f"record-{name}.jsonl"
+        self.party = party
+        self.bound: dict[str, str] = {}
+        self.uploads: dict[tuple[str, int], str | None] = {}
+        self.reveals: set[tuple[str, int]] = set()
+        self.figures: dict[int, list[int]] = {}
+        if self.file.exists():
+            self._load()
+
+    def _load(self) -> None:
+        whole, _, torn = self.file.read_bytes().rpartition(b"\n")
+        if torn:  # cut short by a crash: what it would have allowed was never sent
+            os.truncate(self.file, len(whole) + bool(whole))
+        self._read(whole.decode("utf-8", "replace").splitlines())
+
+    def _read(self, lines: Sequence[str]) -> None:
+        self.bound, self.uploads, self.reveals, self.figures = {}, {}, set(), {}
+        try:
+            for line in lines:
+                self._apply(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadRun(f"{self.file} cannot be read: {error}. It says what this party has answered. Put it back from a copy; without it the party cannot "
+                         "tell what it may still send.") from None
+
+    def _apply(self, entry: dict[str, Any]) -> None:
+        match entry["what"]:
+            case "bound":
+                self.bound[entry["key"]] = entry["digest"]
+            case "upload":
+                self.uploads[entry["kind"], entry["round"]] = entry["among"]
+            case "reveal":
+                self.reveals.add((entry["kind"], entry["round"]))
+            case "figures":
+                self.figures[entry["round"]] = [int(v) for v in entry["row"]]
+            case "again":
+                self.bound.clear()
+                self.figures.clear()
+            case other:
+                raise ValueError(f"unknown entry {other!r}")
+
+    def _write(self, allowed: Callable[[], bool], **entry: Any) -> bool:
+        """Add an entry if it is `allowed` by what is on disk, which another process of this party may have written. On disk before this returns."""
+        def admit(lines: list[str]) -> None:
+            self._read(lines)
+            if not allowed():
+                raise _NotAllowedError
+
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            append_line(self.file, json.dumps(entry), admit)
+        except _NotAllowedError:
+            return False
+        self._apply(entry)
+        return True
+
+    @property
+    def empty(self) -> bool:
+        return not (self.bound or self.uploads or self.reveals)
+
+    def allow_again(self) -> None:
+        """Forget which models were seen, at the owner's word. Not where sums are hidden: those stay spent, and so do their models."""
+        if self.bound and not self.uploads:
+            self._write(lambda: True, what="again")
+
+    def bind(self, key: str, digest: bytes) -> None:
+        """Accept one value for `key` for ever, or raise."""
+        if self.bound.get(key) is None:
+            self._write(lambda: key not in self.bound, what="bound", key=key, digest=digest.hex())
+        if self.bound[key] != digest.hex():
+            raise ProtocolError(f"the server sends a different {key} than before under the same contract, and party {self.party!r} answers only one. "
+                                "The server was rolled back, or the job is run again with other parties or data. To allow one more run, restart the party "
+                                "with --again; with hidden sums, change the job's seed. Nothing was sent in answer.")
+
+    @property
+    def evaluations(self) -> int:
+        """How many tests were answered."""
+        return len(self.figures) + sum(kind == "test" for kind, _ in self.uploads)
+
+    def keep_figures(self, r: int, row: list[int]) -> list[int]:
+        """The figures that answer the test of round r: these, or those that were recorded for it before."""
+        self._write(lambda: r not in self.figures, what="figures", round=r, row=row)
+        return self.figures[r]
+
+    def spent(self, kind: str, r: int) -> bool:
+        return (kind, r) in self.reveals
+
+    def earlier(self, kind: str, r: int, key: str, digest: bytes, shift: int = 0) -> bool:
+        """Whether an upload of another round was made on the same value of `key`, which is bound as f"{key} {round + shift}"."""
+        return any(k == kind and other != r and self.bound.get(f"{key} {other + shift}") == digest.hex() for k, other in self.uploads)
+
+    def commit(self, kind: str, r: int, before: Callable[[], None] = lambda: None) -> RecordedSum:
+        return RecordedSum(self, kind, r, before)
+
+
+class RecordedSum:
+    """The commitment (protocols/consent.py) of one hidden sum. `before` is called once a round, before its first masked vector."""
+
+    def __init__(self, record: Record, kind: str, r: int, before: Callable[[], None]):
+        self.record, self.kind, self.r, self.before = record, kind, r, before
+
+    def upload(self, participants: Sequence[str] | None) -> bool:
+        key = self.kind, self.r
+        among = None if participants is None else hashlib.sha256(json.dumps(list(participants)).encode()).hexdigest()
+        if self.record.spent(*key):
+            return False
+        if key not in self.record.uploads:
+            self.before()
+            return self.record._write(lambda: key not in self.record.uploads, what="upload", kind=self.kind, round=self.r, among=among)
+        return among is not None and self.record.uploads[key] == among
+
+    def reveal(self) -> bool:
+        key = self.kind, self.r
+        return self.record._write(lambda: not self.record.spent(*key), what="reveal", kind=self.kind, round=self.r)
