@@ -27,6 +27,7 @@ test-all: .venv/installed browser
 	$(BIN)/python -m pytest -n 2
 
 lint: .venv/installed
+	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 

@@ -1,12 +1,14 @@
-"""A hundred clients of a small CNN on one GPU: samples a second, ours against the one-client-at-a-time loop on the same card.
+"""A hundred clients of a small CNN on one GPU: samples a second, ours against the one-client-at-a-time
+loop on the same card.
 
     PYTHONPATH=src python benchmarks/cohort_gpu.py            needs torch and numpy, nothing else
     … --data cifar.npz        rows x [N, 3, 32, 32] and y [N] instead of random ones of that shape (the arithmetic is the same)
     … --device cpu --parties 4 --samples 64                   to try the script where there is no card
 
-Convolutions of 6 and 16 channels and layers of 120, 84 and 10 (62,006 parameters), 100 parties × 500 samples, batch 32, one local epoch,
-everyone in every round. Rates come from the wall time of a long run less that of a short one, with the card idle at both ends: recording
-graphs and start-up are told apart (`before`), and nothing that happens between rounds is left out.
+Convolutions of 6 and 16 channels and layers of 120, 84 and 10 (62,006 parameters), 100 parties × 500
+samples, batch 32, one local epoch, everyone in every round. Rates come from the wall time of a long run
+less that of a short one, with the card idle at both ends: recording graphs and start-up are told apart
+(`before`), and nothing that happens between rounds is left out.
 """
 
 from __future__ import annotations
@@ -25,14 +27,29 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 BATCH = 32
-AIM = {"FedAvg": (900_000, 60.0), "FedAvg, Adam": (600_000, None), "FedProx": (600_000, None)}  # samples/s, × the loop; stated for an H200
+AIM = {
+    "FedAvg": (900_000, 60.0),
+    "FedAvg, Adam": (600_000, None),
+    "FedProx": (600_000, None),
+}  # samples/s, × the loop; stated for an H200
 
 
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
 
 
 def rows(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +58,9 @@ def rows(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
         with np.load(args.data, allow_pickle=False) as file:
             x, y = file["x"][:n].astype(np.float32), file["y"][:n].astype(np.int64)
         if len(x) < n:
-            raise SystemExit(f"{args.data} has {len(x)} rows, {n} are needed: give more, or fewer --parties or --samples")
+            raise SystemExit(
+                f"{args.data} has {len(x)} rows, {n} are needed: give more, or fewer --parties or --samples"
+            )
         return x, y
     rng = np.random.default_rng(0)
     return rng.standard_normal((n, 3, 32, 32), dtype=np.float32), rng.integers(0, 10, n)
@@ -54,7 +73,9 @@ def idle(device: torch.device) -> float:
 
 
 def loop(x: Tensor, y: Tensor, args: argparse.Namespace, adam: bool, mu: float) -> Callable[[int], Any]:
-    """FedAvg one client at a time with everything on the card, one fused update a step, and no waiting for the card inside a round."""
+    """FedAvg one client at a time with everything on the card, one fused update a step, and no waiting for
+    the card inside a round.
+    """
     net = model().to(x.device)
     parameters = list(net.parameters())
     start = [p.detach().clone() for p in parameters]
@@ -99,11 +120,17 @@ def rate(run: Callable[[int], Any], args: argparse.Namespace, short: int, long: 
         marks.append(idle(device))
     first, brief, full = (b - a for a, b in pairwise(marks))
     a_round = (full - brief) / (long - short)
-    return {"samples/s": args.parties * args.samples / a_round, "seconds a round": a_round, "before": first - short * a_round}
+    return {
+        "samples/s": args.parties * args.samples / a_round,
+        "seconds a round": a_round,
+        "before": first - short * a_round,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--parties", type=int, default=100)
     parser.add_argument("--samples", type=int, default=500, help="a party")
@@ -114,46 +141,77 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(args.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}; {args.parties} parties × {args.samples} samples, batch {BATCH}, "
-          f"{sum(p.numel() for p in model().parameters()):,} parameters, float32", flush=True)
+    print(
+        f"{name}, torch {torch.__version__}; {args.parties} parties × {args.samples} samples, batch {BATCH}, "
+        f"{sum(p.numel() for p in model().parameters()):,} parameters, float32",
+        flush=True,
+    )
     x, y = rows(args)
     figures: dict[str, dict[str, float]] = {}
 
     def report(label: str, figure: dict[str, float]) -> None:
         figures[label] = figure
         speed, a_round, before = figure["samples/s"], figure["seconds a round"], figure["before"]
-        print(f"{label:24}{speed:>14,.0f} samples/s {a_round:>10.4f} s a round, {before:>6.1f} s before", flush=True)
+        print(
+            f"{label:24}{speed:>14,.0f} samples/s {a_round:>10.4f} s a round, {before:>6.1f} s before",
+            flush=True,
+        )
 
     if args.only != "ours":
         on_card = torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)
-        for label, adam, mu in (("FedAvg", False, 0.0), ("FedAvg, Adam", True, 0.0), ("FedProx", False, 0.01)):
+        for label, adam, mu in (
+            ("FedAvg", False, 0.0),
+            ("FedAvg, Adam", True, 0.0),
+            ("FedProx", False, 0.01),
+        ):
             report(f"{label}: loop", rate(loop(*on_card, args, adam, mu), args, 1, 3))
         del on_card
     if args.only != "loop":
         import tacit
         from tacit import algorithms, data
 
-        fed = data.from_arrays(x, y, test=(x[:1000], y[:1000])).split(args.parties, skew=data.IID(), seed=0, held_fraction=0)
-        chosen = {"FedAvg": algorithms.FedAvg(lr=0.05), "FedAvg, Adam": algorithms.FedAvg(lr=1e-3, solver=algorithms.Adam()),
-                  "FedProx": algorithms.FedProx(lr=0.05, mu=0.01)}
+        fed = data.from_arrays(x, y, test=(x[:1000], y[:1000])).split(
+            args.parties, skew=data.IID(), seed=0, held_fraction=0
+        )
+        chosen = {
+            "FedAvg": algorithms.FedAvg(lr=0.05),
+            "FedAvg, Adam": algorithms.FedAvg(lr=1e-3, solver=algorithms.Adam()),
+            "FedProx": algorithms.FedProx(lr=0.05, mu=0.01),
+        }
         for label, algorithm in chosen.items():
+
             def run(rounds: int, algorithm: Any = algorithm) -> Any:
-                return tacit.train(fed, model=model(), algorithm=algorithm, rounds=rounds, per_round=args.parties, local_epochs=1,
-                                   batch_size=BATCH, seed=0, device=args.device, evaluate_every=0)
+                return tacit.train(
+                    fed,
+                    model=model(),
+                    algorithm=algorithm,
+                    rounds=rounds,
+                    per_round=args.parties,
+                    local_epochs=1,
+                    batch_size=BATCH,
+                    seed=0,
+                    device=args.device,
+                    evaluate_every=0,
+                )
 
             report(f"{label}: ours", rate(run, args, max(1, args.rounds // 8), args.rounds))
     for label, (least, times) in AIM.items():
         ours, theirs = figures.get(f"{label}: ours"), figures.get(f"{label}: loop")
         if ours is None:
             continue
-        line = f"{label}: {ours['samples/s']:,.0f} samples/s, aim ≥ {least:,}: {'reached' if ours['samples/s'] >= least else 'MISSED'}"
+        line = (
+            f"{label}: {ours['samples/s']:,.0f} samples/s, aim ≥ {least:,}: "
+            f"{'reached' if ours['samples/s'] >= least else 'MISSED'}"
+        )
         if theirs is not None:
             ratio = ours["samples/s"] / theirs["samples/s"]
             line += f"; {ratio:.1f}× the loop"
             line += f", aim ≥ {times:.0f}×: {'reached' if ratio >= times else 'MISSED'}" if times else ""
         print(line)
     if args.json:
-        args.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "figures": figures}, indent=1))
+        args.json.write_text(
+            json.dumps({"device": name, "torch": torch.__version__, "figures": figures}, indent=1)
+        )
 
 
 if __name__ == "__main__":

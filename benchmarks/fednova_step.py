@@ -1,12 +1,14 @@
-"""Why FedNova collapses on very unequal parties: how many times the mean way of its parties it walks, and the same without.
+"""Why FedNova collapses on very unequal parties: how many times the mean way of its parties it walks, and
+the same without.
 
     python benchmarks/fednova_step.py --data-dir DATA            CIFAR-10, 5,000 rows, ten parties, three draws of their sizes; about ten CPU minutes
     python benchmarks/fednova_step.py --data-dir DATA --rows 500 --rounds 1         to try the script
 
-The step is τ_eff Σ p_k Δ_k/τ_k, with τ_eff = Σ p_k τ_k: a weighted mean of the ways Δ_k, times S = Σ p_k τ_k · Σ p_k/τ_k. Parties that walk equally many
-epochs have τ_k in proportion to their rows, and S is the number of parties times Σ p_k²: 1 for equal ones, up to 10 for ten. If all parties walked straight to
-one point, what is left of the way there would be multiplied by 1 − S in every round, which grows above 2. `tau="harmonic"` takes τ_eff = 1 / Σ p_k/τ_k, and S
-is 1.
+The step is τ_eff Σ p_k Δ_k/τ_k, with τ_eff = Σ p_k τ_k: a weighted mean of the ways Δ_k, times S = Σ p_k
+τ_k · Σ p_k/τ_k. Parties that walk equally many epochs have τ_k in proportion to their rows, and S is the
+number of parties times Σ p_k²: 1 for equal ones, up to 10 for ten. If all parties walked straight to one
+point, what is left of the way there would be multiplied by 1 − S in every round, which grows above 2.
+`tau="harmonic"` takes τ_eff = 1 / Σ p_k/τ_k, and S is 1.
 """
 
 from __future__ import annotations
@@ -28,25 +30,38 @@ def walk(fed: data.Federation, tau: str, rounds: int) -> None:
     torch.manual_seed(0)
     task = Task(models.CNN(crop=4, flip=True).build((3, 32, 32), 10), fed.rows.x, fed.rows.y)
     algorithm = algorithms.FedNova(lr=LR, solver=algorithms.SGD(momentum=MOMENTUM), tau=tau)
-    cohort = Cohort(task, [task.initial()], [Run(fed, algorithm, 0, PARTIES, np.full(PARTIES, EPOCHS), BATCH)], "each")
+    cohort = Cohort(
+        task, [task.initial()], [Run(fed, algorithm, 0, PARTIES, np.full(PARTIES, EPOCHS), BATCH)], "each"
+    )
     right, lengths = [], []
     for r in range(rounds):
         cohort.round(r)
         right.append(float((task.predict(cohort.w[0], fed.test.x).argmax(1) == fed.test.y).float().mean()))
         lengths.append(float(cohort.w[0].norm()))
-    print(f"  τ_eff {tau:8s} accuracy " + " ".join(f"{a:.3f}"[1:] for a in right) + f"; |w| {lengths[0]:.1f} to {lengths[-1]:.3g}", flush=True)
+    print(
+        f"  τ_eff {tau:8s} accuracy "
+        + " ".join(f"{a:.3f}"[1:] for a in right)
+        + f"; |w| {lengths[0]:.1f} to {lengths[-1]:.3g}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=12)
     args = parser.parse_args()
     whole = data.cifar10(scale="standard", data_dir=args.data_dir)
-    some, tested = (np.sort(np.random.default_rng([0, stream]).permutation(len(of.y))[:n])
-                    for of, stream, n in ((whole.rows, 11, args.rows), (whole.test, 12, 1000)))
-    rows = data.from_arrays(whole.rows.x[some], whole.rows.y[some], test=(whole.test.x[tested], whole.test.y[tested]), classes=10)
+    some, tested = (
+        np.sort(np.random.default_rng([0, stream]).permutation(len(of.y))[:n])
+        for of, stream, n in ((whole.rows, 11, args.rows), (whole.test, 12, 1000))
+    )
+    rows = data.from_arrays(
+        whole.rows.x[some], whole.rows.y[some], test=(whole.test.x[tested], whole.test.y[tested]), classes=10
+    )
     for seed in SEEDS:
         fed = rows.split(PARTIES, skew=data.Quantity(0.5), seed=seed, held_fraction=0.0)
         n = fed.train.sizes.numpy()

@@ -1,11 +1,13 @@
-"""What a hub costs: messages and megabytes a second through it, sealed, against a bare grpc.aio echo in the same run.
+"""What a hub costs: messages and megabytes a second through it, sealed, against a bare grpc.aio echo in the
+same run.
 
     python benchmarks/hub.py            # all of it, about three minutes
     python benchmarks/hub.py --quick    # a tenth of the work
 
-Each side (echo server or hub, each party) is a process of its own. Both use mutual TLS with the same certificates. The echo sends a payload and
-gets it back over one connection; through the hub the same payload goes from one party to another, sealed, and a short answer comes back (for MB/s), or
-it goes there and back (for the round trip). So an echoed megabyte and a relayed one both cross two connections' worth of TLS.
+Each side (echo server or hub, each party) is a process of its own. Both use mutual TLS with the same
+certificates. The echo sends a payload and gets it back over one connection; through the hub the same payload
+goes from one party to another, sealed, and a short answer comes back (for MB/s), or it goes there and back
+(for the round trip). So an echoed megabyte and a relayed one both cross two connections' worth of TLS.
 """
 
 from __future__ import annotations
@@ -75,18 +77,31 @@ async def echo_server(kit: Kit, at: int) -> None:
         async for data in requests:
             await context.write(data)
 
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Stream": grpc.stream_stream_rpc_method_handler(echo)}),))
-    server.add_secure_port(f"127.0.0.1:{at}", grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True))
+    server.add_generic_rpc_handlers(
+        (
+            grpc.method_handlers_generic_handler(
+                "bench.Echo", {"Stream": grpc.stream_stream_rpc_method_handler(echo)}
+            ),
+        )
+    )
+    server.add_secure_port(
+        f"127.0.0.1:{at}",
+        grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True),
+    )
     await server.start()
     await server.wait_for_termination()
 
 
 async def bare(kit: Kit, at: int, sizes: dict[int, int]) -> dict[int, float]:
-    """Seconds for each message, there and back; large ones as chunks of at most 1 MiB, all under way at once, as any streaming program would."""
+    """Seconds for each message, there and back; large ones as chunks of at most 1 MiB, all under way at once,
+    as any streaming program would.
+    """
     authority, key, certificate = kit.pems()
     options = [o for o in CLIENT_OPTIONS if "message_length" not in o[0]] + BIG
     found = {}
-    async with grpc.aio.secure_channel(f"127.0.0.1:{at}", grpc.ssl_channel_credentials(authority, key, certificate), options=options) as channel:
+    async with grpc.aio.secure_channel(
+        f"127.0.0.1:{at}", grpc.ssl_channel_credentials(authority, key, certificate), options=options
+    ) as channel:
         call = channel.stream_stream(ECHO)()
         for size, count in sizes.items():
             chunk = bytes(min(size, 1 << 20))
@@ -198,6 +213,7 @@ async def client(kit: Kit) -> None:
 
 async def crowd(kits: dict[str, Kit], names: list[str]) -> float:
     """Seconds until a server has heard from each of many connections."""
+
     async def server(me: Any) -> None:
         await me.gather(names, BenchDone)
 
@@ -216,7 +232,9 @@ async def many(kits: list[Kit]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; medians of {REPEATS} turns")
     less = 10 if parser.parse_args().quick else 1
@@ -224,9 +242,17 @@ def main() -> None:
     hub_kit, kits = temporary("bench", names)
     at, echo_at = port(), port()
     kits = {name: kit.at(f"127.0.0.1:{at}") for name, kit in kits.items()}
-    pids = [process(lambda: hubs.serve(replace(hub_kit, listen=f"127.0.0.1:{at}"))), process(lambda: echo_server(hub_kit, echo_at))]
+    pids = [
+        process(lambda: hubs.serve(replace(hub_kit, listen=f"127.0.0.1:{at}"))),
+        process(lambda: echo_server(hub_kit, echo_at)),
+    ]
     time.sleep(1.0)
-    sizes = {1024: 1000 // less, 1 << 20: 50 // less, 16 << 20: 10 // min(less, 5), 64 << 20: 3 // min(less, 3)}
+    sizes = {
+        1024: 1000 // less,
+        1 << 20: 50 // less,
+        16 << 20: 10 // min(less, 5),
+        64 << 20: 3 // min(less, 3),
+    }
 
     def measured(work: Callable[[], Any], *beside: Callable[[], Any]) -> Any:
         """In a child, so that this process never opens a connection and can go on forking."""
@@ -251,21 +277,47 @@ def main() -> None:
         rounds = sum(sizes.values()) + len(sizes) + 1
         turns: list[tuple[dict[int, float], dict[int, float]]] = []
         for _ in range(REPEATS):  # in turns, and the median of each: what else this machine does strikes both
-            turns.append((measured(lambda: bare(kits["a"], echo_at, sizes)), measured(lambda: through(kits["a"], sizes), lambda: far_end(kits["b"], rounds))))
-        echo, ours = ({size: statistics.median(turn[side][size] for turn in turns) for size in sizes} for side in (0, 1))
+            turns.append(
+                (
+                    measured(lambda: bare(kits["a"], echo_at, sizes)),
+                    measured(lambda: through(kits["a"], sizes), lambda: far_end(kits["b"], rounds)),
+                )
+            )
+        echo, ours = (
+            {size: statistics.median(turn[side][size] for turn in turns) for size in sizes} for side in (0, 1)
+        )
         print(f"{'payload':>10} {'bare echo':>14} {'hub, sealed':>14} {'ratio':>7}")
-        print(f"{'1 kB':>10} {1e3 * echo[1024]:>11.2f} ms {1e3 * ours[1024]:>11.2f} ms {ours[1024] / echo[1024]:>6.2f}×   round trip (aim ≤ 3×)")
+        print(
+            f"{'1 kB':>10} {1e3 * echo[1024]:>11.2f} ms {1e3 * ours[1024]:>11.2f} ms "
+            f"{ours[1024] / echo[1024]:>6.2f}×   round trip (aim ≤ 3×)"
+        )
         for size in list(sizes)[1:]:
             a, b = size / echo[size] / 1e6, size / ours[size] / 1e6
             print(f"{f'{size >> 20} MiB':>10} {a:>9.0f} MB/s {b:>9.0f} MB/s {b / a:>6.2f}×   (aim ≥ 0.5×)")
-        print(f"{'':>10} {1 / echo[1024]:>9.0f} /s   {1 / ours[1024]:>9.0f} /s      messages of 1 kB, one at a time")
-        first, last, seconds = measured(lambda: flat(kits["a"], 10_000 // less), lambda: far_end(kits["b"], 10_000))
-        print(f"{10_000 // less} rounds of a small model: {seconds:.1f} s, memory {first / 1024:.0f} MB after a tenth, {last / 1024:.0f} MB at the end")
+        print(
+            f"{'':>10} {1 / echo[1024]:>9.0f} /s   {1 / ours[1024]:>9.0f} /s      messages of 1 kB, one at "
+            "a time"
+        )
+        first, last, seconds = measured(
+            lambda: flat(kits["a"], 10_000 // less), lambda: far_end(kits["b"], 10_000)
+        )
+        print(
+            f"{10_000 // less} rounds of a small model: {seconds:.1f} s, memory {first / 1024:.0f} MB after "
+            f"a tenth, {last / 1024:.0f} MB at the end"
+        )
         parameters = 10_000_000 // less
-        seconds, total = measured(lambda: one_round(kits, 10, parameters), *(lambda k=k: client(kits[f"c{k}"]) for k in range(10)))
-        print(f"a round of 10 parties with {parameters / 1e6:g} million parameters: {seconds:.2f} s, {total / 1e6:.0f} MB of numbers over the wire")
+        seconds, total = measured(
+            lambda: one_round(kits, 10, parameters), *(lambda k=k: client(kits[f"c{k}"]) for k in range(10))
+        )
+        print(
+            f"a round of 10 parties with {parameters / 1e6:g} million parameters: {seconds:.2f} s, "
+            f"{total / 1e6:.0f} MB of numbers over the wire"
+        )
         clients = [f"c{k}" for k in range(100)]
-        seconds = measured(lambda: crowd(kits, clients), *(lambda j=j: many([kits[c] for c in clients[j::4]]) for j in range(4)))
+        seconds = measured(
+            lambda: crowd(kits, clients),
+            *(lambda j=j: many([kits[c] for c in clients[j::4]]) for j in range(4)),
+        )
         print(f"100 parties' connections, each heard once, in {seconds:.1f} s")
     finally:
         for pid in pids:

@@ -1,12 +1,14 @@
-"""Computing on secret shares: CPU seconds a party, MB in all, rounds. Two parties and a dealer, each a real process, over loopback TCP.
+"""Computing on secret shares: CPU seconds a party, MB in all, rounds. Two parties and a dealer, each a
+real process, over loopback TCP.
 
     .venv/bin/python benchmarks/mpc.py            # ours; CrypTen and SPU beside it where benchmarks/peers/install.sh made them import
     .venv/bin/python benchmarks/mpc.py --harder   # what it costs to catch cheats, and to do without a dealer
     .venv/bin/python benchmarks/mpc.py --study    # MNIST: accuracy on shares and in the clear, and the cost by batch size (needs TACIT_DATA)
 
 *CPU s* is the process time of the busier of the two parties, the best of three; the dealer's is beside it, because it can be spent the night before. *MB* is
-every byte of every message, the dealer's included. *again* is one more batch of a model whose masked weights are there already. CrypTen runs with its default
-provider, which has no dealer process: the first party makes the triples and could see through every mask, and no byte is counted for them.
+every byte of every message, the dealer's included. *again* is one more batch of a model whose masked
+weights are there already. CrypTen runs with its default provider, which has no dealer process: the first
+party makes the triples and could see through every mask, and no byte is counted for them.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Wires:
     async def listen(self, other: str) -> None:
         while True:
             head = await self._exactly(other, 8)
-            self.box.put(other, "", memoryview(await self._exactly(other, int.from_bytes(head, "little"))).toreadonly())
+            self.box.put(
+                other, "", memoryview(await self._exactly(other, int.from_bytes(head, "little"))).toreadonly()
+            )
 
     async def _exactly(self, other: str, size: int) -> bytearray:
         data = bytearray(size)
@@ -75,7 +79,7 @@ class Wires:
 def connected() -> dict[str, dict[str, socket.socket]]:
     made: dict[str, dict[str, socket.socket]] = {name: {} for name in PARTIES}
     for i, a in enumerate(PARTIES):
-        for b in PARTIES[i + 1:]:
+        for b in PARTIES[i + 1 :]:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 made[a][b] = socket.create_connection(server.getsockname())
                 made[b][a] = server.accept()[0]
@@ -91,13 +95,16 @@ Programs = dict[str, Callable[[Party], Any]]
 
 def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     """One step on operands of which each of the two holds a share."""
-    requests = plan(lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]))
+    requests = plan(
+        lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands])
+    )
 
     def computing(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
             seat = Seat(me, rank, PARTIES[:2], await Stock.live(me, rank, 2, "helper"))
             await step(seat, *operands)
             return {"costs": {k: [c.rounds, c.bytes] for k, c in seat.costs.items()}}
+
         return program
 
     async def deal(me: Party) -> None:
@@ -106,7 +113,9 @@ def step_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     return {"owner": computing(0), "client": computing(1), "helper": deal}
 
 
-def model_programs(model: nn.Module, batches: list[Tensor], home: Any = inference, helper: str | None = "helper") -> Programs:
+def model_programs(
+    model: nn.Module, batches: list[Tensor], home: Any = inference, helper: str | None = "helper"
+) -> Programs:
     layers, weights = compile(model)
 
     async def owner(me: Party) -> Any:
@@ -124,11 +133,13 @@ async def idle(me: Party) -> None:
 
 def pair_programs(requests: list[Request]) -> Programs:
     """What a program asks for, made by the two themselves."""
+
     def making(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
             line = Line(me, rank, PARTIES[:2])
             await pair.make(line, requests)
             return {"costs": {k: [c.rounds, c.bytes] for k, c in line.costs.items()}}
+
         return program
 
     return {"owner": making(0), "client": making(1), "helper": idle}
@@ -138,14 +149,25 @@ def checked_programs(step: Callable[..., Any], *operands: Tensor) -> Programs:
     """One step on tagged shares, and the check."""
     alphas = tagged.keys(2, Secret())
     shares = [tagged.tagged(x, alphas, Secret()) for x in operands]
-    requests = tagged.plan(lambda table: step(table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]))
+    requests = tagged.plan(
+        lambda table: step(
+            table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]
+        )
+    )
 
     def computing(rank: int) -> Callable[[Party], Any]:
         async def program(me: Party) -> dict[str, Any]:
-            table = spdz.Table(me, rank, PARTIES[:2], await tagged.TaggedStock.live(me, rank, 2, "helper"), alpha=alphas[rank])
+            table = spdz.Table(
+                me,
+                rank,
+                PARTIES[:2],
+                await tagged.TaggedStock.live(me, rank, 2, "helper"),
+                alpha=alphas[rank],
+            )
             await step(table, *[s[rank] for s in shares])
             await table.check()
             return {"costs": {k: [c.rounds, c.bytes] for k, c in table.costs.items()}}
+
         return program
 
     async def deal(me: Party) -> None:
@@ -165,7 +187,9 @@ def harder() -> None:
     rows = {
         "checked ReLU 1e4": lambda: checked_programs(spdz.relu, x),
         "checked mul 1e4": lambda: checked_programs(checked_product, x, x),
-        "checked matmul 128": lambda: checked_programs(lambda t, a, b: checked_product(t, a, b, MATMUL), side, side),
+        "checked matmul 128": lambda: checked_programs(
+            lambda t, a, b: checked_product(t, a, b, MATMUL), side, side
+        ),
         "checked MLP batch 1": lambda: model_programs(mlp(), [torch.zeros(1, 1, 28, 28)], checked),
         "no dealer: 1e5 triples": lambda: pair_programs([Triple(MUL, (100_000,), (100_000,))]),
         "no dealer: matmul 128": lambda: pair_programs([Triple(MATMUL, (128, 128), (128, 128))]),
@@ -177,7 +201,10 @@ def harder() -> None:
     }
     for name, programs in rows.items():
         m = measure(programs())
-        print(f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}", flush=True)
+        print(
+            f"{name:28}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:10.2f}{m['rounds']:6.0f}",
+            flush=True,
+        )
 
 
 def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Programs, out: Any) -> None:
@@ -194,7 +221,9 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
             took = time.process_time() - cpu, time.perf_counter() - wall
             best = took if best is None else min(best, took)
         seen = sum(line.bytes for line in box.ledger.seen) / BEST_OF
-        rounds = sum(r for which in ("costs", "offline") for r, _ in made.get(which, {}).values()) if made else 0
+        rounds = (
+            sum(r for which in ("costs", "offline") for r, _ in made.get(which, {}).values()) if made else 0
+        )
         value = made.get("value") if made else None
         out.put((name, best, seen, rounds, None if value is None else value.tolist()))
         for task in listeners:
@@ -204,7 +233,10 @@ def child(name: str, sockets: dict[str, dict[str, socket.socket]], programs: Pro
 
 
 def measure(programs: Programs) -> dict[str, Any]:
-    sockets, fork = connected(), multiprocessing.get_context("fork")  # the children inherit sockets and tensors; nothing is pickled but figures
+    sockets, fork = (
+        connected(),
+        multiprocessing.get_context("fork"),
+    )  # the children inherit sockets and tensors; nothing is pickled but figures
     out = fork.SimpleQueue()
     children = [fork.Process(target=child, args=(name, sockets, programs, out)) for name in PARTIES]
     for process in children:
@@ -213,19 +245,37 @@ def measure(programs: Programs) -> dict[str, Any]:
     for process in children:
         process.join()
     parties = [told[n][0] for n in PARTIES[:2]]
-    return {"cpu": max(p[0] for p in parties), "wall": max(p[1] for p in parties), "dealer": told["helper"][0][0],
-            "mb": sum(t[1] for t in told.values()) / 1e6, "rounds": told["client"][2], "value": told["client"][3]}
+    return {
+        "cpu": max(p[0] for p in parties),
+        "wall": max(p[1] for p in parties),
+        "dealer": told["helper"][0][0],
+        "mb": sum(t[1] for t in told.values()) / 1e6,
+        "rounds": told["client"][2],
+        "value": told["client"][3],
+    }
 
 
 def mlp() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 def cnn() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 100),
-                         nn.ReLU(), nn.Linear(100, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
+    )
 
 
 def again(model: nn.Module, x: Tensor) -> dict[str, Any]:
@@ -236,10 +286,16 @@ def again(model: nn.Module, x: Tensor) -> dict[str, Any]:
 
 def ours() -> dict[str, dict[str, Any]]:
     million, side = torch.arange(1_000_000), torch.arange(512 * 512).reshape(512, 512)
-    made = {"ReLU 1e6": measure(step_programs(functions.relu, million)),
-            "mul 1e6": measure(step_programs(functions.mul, million, million)),
-            "matmul 512": measure(step_programs(lambda seat, x, y: functions.mul(seat, x, y, MATMUL), side, side)),
-            "softmax 1000×10": measure(step_programs(functions.softmax, torch.zeros(1000, 10, dtype=torch.int64)))}
+    made = {
+        "ReLU 1e6": measure(step_programs(functions.relu, million)),
+        "mul 1e6": measure(step_programs(functions.mul, million, million)),
+        "matmul 512": measure(
+            step_programs(lambda seat, x, y: functions.mul(seat, x, y, MATMUL), side, side)
+        ),
+        "softmax 1000×10": measure(
+            step_programs(functions.softmax, torch.zeros(1000, 10, dtype=torch.int64))
+        ),
+    }
     for name, model in (("MLP", mlp()), ("CNN", cnn())):
         for n in (1, 64):
             x = torch.zeros(n, 1, 28, 28)
@@ -253,7 +309,12 @@ def peer(name: str) -> dict[str, dict[str, Any]]:
     python = HERE.parent / ".venv-peers" / name / "bin" / "python"
     if not python.exists():
         return {}
-    ran = subprocess.run([str(python), str(HERE / "peers" / f"{name}_mpc.py")], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    ran = subprocess.run(
+        [str(python), str(HERE / "peers" / f"{name}_mpc.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     if ran.returncode:
         print(f"{name} does not run here:", ran.stderr.strip().splitlines()[-1:])
         return {}
@@ -280,15 +341,20 @@ def study() -> None:
         shared = torch.tensor(measure(model_programs(model, list(tx.split(100))))["value"])
         differ = int((shared.argmax(-1) != plain.argmax(-1)).sum())
         clear, hidden = (float((logits.argmax(-1) == ty[:1000]).float().mean()) for logits in (plain, shared))
-        print(f"{name}: plain {clear:.3f}, on shares {hidden:.3f}, "
-              f"{differ} of 1,000 classes differ, logits by at most {float((shared - plain).abs().max()):.1e}")
+        print(
+            f"{name}: plain {clear:.3f}, on shares {hidden:.3f}, "
+            f"{differ} of 1,000 classes differ, logits by at most {float((shared - plain).abs().max()):.1e}"
+        )
         for n in (1, 2, 8, 16, 64):
             with torch.no_grad():
                 start = time.process_time()
                 model(tx[:n])
                 clear = time.process_time() - start
             m = again(model, tx[:n])
-            print(f"| {name} | {n} | {m['cpu']:.3f} | {m['wall']:.2f} | {m['mb']:.2f} | {m['rounds']:.0f} | {clear * 1e3:.1f} ms |")
+            print(
+                f"| {name} | {n} | {m['cpu']:.3f} | {m['wall']:.2f} | {m['mb']:.2f} | {m['rounds']:.0f} | "
+                f"{clear * 1e3:.1f} ms |"
+            )
 
 
 def main() -> None:
@@ -306,14 +372,27 @@ def main() -> None:
         return harder()
     mine, theirs, spu = ours(), peer("crypten"), peer("spu")
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   {'CrypTen CPU s':>14}{'MB':>9}{'rounds':>8}   ours / CrypTen: CPU, MB   "
-          "SPU CPU s, MB")
+    print(
+        f"{'':24}{'CPU s':>9}{'dealer':>9}{'wall s':>9}{'MB':>9}{'rounds':>8}   "
+        f"{'CrypTen CPU s':>14}{'MB':>9}{'rounds':>8}   ours / CrypTen: CPU, MB   "
+        "SPU CPU s, MB"
+    )
     for name, m in mine.items():
         line = f"{name:24}{m['cpu']:9.3f}{m['dealer']:9.3f}{m['wall']:9.3f}{m['mb']:9.2f}{m['rounds']:8.0f}"
         t = theirs.get(name.removesuffix(", again"))
-        line += f"   {t['cpu']:14.3f}{t['mb']:9.2f}{t['rounds']:8.0f}   {m['cpu'] / t['cpu']:.2f}, {m['mb'] / t['mb']:.2f}" if t else ""
+        line += (
+            f"   {t['cpu']:14.3f}{t['mb']:9.2f}{t['rounds']:8.0f}   {m['cpu'] / t['cpu']:.2f}, "
+            f"{m['mb'] / t['mb']:.2f}"
+            if t
+            else ""
+        )
         s = spu.get(name)
-        line += f"   {s['cpu']:.3f}, {'not counted' if s['mb'] is None else round(s['mb'], 1)}; ours / SPU CPU {m['cpu'] / s['cpu']:.2f}" if s else ""
+        line += (
+            f"   {s['cpu']:.3f}, {'not counted' if s['mb'] is None else round(s['mb'], 1)}; ours / SPU CPU "
+            f"{m['cpu'] / s['cpu']:.2f}"
+            if s
+            else ""
+        )
         print(line)
 
 

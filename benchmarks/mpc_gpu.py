@@ -1,6 +1,7 @@
-"""Inference on shares with every party's tensors on one CUDA card, beside the CPU and the plain model: seconds a batch, all three parties in one process.
+"""Inference on shares with every party's tensors on one CUDA card, beside the CPU and the plain model:
+seconds a batch, all three parties in one process.
 
-    PYTHONPATH=src python benchmarks/mpc_gpu.py        # torch, msgpack and cryptography
+PYTHONPATH=src python benchmarks/mpc_gpu.py        # torch, msgpack and cryptography
 """
 
 from __future__ import annotations
@@ -15,9 +16,22 @@ import tacit
 
 torch.manual_seed(0)
 MODELS = {
-    "MLP": nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)),
-    "CNN": nn.Sequential(nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 100),
-                         nn.ReLU(), nn.Linear(100, 10))}
+    "MLP": nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
+    ),
+    "CNN": nn.Sequential(
+        nn.Conv2d(1, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
+    ),
+}
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -37,9 +51,16 @@ def shared_tensors() -> None:
     x = torch.randn(40, 30, dtype=torch.float64)
     a = tacit.mpc.share(x.cuda())
     checks: dict[str, tuple[Tensor, Tensor]] = {
-        "+": ((a + a - 1).open(), 2 * x - 1), "*": ((a * a).open(), x * x), "@": ((a @ a.transpose()).open(), x @ x.T), "relu": (a.relu().open(), x.relu()),
-        "sigmoid": (a.sigmoid().open(), x.sigmoid()), "softmax": (a.softmax(-1).open(), x.softmax(-1)), "gelu": (a.gelu().open(), nn.functional.gelu(x)),
-        "argmax": (a.argmax(-1).open(), x.argmax(-1)), "reciprocal": ((a * a + 1).reciprocal().open(), 1 / (x * x + 1))}
+        "+": ((a + a - 1).open(), 2 * x - 1),
+        "*": ((a * a).open(), x * x),
+        "@": ((a @ a.transpose()).open(), x @ x.T),
+        "relu": (a.relu().open(), x.relu()),
+        "sigmoid": (a.sigmoid().open(), x.sigmoid()),
+        "softmax": (a.softmax(-1).open(), x.softmax(-1)),
+        "gelu": (a.gelu().open(), nn.functional.gelu(x)),
+        "argmax": (a.argmax(-1).open(), x.argmax(-1)),
+        "reciprocal": ((a * a + 1).reciprocal().open(), 1 / (x * x + 1)),
+    }
     for name, (got, wanted) in checks.items():
         assert got.is_cuda, name
         error = float((got.cpu().double() - wanted.double()).abs().max())
@@ -58,7 +79,10 @@ def main() -> None:
             with torch.no_grad():
                 plain = model(x)
                 clear = seconds(lambda x=x, m=model: m(x))
-            card, cpu = (seconds(lambda x=x, m=model, d=d, n=n: tacit.infer(m, x, device=d, batch=n)) for d in ("cuda", "cpu"))
+            card, cpu = (
+                seconds(lambda x=x, m=model, d=d, n=n: tacit.infer(m, x, device=d, batch=n))
+                for d in ("cuda", "cpu")
+            )
             off = float((tacit.infer(model, x, device="cuda", batch=n).value - plain).abs().max())
             assert off < 1e-3, (name, n, off)
             print(f"| {name} | {n} | {card:.3f} | {cpu:.3f} | {clear * 1e3:.2f} | {off:.1e} |", flush=True)

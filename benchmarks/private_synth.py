@@ -1,12 +1,15 @@
-"""The private generators on the discretised Adult (48,842 rows), ε = 1, δ = 1e-9: mean total variation distance over all pairs of columns, and CPU seconds.
+"""The private generators on the discretised Adult (48,842 rows), ε = 1, δ = 1e-9: mean total variation
+distance over all pairs of columns, and CPU seconds.
 
     TACIT_DATA=DIR .venv/bin/python benchmarks/private_synth.py [REPEATS]
 
-Three lines say what an error means: cells drawn evenly; the columns' own counts with noise of the whole budget, independent of each other; a bootstrap.
+Three lines say what an error means: cells drawn evenly; the columns' own counts with noise of the whole
+budget, independent of each other; a bootstrap.
 
-DIR/adult holds adult_pgm_discretised.csv.gz and adult_pgm_domain.json of ryan112358/private-pgm. Two sets of nine columns: the categorical ones, and one with
-age (85 values) and hours (99) uncut. smartnoise-synth on nine columns, measured for issue 8 on another day: MST .125 in 57 s, DPCTGAN .469; its AIM did not end
-in 560 s.
+DIR/adult holds adult_pgm_discretised.csv.gz and adult_pgm_domain.json of ryan112358/private-pgm. Two sets of
+nine columns: the categorical ones, and one with age (85 values) and hours (99) uncut. smartnoise-synth on
+nine columns, measured for issue 8 on another day: MST .125 in 57 s, DPCTGAN .469; its AIM did not end in 560
+s.
 """
 
 from __future__ import annotations
@@ -26,15 +29,39 @@ from tacit.accounting import discrete
 from tacit.synth import AIM, DPCTGAN, DPGAN, MST, PATEGAN, categorical
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[2] / "shared" / "data") / "adult"
-SETS = {"nine categorical columns": ("workclass", "education-num", "marital-status", "occupation", "relationship", "race", "sex", "native-country",
-                                     "income>50K"),
-        "nine with age and hours": ("age", "workclass", "education-num", "marital-status", "occupation", "race", "sex", "hours-per-week", "income>50K")}
+SETS = {
+    "nine categorical columns": (
+        "workclass",
+        "education-num",
+        "marital-status",
+        "occupation",
+        "relationship",
+        "race",
+        "sex",
+        "native-country",
+        "income>50K",
+    ),
+    "nine with age and hours": (
+        "age",
+        "workclass",
+        "education-num",
+        "marital-status",
+        "occupation",
+        "race",
+        "sex",
+        "hours-per-week",
+        "income>50K",
+    ),
+}
 
 
 def two_way(real: np.ndarray, made: np.ndarray, sizes: list[int]) -> float:
     errors = []
     for a, b in itertools.combinations(range(len(sizes)), 2):
-        p, q = (np.bincount(x[:, a] * sizes[b] + x[:, b], minlength=sizes[a] * sizes[b]) / len(x) for x in (real, made))
+        p, q = (
+            np.bincount(x[:, a] * sizes[b] + x[:, b], minlength=sizes[a] * sizes[b]) / len(x)
+            for x in (real, made)
+        )
         errors.append(0.5 * np.abs(p - q).sum())
     return float(np.mean(errors))
 
@@ -45,7 +72,9 @@ def evenly(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
 
 
 def alone(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Each column by its noisy counts. Columns are independent, so that noise for all of them costs (number of columns) / (2σ²)."""
+    """Each column by its noisy counts. Columns are independent, so that noise for all of them costs (number
+    of columns) / (2σ²).
+    """
     variance = discrete.rational_above(len(sizes) / (2 * discrete.rho_of(1.0, 1e-9)))
     rng, made = np.random.default_rng(0), []
     for j, size in enumerate(sizes):
@@ -61,7 +90,10 @@ def bootstrap(rows: np.ndarray, sizes: list[int]) -> np.ndarray:
 def main() -> None:
     torch.set_num_threads(1)
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    frame, domain = pd.read_csv(ROOT / "adult_pgm_discretised.csv.gz"), json.loads((ROOT / "adult_pgm_domain.json").read_text())
+    frame, domain = (
+        pd.read_csv(ROOT / "adult_pgm_discretised.csv.gz"),
+        json.loads((ROOT / "adult_pgm_domain.json").read_text()),
+    )
     print(f"{'columns':26s} {'generator':22s} {'two-way error':>22s} {'fit and sample, CPU s':>22s}")
     for title, names in SETS.items():
         part, sizes = frame[list(names)], [domain[n] for n in names]
@@ -76,7 +108,9 @@ def main() -> None:
                 seconds.append(time.process_time() - start)
                 errors.append(two_way(rows, made.astype(int).to_numpy(), sizes))
             spread = f"{np.mean(errors):.4f} ({min(errors):.4f}–{max(errors):.4f})"
-            print(f"{title:26s} {type(generator).__name__:22s} {spread:>22s} {min(seconds):22.1f}", flush=True)
+            print(
+                f"{title:26s} {type(generator).__name__:22s} {spread:>22s} {min(seconds):22.1f}", flush=True
+            )
 
 
 if __name__ == "__main__":

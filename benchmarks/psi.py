@@ -1,12 +1,15 @@
-"""Private set intersection: CPU seconds of both roles together and bytes both ways, beside OpenMined's PSI and SPU's, in one run on the same sets.
+"""Private set intersection: CPU seconds of both roles together and bytes both ways, beside OpenMined's PSI
+and SPU's, in one run on the same sets.
 
     .venv/bin/python benchmarks/psi.py                          # 10,000, 100,000 and a million ids a side: some five minutes on a quiet machine
     .venv/bin/python benchmarks/psi.py --sizes 1000000          # Diffie-Hellman, ours and OpenMined's, is left out above 100,000: many minutes
     .venv/bin/python benchmarks/psi.py --huge                   # ten million a side, for memory: ours alone, about 3 minutes
 
-Half of the ids are shared, and the receiver learns which. Ours are two operating-system processes that talk through a hub with certificates and sealed
-messages (`tacit.Processes`); the hub's own CPU time is not counted. CPU time is from ids as text to the shared rows, with helper processes; bytes are
-those of messages. OpenMined's roles run in one process; SPU's are two processes and read CSV files. Best of --runs by CPU time.
+Half of the ids are shared, and the receiver learns which. Ours are two operating-system processes that
+talk through a hub with certificates and sealed messages (`tacit.Processes`); the hub's own CPU time is not
+counted. CPU time is from ids as text to the shared rows, with helper processes; bytes are those of
+messages. OpenMined's roles run in one process; SPU's are two processes and read CSV files. Best of --runs
+by CPU time.
 """
 
 from __future__ import annotations
@@ -46,16 +49,30 @@ async def role(me: Party, start: int, n: int, method: str, reveal: str) -> dict[
     held = identify(f"id{i}" for i in range(start, start + n))
     run = psi.receiver if me.name == "receiver" else psi.sender
     found = await run(me, held.digests, method=method, reveal=reveal)
-    return {"cpu": cpu() - begun, "wall": time.perf_counter() - wall, "shared": found["size"],
-            "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3}
+    return {
+        "cpu": cpu() - begun,
+        "wall": time.perf_counter() - wall,
+        "shared": found["size"],
+        "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3,
+    }
 
 
 def ours(n: int, method: str, reveal: str = "receiver") -> dict[str, Any]:
     ledger = Ledger()
-    made = Processes().run_sync({"receiver": functools.partial(role, start=0, n=n, method=method, reveal=reveal),
-                                 "sender": functools.partial(role, start=n // 2, n=n, method=method, reveal=reveal)}, ledger=ledger)
-    return {"cpu": made["receiver"]["cpu"] + made["sender"]["cpu"], "bytes": sum(line.bytes for line in ledger.seen), "shared": made["receiver"]["shared"],
-            "wall": made["receiver"]["wall"], "memory": {name: round(m["memory"]) for name, m in made.items()}}
+    made = Processes().run_sync(
+        {
+            "receiver": functools.partial(role, start=0, n=n, method=method, reveal=reveal),
+            "sender": functools.partial(role, start=n // 2, n=n, method=method, reveal=reveal),
+        },
+        ledger=ledger,
+    )
+    return {
+        "cpu": made["receiver"]["cpu"] + made["sender"]["cpu"],
+        "bytes": sum(line.bytes for line in ledger.seen),
+        "shared": made["receiver"]["shared"],
+        "wall": made["receiver"]["wall"],
+        "memory": {name: round(m["memory"]) for name, m in made.items()},
+    }
 
 
 def peer(environment: str, script: str, *words: str) -> dict[str, Any] | None:
@@ -89,8 +106,11 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     if args.huge:
         found = ours(10_000_000, "oprf")
-        print(f"10,000,000 a side: {found['cpu']:.0f} CPU-s, {found['bytes'] / 1e6:,.0f} MB, {found['wall']:.0f} s, memory {found['memory']} MB, "
-              f"{found['shared']:,} shared")
+        print(
+            f"10,000,000 a side: {found['cpu']:.0f} CPU-s, {found['bytes'] / 1e6:,.0f} MB, "
+            f"{found['wall']:.0f} s, memory {found['memory']} MB, "
+            f"{found['shared']:,} shared"
+        )
         return
     for n in args.sizes:
         print(f"\n{n:,} ids a side\n{'':16}{'CPU-s':>9}{'MB':>9}{'CPU, oprf = 1':>15}")

@@ -1,13 +1,16 @@
-"""Why SCAFFOLD diverges on very unequal parties: how far its correction alone carries each of them, by epochs and by equally many steps.
+"""Why SCAFFOLD diverges on very unequal parties: how far its correction alone carries each of them, by
+epochs and by equally many steps.
 
     python benchmarks/scaffold_drift.py --data-dir DATA            CIFAR-10, 10,000 rows, ten parties of 23 to 4,715; about ten CPU minutes
     python benchmarks/scaffold_drift.py --data-dir DATA --rows 1000 --epochs 3 --rounds 1         to try the script
     python benchmarks/scaffold_drift.py --data-dir DATA --hundred --rounds 160         the study's run of 100 parties under Dir(0.5); an hour of one core
 
-The paper's Algorithm 1 has K local steps, the same for every party. Where parties walk so many *epochs* instead, a small one takes few steps, its gradient
-stays large, and so does c, the plain mean of all; a large one then adds c − c_k to every one of its many steps. A round's line shows the length of that,
+The paper's Algorithm 1 has K local steps, the same for every party. Where parties walk so many *epochs*
+instead, a small one takes few steps, its gradient stays large, and so does c, the plain mean of all; a
+large one then adds c − c_k to every one of its many steps. A round's line shows the length of that,
 η·K·|c − c_k|, for the party with the most steps. With `--hundred` it is another party's own c_k that grows, that with the most one-sided labels, and equally
-many steps do not help: a line shows the largest c_k, whose it is, and how far its correction would carry one of those that took part the next time.
+many steps do not help: a line shows the largest c_k, whose it is, and how far its correction would carry
+one of those that took part the next time.
 """
 
 from __future__ import annotations
@@ -24,20 +27,38 @@ from tacit.runtimes.cohort import Cohort, Run
 BATCH, LR, PARTIES = 64, 0.03, 10  # as the study niid-bench
 
 
-def begun(fed: data.Federation, module: torch.nn.Module, epochs: int, alike: bool, per_round: int) -> tuple[Cohort, np.ndarray]:
+def begun(
+    fed: data.Federation, module: torch.nn.Module, epochs: int, alike: bool, per_round: int
+) -> tuple[Cohort, np.ndarray]:
     """SCAFFOLD before its first round, and how many steps each party takes in one."""
     sizes = fed.train.sizes.numpy()
     steps = np.full(len(fed), round(epochs * sizes.mean() / BATCH)) if alike else epochs * -(-sizes // BATCH)
     task = Task(module, fed.rows.x, fed.rows.y)
-    run = Run(fed, algorithms.Scaffold(lr=LR), 0, per_round, np.full(len(fed), epochs), BATCH, local_steps=int(steps[0]) if alike else None)
-    print(f"{'equally many steps' if alike else 'equally many epochs'}: rows {sizes.min()} to {sizes.max()}, steps {steps.min()} to {steps.max()}", flush=True)
+    run = Run(
+        fed,
+        algorithms.Scaffold(lr=LR),
+        0,
+        per_round,
+        np.full(len(fed), epochs),
+        BATCH,
+        local_steps=int(steps[0]) if alike else None,
+    )
+    print(
+        f"{'equally many steps' if alike else 'equally many epochs'}: rows {sizes.min()} to {sizes.max()}, "
+        f"steps {steps.min()} to {steps.max()}",
+        flush=True,
+    )
     return Cohort(task, [task.initial()], [run], "each"), steps
 
 
 def after(cohort: Cohort, rows: data.Rows) -> tuple[torch.Tensor, torch.Tensor, float]:
     """The model, every party's c_k, and how many of these rows are right."""
     w, parties = cohort.w[0], len(cohort.runs[0].fed)
-    return w, cohort.kept[0].get(np.arange(parties), cohort.begins[0])["c_k"], float((cohort.task.predict(w, rows.x).argmax(1) == rows.y).float().mean())
+    return (
+        w,
+        cohort.kept[0].get(np.arange(parties), cohort.begins[0])["c_k"],
+        float((cohort.task.predict(w, rows.x).argmax(1) == rows.y).float().mean()),
+    )
 
 
 def walk(fed: data.Federation, epochs: int, alike: bool, rounds: int) -> None:
@@ -47,9 +68,16 @@ def walk(fed: data.Federation, epochs: int, alike: bool, rounds: int) -> None:
     for r in range(rounds):
         cohort.round(r)
         w, own, right = after(cohort, fed.test)
-        lengths, carried = own.norm(dim=1), LR * steps[largest] * float((cohort.state["c"][0] - own[largest]).norm())
-        print(f"  round {r + 1:2d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c_k| {float(lengths.min()):.2f} to {float(lengths.max()):.2f}, "
-              f"the correction carries the longest walk {carried:.1f}", flush=True)
+        lengths, carried = (
+            own.norm(dim=1),
+            LR * steps[largest] * float((cohort.state["c"][0] - own[largest]).norm()),
+        )
+        print(
+            f"  round {r + 1:2d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c_k| "
+            f"{float(lengths.min()):.2f} to {float(lengths.max()):.2f}, "
+            f"the correction carries the longest walk {carried:.1f}",
+            flush=True,
+        )
         if not torch.isfinite(w).all() or float(w.norm()) > 1e3:
             print("  diverged")
             return
@@ -64,33 +92,49 @@ def hundred(whole: data.Dataset, alike: bool, rounds: int) -> None:
         before = cohort.state["c"][0].clone()
         chosen = cohort.round(r)[0]
         w, own, right = after(cohort, tested)
-        lengths, carried = own.norm(dim=1), LR * torch.from_numpy(steps[chosen]) * (before - own[chosen]).norm(dim=1)
+        lengths, carried = (
+            own.norm(dim=1),
+            LR * torch.from_numpy(steps[chosen]) * (before - own[chosen]).norm(dim=1),
+        )
         most = int(lengths.argmax())
-        print(f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c| {float(before.norm()):.2f}, "
-              f"|c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, {purest[most]:.0%} of one label), {float(lengths[lengths > 0].median()):.2f} "
-              f"in the middle; its correction would carry one {float(carried.max()):.1f}", flush=True)
+        print(
+            f"  round {r + 1:3d}: accuracy {right:.3f}, |w| {float(w.norm()):.1f}, |c| "
+            f"{float(before.norm()):.2f}, "
+            f"|c_k| {float(lengths[most]):.2f} at most ({sizes[most]} rows, {purest[most]:.0%} of one "
+            f"label), {float(lengths[lengths > 0].median()):.2f} "
+            f"in the middle; its correction would carry one {float(carried.max()):.1f}",
+            flush=True,
+        )
         if not torch.isfinite(w).all():
             print("  diverged")
             return
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0, help="which rows")
-    parser.add_argument("--hundred", action="store_true", help="100 parties under Dir(0.5), 10 a round, as in the study")
+    parser.add_argument(
+        "--hundred", action="store_true", help="100 parties under Dir(0.5), 10 a round, as in the study"
+    )
     args = parser.parse_args()
     whole = data.cifar10(scale="standard", data_dir=args.data_dir)
     if args.hundred:
         for alike in (False, True):
             hundred(whole, alike, args.rounds)
         return
-    some, tested = (np.sort(np.random.default_rng([args.seed, stream]).permutation(len(of.y))[:n])
-                    for of, stream, n in ((whole.rows, 11, args.rows), (whole.test, 12, 1000)))
-    rows = data.from_arrays(whole.rows.x[some], whole.rows.y[some], test=(whole.test.x[tested], whole.test.y[tested]), classes=10)
+    some, tested = (
+        np.sort(np.random.default_rng([args.seed, stream]).permutation(len(of.y))[:n])
+        for of, stream, n in ((whole.rows, 11, args.rows), (whole.test, 12, 1000))
+    )
+    rows = data.from_arrays(
+        whole.rows.x[some], whole.rows.y[some], test=(whole.test.x[tested], whole.test.y[tested]), classes=10
+    )
     fed = rows.split(PARTIES, skew=data.Quantity(0.5), seed=0, held_fraction=0.0)
     for alike in (False, True):
         walk(fed, args.epochs, alike, args.rounds)

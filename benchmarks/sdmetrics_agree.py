@@ -1,10 +1,13 @@
 """Our fidelity figures beside SDMetrics' own, on the tables of tests/synth/test_fidelity.py.
 
-Columns, pairs of numbers and pairs of categories agree to the last digit. A number beside a category does not: SDMetrics cuts the real and the synthetic
-column at edges of their own, so that equal cells are different intervals; we cut both where the real one is cut. SDMetrics 0.32 also leaves out, by default,
-pairs that hardly depend on each other in the real table, where a generator could invent a dependence unseen; its thresholds are set to 0 here.
+Columns, pairs of numbers and pairs of categories agree to the last digit. A number beside a category does
+not: SDMetrics cuts the real and the synthetic column at edges of their own, so that equal cells are
+different intervals; we cut both where the real one is cut. SDMetrics 0.32 also leaves out, by default,
+pairs that hardly depend on each other in the real table, where a generator could invent a dependence
+unseen; its thresholds are set to 0 here.
 
-Run this with a Python that has SDMetrics (it needs pandas < 3 and installs `copulas`, so it is no dependency of tacit):
+Run this with a Python that has SDMetrics (it needs pandas < 3 and installs `copulas`, so it is no
+dependency of tacit):
 
     python benchmarks/sdmetrics_agree.py > sdmetrics.json       # prints theirs
     .venv/bin/python benchmarks/sdmetrics_agree.py sdmetrics.json    # prints ours beside them, and the largest difference
@@ -23,7 +26,14 @@ def mixed(n: int = 600, seed: int = 0, shift: float = 0.0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=n)
     c = rng.choice(list("abcde"), n, p=[0.3, 0.2, 0.4, 0.07, 0.03])
-    return pd.DataFrame({"x": x + shift, "y": 0.5 * x + np.sqrt(0.75) * rng.normal(size=n), "c": c, "d": np.where(rng.random(n) < 0.7, c, "f")})
+    return pd.DataFrame(
+        {
+            "x": x + shift,
+            "y": 0.5 * x + np.sqrt(0.75) * rng.normal(size=n),
+            "c": c,
+            "d": np.where(rng.random(n) < 0.7, c, "f"),
+        }
+    )
 
 
 def theirs(real: pd.DataFrame, made: pd.DataFrame) -> dict:
@@ -31,12 +41,17 @@ def theirs(real: pd.DataFrame, made: pd.DataFrame) -> dict:
 
     report = QualityReport()
     report.real_correlation_threshold = report.real_association_threshold = 0
-    report._properties["Column Pair Trends"].real_correlation_threshold = report._properties["Column Pair Trends"].real_association_threshold = 0
+    report._properties["Column Pair Trends"].real_correlation_threshold = report._properties[
+        "Column Pair Trends"
+    ].real_association_threshold = 0
     kinds = {"x": "numerical", "y": "numerical", "c": "categorical", "d": "categorical"}
     report.generate(real, made, {"columns": {n: {"sdtype": k} for n, k in kinds.items()}}, verbose=False)
     shapes, pairs = report.get_details("Column Shapes"), report.get_details("Column Pair Trends")
-    return {"score": report.get_score(), "columns": dict(zip(shapes["Column"], shapes["Score"])),
-            "pairs": {f"{a} × {b}": s for a, b, s in zip(pairs["Column 1"], pairs["Column 2"], pairs["Score"])}}
+    return {
+        "score": report.get_score(),
+        "columns": dict(zip(shapes["Column"], shapes["Score"])),
+        "pairs": {f"{a} × {b}": s for a, b, s in zip(pairs["Column 1"], pairs["Column 2"], pairs["Score"])},
+    }
 
 
 def ours(real: pd.DataFrame, made: pd.DataFrame) -> dict:

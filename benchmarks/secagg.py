@@ -1,12 +1,15 @@
-"""One round of secure aggregation: CPU seconds of a client and of the server, and bytes up, beside Flower's SecAgg+ stage functions.
+"""One round of secure aggregation: CPU seconds of a client and of the server, and bytes up, beside
+Flower's SecAgg+ stage functions.
 
     .venv/bin/python benchmarks/secagg.py                     # 100 clients, a million numbers: about 3 minutes, 3 GB
     .venv/bin/python benchmarks/secagg.py --parties 20 --length 100000
 
-Ours is the whole protocol over messages, written out and read back: every party's program runs, in one process, and each one's CPU time is counted
-apart, with its share of encoding and decoding. Flower's are the functions its mod and its workflow call, one client and one server, without Ray and without
-serialising messages (its upload is counted as the arrays' bytes). Both mask in a ring of 32 bits; Flower's masks come from numpy's Mersenne twister
-seeded with 32 bits, ours from AES-256. With --encrypt the CKKS sum of ten clients stands beside.
+Ours is the whole protocol over messages, written out and read back: every party's program runs, in one
+process, and each one's CPU time is counted apart, with its share of encoding and decoding. Flower's are
+the functions its mod and its workflow call, one client and one server, without Ray and without serialising
+messages (its upload is counted as the arrays' bytes). Both mask in a ring of 32 bits; Flower's masks come
+from numpy's Mersenne twister seeded with 32 bits, ours from AES-256. With --encrypt the CKKS sum of ten
+clients stands beside.
 """
 
 from __future__ import annotations
@@ -58,41 +61,72 @@ class Stopwatch:
 
 
 def measure(protocol: Any, terms: Any, gone: int) -> dict[str, Any]:
-    """Everybody's program once; the first `gone` clients leave after they have shared their secrets, which costs the server most."""
+    """Everybody's program once; the first `gone` clients leave after they have shared their secrets, which
+    costs the server most.
+    """
     names = [f"c{i:04d}" for i in range(terms.parties)]
-    values = torch.randint(-terms.bound, terms.bound + 1, (terms.length,))  # all the same: only the time is asked for
+    values = torch.randint(
+        -terms.bound, terms.bound + 1, (terms.length,)
+    )  # all the same: only the time is asked for
     watches: dict[str, Stopwatch] = {}
 
     def timed(name: str, program: Any) -> Any:
         async def run(me: Any) -> Any:
             watches[name] = Stopwatch(program(me.scope("round 0")))
             return await watches[name]
+
         return run
 
     model = torch.zeros(terms.length)
 
     async def client(me: Any) -> Any:
         """As in a round: bound to the digest of a model of the same length, and to a commitment."""
-        return await protocol.client(me, values, dataclasses.replace(terms, sent=Digests({"w": model}).of()), commitment=OneSum())
+        return await protocol.client(
+            me, values, dataclasses.replace(terms, sent=Digests({"w": model}).of()), commitment=OneSum()
+        )
 
-    programs = {"server": timed("server", lambda me: protocol.server(me, names, dataclasses.replace(terms, sent=Digests({"w": model}).of()), within=60.0)),
-                **{name: timed(name, client) for name in names}}
+    programs = {
+        "server": timed(
+            "server",
+            lambda me: protocol.server(
+                me, names, dataclasses.replace(terms, sent=Digests({"w": model}).of()), within=60.0
+            ),
+        ),
+        **{name: timed(name, client) for name in names},
+    }
     ledger = Ledger()
-    outcome = InProcess().run_sync(leaving(programs, {name: 2 for name in names[:gone]}), ledger=ledger)["server"]
+    outcome = InProcess().run_sync(leaving(programs, {name: 2 for name in names[:gone]}), ledger=ledger)[
+        "server"
+    ]
     assert torch.equal(outcome.total, values * len(outcome.included))
     assert len(outcome.included) == terms.parties - gone
     stayed = [watches[name].seconds for name in outcome.included]
     up = sum(line.bytes for line in ledger.seen if line.sender == names[-1] and line.party == "server")
-    return {"client_cpu_s": statistics.median(stayed), "server_cpu_s": watches["server"].seconds, "bytes_up": up}
+    return {
+        "client_cpu_s": statistics.median(stayed),
+        "server_cpu_s": watches["server"].seconds,
+        "bytes_up": up,
+    }
 
 
 def row(name: str, figures: Mapping[str, Any], peer: Mapping[str, Any] | None = None) -> None:
-    ratio = "" if peer is None else "   × " + ", ".join(f"{peer[k] / figures[k]:.1f}" for k in ("client_cpu_s", "bytes_up", "server_cpu_s"))
-    print(f"{name:44s} {figures['client_cpu_s']:9.3f} {figures['bytes_up'] / 1e6:9.2f} {figures['server_cpu_s']:9.3f}{ratio}", flush=True)
+    ratio = (
+        ""
+        if peer is None
+        else "   × "
+        + ", ".join(f"{peer[k] / figures[k]:.1f}" for k in ("client_cpu_s", "bytes_up", "server_cpu_s"))
+    )
+    print(
+        f"{name:44s} {figures['client_cpu_s']:9.3f} {figures['bytes_up'] / 1e6:9.2f} "
+        f"{figures['server_cpu_s']:9.3f}{ratio}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--parties", type=int, default=100)
     parser.add_argument("--length", type=int, default=1_000_000)
     parser.add_argument("--encrypt", action="store_true", help="also the encrypted sum, with ten clients")
@@ -102,35 +136,57 @@ def main() -> None:
     n, d = given.parties, given.length
     torch.set_num_threads(1)
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; n = {n}, {d} numbers")
-    print(f"{'':44s} {'client s':>9s} {'MB up':>9s} {'server s':>9s}   how many times less than Flower at the same graph: client, bytes, server")
+    print(
+        f"{'':44s} {'client s':>9s} {'MB up':>9s} {'server s':>9s}   how many times less than Flower at the "
+        "same graph: client, bytes, server"
+    )
     peers: dict[tuple[int, int], Any] = {}
     if given.alone:
         pass
     elif PEER.exists():
         for shares, gone in ((n, 0), (15, 0), (15, n // 20)):
-            told = [str(x) for x in (PEER, Path(__file__).parent / "peers" / "flower_secagg.py", n, shares, d, gone)]
+            told = [
+                str(x)
+                for x in (PEER, Path(__file__).parent / "peers" / "flower_secagg.py", n, shares, d, gone)
+            ]
             ran = subprocess.run(told, capture_output=True, text=True)
             lines = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
             if not lines:
                 print(f"Flower did not run: {ran.stderr.strip().splitlines()[-1:]}")
                 continue
             peers[shares, gone] = json.loads(lines[0][7:])
-            row(f"Flower {peers[shares, gone]['version']} SecAgg+, {shares} shares, {gone} dropped", peers[shares, gone])
+            row(
+                f"Flower {peers[shares, gone]['version']} SecAgg+, {shares} shares, {gone} dropped",
+                peers[shares, gone],
+            )
     else:
         print("Flower is not installed; benchmarks/peers/install.sh makes its environment")
     for bits in (32, 20, 16):
         terms = secagg.Terms("benchmark", n, d, (2**bits - 1) // (2 * n))
         row(f"SecAgg, everybody with everybody, {bits} bits", measure(secagg, terms, 0), peers.get((n, 0)))
-    row(f"SecAgg, the same, {n // 20} dropped", measure(secagg, secagg.Terms("benchmark", n, d, (2**32 - 1) // (2 * n)), n // 20))
+    row(
+        f"SecAgg, the same, {n // 20} dropped",
+        measure(secagg, secagg.Terms("benchmark", n, d, (2**32 - 1) // (2 * n)), n // 20),
+    )
     for k, why in ((14, "Flower's default"), (degree(n, 0.6), "Bell et al.'s demands")):
         for gone in (0, n // 20):
             terms = secagg.Terms("benchmark", n, d, (2**32 - 1) // (2 * n), 0.6, k)
-            row(f"SecAgg, k = {k} ({why}), {gone} dropped", measure(secagg, terms, gone), peers.get((15, gone)) if k == 14 else None)
+            row(
+                f"SecAgg, k = {k} ({why}), {gone} dropped",
+                measure(secagg, terms, gone),
+                peers.get((15, gone)) if k == 14 else None,
+            )
     if given.light:
-        row("LightSecAgg, 10 clients, 1 dropped", measure(lightsecagg, lightsecagg.Terms("benchmark", 10, d, (2**31 - 1) // 20), 1))
+        row(
+            "LightSecAgg, 10 clients, 1 dropped",
+            measure(lightsecagg, lightsecagg.Terms("benchmark", 10, d, (2**31 - 1) // 20), 1),
+        )
     if given.encrypt:
         for bits in (32, 16):
-            row(f"Encrypt, 10 clients, {bits} bits", measure(encrypted, encrypted.Terms("benchmark", 10, d, (2**bits - 1) // 20), 0))
+            row(
+                f"Encrypt, 10 clients, {bits} bits",
+                measure(encrypted, encrypted.Terms("benchmark", 10, d, (2**bits - 1) // 20), 0),
+            )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""A network split over two real processes against the same network in one: seconds an epoch, and whether the numbers stay the same.
+"""A network split over two real processes against the same network in one: seconds an epoch, and whether the
+numbers stay the same.
 
     python benchmarks/splitnn.py [--epochs 3] [--batch 256] [--rows 60000] [--slices 1 2 4]
 
-MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each of the two has a process, a certificate and a sealed
-channel over a hub, and one thread; the network in one place has one thread, and, for comparison, all of them. Evaluation is not timed. `slices` cuts a batch
-in pieces that are sent and computed at the same time; 1 sums in the very order of one network. On a busy machine the wall's ratio flatters those who have more
-processes; CPU seconds an epoch (both parties and the hub together, start-up taken away) do not, and bound the wall's ratio on an idle one.
+MNIST, 784-128-640 at the holder of the images and 640-10 at the holder of the labels, SGD. Each of the two
+has a process, a certificate and a sealed channel over a hub, and one thread; the network in one place has one
+thread, and, for comparison, all of them. Evaluation is not timed. `slices` cuts a batch in pieces that are
+sent and computed at the same time; 1 sums in the very order of one network. On a busy machine the wall's
+ratio flatters those who have more processes; CPU seconds an epoch (both parties and the hub together,
+start-up taken away) do not, and bound the wall's ratio on an idle one.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 640), nn.ReLU(), nn.Linear(640, 10))
 
 
-def central(x: torch.Tensor, y: torch.Tensor, batch: int, epochs: int, threads: int) -> tuple[float, float, nn.Module]:
+def central(
+    x: torch.Tensor, y: torch.Tensor, batch: int, epochs: int, threads: int
+) -> tuple[float, float, nn.Module]:
     torch.set_num_threads(threads)
     net, terms = network(), Terms((), (len(x),), (0,), batch_size=batch)
     step = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -89,9 +94,12 @@ def main() -> None:
     parser.add_argument("--slices", type=int, nargs="+", default=[1, 2, 4])
     told = parser.parse_args()
     mnist = tacit.data.mnist()
-    x, y = mnist.rows.x.reshape(len(mnist.rows.y), -1)[:told.rows].contiguous(), mnist.rows.y[:told.rows]
+    x, y = mnist.rows.x.reshape(len(mnist.rows.y), -1)[: told.rows].contiguous(), mnist.rows.y[: told.rows]
     cores = os.cpu_count() or 1
-    print(f"{len(x)} images, batch {told.batch}, best of {told.epochs} epochs, {cores} cores, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{len(x)} images, batch {told.batch}, best of {told.epochs} epochs, {cores} cores, load "
+        f"{os.getloadavg()[0]:.1f}"
+    )
     one, cpu, net = central(x, y, told.batch, told.epochs, 1)
     many, _, _ = central(x, y, told.batch, told.epochs, cores)
     torch.set_num_threads(1)
@@ -102,15 +110,32 @@ def main() -> None:
         spent = []
         for epochs in (1, told.epochs):
             with Descendants() as below:
-                run = tacit.splitnn({"images": x}, {"labels": y}, bottoms=bottom, top=top, configuration="vanilla", epochs=epochs, batch_size=told.batch,
-                                    lr=0.1, test_fraction=0.0, slices=slices, runtime=tacit.Processes())
+                run = tacit.splitnn(
+                    {"images": x},
+                    {"labels": y},
+                    bottoms=bottom,
+                    top=top,
+                    configuration="vanilla",
+                    epochs=epochs,
+                    batch_size=told.batch,
+                    lr=0.1,
+                    test_fraction=0.0,
+                    slices=slices,
+                    runtime=tacit.Processes(),
+                )
             spent.append(below.total)
         each = (spent[1] - spent[0]) / (told.epochs - 1)
         best = min(row["seconds"] for row in run.history)
-        off = max(float((run.shares["images"].state[f"bottom.{k}"] - v).abs().max()) for k, v in tacit.cut(net, 4)[0].state_dict().items())
+        off = max(
+            float((run.shares["images"].state[f"bottom.{k}"] - v).abs().max())
+            for k, v in tacit.cut(net, 4)[0].state_dict().items()
+        )
         sent = sum(line.bytes for line in run.ledger.seen) / told.epochs / 1e6
-        print(f"two processes, {slices} slice{'s' if slices > 1 else ' '}       {best:6.2f} s an epoch   {best / one:.2f} ×   {each:.2f} CPU seconds   "
-              f"{each / cpu:.2f} ×   {sent:.0f} MB   weights differ by {off:.1e}")
+        print(
+            f"two processes, {slices} slice{'s' if slices > 1 else ' '}       {best:6.2f} s an epoch   "
+            f"{best / one:.2f} ×   {each:.2f} CPU seconds   "
+            f"{each / cpu:.2f} ×   {sent:.0f} MB   weights differ by {off:.1e}"
+        )
 
 
 if __name__ == "__main__":

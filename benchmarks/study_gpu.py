@@ -1,11 +1,13 @@
-"""Runs side by side on one GPU, as a study stacks them: samples a second by the number of clients, the precision, and how the gradient is made.
+"""Runs side by side on one GPU, as a study stacks them: samples a second by the number of clients, the
+precision, and how the gradient is made.
 
     PYTHONPATH=src python benchmarks/study_gpu.py             needs torch and numpy, nothing else
     … --device cpu --rows 96 --runs 2                         to try the script where there is no card
 
-Each run has three parties of 352 rows, the CNN of 62,006 parameters on 3×32×32, batches of 32, FedProx with a μ of its own and local Adam. By autograd,
-`patches` copies every patch a filter looks at and `bands` multiplies whole rows by a band matrix; `written` is the gradient written out (tacit.engine.pooled), which
-is what networks of this kind get.
+Each run has three parties of 352 rows, the CNN of 62,006 parameters on 3×32×32, batches of 32, FedProx with a
+μ of its own and local Adam. By autograd, `patches` copies every patch a filter looks at and `bands`
+multiplies whole rows by a band matrix; `written` is the gradient written out (tacit.engine.pooled), which is
+what networks of this kind get.
 """
 
 from __future__ import annotations
@@ -31,12 +33,24 @@ KINDS = {"patches": 0, "bands": 16, "written": 16}
 WRITTEN = task.network_of
 
 
-def rate(fed: data.Federation, runs: int, kind: str, precision: str, device: torch.device, rounds: int) -> float:
+def rate(
+    fed: data.Federation, runs: int, kind: str, precision: str, device: torch.device, rounds: int
+) -> float:
     layers.FEW, task.network_of = KINDS[kind], WRITTEN if kind == "written" else lambda *given: None
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     module = models.build("cnn", (3, 32, 32), 10, 0).to(device)
     made = task.Task(module, fed.rows.x.to(device), fed.rows.y.to(device))
-    many = [Run(fed, algorithms.FedProx(lr=1e-3, mu=0.001 * i, solver=algorithms.Adam()), i, 3, np.ones(3, dtype=np.int64), 32) for i in range(runs)]
+    many = [
+        Run(
+            fed,
+            algorithms.FedProx(lr=1e-3, mu=0.001 * i, solver=algorithms.Adam()),
+            i,
+            3,
+            np.ones(3, dtype=np.int64),
+            32,
+        )
+        for i in range(runs)
+    ]
     cohort = Cohort(made, [made.initial()] * runs, many, "stack")
     cohort.round(0)  # records the graphs
     began = idle(device)
@@ -46,7 +60,9 @@ def rate(fed: data.Federation, runs: int, kind: str, precision: str, device: tor
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=1056)
     parser.add_argument("--runs", type=int, nargs="+", default=[18, 90])
@@ -55,11 +71,17 @@ def main() -> None:
     device, rng = torch.device(args.device), np.random.default_rng(0)
     x, y = rng.standard_normal((args.rows, 3, 32, 32), dtype=np.float32), rng.integers(0, 10, args.rows)
     fed = data.from_arrays(x, y, test=(x[:10], y[:10]), classes=10).split(3, seed=0, held_fraction=0.0)
-    print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
+    print(
+        f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}"
+    )
     for runs in args.runs:
         for name in KINDS:
             for precision in ("float32", "tf32"):
-                print(f"{3 * runs:4d} clients, {name:8} {precision:8} {rate(fed, runs, name, precision, device, args.rounds):>12,.0f} samples/s", flush=True)
+                print(
+                    f"{3 * runs:4d} clients, {name:8} {precision:8} "
+                    f"{rate(fed, runs, name, precision, device, args.rounds):>12,.0f} samples/s",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

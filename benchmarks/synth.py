@@ -1,16 +1,20 @@
-"""Generators on Adult (26,000 training rows, the rest of the training file held out), and the two published small studies.
+"""Generators on Adult (26,000 training rows, the rest of the training file held out), and the two
+published small studies.
 
     .venv/bin/python benchmarks/synth.py                        # every generator; the networks after 30 epochs, the private ones as they are (ε = 1)
     .venv/bin/python benchmarks/synth.py Cart TabDDPM:300       # only these, one of them after 300 epochs
     .venv/bin/python benchmarks/synth.py --small 1000           # the small studies, CTGAN with so many epochs
 
-CPU s is process time with one thread, fitting and drawing 26,000 rows. QR is the quality score of `tacit.synth.evaluate`, TSTR the AUC of boosted trees
-trained on synthetic rows and tested on held-out real ones. Copying is the best way to both, so the rate of exact copies beside that of held-out
-rows, and the membership AUC (nearest neighbour, 95% interval) stand next to them, and a bootstrap of the real table is in the list.
+CPU s is process time with one thread, fitting and drawing 26,000 rows. QR is the quality score of
+`tacit.synth.evaluate`, TSTR the AUC of boosted trees trained on synthetic rows and tested on held-out real
+ones. Copying is the best way to both, so the rate of exact copies beside that of held-out rows, and the
+membership AUC (nearest neighbour, 95% interval) stand next to them, and a bootstrap of the real table is
+in the list.
 
-The best-known peers (SDV, CTGAN and what they install) are under the Business Source License and are not installed here, not even to be compared with. Their
-figures, taken before on a machine of this kind, are printed as RECORDED: they are not of this run, and their QR is that of SDMetrics, which rates a
-bootstrap .979 where our score says .993. Read the difference to the bootstrap, not the digits.
+The best-known peers (SDV, CTGAN and what they install) are under the Business Source License and are not
+installed here, not even to be compared with. Their figures, taken before on a machine of this kind, are
+printed as RECORDED: they are not of this run, and their QR is that of SDMetrics, which rates a bootstrap
+.979 where our score says .993. Read the difference to the bootstrap, not the digits.
 """
 
 from __future__ import annotations
@@ -33,23 +37,45 @@ from tacit.synth.views import Views
 
 TRAIN = 26_000
 EPOCHS = 30
-RECORDED = {"CTGAN (30 epochs)": "216 CPU-s (6.6 s an epoch + 25 s), QR .801, TSTR .829", "TVAE": "1.2 s an epoch",
-            "SDV Gaussian copula": "8.3 s, QR .807, TSTR .811",
-            "study (i), CTGAN, 3,000 epochs": ".962 .982 .760, 380 CPU-s", "bootstrap": "QR .979", "real on real": "TSTR .921"}
+RECORDED = {
+    "CTGAN (30 epochs)": "216 CPU-s (6.6 s an epoch + 25 s), QR .801, TSTR .829",
+    "TVAE": "1.2 s an epoch",
+    "SDV Gaussian copula": "8.3 s, QR .807, TSTR .811",
+    "study (i), CTGAN, 3,000 epochs": ".962 .982 .760, 380 CPU-s",
+    "bootstrap": "QR .979",
+    "real on real": "TSTR .921",
+}
 
 
 def adult() -> tuple[pd.DataFrame, pd.DataFrame]:
     data = next(iter(contents("adult", FILES, folders("adult", None), True, False)))
-    frame = pd.read_csv(io.BytesIO(data), header=None, names=COLUMNS, na_values="?", skipinitialspace=True).drop(columns="fnlwgt")
+    frame = pd.read_csv(
+        io.BytesIO(data), header=None, names=COLUMNS, na_values="?", skipinitialspace=True
+    ).drop(columns="fnlwgt")
     frame = frame.sample(frac=1, random_state=0).reset_index(drop=True)
     return frame.iloc[:TRAIN].reset_index(drop=True), frame.iloc[TRAIN:].reset_index(drop=True)
 
 
 def declared(frame: pd.DataFrame) -> dict[str, synth.Column]:
-    """What the data set's description (adult.names) says of the columns, for the private generators; numbers by round bounds."""
-    bounds = {"age": (17, 90), "education-num": (1, 16), "capital-gain": (0, 100_000), "capital-loss": (0, 5_000), "hours-per-week": (1, 99)}
-    listed = {c: sorted(frame[c].dropna().unique()) for c in frame if c not in bounds}  # the description's lists; all of each stands in the file
-    return {c: synth.integer(*bounds[c]) if c in bounds else synth.categorical(listed[c], missing=bool(frame[c].isna().any())) for c in frame}
+    """What the data set's description (adult.names) says of the columns, for the private generators; numbers
+    by round bounds.
+    """
+    bounds = {
+        "age": (17, 90),
+        "education-num": (1, 16),
+        "capital-gain": (0, 100_000),
+        "capital-loss": (0, 5_000),
+        "hours-per-week": (1, 99),
+    }
+    listed = {
+        c: sorted(frame[c].dropna().unique()) for c in frame if c not in bounds
+    }  # the description's lists; all of each stands in the file
+    return {
+        c: synth.integer(*bounds[c])
+        if c in bounds
+        else synth.categorical(listed[c], missing=bool(frame[c].isna().any()))
+        for c in frame
+    }
 
 
 def tstr(made: pd.DataFrame, holdout: pd.DataFrame) -> float:
@@ -57,22 +83,44 @@ def tstr(made: pd.DataFrame, holdout: pd.DataFrame) -> float:
     from sklearn.metrics import roc_auc_score
 
     both = pd.concat([made, holdout])
-    x = pd.DataFrame({c: both[c] if pd.api.types.is_numeric_dtype(both[c]) else pd.factorize(both[c])[0] for c in both if c != "income"})
+    x = pd.DataFrame(
+        {
+            c: both[c] if pd.api.types.is_numeric_dtype(both[c]) else pd.factorize(both[c])[0]
+            for c in both
+            if c != "income"
+        }
+    )
     y, n = (both["income"] == ">50K").to_numpy(), len(made)
-    return float(roc_auc_score(y[n:], HistGradientBoostingClassifier(random_state=0).fit(x[:n], y[:n]).predict_proba(x[n:])[:, 1]))
+    return float(
+        roc_auc_score(
+            y[n:], HistGradientBoostingClassifier(random_state=0).fit(x[:n], y[:n]).predict_proba(x[n:])[:, 1]
+        )
+    )
 
 
-def line(name: str, made: pd.DataFrame, real: pd.DataFrame, holdout: pd.DataFrame, seconds: float, more: str = "") -> None:
+def line(
+    name: str, made: pd.DataFrame, real: pd.DataFrame, holdout: pd.DataFrame, seconds: float, more: str = ""
+) -> None:
     views = Views(real, made, holdout)
-    copies, member = privacy.exact(views), privacy.membership(privacy.Setting(views, [0], np.random.default_rng(0)))[0]
+    copies, member = (
+        privacy.exact(views),
+        privacy.membership(privacy.Setting(views, [0], np.random.default_rng(0)))[0],
+    )
     low, high = member.interval or (float("nan"), float("nan"))
-    print(f"{name:28s} {seconds:7.2f}  {fidelity.quality(views, views.synthetic)[0]:.3f}  {tstr(made, holdout):.3f}  "
-          f"{copies.value:.3f} of {copies.reference:.3f}      {member.value:.3f} ({low:.3f} … {high:.3f})  {more}", flush=True)
+    print(
+        f"{name:28s} {seconds:7.2f}  {fidelity.quality(views, views.synthetic)[0]:.3f}  "
+        f"{tstr(made, holdout):.3f}  "
+        f"{copies.value:.3f} of {copies.reference:.3f}      {member.value:.3f} ({low:.3f} … {high:.3f})  "
+        f"{more}",
+        flush=True,
+    )
 
 
 def on_adult(names: list[str]) -> None:
     real, holdout = adult()
-    print(f"Adult, {len(real):,} rows, {len(holdout):,} held out; real on real TSTR {tstr(real, holdout):.3f}\n")
+    print(
+        f"Adult, {len(real):,} rows, {len(holdout):,} held out; real on real TSTR {tstr(real, holdout):.3f}\n"
+    )
     print(f"{'':24s} {'CPU s':>7s}  QR     TSTR   copies of natural  membership AUC")
     line("bootstrap (a copy)", real.sample(len(real), replace=True, random_state=1), real, holdout, 0.0)
     made: list[tuple[str, Any]] = []
@@ -88,8 +136,11 @@ def on_adult(names: list[str]) -> None:
     for name, generator in made:
         heard: list[float] = []
         began = time.process_time()
-        fitted = generator.fit(real, declared(pd.concat([real, holdout])) if generator.private else None,
-                               watch=lambda event, heard=heard: heard.append(time.process_time()))
+        fitted = generator.fit(
+            real,
+            declared(pd.concat([real, holdout])) if generator.private else None,
+            watch=lambda event, heard=heard: heard.append(time.process_time()),
+        )
         rows = fitted.sample(len(real))
         seconds, more = time.process_time() - began, ""
         if hasattr(generator, "epochs") and len(heard) > 1:
@@ -105,19 +156,31 @@ def small(epochs: int) -> None:
 
     rng = np.random.default_rng(0)
     xy = rng.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], 1000)
-    first = pd.DataFrame({"x": xy[:, 0], "y": xy[:, 1], "c": rng.choice(list("abcde"), 1000, p=[0.3, 0.2, 0.4, 0.07, 0.03])})
+    first = pd.DataFrame(
+        {"x": xy[:, 0], "y": xy[:, 1], "c": rng.choice(list("abcde"), 1000, p=[0.3, 0.2, 0.4, 0.07, 0.03])}
+    )
     flowers = load_iris(as_frame=True)
     second = flowers.data.assign(species=[str(flowers.target_names[k]) for k in flowers.target])
     print("published: (i) .94 .887 .773, (ii) .91 .85 .89 .80 .96; a fresh draw of (i): .975 .973 .953")
-    for generator in (synth.GaussianCopula(), synth.GaussianCopula(even=False), synth.Cart(), synth.Cart(even=False), synth.CTGAN(epochs=epochs)):
+    for generator in (
+        synth.GaussianCopula(),
+        synth.GaussianCopula(even=False),
+        synth.Cart(),
+        synth.Cart(even=False),
+        synth.CTGAN(epochs=epochs),
+    ):
         for study, frame in (("i", first), ("ii", second)):
             began = time.process_time()
             rows = generator.fit(frame).sample(len(frame))
             seconds = time.process_time() - began
             views = Views(frame, rows, None)
             off = abs(frame.iloc[:, 0].corr(frame.iloc[:, 1]) - rows.iloc[:, 0].corr(rows.iloc[:, 1]))
-            print(f"({study:2s}) {generator!r:.60s}  {seconds:.2f} CPU-s  {' '.join(f'{v:.3f}' for v in fidelity.shapes(views, views.synthetic).values())}  "
-                  f"correlation off by {off:.3f}", flush=True)
+            print(
+                f"({study:2s}) {generator!r:.60s}  {seconds:.2f} CPU-s  "
+                f"{' '.join(f'{v:.3f}' for v in fidelity.shapes(views, views.synthetic).values())}  "
+                f"correlation off by {off:.3f}",
+                flush=True,
+            )
 
 
 def main() -> None:

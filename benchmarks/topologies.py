@@ -3,8 +3,9 @@
     python benchmarks/topologies.py gossip                 1,000 nodes of a logistic model on an exponential graph, 100 rounds, against a plain loop
     python benchmarks/topologies.py rules [Median …] [--updates 1000 --size 1000000]   rules in bounded memory, against numpy written out
 
-Each rule runs in a process of its own; *anonymous MB* is the most memory the process held that is not a mapped file (the system takes that back when it
-needs it). The naive versions keep all updates in one array, which is counted with them.
+Each rule runs in a process of its own; *anonymous MB* is the most memory the process held that is not a
+mapped file (the system takes that back when it needs it). The naive versions keep all updates in one
+array, which is counted with them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ import torch
 
 def anonymous() -> float:
     """MB this process holds that lie in no file."""
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")) / 1024
+    return (
+        next(
+            int(line.split()[1])
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("RssAnon")
+        )
+        / 1024
+    )
 
 
 class Peak:
@@ -44,14 +52,16 @@ class Peak:
         self.thread.join()
 
 
-# gossip ------------------------------------------------------------------------------------------------------------------
+# gossip -----------------------------------------------------------------------------------------------------
 
 
 def gossip(nodes: int, rounds: int) -> None:
     import tacit
     from tacit import algorithms, data, graphs
 
-    fed = data.gaussian_blobs(rows=nodes * 20, classes=10, features=64, seed=0).split(nodes, seed=0, held_fraction=0.0)
+    fed = data.gaussian_blobs(rows=nodes * 20, classes=10, features=64, seed=0).split(
+        nodes, seed=0, held_fraction=0.0
+    )
     graph = graphs.exponential(nodes)
     graph.gap()  # not part of the rounds
     step = algorithms.FedAvg(lr=0.1, weighted=False)
@@ -66,9 +76,15 @@ def gossip(nodes: int, rounds: int) -> None:
     theirs = (time.process_time() - begin[0]) * rounds / few, (time.perf_counter() - begin[1]) * rounds / few
     same = tacit.gossip(fed, rounds=few, **job)
     got = torch.cat([p.detach().reshape(-1) for p in same.model.parameters()])
-    print(f"{nodes} nodes, {rounds} rounds: ours {ours[0]:.1f} CPU-s ({ours[1]:.1f} s), a plain loop {theirs[0]:.1f} CPU-s ({theirs[1]:.1f} s, from {few} "
-          f"rounds): {theirs[0] / ours[0]:.1f}× ; accuracy {run.metrics['accuracy']:.3f}")
-    print(f"the loop's mean model lies {float((w.mean(0) - got).norm() / got.norm()):.1%} from ours (it draws its own batches)")
+    print(
+        f"{nodes} nodes, {rounds} rounds: ours {ours[0]:.1f} CPU-s ({ours[1]:.1f} s), a plain loop "
+        f"{theirs[0]:.1f} CPU-s ({theirs[1]:.1f} s, from {few} "
+        f"rounds): {theirs[0] / ours[0]:.1f}× ; accuracy {run.metrics['accuracy']:.3f}"
+    )
+    print(
+        f"the loop's mean model lies {float((w.mean(0) - got).norm() / got.norm()):.1%} from ours (it draws "
+        "its own batches)"
+    )
 
 
 def loop(fed, graph, rounds: int) -> torch.Tensor:
@@ -95,11 +111,13 @@ def loop(fed, graph, rounds: int) -> torch.Tensor:
     return torch.stack([torch.nn.utils.parameters_to_vector(net.parameters()).detach() for net in nets])
 
 
-# rules -------------------------------------------------------------------------------------------------------------------
+# rules ------------------------------------------------------------------------------------------------------
 
 
 def chunks(n: int, size: int, of: int = 20):
-    """Updates in chunks. Normal numbers are drawn once and moved on from chunk to chunk: drawing a thousand million would take longer than any rule."""
+    """Updates in chunks. Normal numbers are drawn once and moved on from chunk to chunk: drawing a thousand
+    million would take longer than any rule.
+    """
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal((of, size), dtype=np.float32) + 1
     for i in range(0, n, of):
@@ -141,7 +159,9 @@ def naive(name: str, x: np.ndarray) -> np.ndarray:
             d, left, chosen = distances(x), list(range(n)), []
             for _ in range(n - 2 * f):
                 here = d[np.ix_(left, left)]
-                chosen.append(left.pop(int(np.sort(here, axis=1)[:, 1 : max(2, len(left) - f - 1)].sum(1).argmin())))
+                chosen.append(
+                    left.pop(int(np.sort(here, axis=1)[:, 1 : max(2, len(left) - f - 1)].sum(1).argmin()))
+                )
             kept = np.sort(x[chosen], axis=0)
             middle, near = np.median(kept, axis=0), n - 4 * f
             order = np.argsort(np.abs(kept - middle), axis=0)[:near]
@@ -159,7 +179,9 @@ def naive(name: str, x: np.ndarray) -> np.ndarray:
         case "SignMajority":
             up, down = (x > 0).sum(0), (x < 0).sum(0)
             rise, fall = np.where(x > 0, x, 0).sum(0), np.where(x < 0, x, 0).sum(0)
-            return np.where(up > down, rise / np.maximum(up, 1), np.where(down > up, fall / np.maximum(down, 1), 0))
+            return np.where(
+                up > down, rise / np.maximum(up, 1), np.where(down > up, fall / np.maximum(down, 1), 0)
+            )
     z = x.mean(0)
     for _ in range(10):  # the geometric median: Weiszfeld, ten steps
         far = np.maximum(1e-6, np.linalg.norm(x - z, axis=1))
@@ -167,8 +189,20 @@ def naive(name: str, x: np.ndarray) -> np.ndarray:
     return z
 
 
-RULES = ("Mean", "ClippedMean", "NormBound", "CenteredClip", "Median", "TrimmedMean", "Krum", "MultiKrum", "Bulyan", "GeometricMedian", "FoolsGold",
-         "SignMajority")
+RULES = (
+    "Mean",
+    "ClippedMean",
+    "NormBound",
+    "CenteredClip",
+    "Median",
+    "TrimmedMean",
+    "Krum",
+    "MultiKrum",
+    "Bulyan",
+    "GeometricMedian",
+    "FoolsGold",
+    "SignMajority",
+)
 ROOM = 20e9  # bytes the naive version may take; with copies of the array it takes up to four times its size
 COPIES = {"Bulyan": 4}  # the rest make one or two
 
@@ -191,7 +225,11 @@ def rule(name: str, n: int, size: int, who: str) -> None:
             make = aggregate.ALL[name]()
             total = make.start()
             for c in chunks(n, size):
-                total = timed(lambda c=c, total=total: make.add(total, torch.ones(1, len(c)), {"delta": torch.from_numpy(c)}))
+                total = timed(
+                    lambda c=c, total=total: make.add(
+                        total, torch.ones(1, len(c)), {"delta": torch.from_numpy(c)}
+                    )
+                )
             out = timed(lambda: make.result(total))["delta"][0].numpy()
         else:
             x, at = np.empty((n, size), np.float32), 0
@@ -205,19 +243,32 @@ def rules(n: int, size: int, names: list[str]) -> None:
     print(f"{n} updates of {size:,} numbers ({4 * n * size / 1e9:.1f} GB)")
     for name in names or RULES:
         told = []
-        few = size if 4 * n * size * (1 + COPIES.get(name, 2)) <= ROOM else size // 4  # where it would not fit, a quarter of the numbers, said in the line
+        few = (
+            size if 4 * n * size * (1 + COPIES.get(name, 2)) <= ROOM else size // 4
+        )  # where it would not fit, a quarter of the numbers, said in the line
         for who, many in (("ours", size), ("naive", few)):
-            done = subprocess.run([sys.executable, __file__, "rule", name, str(n), str(many), who], capture_output=True, text=True, check=True,
-                                  env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"})  # a core for either
+            done = subprocess.run(
+                [sys.executable, __file__, "rule", name, str(n), str(many), who],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            )  # a core for either
             told.append([float(v) for v in done.stdout.split()])
         (a, wa, ma, va), (b, wb, mb, vb) = told
         small = "" if few == size else f" (on {few:,} numbers)"
-        print(f"{name:16} ours {a:6.1f} CPU-s {wa:6.1f} s {ma:6.0f} anonymous MB | naive {b:6.1f} CPU-s {wb:6.1f} s {mb:6.0f} MB{small} | "
-              f"{b * size / few / max(a, 0.01):.1f}× ; first coordinates' mean {va:.4f} and {vb:.4f}", flush=True)
+        print(
+            f"{name:16} ours {a:6.1f} CPU-s {wa:6.1f} s {ma:6.0f} anonymous MB | naive {b:6.1f} CPU-s "
+            f"{wb:6.1f} s {mb:6.0f} MB{small} | "
+            f"{b * size / few / max(a, 0.01):.1f}× ; first coordinates' mean {va:.4f} and {vb:.4f}",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("gossip", "rules", "rule"))
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--nodes", type=int, default=1000)

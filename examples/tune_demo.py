@@ -1,13 +1,16 @@
-"""How the settings of demo.py were chosen: every algorithm gets the same twelve tries, and the test set is not looked at.
+"""How the settings of demo.py were chosen: every algorithm gets the same twelve tries, and the test set is
+not looked at.
 
-Twelve candidates each: four learning rates × three values of the one parameter that is the algorithm's own, or twelve learning rates where it has
-none. A candidate is scored by the accuracy on the parties' own held-out rows after the last round, averaged over the demo's four skews, from seeds
-and splits the demo does not use. One setting has to do for all skews.
+Twelve candidates each: four learning rates × three values of the one parameter that is the algorithm's own,
+or twelve learning rates where it has none. A candidate is scored by the accuracy on the parties' own held-out
+rows after the last round, averaged over the demo's four skews, from seeds and splits the demo does not use.
+One setting has to do for all skews.
 
-What to know about the choice. The grids were moved once, after a first pass (two local epochs) had ended at the edge of the learning rates.
-FedAvg and Scaffold keep a server learning rate of 1, as in most of the literature; in the first pass 1.5 did better for both (FedAvg 0.951 against 0.941),
-so part of FedAdam's lead is that its server rate was tuned. FedProx's μ (0.001) and FedDyn's α (0.03) lie at the lower edge of their grids; for
-FedProx that means nearly FedAvg.
+What to know about the choice. The grids were moved once, after a first pass (two local epochs) had ended at
+the edge of the learning rates. FedAvg and Scaffold keep a server learning rate of 1, as in most of the
+literature; in the first pass 1.5 did better for both (FedAvg 0.951 against 0.941), so part of FedAdam's lead
+is that its server rate was tuned. FedProx's μ (0.001) and FedDyn's α (0.03) lie at the lower edge of their
+grids; for FedProx that means nearly FedAvg.
 
 Run it with `python examples/tune_demo.py`; about two minutes on two cores.
 """
@@ -25,7 +28,10 @@ from tacit import algorithms
 FINE = (0.05, 0.07, 0.1, 0.13, 0.18, 0.24, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0)
 COARSE = (0.1, 0.2, 0.4, 0.8)
 OWN: dict[str, tuple[str, tuple[float, ...]]] = {
-    "FedProx": ("mu", (0.001, 0.01, 0.1)), "FedAdam": ("server_lr", (0.03, 0.1, 0.3)), "FedDyn": ("alpha", (0.03, 0.1, 0.3))}
+    "FedProx": ("mu", (0.001, 0.01, 0.1)),
+    "FedAdam": ("server_lr", (0.03, 0.1, 0.3)),
+    "FedDyn": ("alpha", (0.03, 0.1, 0.3)),
+}
 SPLIT, SEEDS = 100, (100, 101)  # the demo has split 0 and seeds 0, 1, 2
 
 
@@ -49,10 +55,14 @@ def main() -> None:
     for name in (type(a).__name__ for a in demo.ALGORITHMS):
         tries = list(candidates(name))
         found = tacit.compare(feds, algorithms=tries, seeds=SEEDS, **{**demo.SETTINGS, "evaluate_every": 0})
-        per = len(tries) * len(SEEDS)  # results come federation by federation, then algorithm by algorithm, then seed by seed
+        per = len(tries) * len(
+            SEEDS
+        )  # results come federation by federation, then algorithm by algorithm, then seed by seed
         scores = [0.0] * len(tries)
         for i, result in enumerate(found.results[: per * len(feds)]):
-            scores[i % per // len(SEEDS)] += held_out(result, feds[i // per].held.sizes.tolist()) / len(SEEDS) / len(feds)
+            scores[i % per // len(SEEDS)] += (
+                held_out(result, feds[i // per].held.sizes.tolist()) / len(SEEDS) / len(feds)
+            )
         for score, a in sorted(zip(scores, tries), key=lambda pair: -pair[0])[:4]:
             own = f"{OWN[name][0]}={getattr(a, OWN[name][0]):g}" if name in OWN else ""
             print(f"{name:9} lr={a.lr:<5g} {own:14} held-out accuracy {score:.4f}", flush=True)

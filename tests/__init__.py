@@ -1,1 +1,3 @@
-"""A package, so that tests/test_conformance.py and tests/data/test_conformance.py are two modules to pytest."""
+"""A package, so that tests/test_conformance.py and tests/data/test_conformance.py are two modules to
+pytest.
+"""

@@ -11,20 +11,33 @@ from typing import Any
 import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "msedge")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--no-first-run"]
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 SIZES = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 375, "height": 700}}
 
 
 @pytest.fixture(scope="session")
 def browser_path() -> str:
-    found = os.environ.get("TACIT_BROWSER") or next((p for name in BROWSERS if (p := shutil.which(name))), None)
+    found = os.environ.get("TACIT_BROWSER") or next(
+        (p for name in BROWSERS if (p := shutil.which(name))), None
+    )
     if not found:
-        pytest.fail("no browser to open the report in: set TACIT_BROWSER to one, or install it with: apt-get install chromium")
+        pytest.fail(
+            "no browser to open the report in: set TACIT_BROWSER to one, or install it with: apt-get "
+            "install chromium"
+        )
     return found
 
 
-@pytest.fixture(scope="module")  # no longer: while it is open an event loop runs in this thread, and other tests call asyncio.run
+@pytest.fixture(
+    scope="module"
+)  # no longer: while it is open an event loop runs in this thread, and other tests call asyncio.run
 def browser(browser_path: str) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -36,7 +49,9 @@ def browser(browser_path: str) -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Open a file and, when the test is over, hold it to silence: no console error, no page error, no request but the file's own."""
+    """Open a file and, when the test is over, hold it to silence: no console error, no page error, no request
+    but the file's own.
+    """
     said: list[str] = []
     contexts = []
 
@@ -44,9 +59,15 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(viewport=SIZES[size], color_scheme=scheme, **more)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda m: said.append(f"console {m.type}: {m.text}") if m.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda m: said.append(f"console {m.type}: {m.text}") if m.type in ("error", "warning") else None,
+        )
         page.on("pageerror", lambda e: said.append(f"page error: {e}"))
-        page.on("request", lambda r: said.append(f"request: {r.url}") if r.url not in (path.as_uri(), "data:,") else None)
+        page.on(
+            "request",
+            lambda r: said.append(f"request: {r.url}") if r.url not in (path.as_uri(), "data:,") else None,
+        )
         page.goto(path.as_uri())
         return page
 

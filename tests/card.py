@@ -1,11 +1,13 @@
-"""A card that is not there: tensors that say they lie on "cuda:0", hold their numbers on the CPU, and refuse what a real card refuses.
+"""A card that is not there: tensors that say they lie on "cuda:0", hold their numbers on the CPU, and refuse
+what a real card refuses.
 
     with card.pretended():
         tacit.infer(model, x, device="cuda")
 
-CI has no GPU. What goes wrong on one is nearly always that two tensors of one operation lie in different places, that a generator is for the
-other place, that numpy is handed a tensor of the card, or that an operation on whole numbers exists on the CPU only. All of that fails here as
-it does there. Speed, kernels and the last bits do not show: for those there is `on_a_gpu.py`.
+CI has no GPU. What goes wrong on one is nearly always that two tensors of one operation lie in different
+places, that a generator is for the other place, that numpy is handed a tensor of the card, or that an
+operation on whole numbers exists on the CPU only. All of that fails here as it does there. Speed, kernels and
+the last bits do not show: for those there is `on_a_gpu.py`.
 """
 
 from __future__ import annotations
@@ -26,11 +28,31 @@ from tacit.runtimes import cohort
 from tacit.runtimes.fold import FoldEngine
 
 PLACE = torch.device("cuda:0")
-INSIDE = torch.device("lazy:0")  # what torch believes inside: the one accelerator that a build for the CPU takes without a driver
+INSIDE = torch.device(
+    "lazy:0"
+)  # what torch believes inside: the one accelerator that a build for the CPU takes without a driver
 MEMORY = 10**9
-FLOATS_ONLY = ("mm", "bmm", "addmm", "baddbmm", "addmv", "mv", "dot", "vdot", "convolution", "convolution_overrideable")
+FLOATS_ONLY = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "addmv",
+    "mv",
+    "dot",
+    "vdot",
+    "convolution",
+    "convolution_overrideable",
+)
 MOVES = ("_to_copy", "copy_", "copy")
-INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put")  # places may be the CPU's
+INDEXED = (
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index",
+    "_unsafe_index_put",
+)  # places may be the CPU's
 
 
 class Refused(RuntimeError):
@@ -46,8 +68,14 @@ class OnCard(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> OnCard:
-        made = torch.Tensor._make_wrapper_subclass(cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
-                                                   device=INSIDE)
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=INSIDE,
+        )
         made.held = held
         return made
 
@@ -73,15 +101,24 @@ class Generator(torch.Generator):
 
 
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """One operation: on the CPU's numbers, its result where a card would have it, or refused as a card would refuse it."""
+    """One operation: on the CPU's numbers, its result where a card would have it, or refused as a card would
+    refuse it.
+    """
     name = func._schema.name.partition("::")[2]
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     there = [x for x in tensors if isinstance(x, OnCard)]
     if there and name not in MOVES:
         together = [x for x in (args[0], *args[2:3]) if isinstance(x, Tensor)] if name in INDEXED else tensors
-        strangers = [x for i, x in enumerate(together) if not isinstance(x, OnCard) and (x.ndim or (i == 0 and name in INDEXED))]
+        strangers = [
+            x
+            for i, x in enumerate(together)
+            if not isinstance(x, OnCard) and (x.ndim or (i == 0 and name in INDEXED))
+        ]
         if strangers:
-            raise Refused(f"{func}: tensors of the card and of the CPU ({[tuple(x.shape) for x in strangers]}) in one operation")
+            raise Refused(
+                f"{func}: tensors of the card and of the CPU ({[tuple(x.shape) for x in strangers]}) in one "
+                "operation"
+            )
         if name in FLOATS_ONLY and not any(x.is_floating_point() for x in there):
             raise Refused(f"{func} is not implemented for {there[0].dtype} on a card")
     asked = kwargs.get("device")
@@ -92,7 +129,12 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kwargs = {**kwargs, "pin_memory": False}
     known = {id(x.held): x for x in there}  # what an operation changed in place is the tensor it was given
     out = KERNELS.get(name, func)(*tree_map(held, args), **tree_map(held, kwargs))
-    return tree_map(lambda x: known[id(x)] if id(x) in known else OnCard(x) if result_there and isinstance(x, Tensor) else x, out)
+    return tree_map(
+        lambda x: (
+            known[id(x)] if id(x) in known else OnCard(x) if result_there and isinstance(x, Tensor) else x
+        ),
+        out,
+    )
 
 
 def held(x: Any) -> Any:
@@ -100,18 +142,27 @@ def held(x: Any) -> Any:
 
 
 def cell(read: Tensor, before: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the kernel of torch's LSTM does, which a CPU does not have; `on_a_gpu.py` holds what a real card makes of it to the CPU."""
+    """What the kernel of torch's LSTM does, which a CPU does not have; `on_a_gpu.py` holds what a real card
+    makes of it to the CPU.
+    """
     into, forget, new, out = (read + before).chunk(4, -1)
     gates = into.sigmoid(), forget.sigmoid(), new.tanh(), out.sigmoid()
     after = gates[1] * c + gates[0] * gates[2]
     return gates[3] * after.tanh(), after, torch.cat(gates, -1)
 
 
-def cell_back(by_h: Tensor, by_c: Tensor | None, c: Tensor, after: Tensor, gates: Tensor, bias: bool) -> tuple[Tensor, Tensor, None]:
+def cell_back(
+    by_h: Tensor, by_c: Tensor | None, c: Tensor, after: Tensor, gates: Tensor, bias: bool
+) -> tuple[Tensor, Tensor, None]:
     assert not bias
     into, forget, new, out = gates.chunk(4, -1)
     dc = by_h * out * (1 - after.tanh() ** 2) + (0 if by_c is None else by_c)
-    by_gates = dc * new * into * (1 - into), dc * c * forget * (1 - forget), dc * into * (1 - new**2), by_h * after.tanh() * out * (1 - out)
+    by_gates = (
+        dc * new * into * (1 - into),
+        dc * c * forget * (1 - forget),
+        dc * into * (1 - new**2),
+        by_h * after.tanh() * out * (1 - out),
+    )
     return torch.cat(by_gates, -1), dc * forget, None
 
 
@@ -126,14 +177,18 @@ class Everything(TorchDispatchMode):
 
 
 class Renamed(TorchFunctionMode):
-    """Where a program says "cuda", torch reads another name: it would ask a driver that is not there. Also what torch does without a mode's seeing it."""
+    """Where a program says "cuda", torch reads another name: it would ask a driver that is not there. Also
+    what torch does without a mode's seeing it.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.device:
             return func(*args, **(kwargs or {}))
         kwargs = {k: renamed(v) for k, v in (kwargs or {}).items()}
         drawn, here = kwargs.get("generator"), isinstance(args[0], OnCard) if args else False
-        if drawn is not None and (drawn.device.type == "cuda") != (kwargs["device"] is INSIDE if "device" in kwargs else here):
+        if drawn is not None and (drawn.device.type == "cuda") != (
+            kwargs["device"] is INSIDE if "device" in kwargs else here
+        ):
             raise Refused(f"{func}: a generator for {drawn.device} draws for the other place")
         if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is INSIDE:
             return func(*args, **{**kwargs, "device": "cpu"}).to(INSIDE)
@@ -145,7 +200,11 @@ class Renamed(TorchFunctionMode):
             args[0].held = args[1].held
             return None
         if func in (Tensor.__getitem__, Tensor.__setitem__):
-            args = (args[0], tuple(map(placed, args[1])) if isinstance(args[1], tuple) else placed(args[1]), *args[2:])
+            args = (
+                args[0],
+                tuple(map(placed, args[1])) if isinstance(args[1], tuple) else placed(args[1]),
+                *args[2:],
+            )
         return func(*[renamed(x) for x in args], **kwargs)
 
 
@@ -154,18 +213,38 @@ def placed(index: Any) -> Any:
 
 
 def renamed(x: Any) -> Any:
-    return INSIDE if (isinstance(x, str) and x in ("cuda", "cuda:0")) or (isinstance(x, torch.device) and x.type == "cuda") else x
+    return (
+        INSIDE
+        if (isinstance(x, str) and x in ("cuda", "cuda:0"))
+        or (isinstance(x, torch.device) and x.type == "cuda")
+        else x
+    )
 
 
 @contextlib.contextmanager
 def pretended() -> Iterator[None]:
-    """Within it there is a card, and it is what "auto" takes. The engine's recorded graphs are off: they hold kernels, and there are none."""
+    """Within it there is a card, and it is what "auto" takes. The engine's recorded graphs are off: they hold
+    kernels, and there are none.
+    """
     seeds = Generator("cuda")
-    answers = {"_lazy_init": lambda: None, "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1, "synchronize": lambda *a: None,
-               "get_rng_state": lambda *a: seeds.get_state(), "set_rng_state": lambda state, *a: seeds.set_state(state), "default_generators": (seeds,),
-               "mem_get_info": lambda *a: (MEMORY, MEMORY)}
-    with (mock.patch.multiple(torch.cuda, **answers), mock.patch.object(cohort, "FoldEngine", Unrecorded), mock.patch.object(torch, "Generator", Generator),
-          Renamed(), Everything()):
+    answers = {
+        "_lazy_init": lambda: None,
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "synchronize": lambda *a: None,
+        "get_rng_state": lambda *a: seeds.get_state(),
+        "set_rng_state": lambda state, *a: seeds.set_state(state),
+        "default_generators": (seeds,),
+        "mem_get_info": lambda *a: (MEMORY, MEMORY),
+    }
+    with (
+        mock.patch.multiple(torch.cuda, **answers),
+        mock.patch.object(cohort, "FoldEngine", Unrecorded),
+        mock.patch.object(torch, "Generator", Generator),
+        Renamed(),
+        Everything(),
+    ):
         yield
 
 

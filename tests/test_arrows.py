@@ -1,4 +1,6 @@
-"""Arrows point down only: this reads every import and holds it to the design. A new room or module is refused until it has a line here."""
+"""Arrows point down only: this reads every import and holds it to the design. A new room or module is refused
+until it has a line here.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ ANYTHING = ("tacit",)
 GROUND = ("tacit.errors", "tacit.parameters")  # everyone may stand on these
 NUMERIC = ("torch", "numpy")
 
-# What a room's or module's top-level imports may name: (of tacit, besides its own room and the ground; of other packages). The longest name wins.
+# What a room's or module's top-level imports may name: (of tacit, besides its own room and the ground; of
+# other packages). The longest name wins.
 MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit": ((), ()),  # the face: fetches names when they are used
     "tacit.errors": ((), ()),
@@ -40,7 +43,10 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
     "tacit.mpc": (("tacit.parties", "tacit.crypto"), NUMERIC),
-    "tacit.mpc.scoring": (("tacit.parties", "tacit.crypto", "tacit.engine.metrics"), NUMERIC),  # metrics from opened sums
+    "tacit.mpc.scoring": (
+        ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),
+        NUMERIC,
+    ),  # metrics from opened sums
     "tacit.runtimes": (("tacit.parties",), NUMERIC),
     "tacit.runtimes.certificates": ((), ("cryptography",)),  # these six, and the seal, need the extra `net`
     "tacit.runtimes.kits": (("tacit.files",), ("cryptography",)),
@@ -51,10 +57,16 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.runtimes.values": (("tacit.parties",), (*NUMERIC, "msgpack")),
     "tacit.runtimes.nursery": (("tacit.files", "tacit.parties"), ()),
     "tacit.runtimes.fold": (("tacit.algorithms.types",), NUMERIC),
-    "tacit.runtimes.cohort": (("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.engine"), NUMERIC),  # `local` for all
+    "tacit.runtimes.cohort": (
+        ("tacit.algorithms", "tacit.aggregate", "tacit.data.federation", "tacit.guard", "tacit.engine"),
+        NUMERIC,
+    ),  # `local` for all
     "tacit.runtimes.kept": (("tacit.algorithms.types",), NUMERIC),
     # tables in, tables out; its report is laid out like the others
-    "tacit.anonymity": (("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"), ("numpy", "pandas")),
+    "tacit.anonymity": (
+        ("tacit.report", "tacit.files", "tacit.accounting.discrete", "tacit.parties.ledger"),
+        ("numpy", "pandas"),
+    ),
     "tacit.report": (("tacit.files", "tacit.numbers"), ()),  # reads run directories and nothing else
     "tacit.runs": (("tacit.files",), ()),
     "tacit.results": (("tacit.parties.ledger", "tacit.runs"), ()),
@@ -62,10 +74,19 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.pace": (("tacit.algorithms.plan",), NUMERIC),  # whom a server waits for: numbers only, no parties
     "tacit.speeds": (("tacit.algorithms.plan",), NUMERIC),
     "tacit.guard": (("tacit.accounting",), NUMERIC),
-    "tacit.private": (("tacit.accounting", "tacit.crypto", "tacit.parties.ledger", "tacit.parties.secret"), NUMERIC),
-    "tacit.private.pate_report": (("tacit.accounting", "tacit.report"), ("numpy",)),  # draws with the report room's pen
+    "tacit.private": (
+        ("tacit.accounting", "tacit.crypto", "tacit.parties.ledger", "tacit.parties.secret"),
+        NUMERIC,
+    ),
+    "tacit.private.pate_report": (
+        ("tacit.accounting", "tacit.report"),
+        ("numpy",),
+    ),  # draws with the report room's pen
     "tacit.synth.report": (("tacit.report", "tacit.files"), ()),  # draws with the report room's pen
-    "tacit.synth": (("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files", "tacit.private"), NUMERIC),
+    "tacit.synth": (
+        ("tacit.parties.ledger", "tacit.parties.secret", "tacit.accounting", "tacit.files", "tacit.private"),
+        NUMERIC,
+    ),
     # those that compose
     "tacit.jobs": (ANYTHING, NUMERIC),
     "tacit.testing": (ANYTHING, NUMERIC),
@@ -77,14 +98,27 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 # Imports inside functions that go where a top-level import may not, each with its reason.
 EXCEPTIONS = {
-    ("tacit.data.federation", "tacit.report.figures"): "Federation.plot() draws itself; whoever does not plot loads no drawing",
-    ("tacit.parties.conformance", "tacit.runtimes.inprocess"): "check_protocol's default runtime; it takes any other",
-    ("tacit.mpc.operators", "tacit.runtimes.inprocess"): "each operator of a shared tensor runs its parties' programs in one process",
-    ("tacit.results", "tacit.report.page"): "Result.report() writes the page; a result without a report loads none",
+    (
+        "tacit.data.federation",
+        "tacit.report.figures",
+    ): "Federation.plot() draws itself; whoever does not plot loads no drawing",
+    (
+        "tacit.parties.conformance",
+        "tacit.runtimes.inprocess",
+    ): "check_protocol's default runtime; it takes any other",
+    (
+        "tacit.mpc.operators",
+        "tacit.runtimes.inprocess",
+    ): "each operator of a shared tensor runs its parties' programs in one process",
+    (
+        "tacit.results",
+        "tacit.report.page",
+    ): "Result.report() writes the page; a result without a report loads none",
     ("tacit.results", "tacit.report.records"): "as above",
 }
 COMPOSE = ("tacit.jobs", "tacit.testing", "tacit.cli", "tacit.__main__", "tacit.config")
-# Whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's program.
+# Whose names are fetched with import_module, which this test cannot read; the nursery fetches a user's
+# program.
 LAZY_FACES = ("tacit", "tacit.parties", "tacit.runtimes", "tacit.cli.verbs", "tacit.runtimes.nursery")
 
 
@@ -123,14 +157,20 @@ def arrows_of(name: str, source: str, is_package: bool) -> Iterator[Arrow]:
                     up = home.split(".")[: len(home.split(".")) - child.level + 1]
                     base = ".".join([*up, *([child.module] if child.module else [])])
                 for alias in child.names:
-                    yield Arrow(name, f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base, here)
+                    yield Arrow(
+                        name, f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base, here
+                    )
             yield from walk(child, here)
 
     yield from walk(ast.parse(source), "top")
 
 
-ARROWS = [a for name, file in MODULES.items() for a in arrows_of(name, file.read_text(encoding="utf-8"), file.name == "__init__.py")
-          if (a.source, a.place) != ("tacit", "typing")]  # the face tells type checkers what it will fetch
+ARROWS = [
+    a
+    for name, file in MODULES.items()
+    for a in arrows_of(name, file.read_text(encoding="utf-8"), file.name == "__init__.py")
+    if (a.source, a.place) != ("tacit", "typing")
+]  # the face tells type checkers what it will fetch
 
 
 def within(name: str, rooms: tuple[str, ...]) -> bool:
@@ -153,11 +193,25 @@ def wrong(arrow: Arrow) -> str | None:
     if top in sys.stdlib_module_names:
         return None
     if top == "tacit":
-        fine = (within(target, GROUND) or (room_of(target) == room_of(source) and room_of(source) != "tacit") or within(target, inside)
-                or (place == "function" and (source, target) in EXCEPTIONS))
-        return None if fine else f"{source} imports {target} ({place}): its room may import {', '.join(inside) or 'no other room'}."
+        fine = (
+            within(target, GROUND)
+            or (room_of(target) == room_of(source) and room_of(source) != "tacit")
+            or within(target, inside)
+            or (place == "function" and (source, target) in EXCEPTIONS)
+        )
+        return (
+            None
+            if fine
+            else f"{source} imports {target} ({place}): its room may import "
+            f"{', '.join(inside) or 'no other room'}."
+        )
     if place == "top":
-        return None if top in outside else f"{source} imports {top} at the top: only {', '.join(outside) or 'the standard library'} may stand there."
+        return (
+            None
+            if top in outside
+            else f"{source} imports {top} at the top: only {', '.join(outside) or 'the standard library'} "
+            "may stand there."
+        )
     return None
 
 
@@ -169,7 +223,9 @@ def test_every_import_points_down():
 def test_every_module_has_a_rule():
     """A new room gets a line in MAY before its first import; the face's rule is no one else's."""
     homeless = [name for name in MODULES if name != "tacit" and rule_of(name) == "tacit"]
-    assert not homeless, f"{homeless}: add a line to MAY in {Path(__file__).name} that says what they may import"
+    assert not homeless, (
+        f"{homeless}: add a line to MAY in {Path(__file__).name} that says what they may import"
+    )
     assert not [room for room in MAY if room not in MODULES], "a rule for what is not there"
 
 
@@ -188,12 +244,23 @@ def test_nobody_below_imports_a_composer():
 
 
 def test_other_packages_are_declared():
-    """What is imported inside functions is a dependency or an extra of pyproject.toml, so that an install line exists for it."""
+    """What is imported inside functions is a dependency or an extra of pyproject.toml, so that an install
+    line exists for it.
+    """
     project = tomllib.loads((SRC.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    declared = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
+    declared = [
+        *project["dependencies"],
+        *(line for name, lines in extras.items() if name != "dev" for line in lines),
+    ]
     names = {"".join(c for c in d.split(">")[0].split("[")[0] if c not in " ") for d in declared}
-    imports = {"scikit-learn": "sklearn", "pillow": "PIL", "tomli-w": "tomli_w", "grpcio": "grpc", "dp-accounting": "dp_accounting"}
+    imports = {
+        "scikit-learn": "sklearn",
+        "pillow": "PIL",
+        "tomli-w": "tomli_w",
+        "grpcio": "grpc",
+        "dp-accounting": "dp_accounting",
+    }
     known = {imports.get(name, name) for name in names} | {"tacit", *sys.stdlib_module_names}
     strangers = {(a.source, a.target) for a in ARROWS if a.target.split(".")[0] not in known}
     assert not strangers
@@ -202,7 +269,9 @@ def test_other_packages_are_declared():
 def test_names_are_fetched_behind_the_readers_back_only_in_the_faces():
     for name, file in MODULES.items():
         hidden = any(word in file.read_text(encoding="utf-8") for word in ("import_module(", "__import__("))
-        assert not hidden or name in LAZY_FACES or name == "tacit.cli.doctor", f"{name} imports by a string, which no test can read"
+        assert not hidden or name in LAZY_FACES or name == "tacit.cli.doctor", (
+            f"{name} imports by a string, which no test can read"
+        )
 
 
 @pytest.mark.parametrize("level", ["module", "room"])
@@ -211,7 +280,9 @@ def test_there_is_no_cycle(level):
     graph: dict[str, set[str]] = {}
     for a in ARROWS:
         if a.place == "top" and a.target.startswith("tacit."):
-            source, target = (a.source, a.target) if level == "module" else (room_of(a.source), room_of(a.target))
+            source, target = (
+                (a.source, a.target) if level == "module" else (room_of(a.source), room_of(a.target))
+            )
             if source != target:
                 graph.setdefault(source, set()).add(target)
     done: set[str] = set()
@@ -228,16 +299,40 @@ def test_there_is_no_cycle(level):
     assert len(done) > 10
 
 
-@pytest.mark.parametrize(("module", "line", "words"), [
-    ("tacit.algorithms.fedavg", "from ..data import digits", "tacit.algorithms.fedavg imports tacit.data.digits"),
-    ("tacit.algorithms.fedavg", "import pandas", "tacit.algorithms.fedavg imports pandas at the top"),
-    ("tacit.aggregate.mean", "def f():\n    from ..algorithms import plan", "tacit.aggregate.mean imports tacit.algorithms.plan"),
-    ("tacit.protocols.rounds", "from ..runtimes import inprocess", "tacit.protocols.rounds imports tacit.runtimes.inprocess"),
-    ("tacit.runtimes.inprocess", "from ..algorithms.types import State", "tacit.runtimes.inprocess imports tacit.algorithms.types"),
-    ("tacit.runtimes.cohort", "from ..jobs import train", "tacit.runtimes.cohort imports tacit.jobs"),
-    ("tacit.data.federation", "from ..report import figures", "tacit.data.federation imports tacit.report.figures (top)"),
-    ("tacit.parties.party", "import msgpack", "tacit.parties.party imports msgpack at the top"),
-    ("tacit.report.page", "from .. import runs", "tacit.report.page imports tacit.runs")])
+@pytest.mark.parametrize(
+    ("module", "line", "words"),
+    [
+        (
+            "tacit.algorithms.fedavg",
+            "from ..data import digits",
+            "tacit.algorithms.fedavg imports tacit.data.digits",
+        ),
+        ("tacit.algorithms.fedavg", "import pandas", "tacit.algorithms.fedavg imports pandas at the top"),
+        (
+            "tacit.aggregate.mean",
+            "def f():\n    from ..algorithms import plan",
+            "tacit.aggregate.mean imports tacit.algorithms.plan",
+        ),
+        (
+            "tacit.protocols.rounds",
+            "from ..runtimes import inprocess",
+            "tacit.protocols.rounds imports tacit.runtimes.inprocess",
+        ),
+        (
+            "tacit.runtimes.inprocess",
+            "from ..algorithms.types import State",
+            "tacit.runtimes.inprocess imports tacit.algorithms.types",
+        ),
+        ("tacit.runtimes.cohort", "from ..jobs import train", "tacit.runtimes.cohort imports tacit.jobs"),
+        (
+            "tacit.data.federation",
+            "from ..report import figures",
+            "tacit.data.federation imports tacit.report.figures (top)",
+        ),
+        ("tacit.parties.party", "import msgpack", "tacit.parties.party imports msgpack at the top"),
+        ("tacit.report.page", "from .. import runs", "tacit.report.page imports tacit.runs"),
+    ],
+)
 def test_an_arrow_that_points_up_is_seen(module, line, words):
     found = [w for a in arrows_of(module, line, False) if (w := wrong(a))]
     assert len(found) == 1
@@ -276,7 +371,14 @@ print("trained")
 
 
 def test_a_machine_with_torch_and_numpy_alone_can_train():
-    """The numeric path on a bare GPU machine: everything else is refused by the importer, and `tacit.train` without `out=` still works."""
-    ran = subprocess.run([sys.executable, "-W", "error::ImportWarning", "-c", BARE], capture_output=True, text=True, timeout=300)
+    """The numeric path on a bare GPU machine: everything else is refused by the importer, and `tacit.train`
+    without `out=` still works.
+    """
+    ran = subprocess.run(
+        [sys.executable, "-W", "error::ImportWarning", "-c", BARE],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert ran.stdout.strip() == "trained"

@@ -1,4 +1,6 @@
-"""What goes wrong on a CUDA card only, without one: everything that takes a `device` is held to the same on the CPU, on a card that is pretended (card.py)."""
+"""What goes wrong on a CUDA card only, without one: everything that takes a `device` is held to the same on
+the CPU, on a card that is pretended (card.py).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def federation(rows: int = 120) -> data.Federation:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, 6)).astype(np.float32)
     y = (x @ rng.normal(size=(6, 3))).argmax(1)
-    return data.from_arrays(x, y, classes=3, test=(x[:30], y[:30])).split(3, skew=data.Quantity(0.8), seed=0, min_size=9)
+    return data.from_arrays(x, y, classes=3, test=(x[:30], y[:30])).split(
+        3, skew=data.Quantity(0.8), seed=0, min_size=9
+    )
 
 
 def network() -> nn.Module:
@@ -32,7 +36,10 @@ def network() -> nn.Module:
 
 
 def apart(a: nn.Module, b: nn.Module) -> float:
-    return max(float((p.cpu() - q.cpu()).abs().max()) for p, q in zip(a.state_dict().values(), b.state_dict().values()))
+    return max(
+        float((p.cpu() - q.cpu()).abs().max())
+        for p, q in zip(a.state_dict().values(), b.state_dict().values())
+    )
 
 
 def both(**options: Any) -> tuple[Any, Any]:
@@ -45,11 +52,18 @@ def both(**options: Any) -> tuple[Any, Any]:
     return here, there
 
 
-WRONG = {"adds": lambda x, c: x + c, "multiplies": lambda x, c: c @ x, "chooses": lambda x, c: torch.where(x > 0, c, c),
-         "joins": lambda x, c: torch.cat([x, c]), "places of the card": lambda x, c: x[c.long()], "numpy": lambda x, c: c.numpy(),
-         "an array": lambda x, c: np.asarray(c),
-         "whole numbers": lambda x, c: c.long() @ c.long(), "draws into": lambda x, c: c.normal_(generator=torch.Generator()),
-         "draws": lambda x, c: torch.randn(2, device="cuda", generator=torch.Generator())}
+WRONG = {
+    "adds": lambda x, c: x + c,
+    "multiplies": lambda x, c: c @ x,
+    "chooses": lambda x, c: torch.where(x > 0, c, c),
+    "joins": lambda x, c: torch.cat([x, c]),
+    "places of the card": lambda x, c: x[c.long()],
+    "numpy": lambda x, c: c.numpy(),
+    "an array": lambda x, c: np.asarray(c),
+    "whole numbers": lambda x, c: c.long() @ c.long(),
+    "draws into": lambda x, c: c.normal_(generator=torch.Generator()),
+    "draws": lambda x, c: torch.randn(2, device="cuda", generator=torch.Generator()),
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
@@ -64,21 +78,33 @@ def test_the_card_takes_what_a_card_takes() -> None:
         c = x.to("cuda")
         assert c.is_cuda
         assert (c @ c.T).device == torch.device("cuda:0")
-        assert torch.equal((c * torch.tensor(2.0))[:, [1, 2]].cpu(), 2 * x[:, [1, 2]])  # a number of the CPU, and places of the CPU
+        assert torch.equal(
+            (c * torch.tensor(2.0))[:, [1, 2]].cpu(), 2 * x[:, [1, 2]]
+        )  # a number of the CPU, and places of the CPU
         c[torch.tensor([0])] = 0
         assert float(c[0].abs().sum()) == 0
         assert float(x[0].abs().sum()) > 0
         w = torch.ones(4, device="cuda", requires_grad=True)
-        (torch.vmap(lambda row: row @ w)(c).sum() + torch.randn(1, device="cuda", generator=torch.Generator("cuda"))).backward()
+        (
+            torch.vmap(lambda row: row @ w)(c).sum()
+            + torch.randn(1, device="cuda", generator=torch.Generator("cuda"))
+        ).backward()
         assert torch.allclose(w.grad.cpu(), c.sum(0).cpu())
     assert not torch.cuda.is_available()
 
 
-@pytest.mark.parametrize("model", [models.CNN(), models.CNN(crop=2, flip=True)], ids=["plain", "moved pictures"])
+@pytest.mark.parametrize(
+    "model", [models.CNN(), models.CNN(crop=2, flip=True)], ids=["plain", "moved pictures"]
+)
 def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
-    """There the gradient is written out, and so are the answers (tacit.engine.pooled); here autograd makes them, client by client."""
+    """There the gradient is written out, and so are the answers (tacit.engine.pooled); here autograd makes
+    them, client by client.
+    """
     rng = np.random.default_rng(0)
-    x, y = torch.from_numpy(rng.normal(size=(12, 1, 8, 8)).astype(np.float32)), torch.from_numpy(rng.integers(0, 10, 12))
+    x, y = (
+        torch.from_numpy(rng.normal(size=(12, 1, 8, 8)).astype(np.float32)),
+        torch.from_numpy(rng.integers(0, 10, 12)),
+    )
     here = Task(model.build((1, 8, 8), 10), x, y)
     w = here.initial()["w"] + torch.from_numpy(rng.normal(scale=0.05, size=(3, here.dim)).astype(np.float32))
     index = torch.from_numpy(rng.integers(0, 12, (3, 5)))
@@ -91,7 +117,9 @@ def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
     with card.pretended():
         there = Task(here.module, x.to("cuda"), y.to("cuda")).for_stacking()
         with torch.no_grad():
-            got = torch.vmap(lambda *client: visit(there, *client))(w.to("cuda"), index.to("cuda"), torch.arange(3).to("cuda"))
+            got = torch.vmap(lambda *client: visit(there, *client))(
+                w.to("cuda"), index.to("cuda"), torch.arange(3).to("cuda")
+            )
         assert torch.allclose(got.cpu(), alone, rtol=1e-4, atol=1e-6)
         assert torch.equal(there.right_stack(w.to("cuda"), there.x, there.y).cpu(), right)
 
@@ -102,8 +130,15 @@ def test_a_stack_of_networks_of_characters(every: bool) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 5, (60, 6))
     y = np.where((rng.random((60, 6)) < 0.2) & (np.arange(6) > 0), -1, x) if every else x[:, 2]
-    fed = data.from_arrays(x, y, classes=5, tokens=True, test=(x[:20], y[:20])).split(4, skew=data.Quantity(0.8), seed=0, min_size=5)
-    told: dict[str, Any] = {"model": models.LSTM(embedding=3, hidden=6, every=every), "rounds": 2, "batch_size": 4, "seed": 3}
+    fed = data.from_arrays(x, y, classes=5, tokens=True, test=(x[:20], y[:20])).split(
+        4, skew=data.Quantity(0.8), seed=0, min_size=5
+    )
+    told: dict[str, Any] = {
+        "model": models.LSTM(embedding=3, hidden=6, every=every),
+        "rounds": 2,
+        "batch_size": 4,
+        "seed": 3,
+    }
     here = tacit.train(fed, device="cpu", **told)
     with card.pretended():
         there = tacit.train(fed, device="cuda", **told)
@@ -116,28 +151,54 @@ def test_every_algorithm_over_messages(name: str) -> None:
     both(algorithm=algorithms.ALL[name]())
 
 
-@pytest.mark.parametrize("options", [{"guard": [guard.Sparsify(top_k=0.5), guard.Clip(1.0)]}, {"pace": pace.FedBuff(buffer=2)},
-                                     {"pace": pace.FedBuff(buffer=2), "runtime": "cohort"}, {"aggregate": tacit.aggregate.Median()}, {"landscape": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"guard": [guard.Sparsify(top_k=0.5), guard.Clip(1.0)]},
+        {"pace": pace.FedBuff(buffer=2)},
+        {"pace": pace.FedBuff(buffer=2), "runtime": "cohort"},
+        {"aggregate": tacit.aggregate.Median()},
+        {"landscape": True},
+    ],
+)
 def test_what_is_said_beside_the_algorithm(options: Any) -> None:
     both(model="logistic", **options)
 
 
 def test_hidden_sums() -> None:
     """Not to the last bit: what is hidden is rounded by the OS's dice first."""
-    told = {"rounds": 1, "model": "logistic", "runtime": "inprocess", "guard": [guard.Clip(50.0), guard.Quantize(bits=28), guard.SecAgg(threshold=0.6)]}
+    told = {
+        "rounds": 1,
+        "model": "logistic",
+        "runtime": "inprocess",
+        "guard": [guard.Clip(50.0), guard.Quantize(bits=28), guard.SecAgg(threshold=0.6)],
+    }
     with card.pretended():
         there = tacit.train(federation(), device="cuda", **told)
     assert apart(tacit.train(federation(), **told).model, there.model) < 1e-4
 
 
-@pytest.mark.parametrize("options", [{}, {"algorithm": algorithms.Scaffold(lr=0.1), "model": tacit.models.MLP(hidden=(8,))}, {"engine": "each"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"algorithm": algorithms.Scaffold(lr=0.1), "model": tacit.models.MLP(hidden=(8,))},
+        {"engine": "each"},
+    ],
+)
 def test_stacked_clients(options: Any) -> None:
     """But for recorded graphs, which only a real card can show."""
     both(runtime="cohort", **options)
 
 
 def test_a_run_goes_on_there(tmp_path: Any) -> None:
-    told = {"algorithm": algorithms.FedRep(lr=0.1), "model": network, "batch_size": 16, "seed": 3, "runtime": "inprocess"}
+    told = {
+        "algorithm": algorithms.FedRep(lr=0.1),
+        "model": network,
+        "batch_size": 16,
+        "seed": 3,
+        "runtime": "inprocess",
+    }
     whole = tacit.train(federation(), device="cpu", rounds=3, **told)
 
     def stop(event: Any) -> None:
@@ -163,19 +224,25 @@ def test_gossip(options: Any) -> None:
 def test_real_parties_and_their_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs that processes run, all in this one: a card cannot be pretended in another process."""
     told = {"algorithm": algorithms.ALL[name](lr=0.1), "rounds": 2}
-    monkeypatch.setattr(Processes, "run_sync", lambda self, programs, **_: InProcess(self.seed).run_sync(programs))
+    monkeypatch.setattr(
+        Processes, "run_sync", lambda self, programs, **_: InProcess(self.seed).run_sync(programs)
+    )
     both(runtime="processes", **told)
 
 
 def test_private_training_and_teachers() -> None:
     fed = federation()
-    table = data.from_arrays(fed.rows.x.numpy(), fed.rows.y.numpy(), classes=3, test=(fed.test.x.numpy(), fed.test.y.numpy()))
+    table = data.from_arrays(
+        fed.rows.x.numpy(), fed.rows.y.numpy(), classes=3, test=(fed.test.x.numpy(), fed.test.y.numpy())
+    )
     private = {"model": "logistic", "epsilon": 3.0, "epochs": 1, "batch_size": 20, "secret_seed": 1}
     taught = {"model": "logistic", "teachers": 3, "queries": 5, "aggregator": tacit.private.GNMax(sigma=3.0)}
     here = tacit.train_private(table, **private)
     with card.pretended():
         assert apart(here.model, tacit.train_private(table, device="auto", **private).model) < 1e-5
-        student = tacit.pate(table, device="auto", **taught).student  # the noise in its teachers' votes is the OS's, so it is another one each time
+        student = tacit.pate(
+            table, device="auto", **taught
+        ).student  # the noise in its teachers' votes is the OS's, so it is another one each time
     assert all(p.device.type == "cuda" and torch.isfinite(p.cpu()).all() for p in student.parameters())
 
 
@@ -188,7 +255,9 @@ def test_shares() -> None:
 @pytest.mark.parametrize("name", list(on_a_gpu.WAYS))
 def test_networks_on_shares(name: str) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 3)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 3)
+    ).eval()
     with card.pretended():
         on_a_gpu.network_on_shares("cuda", name, model, torch.randn(2, 1, 4, 4))
 
@@ -196,4 +265,11 @@ def test_networks_on_shares(name: str) -> None:
 @pytest.mark.parametrize("name", on_a_gpu.GENERATORS)
 def test_generators(name: str) -> None:
     with card.pretended():
-        on_a_gpu.generator(name, "cuda", rows=400, draws=100, epochs=3, **({"steps": 10, "width": 16} if name == "TabDDPM" else {"width": 16}))
+        on_a_gpu.generator(
+            name,
+            "cuda",
+            rows=400,
+            draws=100,
+            epochs=3,
+            **({"steps": 10, "width": 16} if name == "TabDDPM" else {"width": 16}),
+        )

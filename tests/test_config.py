@@ -35,8 +35,12 @@ def refusal(folder: Path, text: str) -> str:
 
 # --- what a job file says ---
 
+
 def test_a_job_file_becomes_the_federation_and_the_arguments_it_describes(tmp_path):
-    job = config.load(written(tmp_path, '''
+    job = config.load(
+        written(
+            tmp_path,
+            """
         [data]
         name = "digits"
         images = true
@@ -62,8 +66,10 @@ def test_a_job_file_becomes_the_federation_and_the_arguments_it_describes(tmp_pa
         rounds = 3
         local_epochs = [1, 2, 1, 2]
         batch_size = "none"
-        '''))
-    fed, = job.federations()
+        """,
+        )
+    )
+    (fed,) = job.federations()
     same = data.digits(images=True, seed=3).split(4, skew=data.Dirichlet(0.7), seed=3, held_fraction=0.2)
     assert fed.train.index.tolist() == same.train.index.tolist()
     assert fed.rows.x.shape[1:] == (1, 8, 8)
@@ -83,17 +89,25 @@ def test_without_other_tables_a_job_is_fedavg_with_an_mlp_on_evenly_dealt_rows(t
 
 
 def test_a_name_alone_may_stand_for_a_table(tmp_path):
-    job = config.load(written(tmp_path, 'model = "logistic"\nalgorithm = "FedDyn"\n' + DATA + 'skew = "Quantity"\n'))
-    assert (job.model, job.algorithms, job.skews) == (models.Logistic(), (algorithms.FedDyn(),), (data.Quantity(),))
+    job = config.load(
+        written(tmp_path, 'model = "logistic"\nalgorithm = "FedDyn"\n' + DATA + 'skew = "Quantity"\n')
+    )
+    assert (job.model, job.algorithms, job.skews) == (
+        models.Logistic(),
+        (algorithms.FedDyn(),),
+        (data.Quantity(),),
+    )
 
 
 def test_a_natural_federation_has_the_parties_of_its_column(tmp_path):
-    fed, = config.load(written(tmp_path, '[data]\nname = "heart_disease"\nby = "hospital"\n')).federations()
+    (fed,) = config.load(written(tmp_path, '[data]\nname = "heart_disease"\nby = "hospital"\n')).federations()
     assert fed.parties == ("cleveland", "hungarian", "switzerland", "va")
 
 
 def test_a_key_that_data_set_and_dealing_share_goes_to_both(tmp_path):
-    fed, = config.load(written(tmp_path, '[data]\nname = "synthetic"\nparties = 6\nby = "device"\nseed = 4\n')).federations()
+    (fed,) = config.load(
+        written(tmp_path, '[data]\nname = "synthetic"\nparties = 6\nby = "device"\nseed = 4\n')
+    ).federations()
     same = data.synthetic(parties=6, seed=4).by("device", seed=4)
     assert fed.sizes.tolist() == same.sizes.tolist()
     assert fed.train.index.tolist() == same.train.index.tolist()
@@ -111,7 +125,11 @@ def test_a_relative_path_is_relative_to_the_job_file(tmp_path, monkeypatch):
 
 
 def test_several_skews_give_a_federation_each_and_seeds_go_to_compare(tmp_path):
-    job = config.load(written(tmp_path, DATA + '''
+    job = config.load(
+        written(
+            tmp_path,
+            DATA
+            + """
         [[data.skews]]
         name = "IID"
         [[data.skews]]
@@ -122,7 +140,9 @@ def test_several_skews_give_a_federation_each_and_seeds_go_to_compare(tmp_path):
         name = "FedNova"
         [train]
         seeds = [4, 5]
-        '''))
+        """,
+        )
+    )
     assert [f.skew for f in job.federations()] == [data.IID(), data.Quantity()]
     told = job.compare()
     assert (told["algorithms"], told["seeds"]) == ([algorithms.FedAvg(), algorithms.FedNova()], [4, 5])
@@ -138,7 +158,16 @@ def test_one_run_can_be_compared_with_the_baselines_and_keeps_its_seed(tmp_path)
 
 def test_changes_are_laid_over_the_file(tmp_path):
     file = written(tmp_path, DATA + '[[algorithms]]\nname = "FedProx"\n')
-    job = config.load(file, ["train.rounds=5", "train.device=cpu", "algorithms.0.mu=0.5", "data.name=iris", "model.name=logistic"])
+    job = config.load(
+        file,
+        [
+            "train.rounds=5",
+            "train.device=cpu",
+            "algorithms.0.mu=0.5",
+            "data.name=iris",
+            "model.name=logistic",
+        ],
+    )
     assert job.settings == {"rounds": 5, "device": "cpu"}
     assert job.algorithms == (algorithms.FedProx(mu=0.5),)
     assert (job.data["name"], job.model) == ("iris", models.Logistic())
@@ -158,73 +187,145 @@ def test_a_change_to_a_table_that_is_not_there_is_refused(tmp_path, change):
 
 # --- what it may not say ---
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("[trian]\nrounds = 1\n" + DATA, "job.toml: 'trian' is not known here. Did you mean 'train'?"),
-    (DATA + "[train]\nround = 1\n", "job.toml, train: 'round' is not known here. Did you mean 'rounds'?"),
-    (DATA + "[train]\nbatchsize = 1\n", "job.toml, train: 'batchsize' is not known here. Did you mean 'batch_size'?"),
-    (DATA + "party = 3\n", "job.toml, data: 'party' is not known here. Did you mean 'parties'?"),
-    ('[data]\npath = "t.csv"\nlabel = "y"\ndrop = "id"\nparties = 5\n', "data: drop is 'id'; it must be a list of texts. Write ['id']."),
-    ('[data]\nname = "größe.csv"\nparties = 5\n', "data: 'größe.csv' is a file, not the name of a data set. Write path = \"größe.csv\", and the column"),
-    ('[data]\nname = "digit"\nparties = 5\n', "job.toml, data: 'digit' is not a data set. Did you mean 'digits'?"),
-    ('[data]\nname = ["digits"]\nparties = 5\n', "job.toml, data: ['digits'] is not a data set. "),
-    (DATA + '[data.skew]\nname = "Dirichlett"\n', "job.toml, data.skew: 'Dirichlett' is not known here. Did you mean 'Dirichlet'?"),
-    (DATA + '[data.skew]\nname = "Dirichlet"\nalfa = 1\n', "data.skew: Dirichlet has no parameter 'alfa'. Did you mean 'alpha'?"),
-    (DATA + '[[data.skews]]\nname = "IID"\n[[data.skews]]\nname = "Quantiti"\n', "data.skews[1]: 'Quantiti' is not known here."),
-    (DATA + '[model]\nname = "mlpp"\n', "job.toml, model: 'mlpp' is not known here. Did you mean 'mlp'?"),
-    (DATA + '[algorithm]\nname = "FedProxy"\n', "job.toml, algorithm: 'FedProxy' is not known here. Did you mean 'FedProx'?"),
-    (DATA + '[algorithm]\nname = "FedAvg"\n[algorithm.solver]\nname = "SGD"\nmomentun = 0.9\n',
-     "job.toml, algorithm.solver: SGD has no parameter 'momentun'. Did you mean 'momentum'?"),
-])
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[trian]\nrounds = 1\n" + DATA, "job.toml: 'trian' is not known here. Did you mean 'train'?"),
+        (DATA + "[train]\nround = 1\n", "job.toml, train: 'round' is not known here. Did you mean 'rounds'?"),
+        (
+            DATA + "[train]\nbatchsize = 1\n",
+            "job.toml, train: 'batchsize' is not known here. Did you mean 'batch_size'?",
+        ),
+        (DATA + "party = 3\n", "job.toml, data: 'party' is not known here. Did you mean 'parties'?"),
+        (
+            '[data]\npath = "t.csv"\nlabel = "y"\ndrop = "id"\nparties = 5\n',
+            "data: drop is 'id'; it must be a list of texts. Write ['id'].",
+        ),
+        (
+            '[data]\nname = "größe.csv"\nparties = 5\n',
+            "data: 'größe.csv' is a file, not the name of a data set. Write path = \"größe.csv\", and the "
+            "column",
+        ),
+        (
+            '[data]\nname = "digit"\nparties = 5\n',
+            "job.toml, data: 'digit' is not a data set. Did you mean 'digits'?",
+        ),
+        ('[data]\nname = ["digits"]\nparties = 5\n', "job.toml, data: ['digits'] is not a data set. "),
+        (
+            DATA + '[data.skew]\nname = "Dirichlett"\n',
+            "job.toml, data.skew: 'Dirichlett' is not known here. Did you mean 'Dirichlet'?",
+        ),
+        (
+            DATA + '[data.skew]\nname = "Dirichlet"\nalfa = 1\n',
+            "data.skew: Dirichlet has no parameter 'alfa'. Did you mean 'alpha'?",
+        ),
+        (
+            DATA + '[[data.skews]]\nname = "IID"\n[[data.skews]]\nname = "Quantiti"\n',
+            "data.skews[1]: 'Quantiti' is not known here.",
+        ),
+        (DATA + '[model]\nname = "mlpp"\n', "job.toml, model: 'mlpp' is not known here. Did you mean 'mlp'?"),
+        (
+            DATA + '[algorithm]\nname = "FedProxy"\n',
+            "job.toml, algorithm: 'FedProxy' is not known here. Did you mean 'FedProx'?",
+        ),
+        (
+            DATA + '[algorithm]\nname = "FedAvg"\n[algorithm.solver]\nname = "SGD"\nmomentun = 0.9\n',
+            "job.toml, algorithm.solver: SGD has no parameter 'momentun'. Did you mean 'momentum'?",
+        ),
+    ],
+)
 def test_a_mistyped_key_or_name_is_refused_with_the_nearest_right_one(tmp_path, text, said):
     assert said in refusal(tmp_path, text)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    (DATA + '[train]\nrounds = "ten"\n', "job.toml, train: rounds is 'ten'; it must be a whole number."),
-    (DATA + "[train]\nrounds = true\n", "job.toml, train: rounds is True; it must be a whole number."),
-    (DATA + "[train]\nbatch_size = 1.5\n", 'job.toml, train: batch_size is 1.5; it must be a whole number or "none".'),
-    (DATA + "[train]\nlocal_epochs = [1, 'x']\n", "local_epochs is [1, 'x']; it must be a whole number or a list of whole numbers."),
-    (DATA + "[train]\ndevice = 3\n", "job.toml, train: device is 3; it must be text."),
-    (DATA + "images = 1\n", "job.toml, data: images is 1; it must be true or false."),
-    (DATA + "held_fraction = 'x'\n", "job.toml, data: held_fraction is 'x'; it must be a number."),
-    (DATA + '[model]\nname = "mlp"\nhidden = "wide"\n', "job.toml, model: hidden is 'wide'; it must be a list of whole numbers."),
-    (DATA + '[algorithm]\nname = "FedProx"\nmu = -1\n', "job.toml, algorithm: FedProx: mu is -1; it must be a number at least 0."),
-    (DATA + '[algorithm]\nname = "FedAvg"\nsolver = 3\n', "algorithm.solver: value is 3; it must be a table with a `name`, or a name alone."),
-    (DATA + 'skew = 3\n', "job.toml, data.skew: value is 3; it must be a table with a `name`, or a name alone."),
-    ("train = 3\n" + DATA, "job.toml: train is 3; it must be a table, written as [train]."),
-    ("algorithms = []\n" + DATA, "algorithms is []; it must be a list of at least one table, each written as [[algorithms]]."),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (DATA + '[train]\nrounds = "ten"\n', "job.toml, train: rounds is 'ten'; it must be a whole number."),
+        (DATA + "[train]\nrounds = true\n", "job.toml, train: rounds is True; it must be a whole number."),
+        (
+            DATA + "[train]\nbatch_size = 1.5\n",
+            'job.toml, train: batch_size is 1.5; it must be a whole number or "none".',
+        ),
+        (
+            DATA + "[train]\nlocal_epochs = [1, 'x']\n",
+            "local_epochs is [1, 'x']; it must be a whole number or a list of whole numbers.",
+        ),
+        (DATA + "[train]\ndevice = 3\n", "job.toml, train: device is 3; it must be text."),
+        (DATA + "images = 1\n", "job.toml, data: images is 1; it must be true or false."),
+        (DATA + "held_fraction = 'x'\n", "job.toml, data: held_fraction is 'x'; it must be a number."),
+        (
+            DATA + '[model]\nname = "mlp"\nhidden = "wide"\n',
+            "job.toml, model: hidden is 'wide'; it must be a list of whole numbers.",
+        ),
+        (
+            DATA + '[algorithm]\nname = "FedProx"\nmu = -1\n',
+            "job.toml, algorithm: FedProx: mu is -1; it must be a number at least 0.",
+        ),
+        (
+            DATA + '[algorithm]\nname = "FedAvg"\nsolver = 3\n',
+            "algorithm.solver: value is 3; it must be a table with a `name`, or a name alone.",
+        ),
+        (
+            DATA + "skew = 3\n",
+            "job.toml, data.skew: value is 3; it must be a table with a `name`, or a name alone.",
+        ),
+        ("train = 3\n" + DATA, "job.toml: train is 3; it must be a table, written as [train]."),
+        (
+            "algorithms = []\n" + DATA,
+            "algorithms is []; it must be a list of at least one table, each written as [[algorithms]].",
+        ),
+    ],
+)
 def test_a_value_of_the_wrong_type_is_refused_with_the_uniform_sentence(tmp_path, text, said):
     assert said in refusal(tmp_path, text)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("", "there is no [data] table"),
-    ("[data]\nparties = 3\n", "neither a `name` nor a `path`"),
-    ('[data]\nname = "digits"\n', "it is not said who holds the rows"),
-    ('[data]\npath = "x.csv"\nparties = 3\n', "there is no `label` beside `path`"),
-    ('[data]\nname = "heart_disease"\nby = "hospital"\nparties = 3\n', "both `parties` and `by` are there"),
-    ('[data]\nname = "heart_disease"\nby = "hospital"\nskew = "IID"\n', "both `by` and a skew are there"),
-    (DATA + '[algorithm]\nname = "FedAvg"\n[[algorithms]]\nname = "FedAvg"\n', "both `algorithm` and `algorithms` are there"),
-    (DATA + '[data.skew]\nname = "IID"\n[[data.skews]]\nname = "IID"\n', "both `skew` and `skews` are there"),
-    (DATA + "[train]\nseed = 1\nseeds = [1]\n", "both `seed` and `seeds` are there"),
-    (DATA + "[algorithm]\nlr = 0.1\n", "job.toml, algorithm: there is no `name`"),
-    ("[data\n", "is not TOML"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no [data] table"),
+        ("[data]\nparties = 3\n", "neither a `name` nor a `path`"),
+        ('[data]\nname = "digits"\n', "it is not said who holds the rows"),
+        ('[data]\npath = "x.csv"\nparties = 3\n', "there is no `label` beside `path`"),
+        (
+            '[data]\nname = "heart_disease"\nby = "hospital"\nparties = 3\n',
+            "both `parties` and `by` are there",
+        ),
+        ('[data]\nname = "heart_disease"\nby = "hospital"\nskew = "IID"\n', "both `by` and a skew are there"),
+        (
+            DATA + '[algorithm]\nname = "FedAvg"\n[[algorithms]]\nname = "FedAvg"\n',
+            "both `algorithm` and `algorithms` are there",
+        ),
+        (
+            DATA + '[data.skew]\nname = "IID"\n[[data.skews]]\nname = "IID"\n',
+            "both `skew` and `skews` are there",
+        ),
+        (DATA + "[train]\nseed = 1\nseeds = [1]\n", "both `seed` and `seeds` are there"),
+        (DATA + "[algorithm]\nlr = 0.1\n", "job.toml, algorithm: there is no `name`"),
+        ("[data\n", "is not TOML"),
+    ],
+)
 def test_a_job_that_says_too_little_or_too_much_is_refused(tmp_path, text, said):
     assert said in refusal(tmp_path, text)
 
 
 def test_a_part_may_only_stand_where_it_belongs(tmp_path):
     assert "algorithm: 'SGD' is not known here" in refusal(tmp_path, DATA + '[algorithm]\nname = "SGD"\n')
-    assert "algorithm.solver: 'FedAvg' is not known here" in refusal(tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "FedAvg"\n')
+    assert "algorithm.solver: 'FedAvg' is not known here" in refusal(
+        tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "FedAvg"\n'
+    )
     assert "algorithm.solver: 'Cosine' is not known here. Known: Adam, SGD." in refusal(
-        tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "Cosine"\n')
+        tmp_path, DATA + '[algorithm]\nname = "FedAvg"\nsolver = "Cosine"\n'
+    )
 
 
 def test_a_value_that_only_the_data_shows_to_be_wrong_still_names_the_file(tmp_path):
     job = config.load(written(tmp_path, '[data]\nname = "iris"\nparties = 5000\n'))
-    with pytest.raises(BadJob, match=r"job.toml, data: split: parties is 5000; it must be a whole number from 1 to 120"):
+    with pytest.raises(
+        BadJob, match=r"job.toml, data: split: parties is 5000; it must be a whole number from 1 to 120"
+    ):
         job.federations()
 
 
@@ -237,7 +338,9 @@ def test_a_missing_file_is_refused_with_the_nearest_one_there_is(tmp_path):
     file = written(tmp_path, DATA, "quickstart.toml")
     with pytest.raises(BadJob, match=f"there is no job file .*quikstart.toml. Did you mean '{file}'?"):
         config.load(tmp_path / "quikstart.toml")
-    with pytest.raises(BadJob, match=f"is a directory, not a job file. Go on with a run by `tacit run --resume {tmp_path}`"):
+    with pytest.raises(
+        BadJob, match=f"is a directory, not a job file. Go on with a run by `tacit run --resume {tmp_path}`"
+    ):
         config.load(tmp_path)
     with pytest.raises(BadRun, match="holds no run to resume"):
         config.of_run(tmp_path)
@@ -251,8 +354,10 @@ def test_a_runs_own_job_file_takes_what_it_leaves_out_as_none(tmp_path):
 
 # --- every job survives being written down ---
 
+
 def constructors(members) -> st.SearchStrategy:
     """Members with some of their fields changed to other values they allow."""
+
     def fields(cls):
         made = {}
         for f in dataclasses.fields(cls):
@@ -260,8 +365,12 @@ def constructors(members) -> st.SearchStrategy:
             if meta.get("kind") == "a number":
                 low = meta["above"] if meta["above"] is not None else meta["least"]
                 high = meta["below"] if meta["below"] is not None else meta["most"]
-                made[f.name] = st.floats(low or 0, high if high is not None else 1e6, exclude_min=meta["above"] is not None,
-                                         exclude_max=meta["below"] is not None)
+                made[f.name] = st.floats(
+                    low or 0,
+                    high if high is not None else 1e6,
+                    exclude_min=meta["above"] is not None,
+                    exclude_max=meta["below"] is not None,
+                )
             elif meta.get("kind") == "a whole number":
                 made[f.name] = st.integers(meta["least"] or 0, meta["most"] or 1000)
             elif meta.get("kind") == "choice":
@@ -272,8 +381,13 @@ def constructors(members) -> st.SearchStrategy:
                 made[f.name] = constructors(ROOMS[f.name].ALL)
         return made
 
-    return st.sampled_from(sorted(members)).flatmap(lambda name: st.fixed_dictionaries(
-        {}, optional=fields(members[name])).map(lambda given: members[name](**given)).filter(fits))
+    return st.sampled_from(sorted(members)).flatmap(
+        lambda name: (
+            st.fixed_dictionaries({}, optional=fields(members[name]))
+            .map(lambda given: members[name](**given))
+            .filter(fits)
+        )
+    )
 
 
 def fits(thing) -> bool:
@@ -287,8 +401,15 @@ def fits(thing) -> bool:
 
 ROOMS = {"solver": algorithms.solvers, "schedule": algorithms.schedules}
 SKEWS = {k: v for k, v in data.SKEWS.items() if k != "ByColumn"}
-TRAIN = st.fixed_dictionaries({}, optional={"rounds": st.integers(1, 99), "batch_size": st.none() | st.integers(1, 64), "seed": st.integers(0, 9),
-                                            "local_epochs": st.integers(1, 5) | st.lists(st.integers(1, 5), min_size=3, max_size=3)})
+TRAIN = st.fixed_dictionaries(
+    {},
+    optional={
+        "rounds": st.integers(1, 99),
+        "batch_size": st.none() | st.integers(1, 64),
+        "seed": st.integers(0, 9),
+        "local_epochs": st.integers(1, 5) | st.lists(st.integers(1, 5), min_size=3, max_size=3),
+    },
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -296,11 +417,19 @@ TRAIN = st.fixed_dictionaries({}, optional={"rounds": st.integers(1, 99), "batch
 def test_a_job_written_down_and_read_again_is_the_same_job(draws):
     many = draws.draw(st.booleans())
     count = {"min_size": 1, "max_size": 3 if many else 1}
-    dealt = {"name": draws.draw(st.sampled_from(sorted(data.ALL))), "parties": draws.draw(st.integers(1, 50)),
-             "seed": draws.draw(st.integers(0, 9))}
-    job = config.Job(config.from_tables({"data": dealt}).data, tuple(draws.draw(st.lists(constructors(SKEWS), **count))),
-                     draws.draw(constructors(models.ALL)), tuple(draws.draw(st.lists(constructors(algorithms.ALL), **count))),
-                     draws.draw(TRAIN), several=many)
+    dealt = {
+        "name": draws.draw(st.sampled_from(sorted(data.ALL))),
+        "parties": draws.draw(st.integers(1, 50)),
+        "seed": draws.draw(st.integers(0, 9)),
+    }
+    job = config.Job(
+        config.from_tables({"data": dealt}).data,
+        tuple(draws.draw(st.lists(constructors(SKEWS), **count))),
+        draws.draw(constructors(models.ALL)),
+        tuple(draws.draw(st.lists(constructors(algorithms.ALL), **count))),
+        draws.draw(TRAIN),
+        several=many,
+    )
     text = config.dumps(job.resolved())
     again = config.from_tables(tomllib.loads(text))
     assert again == job
@@ -308,7 +437,9 @@ def test_a_job_written_down_and_read_again_is_the_same_job(draws):
 
 
 def test_what_may_stand_in_a_job_is_what_the_code_takes():
-    """Nothing is typed twice: a new argument of train, a data set or an algorithm is a key without a change here."""
+    """Nothing is typed twice: a new argument of train, a data set or an algorithm is a key without a change
+    here.
+    """
     takes = set(inspect.signature(tacit.train).parameters) - set(config.OURS)
     assert takes == set(config._settings("train"))
     for name, make in data.ALL.items():
@@ -323,7 +454,11 @@ def test_a_topology_without_a_name_is_told_and_not_left_out(topology: dict[str, 
 
 
 def test_who_is_asked_reaches_the_run_and_a_comparison_does_not_leave_it_out_silently() -> None:
-    tables = {"data": {"name": "iris", "parties": 3}, "select": {"name": "PowerOfChoice", "candidates": 2}, "train": {"per_round": 1}}
+    tables = {
+        "data": {"name": "iris", "parties": 3},
+        "select": {"name": "PowerOfChoice", "candidates": 2},
+        "train": {"per_round": 1},
+    }
     job = config.from_tables(tables)
     assert job.train()["select"] == selection.PowerOfChoice(candidates=2)
     for table in ({"select": {"name": "BySize"}}, {"topology": {"name": "Hierarchy", "edges": 2}}):

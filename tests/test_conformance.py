@@ -15,10 +15,19 @@ from tacit.algorithms import FedAvg, Upload
 from tacit.parties import Message
 
 SKEWS = {"ByColumn": lambda: data.ByColumn("hospital")}  # the rest have defaults
-ALGORITHMS = [*(kind() for kind in algorithms.ALL.values()), FedAvg(option="I"), FedAvg(solver=algorithms.Adam()),
-              FedAvg(solver=algorithms.SGD(schedule=algorithms.Cosine())), algorithms.Scaffold(option="i"), algorithms.LocalSGD(local_steps=3),
-              algorithms.FedNova(mu=0.1, solver=algorithms.SGD(momentum=0.9, nesterov=True)), algorithms.FedNova(tau="harmonic"),
-              algorithms.FedProx(solver=algorithms.SGD(momentum=0.9, weight_decay=0.01, schedule=algorithms.Exponential()))]
+ALGORITHMS = [
+    *(kind() for kind in algorithms.ALL.values()),
+    FedAvg(option="I"),
+    FedAvg(solver=algorithms.Adam()),
+    FedAvg(solver=algorithms.SGD(schedule=algorithms.Cosine())),
+    algorithms.Scaffold(option="i"),
+    algorithms.LocalSGD(local_steps=3),
+    algorithms.FedNova(mu=0.1, solver=algorithms.SGD(momentum=0.9, nesterov=True)),
+    algorithms.FedNova(tau="harmonic"),
+    algorithms.FedProx(
+        solver=algorithms.SGD(momentum=0.9, weight_decay=0.01, schedule=algorithms.Exponential())
+    ),
+]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=repr)
@@ -31,16 +40,29 @@ def test_every_rule_conforms(name):
     testing.check_aggregate(aggregate.ALL[name]())
 
 
-@pytest.mark.parametrize(("name", "shape"), [("logistic", (12,)), ("mlp", (12,)), ("cnn", (1, 8, 8)), ("cnn", (3, 32, 32)),
-                                              ("resnet8", (3, 8, 8)), ("lstm", (9,))])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("logistic", (12,)),
+        ("mlp", (12,)),
+        ("cnn", (1, 8, 8)),
+        ("cnn", (3, 32, 32)),
+        ("resnet8", (3, 8, 8)),
+        ("lstm", (9,)),
+    ],
+)
 def test_every_model_conforms(name, shape):
     g = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 3, (6, *shape), generator=g) if name == "lstm" else torch.randn(6, *shape, generator=g)
+    x = (
+        torch.randint(0, 3, (6, *shape), generator=g)
+        if name == "lstm"
+        else torch.randn(6, *shape, generator=g)
+    )
     testing.check_model(models.ALL[name](), x)
 
 
 def test_no_model_is_left_out_of_its_suite():
-    mark, = (m for m in test_every_model_conforms.pytestmark if m.name == "parametrize")
+    (mark,) = (m for m in test_every_model_conforms.pytestmark if m.name == "parametrize")
     assert {name for name, _ in mark.args[1]} == set(models.ALL)
 
 
@@ -70,8 +92,14 @@ class Fixed:
         return made
 
 
-@pytest.mark.parametrize(("model", "words"), [(Idle(), "no gradient reaches spare"), (Narrow(), r"gave outputs of shape \(6, 2\)"),
-                                              (Fixed(), "another seed gave the same model")])
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Idle(), "no gradient reaches spare"),
+        (Narrow(), r"gave outputs of shape \(6, 2\)"),
+        (Fixed(), "another seed gave the same model"),
+    ],
+)
 def test_a_broken_model_is_caught(model, words):
     with pytest.raises(AssertionError, match=words):
         testing.check_model(model, torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
@@ -98,6 +126,7 @@ def doubling(x):
 
     async def answers(me):
         await me.send("a", ConformanceNumber(2 * (await me.recv("a", ConformanceNumber)).value))
+
     return {"a": asks, "b": answers}
 
 
@@ -107,7 +136,7 @@ def test_a_protocol_is_held_to_its_ideal():
         testing.check_protocol(doubling, lambda x: {"a": 3 * x}, [1])
 
 
-# deliberately broken algorithms, one for each promise -------------------------------------------------------------------------
+# deliberately broken algorithms, one for each promise -------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -196,7 +225,9 @@ class Bufferless(FedAvg):
 class CountsPadding(FedAvg):
     def local(self, task, down, mine, batches):
         upload, mine = super().local(task, down, mine, batches)
-        return upload._replace(vectors={k: v * batches.index.shape[1] for k, v in upload.vectors.items()}), mine
+        return upload._replace(
+            vectors={k: v * batches.index.shape[1] for k, v in upload.vectors.items()}
+        ), mine
 
 
 @dataclass(frozen=True)
@@ -248,24 +279,36 @@ class FixedRate(FedAvg):
 
 
 BROKEN = [
-    (Plain(), "is no dataclass"), (Undeclared(), "Undeclared.speed is not declared"), (RateLess(), "has no `lr`"), (Printing(), "Printing.local prints"),
-    (Reading(), "Reading.local does I/O: open"), (Drawing(), "Drawing.merge draws from a global random generator"),
-    (InPlace(), "InPlace.merge changes its inputs in place"), (Remembering(), "Remembering.local is not pure"),
-    (Peeking(), "Peeking.merge depends on more than its arguments"), (Weightless(), "it must be a tensor of one positive number"),
-    (Bufferless(), "buffers must be uploaded as 'buffers'"), (CountsPadding(), "with padding rows in its batches: 'delta' is"),
-    (Branching(), "engine 'stack', tanh model"), (FoldsItself(), "clients stacked and one by one: 'w' is"),
-    (Forgetful(), "what the client keeps has {}, and began as"), (Unsendable(), "sends names 'c', which server_state does not have"),
-    (Idle(), "rounds left the tanh model as it was"), (FixedRate(), "2 run.s. of clients, engine 'stack'"),
+    (Plain(), "is no dataclass"),
+    (Undeclared(), "Undeclared.speed is not declared"),
+    (RateLess(), "has no `lr`"),
+    (Printing(), "Printing.local prints"),
+    (Reading(), "Reading.local does I/O: open"),
+    (Drawing(), "Drawing.merge draws from a global random generator"),
+    (InPlace(), "InPlace.merge changes its inputs in place"),
+    (Remembering(), "Remembering.local is not pure"),
+    (Peeking(), "Peeking.merge depends on more than its arguments"),
+    (Weightless(), "it must be a tensor of one positive number"),
+    (Bufferless(), "buffers must be uploaded as 'buffers'"),
+    (CountsPadding(), "with padding rows in its batches: 'delta' is"),
+    (Branching(), "engine 'stack', tanh model"),
+    (FoldsItself(), "clients stacked and one by one: 'w' is"),
+    (Forgetful(), "what the client keeps has {}, and began as"),
+    (Unsendable(), "sends names 'c', which server_state does not have"),
+    (Idle(), "rounds left the tanh model as it was"),
+    (FixedRate(), "2 run.s. of clients, engine 'stack'"),
 ]
 
 
-@pytest.mark.parametrize(("algorithm", "words"), BROKEN, ids=lambda v: type(v).__name__ if not isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("algorithm", "words"), BROKEN, ids=lambda v: type(v).__name__ if not isinstance(v, str) else ""
+)
 def test_a_broken_algorithm_is_caught(algorithm, words):
     with pytest.raises(AssertionError, match=words):
         testing.check_algorithm(algorithm, messages=False)
 
 
-# deliberately broken rules ----------------------------------------------------------------------------------------------------
+# deliberately broken rules ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -318,10 +361,20 @@ class Mute(aggregate.Mean):
     sees_each: ClassVar[Any] = None
 
 
-@pytest.mark.parametrize(("rule", "words"), [
-    (Sum(), "updates that all agree, and any of them"), (Unweighted(), "so it must be the weighted mean"), (Voting(), "the same ten times larger"),
-    (LastChunk(), "at once and in chunks"), (FirstOnly(), "the updates in two orders"), (Flattens(), "comes out as"),
-    (Overwrites(), "changes its inputs in place"), (Mute(), "does not say with sees_each")], ids=lambda v: type(v).__name__ if not isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Sum(), "updates that all agree, and any of them"),
+        (Unweighted(), "so it must be the weighted mean"),
+        (Voting(), "the same ten times larger"),
+        (LastChunk(), "at once and in chunks"),
+        (FirstOnly(), "the updates in two orders"),
+        (Flattens(), "comes out as"),
+        (Overwrites(), "changes its inputs in place"),
+        (Mute(), "does not say with sees_each"),
+    ],
+    ids=lambda v: type(v).__name__ if not isinstance(v, str) else "",
+)
 def test_a_broken_rule_is_caught(rule, words):
     with pytest.raises(AssertionError, match=words):
         testing.check_aggregate(rule)
@@ -329,6 +382,7 @@ def test_a_broken_rule_is_caught(rule, words):
 
 def test_a_rule_that_is_not_what_it_claims_to_be_may_say_so():
     """Seeing each update is allowed, if it is said: then the rule need not be the mean."""
+
     @dataclass(frozen=True)
     class Seeing(Unweighted):
         sees_each: ClassVar[bool] = True
@@ -361,9 +415,14 @@ def test_the_suites_of_data_and_runtimes_can_fail():
 def test_every_algorithm_has_a_row_in_the_papers_page_and_its_tests_exist():
     root = Path(__file__).parents[1]
     page = (root / "docs" / "papers.md").read_text(encoding="utf-8")
-    rows = "".join(page[page.index(f"## {part}") :].split("\n## ")[0] for part in ("Algorithms", "Personalised and fair training"))
+    rows = "".join(
+        page[page.index(f"## {part}") :].split("\n## ")[0]
+        for part in ("Algorithms", "Personalised and fair training")
+    )
     for kind in [*algorithms.ALL.values(), *algorithms.PARTS.values()]:
         file = kind.__module__.rpartition(".")[2]
         assert f"`algorithms/{file}.py`" in rows, f"{kind.__name__} has no row in docs/papers.md"
     for name in set(re.findall(r"test_\w+\.py", rows)):
-        assert (root / "tests" / "algorithms" / name).exists(), f"docs/papers.md names {name}, which is not there"
+        assert (root / "tests" / "algorithms" / name).exists(), (
+            f"docs/papers.md names {name}, which is not there"
+        )

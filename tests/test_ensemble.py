@@ -1,4 +1,6 @@
-"""FedBoost's idea (Hamer, Mohri, Suresh 2020): how far to believe each of several models is learned from what the parties find, one number a model."""
+"""FedBoost's idea (Hamer, Mohri, Suresh 2020): how far to believe each of several models is learned from what
+the parties find, one number a model.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,42 @@ def one_thread():
 def some(count):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return [torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.5), torch.nn.Linear(6, 3)) for _ in range(count)]
+        return [
+            torch.nn.Sequential(
+                torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.5), torch.nn.Linear(6, 3)
+            )
+            for _ in range(count)
+        ]
 
 
-@pytest.mark.parametrize("how", [{"engine": "stack"}, {"engine": "each"}, {"runtime": "inprocess"}], ids=["stack", "each", "parties"])
+@pytest.mark.parametrize(
+    "how",
+    [{"engine": "stack"}, {"engine": "each"}, {"runtime": "inprocess"}],
+    ids=["stack", "each", "parties"],
+)
 def test_the_weights_take_mirror_steps(how):
     """α_m ∝ α_m·exp(η·mean of p_m(y|x) / Σ α p(y|x)) over everybody's rows, which is the gradient of the log loss."""
     members, rate = some(3), 3.0
     index, y = FED.train.index, FED.rows.y[FED.train.index]
     with torch.no_grad():
-        p = np.stack([m.eval()(FED.rows.x[index]).double().softmax(-1).gather(1, y[:, None])[:, 0].numpy() for m in members])
+        p = np.stack(
+            [
+                m.eval()(FED.rows.x[index]).double().softmax(-1).gather(1, y[:, None])[:, 0].numpy()
+                for m in members
+            ]
+        )
     alpha = np.full(3, 1 / 3)
     for _ in range(3):
         alpha = alpha * np.exp(rate * (p / (alpha @ p)).mean(1))
         alpha /= alpha.sum()
-    run = tacit.train(FED, model=models.Ensemble(members), algorithm=algorithms.FedSGD(lr=rate), rounds=3, evaluate_every=0, **how)
+    run = tacit.train(
+        FED,
+        model=models.Ensemble(members),
+        algorithm=algorithms.FedSGD(lr=rate),
+        rounds=3,
+        evaluate_every=0,
+        **how,
+    )
     np.testing.assert_allclose(run.model.weights.numpy(), alpha, atol=1e-5)
     assert np.abs(alpha - 1 / 3).max() > 0.02
 
@@ -58,5 +81,9 @@ def test_a_member_that_knows_nothing_is_no_longer_believed_and_one_number_a_memb
 
 @pytest.mark.parametrize("members", [[], ["mlp"]])
 def test_members_are_modules(members):
-    with pytest.raises(BadParameter, match=r"Ensemble: members is .*; it must be a list of at least one nn.Module, such as the models of earlier runs"):
+    with pytest.raises(
+        BadParameter,
+        match=r"Ensemble: members is .*; it must be a list of at least one nn.Module, such as the models of "
+        r"earlier runs",
+    ):
         models.Ensemble(members)

@@ -22,18 +22,28 @@ def made(test: bool = True, empty: bool = True, regression: bool = False) -> tup
     y = x @ rng.normal(size=4) if regression else (x @ rng.normal(size=(4, 3))).argmax(1)
     fed = data.from_arrays(x, y, classes=None if regression else 3).split(4, seed=0, held_fraction=0.3)
     if empty:  # one party held nothing back
-        fed = dataclasses.replace(fed, held=Holdings.from_lists([fed.held.of(k) if k != 2 else [] for k in range(4)]))
+        fed = dataclasses.replace(
+            fed, held=Holdings.from_lists([fed.held.of(k) if k != 2 else [] for k in range(4)])
+        )
     if not test:
         fed = dataclasses.replace(fed, test=Rows(fed.test.x[:0], fed.test.y[:0]))
-    return fed, Task(nn.Linear(4, 1 if regression else 3), fed.rows.x, fed.rows.y, "mse" if regression else "cross_entropy")
+    return fed, Task(
+        nn.Linear(4, 1 if regression else 3), fed.rows.x, fed.rows.y, "mse" if regression else "cross_entropy"
+    )
 
 
 def both(fed: data.Federation, task: Task) -> tuple[dict, dict]:
     """By one process that has all rows; from what each party counted."""
     w = task.initial()["w"]
-    (one,) = evaluation.evaluate(task, w[None], None, [fed.test], [evaluation.of_parties(fed, fed.rows)], [fed.classes])
-    answers = [count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes) if len(fed.held.of(k)) else None
-               for k in range(len(fed))]
+    (one,) = evaluation.evaluate(
+        task, w[None], None, [fed.test], [evaluation.of_parties(fed, fed.rows)], [fed.classes]
+    )
+    answers = [
+        count(task.predict(w, fed.rows.x[fed.held.of(k)]), fed.rows.y[fed.held.of(k)], fed.classes)
+        if len(fed.held.of(k))
+        else None
+        for k in range(len(fed))
+    ]
     return one, evaluation.gather(task, w, None, fed.test, answers, fed.classes)
 
 
@@ -55,7 +65,9 @@ def test_a_party_is_measured_on_its_own_held_out_rows_and_one_without_any_is_not
     assert each[2] is None
     for k in (0, 1, 3):
         rows = fed.held.of(k)
-        assert each[k] == pytest.approx(float((task.module(fed.rows.x[rows]).argmax(1) == fed.rows.y[rows]).float().mean()))
+        assert each[k] == pytest.approx(
+            float((task.module(fed.rows.x[rows]).argmax(1) == fed.rows.y[rows]).float().mean())
+        )
 
 
 @pytest.mark.parametrize("test", [True, False], ids=["global test set", "none"])
@@ -64,7 +76,14 @@ def test_a_regression_has_errors_and_no_accuracies(test: bool) -> None:
     fed, task = made(test, regression=True)
     rows = fed.test if test else Rows(fed.rows.x[fed.held.index], fed.rows.y[fed.held.index])
     off = task.module(rows.x)[:, 0].detach() - rows.y
-    want = {"loss": (off**2).mean(), **({"mae": off.abs().mean(), "r2": 1 - (off**2).sum() / ((rows.y - rows.y.mean()) ** 2).sum()} if test else {})}
+    want = {
+        "loss": (off**2).mean(),
+        **(
+            {"mae": off.abs().mean(), "r2": 1 - (off**2).sum() / ((rows.y - rows.y.mean()) ** 2).sum()}
+            if test
+            else {}
+        ),
+    }
     for found in both(fed, task):
         assert found == {"untested": 1, **{k: pytest.approx(float(v), rel=1e-5) for k, v in want.items()}}
 
@@ -83,6 +102,16 @@ def test_nobody_held_anything_back() -> None:
 def test_several_models_are_measured_each_on_its_own_rows() -> None:
     (fed, task), (other, _) = made(), made(test=False, empty=False)
     w = task.initial()["w"]
-    pair = evaluation.evaluate(task, torch.stack([w, -w]), None, [fed.test, other.test], [evaluation.of_parties(f, f.rows) for f in (fed, other)], [3, 3])
-    alone = [evaluation.evaluate(task, v[None], None, [f.test], [evaluation.of_parties(f, f.rows)], [3])[0] for v, f in ((w, fed), (-w, other))]
+    pair = evaluation.evaluate(
+        task,
+        torch.stack([w, -w]),
+        None,
+        [fed.test, other.test],
+        [evaluation.of_parties(f, f.rows) for f in (fed, other)],
+        [3, 3],
+    )
+    alone = [
+        evaluation.evaluate(task, v[None], None, [f.test], [evaluation.of_parties(f, f.rows)], [3])[0]
+        for v, f in ((w, fed), (-w, other))
+    ]
     assert pair == alone

@@ -17,16 +17,62 @@ HEAVY = ("torch", "numpy", "pandas", "rich", "msgpack", "safetensors", "sklearn"
 def loaded(code: str) -> set[str]:
     """The packages a fresh interpreter has loaded after this code."""
     script = f"import sys\n{code}\nprint(' '.join({{m.split('.')[0] for m in sys.modules}}))"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
+        ).stdout.split()
+    )
 
 
 def test_the_public_names():
     """The names others call; a removal shows here, and an addition is made on purpose."""
-    assert sorted(tacit.__all__) == ["Comparison", "Hierarchy", "InProcess", "Ledger", "Processes", "PsiPolicy", "Result", "TacitError", "__version__",
-                                      "accounting", "aggregate", "algorithms", "align", "anonymity", "anonymize", "audit", "compare", "contribution", "cut",
-                                      "data", "fedmd", "ftl", "gossip", "graphs", "guard", "infer", "models", "mpc", "pace", "pate", "plan", "private", "psi",
-                                      "regress", "risk", "run", "selection", "speeds", "splitnn", "synth", "synthesize", "testing", "train",
-                                      "train_private", "transfer"]
+    assert sorted(tacit.__all__) == [
+        "Comparison",
+        "Hierarchy",
+        "InProcess",
+        "Ledger",
+        "Processes",
+        "PsiPolicy",
+        "Result",
+        "TacitError",
+        "__version__",
+        "accounting",
+        "aggregate",
+        "algorithms",
+        "align",
+        "anonymity",
+        "anonymize",
+        "audit",
+        "compare",
+        "contribution",
+        "cut",
+        "data",
+        "fedmd",
+        "ftl",
+        "gossip",
+        "graphs",
+        "guard",
+        "infer",
+        "models",
+        "mpc",
+        "pace",
+        "pate",
+        "plan",
+        "private",
+        "psi",
+        "regress",
+        "risk",
+        "run",
+        "selection",
+        "speeds",
+        "splitnn",
+        "synth",
+        "synthesize",
+        "testing",
+        "train",
+        "train_private",
+        "transfer",
+    ]
     assert dir(tacit) == sorted(tacit.__all__)
 
 
@@ -65,10 +111,12 @@ def test_a_room_is_loaded_when_it_is_used():
 
 
 def test_the_command_lines_help_loads_nothing_heavy():
-    code = ("import contextlib, io, tacit.cli\n"
-            "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as told:\n"
-            "    tacit.cli.main(['--help'])\n"
-            "assert 'usage' in told.getvalue()")
+    code = (
+        "import contextlib, io, tacit.cli\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as told:\n"
+        "    tacit.cli.main(['--help'])\n"
+        "assert 'usage' in told.getvalue()"
+    )
     assert not loaded(code) & set(HEAVY)
 
 

@@ -18,7 +18,9 @@ def test_there_is_one_such_function() -> None:
 
 
 def test_a_link_laid_where_the_temporary_file_might_go_leads_nowhere(tmp_path: Path) -> None:
-    """Names an attacker could guess from the path and the process, and the path itself: nothing outside is written."""
+    """Names an attacker could guess from the path and the process, and the path itself: nothing outside is
+    written.
+    """
     outside = tmp_path / "outside"
     outside.write_text("precious")
     folder = tmp_path / "shared"
@@ -31,7 +33,9 @@ def test_a_link_laid_where_the_temporary_file_might_go_leads_nowhere(tmp_path: P
     assert not (folder / "f.json").is_symlink()
 
 
-def test_the_temporary_file_has_another_name_each_time_and_must_be_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_file_has_another_name_each_time_and_must_be_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, int]] = []
     honest = os.open
 

@@ -8,8 +8,19 @@ import pytest
 from tacit import graphs
 from tacit.errors import BadParameter
 
-UNDIRECTED = [graphs.ring(2), graphs.ring(3), graphs.ring(16), graphs.torus(4, 4), graphs.torus(2, 3), graphs.grid(3, 5), graphs.star(9), graphs.complete(7),
-              graphs.erdos_renyi(20, p=0.2, seed=1), graphs.exponential(12), graphs.from_edges(4, [(0, 1), (2, 1), (3, 2)])]
+UNDIRECTED = [
+    graphs.ring(2),
+    graphs.ring(3),
+    graphs.ring(16),
+    graphs.torus(4, 4),
+    graphs.torus(2, 3),
+    graphs.grid(3, 5),
+    graphs.star(9),
+    graphs.complete(7),
+    graphs.erdos_renyi(20, p=0.2, seed=1),
+    graphs.exponential(12),
+    graphs.from_edges(4, [(0, 1), (2, 1), (3, 2)]),
+]
 
 
 @pytest.mark.parametrize("graph", UNDIRECTED, ids=lambda g: f"{g.name} {g.nodes}")
@@ -63,8 +74,17 @@ def test_the_gap_says_how_fast_nodes_agree():
         assert np.linalg.norm(x - x.mean()) <= far * (1 - graph.gap()) ** 30 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("graph", [*UNDIRECTED, graphs.one_peer_exponential(6), graphs.directed_ring(5), graphs.alternating(graphs.ring(4), graphs.star(4)),
-                                   graphs.from_weights([[0.5, 0.5], [0.5, 0.5]])], ids=lambda g: f"{g.name} {g.nodes}")
+@pytest.mark.parametrize(
+    "graph",
+    [
+        *UNDIRECTED,
+        graphs.one_peer_exponential(6),
+        graphs.directed_ring(5),
+        graphs.alternating(graphs.ring(4), graphs.star(4)),
+        graphs.from_weights([[0.5, 0.5], [0.5, 0.5]]),
+    ],
+    ids=lambda g: f"{g.name} {g.nodes}",
+)
 def test_a_graph_comes_back_from_its_table(graph):
     back = graphs.from_table(graphs.to_table(graph), 99)
     assert back == graph
@@ -82,24 +102,34 @@ def test_a_drawn_graph_hangs_together_and_follows_from_its_seed():
     assert a == graphs.erdos_renyi(30, p=0.15, seed=4) != graphs.erdos_renyi(30, p=0.15, seed=5)
 
 
-@pytest.mark.parametrize(("make", "said"), [
-    (lambda: graphs.ring(1), "ring: nodes is 1; it must be a whole number of at least 2"),
-    (lambda: graphs.ring(10**6), "at most 20000"),
-    (lambda: graphs.erdos_renyi(50, p=0.01), r"p is 0.01; it must be large enough that 50 nodes hang together. Try 0\.16"),
-    (lambda: graphs.erdos_renyi(5, p=2), "p is 2; it must be a number above 0 and at most 1"),
-    (lambda: graphs.from_edges(3, [(0, 3)]), r"edges is \(0, 3\); it must be pairs of two different nodes between 0 and 2"),
-    (lambda: graphs.from_edges(4, [(0, 1), (2, 3)]), "falls apart"),
-    (lambda: graphs.from_edges(3, [(0, 1), (1, 2)], directed=True), "falls apart.*along the arrows"),
-    (lambda: graphs.from_weights([[1, 0], [0.5, 0.5]]), "W is not symmetric"),
-    (lambda: graphs.from_weights([[0.5, 0.4], [0.4, 0.5]]), "row 0 sums to 0.9"),
-    (lambda: graphs.from_weights([[1.0, 0], [0, 1.0]]), "falls apart"),
-    (lambda: graphs.from_weights([[2.0, -1], [-1, 2.0]]), "negative somewhere"),
-    (lambda: graphs.from_weights([[1.0, 2, 3]]), "a square matrix"),
-    (lambda: graphs.alternating(graphs.ring(4), graphs.ring(5)), "of as many nodes each"),
-    (lambda: graphs.from_table("rnig", 4), "Did you mean 'ring'"),
-    (lambda: graphs.from_table({"name": "torus"}, 4), "torus: rows is missing"),
-    (lambda: graphs.from_table({"name": "ring", "p": 1}, 4), "p is 1; it must be left out"),
-], ids=range(16))
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: graphs.ring(1), "ring: nodes is 1; it must be a whole number of at least 2"),
+        (lambda: graphs.ring(10**6), "at most 20000"),
+        (
+            lambda: graphs.erdos_renyi(50, p=0.01),
+            r"p is 0.01; it must be large enough that 50 nodes hang together. Try 0\.16",
+        ),
+        (lambda: graphs.erdos_renyi(5, p=2), "p is 2; it must be a number above 0 and at most 1"),
+        (
+            lambda: graphs.from_edges(3, [(0, 3)]),
+            r"edges is \(0, 3\); it must be pairs of two different nodes between 0 and 2",
+        ),
+        (lambda: graphs.from_edges(4, [(0, 1), (2, 3)]), "falls apart"),
+        (lambda: graphs.from_edges(3, [(0, 1), (1, 2)], directed=True), "falls apart.*along the arrows"),
+        (lambda: graphs.from_weights([[1, 0], [0.5, 0.5]]), "W is not symmetric"),
+        (lambda: graphs.from_weights([[0.5, 0.4], [0.4, 0.5]]), "row 0 sums to 0.9"),
+        (lambda: graphs.from_weights([[1.0, 0], [0, 1.0]]), "falls apart"),
+        (lambda: graphs.from_weights([[2.0, -1], [-1, 2.0]]), "negative somewhere"),
+        (lambda: graphs.from_weights([[1.0, 2, 3]]), "a square matrix"),
+        (lambda: graphs.alternating(graphs.ring(4), graphs.ring(5)), "of as many nodes each"),
+        (lambda: graphs.from_table("rnig", 4), "Did you mean 'ring'"),
+        (lambda: graphs.from_table({"name": "torus"}, 4), "torus: rows is missing"),
+        (lambda: graphs.from_table({"name": "ring", "p": 1}, 4), "p is 1; it must be left out"),
+    ],
+    ids=range(16),
+)
 def test_what_is_refused(make, said):
     with pytest.raises(BadParameter, match=said):
         make()

@@ -16,11 +16,20 @@ from tacit.engine.task import Task
 def federation(parties: int) -> data.Federation:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4))
-    return data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(parties, skew=data.Dirichlet(0.5), seed=0)
+    return data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(
+        parties, skew=data.Dirichlet(0.5), seed=0
+    )
 
 
 def event(parties: int, **options: object) -> tuple[tacit.Result, dict]:
-    result = tacit.train(federation(parties), model="logistic", algorithm=algorithms.FedAvg(lr=0.3), rounds=2, landscape=True, **options)  # type: ignore[arg-type]
+    result = tacit.train(
+        federation(parties),
+        model="logistic",
+        algorithm=algorithms.FedAvg(lr=0.3),
+        rounds=2,
+        landscape=True,
+        **options,
+    )  # type: ignore[arg-type]
     (found,) = [e for e in result.events if e["kind"] == "landscape"]
     return result, found
 
@@ -52,13 +61,20 @@ def test_both_runtimes_draw_the_same_picture() -> None:
 
 
 def test_a_model_with_batch_norm_is_drawn_with_its_statistics() -> None:
-    result = tacit.train(federation(3), model=lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)), rounds=2, landscape=True)
+    result = tacit.train(
+        federation(3),
+        model=lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3)),
+        rounds=2,
+        landscape=True,
+    )
     (found,) = [e for e in result.events if e["kind"] == "landscape"]
     assert found["line"]["global"][5] == pytest.approx(result.metrics["loss"], abs=1e-4)
 
 
 def test_directions_are_filter_normalised() -> None:
-    """Every filter (row of a weight, kernel of a convolution) and every bias gets the length it has in the model."""
+    """Every filter (row of a weight, kernel of a convolution) and every bias gets the length it has in the
+    model.
+    """
     module = nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten(), nn.Linear(12, 2))
     task = Task(module, torch.zeros(2, 1, 3, 3), torch.zeros(2, dtype=torch.int64))
     w = task.initial()["w"]
@@ -66,4 +82,6 @@ def test_directions_are_filter_normalised() -> None:
     made = task.module_at(out).state_dict()
     for name, value in module.state_dict().items():
         flat = (len(value), -1) if value.dim() > 1 else (1, -1)
-        assert torch.allclose(made[name].reshape(flat).norm(dim=1), value.reshape(flat).norm(dim=1), rtol=1e-4), name
+        assert torch.allclose(
+            made[name].reshape(flat).norm(dim=1), value.reshape(flat).norm(dim=1), rtol=1e-4
+        ), name

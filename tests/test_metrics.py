@@ -1,4 +1,6 @@
-"""Metrics from sums: what parties add up must equal what the pooled predictions would give. scikit-learn is the judge."""
+"""Metrics from sums: what parties add up must equal what the pooled predictions would give. scikit-learn is
+the judge.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def summed(out: torch.Tensor, y: torch.Tensor, classes: int | None, parts: int, 
 
 @settings(max_examples=30, deadline=None)
 @given(n=st.integers(1, 200), classes=st.integers(2, 6), parts=st.integers(2, 6), seed=st.integers(0, 999))
-def test_metrics_from_summed_counts_are_those_of_the_pooled_predictions(n: int, classes: int, parts: int, seed: int) -> None:
+def test_metrics_from_summed_counts_are_those_of_the_pooled_predictions(
+    n: int, classes: int, parts: int, seed: int
+) -> None:
     out, y = outputs(n, classes, seed)
     got, guess = measure(summed(out, y, classes, parts, seed)), out.argmax(1)
     present = np.unique(y)  # classes absent from the rows have no recall and are left out of the means
@@ -41,17 +45,31 @@ def test_metrics_from_summed_counts_are_those_of_the_pooled_predictions(n: int, 
     assert got["precision"] == pytest.approx(sk.precision_score(y, guess, **options))
     assert got["recall"] == pytest.approx(sk.recall_score(y, guess, **options))
     assert got["f1"] == pytest.approx(sk.f1_score(y, guess, **options))
-    assert got["loss"] == pytest.approx(sk.log_loss(y, torch.softmax(out.double(), 1), labels=np.arange(classes)), rel=1e-5)
+    assert got["loss"] == pytest.approx(
+        sk.log_loss(y, torch.softmax(out.double(), 1), labels=np.arange(classes)), rel=1e-5
+    )
 
 
 @settings(max_examples=30, deadline=None)
-@given(n=st.integers(40, 300), classes=st.integers(2, 4), parts=st.integers(2, 5), seed=st.integers(0, 999), sharp=st.sampled_from([0.01, 1.0, 8.0]))
-def test_the_auc_from_histograms_is_within_its_stated_error(n: int, classes: int, parts: int, seed: int, sharp: float) -> None:
+@given(
+    n=st.integers(40, 300),
+    classes=st.integers(2, 4),
+    parts=st.integers(2, 5),
+    seed=st.integers(0, 999),
+    sharp=st.sampled_from([0.01, 1.0, 8.0]),
+)
+def test_the_auc_from_histograms_is_within_its_stated_error(
+    n: int, classes: int, parts: int, seed: int, sharp: float
+) -> None:
     """Also with scores all alike (many ties) and scores near 0 and 1 (few bins used)."""
     out, y = outputs(n, classes, seed, sharp)
     got = measure(summed(out, y, classes, parts, seed))
     scores = torch.softmax(out.double(), 1).numpy()
-    truth = sk.roc_auc_score(y, scores[:, 1]) if classes == 2 else sk.roc_auc_score(y, scores, multi_class="ovr", average="macro", labels=np.arange(classes))
+    truth = (
+        sk.roc_auc_score(y, scores[:, 1])
+        if classes == 2
+        else sk.roc_auc_score(y, scores, multi_class="ovr", average="macro", labels=np.arange(classes))
+    )
     assert abs(got["auc"] - truth) <= got["auc_error"] + 1e-9
 
 
@@ -66,7 +84,9 @@ def test_the_auc_of_scores_that_are_all_the_same_is_a_half_and_says_so() -> None
 
 
 def test_classes_nobody_has_are_left_out() -> None:
-    """By hand: true 0 0 1 1 1, guessed 0 1 1 1 3, of four classes. Recalls 1/2, 2/3; precisions 1/1, 2/3; F1 2/3, 2/3."""
+    """By hand: true 0 0 1 1 1, guessed 0 1 1 1 3, of four classes. Recalls 1/2, 2/3; precisions 1/1, 2/3; F1
+    2/3, 2/3.
+    """
     y, guess = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([0, 1, 1, 1, 3])
     got = measure(count(torch.nn.functional.one_hot(guess, 4).float(), y, 4))
     assert got["accuracy"] == pytest.approx(3 / 5)
@@ -85,7 +105,10 @@ def test_one_class_alone_has_no_auc_and_no_rows_have_no_metrics() -> None:
 @given(n=st.integers(1, 50), parts=st.integers(2, 5), seed=st.integers(0, 99))
 def test_a_regressions_loss_is_the_mean_squared_error(n: int, parts: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    out, y = torch.tensor(rng.normal(size=(n, 1)), dtype=torch.float32), torch.tensor(rng.normal(size=n), dtype=torch.float32)
+    out, y = (
+        torch.tensor(rng.normal(size=(n, 1)), dtype=torch.float32),
+        torch.tensor(rng.normal(size=n), dtype=torch.float32),
+    )
     got = measure(summed(out, y, None, parts, seed))
     assert got == {"loss": pytest.approx(sk.mean_squared_error(y, out[:, 0]), rel=1e-5)}
 

@@ -23,30 +23,51 @@ def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(("model", "shape", "count"), [
-    ("mlp", (784,), 199_210),  # McMahan et al. 2017: 2NN
-    ("mlp", (1, 28, 28), 199_210),
-    ("cnn", (1, 28, 28), 1_663_370),  # McMahan et al. 2017: CNN
-    ("cnn", (3, 32, 32), 62_006),  # NIID-Bench, Li et al. 2021: the LeNet-like CNN on CIFAR-10
-    ("logistic", (784,), 7_850),
-    (models.MLP((32,)), (64,), 64 * 32 + 32 + 32 * 10 + 10),
-])
+@pytest.mark.parametrize(
+    ("model", "shape", "count"),
+    [
+        ("mlp", (784,), 199_210),  # McMahan et al. 2017: 2NN
+        ("mlp", (1, 28, 28), 199_210),
+        ("cnn", (1, 28, 28), 1_663_370),  # McMahan et al. 2017: CNN
+        ("cnn", (3, 32, 32), 62_006),  # NIID-Bench, Li et al. 2021: the LeNet-like CNN on CIFAR-10
+        ("logistic", (784,), 7_850),
+        (models.MLP((32,)), (64,), 64 * 32 + 32 + 32 * 10 + 10),
+    ],
+)
 def test_parameter_counts_are_those_of_the_literature(model: Any, shape: tuple[int, ...], count: int) -> None:
     assert parameters(models.build(model, shape, 10, seed=0)) == count
 
 
 def test_the_leaf_lstm_has_its_layers() -> None:
-    """LEAF: embedding 8, two layers of 256 over 80 characters. 4·256·(8+256+2) + 4·256·(256+256+2) + 80·8 + 257·80."""
-    assert parameters(models.build("lstm", (80,), 80, seed=0)) == 4 * 256 * 266 + 4 * 256 * 514 + 640 + 257 * 80
+    """LEAF: embedding 8, two layers of 256 over 80 characters. 4·256·(8+256+2) + 4·256·(256+256+2) + 80·8 +
+    257·80.
+    """
+    assert (
+        parameters(models.build("lstm", (80,), 80, seed=0)) == 4 * 256 * 266 + 4 * 256 * 514 + 640 + 257 * 80
+    )
 
 
-@pytest.mark.parametrize(("model", "shape"), [("cnn", (1, 8, 8)), ("cnn", (1, 28, 28)), ("cnn", (3, 32, 32)), ("cnn", (2, 4, 5)), ("cnn", (3, 17, 30)),
-                                              ("resnet8", (3, 32, 32)), ("resnet8", (1, 8, 8)), ("mlp", (3, 4, 5)), ("logistic", (7,))])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        ("cnn", (1, 8, 8)),
+        ("cnn", (1, 28, 28)),
+        ("cnn", (3, 32, 32)),
+        ("cnn", (2, 4, 5)),
+        ("cnn", (3, 17, 30)),
+        ("resnet8", (3, 32, 32)),
+        ("resnet8", (1, 8, 8)),
+        ("mlp", (3, 4, 5)),
+        ("logistic", (7,)),
+    ],
+)
 def test_every_model_takes_the_shapes_it_says(model: str, shape: tuple[int, ...]) -> None:
     assert models.build(model, shape, 4, seed=0)(torch.zeros(2, *shape)).shape == (2, 4)
 
 
-@pytest.mark.parametrize("model", ["mlp", lambda: nn.Linear(3, 2), models.MLP((4,))], ids=["name", "factory", "spec"])
+@pytest.mark.parametrize(
+    "model", ["mlp", lambda: nn.Linear(3, 2), models.MLP((4,))], ids=["name", "factory", "spec"]
+)
 def test_initial_values_come_from_the_seed_alone_and_leave_the_callers_random_state(model: Any) -> None:
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     a = models.build(model, (3,), 2, seed=5)
@@ -62,7 +83,9 @@ def test_initial_values_come_from_the_seed_alone_and_leave_the_callers_random_st
 
 def tiny(classes: int = 3) -> data.Federation:
     rng = np.random.default_rng(0)
-    return data.from_arrays(rng.normal(size=(30, 4)), rng.integers(0, classes, 30), classes=classes).split(2, seed=0)
+    return data.from_arrays(rng.normal(size=(30, 4)), rng.integers(0, classes, 30), classes=classes).split(
+        2, seed=0
+    )
 
 
 def numbers() -> data.Federation:
@@ -95,30 +118,93 @@ def frozen() -> nn.Module:
     return nn.Linear(4, 3).requires_grad_(False)
 
 
-@pytest.mark.parametrize(("fed", "model", "words"), [
-    (tiny, "mpl", r"train: model is 'mpl'; it must be one of 'logistic', 'mlp', .* Did you mean 'mlp'\?"),
-    (tiny, "cnn", r"model 'cnn' needs images of shape \(channels, height, width\) of at least 4×4, and these rows have shape \(4,\)\. Use 'mlp'"),
-    (tiny, "resnet8", r"model 'resnet8' needs images"),
-    (tiny, nn.Linear(4, 2), r"train: model 'linear' gives outputs of shape \(2,\); arrays has 3 classes, so it must give 3 numbers a row\."),
-    (tiny, nn.Linear(5, 3), r"train: model 'linear' cannot take rows of shape \(4,\): .* Give a model made for this data, or reshape the rows\."),
-    (tiny, nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)), r"train: model 'sequential' gives probabilities, numbers from 0 that add up to 1; the loss takes "
-        r"what stands before the softmax, and would apply it twice\. Leave out the softmax at its end\."),
-    (tiny, Two, r"train: model 'two' gives a tuple; it must give one tensor of outputs\."),
-    (tiny, lambda: 3, r"it must be a function that returns an nn\.Module\. It returned int\."),
-    (tiny, 3, r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that makes one\."),
-    (tiny, nn.Linear, r"train: model is 'linear'; it must be a function that makes an nn\.Module from nothing\. Calling it failed: "),
-    (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
-    (tiny, frozen, r"train: every parameter of model 'frozen' is frozen \(requires_grad=False\)"),
-    (tiny, models.MLP((0,)), r"MLP: hidden is \(0,\); it must be whole numbers of at least 1"),
-    (tiny, nn.Linear(4, 3).double(), r"Its parameters are torch.float64, and rows are float32: give model.float\(\)\."),
-    (tiny, nn.Sequential(nn.Embedding(9, 2), nn.Flatten()), r"It has an Embedding, .* from_arrays\(…, tokens=True\)\."),
-    (tokens, "mlp", r"The rows are whole-number tokens: give a model that begins with an Embedding, or make the data without tokens=True\."),
-    (tiny, "lstm", r"train: model 'lstm' cannot take rows of shape \(4,\): it reads whole-number tokens \(from_arrays\(…, tokens=True\)\), and these rows "
-                   r"hold fractions\. Give a model made for this data"),
-    (pixels, "lstm", r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens"),
-    (images, "lstm", r"model 'lstm' needs rows of tokens, one after the other, and these rows have shape \(1, 8, 8\)\. Use 'cnn' or 'mlp'\."),
-    (numbers, nn.Linear(4, 2), r"gives outputs of shape \(2,\); arrays has one number to predict, so it must give one a row\."),
-])
+@pytest.mark.parametrize(
+    ("fed", "model", "words"),
+    [
+        (tiny, "mpl", r"train: model is 'mpl'; it must be one of 'logistic', 'mlp', .* Did you mean 'mlp'\?"),
+        (
+            tiny,
+            "cnn",
+            r"model 'cnn' needs images of shape \(channels, height, width\) of at least 4×4, and these rows "
+            r"have shape \(4,\)\. Use 'mlp'",
+        ),
+        (tiny, "resnet8", r"model 'resnet8' needs images"),
+        (
+            tiny,
+            nn.Linear(4, 2),
+            r"train: model 'linear' gives outputs of shape \(2,\); arrays has 3 classes, so it must give 3 "
+            r"numbers a row\.",
+        ),
+        (
+            tiny,
+            nn.Linear(5, 3),
+            r"train: model 'linear' cannot take rows of shape \(4,\): .* Give a model made for this data, "
+            r"or reshape the rows\.",
+        ),
+        (
+            tiny,
+            nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)),
+            r"train: model 'sequential' gives probabilities, numbers from 0 that add up to 1; the loss takes "
+            r"what stands before the softmax, and would apply it twice\. Leave out the softmax at its end\.",
+        ),
+        (tiny, Two, r"train: model 'two' gives a tuple; it must give one tensor of outputs\."),
+        (tiny, lambda: 3, r"it must be a function that returns an nn\.Module\. It returned int\."),
+        (
+            tiny,
+            3,
+            r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that makes "
+            r"one\.",
+        ),
+        (
+            tiny,
+            nn.Linear,
+            r"train: model is 'linear'; it must be a function that makes an nn\.Module from nothing\. "
+            r"Calling it failed: ",
+        ),
+        (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
+        (tiny, frozen, r"train: every parameter of model 'frozen' is frozen \(requires_grad=False\)"),
+        (tiny, models.MLP((0,)), r"MLP: hidden is \(0,\); it must be whole numbers of at least 1"),
+        (
+            tiny,
+            nn.Linear(4, 3).double(),
+            r"Its parameters are torch.float64, and rows are float32: give model.float\(\)\.",
+        ),
+        (
+            tiny,
+            nn.Sequential(nn.Embedding(9, 2), nn.Flatten()),
+            r"It has an Embedding, .* from_arrays\(…, tokens=True\)\.",
+        ),
+        (
+            tokens,
+            "mlp",
+            r"The rows are whole-number tokens: give a model that begins with an Embedding, or make the "
+            r"data without tokens=True\.",
+        ),
+        (
+            tiny,
+            "lstm",
+            r"train: model 'lstm' cannot take rows of shape \(4,\): it reads whole-number tokens "
+            r"\(from_arrays\(…, tokens=True\)\), and these rows "
+            r"hold fractions\. Give a model made for this data",
+        ),
+        (
+            pixels,
+            "lstm",
+            r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens",
+        ),
+        (
+            images,
+            "lstm",
+            r"model 'lstm' needs rows of tokens, one after the other, and these rows have shape \(1, 8, "
+            r"8\)\. Use 'cnn' or 'mlp'\.",
+        ),
+        (
+            numbers,
+            nn.Linear(4, 2),
+            r"gives outputs of shape \(2,\); arrays has one number to predict, so it must give one a row\.",
+        ),
+    ],
+)
 def test_a_model_that_does_not_fit_is_refused_in_one_sentence(fed: Any, model: Any, words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         tacit.train(fed(), model=model, rounds=1)
@@ -127,7 +213,10 @@ def test_a_model_that_does_not_fit_is_refused_in_one_sentence(fed: Any, model: A
 def test_a_log_softmax_at_the_end_changes_nothing() -> None:
     """log softmax of a log softmax is the same again; only a softmax before the loss's own is a mistake."""
     fed, layer = tiny(), nn.Linear(4, 3)
-    plain, twice = (tacit.train(fed, model=nn.Sequential(layer, *end), rounds=2).metrics["loss"] for end in ((), (nn.LogSoftmax(-1),)))
+    plain, twice = (
+        tacit.train(fed, model=nn.Sequential(layer, *end), rounds=2).metrics["loss"]
+        for end in ((), (nn.LogSoftmax(-1),))
+    )
     assert twice == pytest.approx(plain, rel=1e-5)
 
 
@@ -140,7 +229,12 @@ def test_a_width_that_eight_groups_cannot_share_is_refused() -> None:
 
 def pictures(n: int = 400, side: int = 9) -> torch.Tensor:
     """Every pixel of a picture is another number, so that where it came from can be read off."""
-    return (torch.arange(side * side, dtype=torch.float32) + 1).view(1, 1, side, side).expand(n, 2, side, side).clone()
+    return (
+        (torch.arange(side * side, dtype=torch.float32) + 1)
+        .view(1, 1, side, side)
+        .expand(n, 2, side, side)
+        .clone()
+    )
 
 
 def test_crops_are_those_of_a_mirrored_border_and_every_one_occurs_equally_often() -> None:
@@ -156,10 +250,14 @@ def test_crops_are_those_of_a_mirrored_border_and_every_one_occurs_equally_often
             allowed[tuple(piece[0].flip(1).flatten().tolist())] = (i, j, 1)
     assert len(allowed) == 18
     assert torch.equal(out[:, 0], out[:, 1])  # all channels move together
-    found = [allowed[tuple(p.flatten().tolist())] for p in out[:, 0]]  # a KeyError would be a picture that no crop gives
+    found = [
+        allowed[tuple(p.flatten().tolist())] for p in out[:, 0]
+    ]  # a KeyError would be a picture that no crop gives
     counts = np.unique(np.array(found), axis=0, return_counts=True)[1]
     assert len(counts) == 18
-    assert ((counts - 6000 / 18) ** 2 / (6000 / 18)).sum() < 52  # chi-square of 17 degrees: less than one in 50,000, and the seed is fixed
+    assert (
+        (counts - 6000 / 18) ** 2 / (6000 / 18)
+    ).sum() < 52  # chi-square of 17 degrees: less than one in 50,000, and the seed is fixed
 
 
 def test_a_model_at_rest_sees_pictures_as_they_are() -> None:
@@ -175,7 +273,9 @@ def test_crops_are_the_same_stacked_one_by_one_and_over_messages() -> None:
     fed = data.from_arrays(x, y, test=(x[:20], y[:20]), classes=3).split(3, skew=data.Quantity(1.0), seed=0)
 
     def trained(crop: int = 2, **how: Any) -> torch.Tensor:
-        run = tacit.train(fed, model=models.CNN(crop=crop, flip=crop > 0), rounds=2, batch_size=8, seed=4, **how)
+        run = tacit.train(
+            fed, model=models.CNN(crop=crop, flip=crop > 0), rounds=2, batch_size=8, seed=4, **how
+        )
         return torch.cat([p.detach().flatten() for p in run.model.parameters()])
 
     stacked = trained(engine="stack")
@@ -193,11 +293,15 @@ def test_a_crop_wider_than_the_picture_is_refused() -> None:
 
 # --- what starts from a file ---
 
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     run = tacit.train(data.iris().split(3), model="logistic", rounds=5)
     save_file({k: v.contiguous() for k, v in run.model.state_dict().items()}, tmp_path / "start.safetensors")
-    (tmp_path / "job.toml").write_text('[data]\nname = "iris"\nparties = 3\n[model]\nname = "logistic"\nweights = "start.safetensors"\n[train]\nrounds = 2\n')
+    (tmp_path / "job.toml").write_text(
+        '[data]\nname = "iris"\nparties = 3\n[model]\nname = "logistic"\nweights = '
+        '"start.safetensors"\n[train]\nrounds = 2\n'
+    )
     return tmp_path
 
 
@@ -207,9 +311,15 @@ def test_a_job_file_starts_from_weights_as_a_module_that_is_handed_in(saved: Pat
     module.load_state_dict(load_file(saved / "start.safetensors"))
     job = config.load(saved / "job.toml")
     told, given = tacit.train(fed, **job.train()), tacit.train(fed, model=module, rounds=2)
-    assert all(torch.equal(a, b) for a, b in zip(told.model.state_dict().values(), given.model.state_dict().values()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(told.model.state_dict().values(), given.model.state_dict().values())
+    )
     sha256 = hashlib.sha256((saved / "start.safetensors").read_bytes()).hexdigest()
-    assert told.config["model"] == {"name": "logistic", "weights": str(saved / "start.safetensors"), "sha256": sha256}
+    assert told.config["model"] == {
+        "name": "logistic",
+        "weights": str(saved / "start.safetensors"),
+        "sha256": sha256,
+    }
     assert config.from_tables(job.resolved()) == job
 
 
@@ -217,20 +327,50 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     job = config.load(saved / "job.toml")
     tacit.train(job.federations()[0], **job.train(), out=saved / "run")
     again = config.of_run(saved / "run")
-    assert tacit.train(again.federations()[0], **again.train(), out=saved / "run", resume=True).history[-1]["round"] == 2
+    assert (
+        tacit.train(again.federations()[0], **again.train(), out=saved / "run", resume=True).history[-1][
+            "round"
+        ]
+        == 2
+    )
     save_file({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3)}, saved / "start.safetensors")
-    with pytest.raises(BadJob, match=r"job.toml, model, weights: .*start.safetensors is another file than the one that was named \(sha256 "):
+    with pytest.raises(
+        BadJob,
+        match=r"job.toml, model, weights: .*start.safetensors is another file than the one that was named "
+        r"\(sha256 ",
+    ):
         config.of_run(saved / "run")
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    (lambda f: f.unlink(), r"job.toml, model, weights: there is no file .*start.safetensors. Give a file of safetensors"),
-    (lambda f: f.write_bytes(f.read_bytes()[:-8]), "holds no safetensors, or not all of them"),
-    (lambda f: torch.save({"1.bias": torch.zeros(3)}, f), r"holds no safetensors, .* a pickle \(.pt\) is not read"),
-    (lambda f: save_file({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, f), r"has 1.weight of shape \(3, 5\), and this model, .* \(3, 4\)"),
-    (lambda f: save_file({"1.weight": torch.zeros(3, 4)}, f), "has no 1.bias, and this model, for these rows, has 1.bias of shape"),
-    (lambda f: save_file({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3), "x": torch.zeros(1)}, f), r"has x of shape \(1,\), .* has no x"),
-], ids=["missing", "torn", "pickle", "shape", "less", "more"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda f: f.unlink(),
+            r"job.toml, model, weights: there is no file .*start.safetensors. Give a file of safetensors",
+        ),
+        (lambda f: f.write_bytes(f.read_bytes()[:-8]), "holds no safetensors, or not all of them"),
+        (
+            lambda f: torch.save({"1.bias": torch.zeros(3)}, f),
+            r"holds no safetensors, .* a pickle \(.pt\) is not read",
+        ),
+        (
+            lambda f: save_file({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, f),
+            r"has 1.weight of shape \(3, 5\), and this model, .* \(3, 4\)",
+        ),
+        (
+            lambda f: save_file({"1.weight": torch.zeros(3, 4)}, f),
+            "has no 1.bias, and this model, for these rows, has 1.bias of shape",
+        ),
+        (
+            lambda f: save_file(
+                {"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3), "x": torch.zeros(1)}, f
+            ),
+            r"has x of shape \(1,\), .* has no x",
+        ),
+    ],
+    ids=["missing", "torn", "pickle", "shape", "less", "more"],
+)
 def test_weights_that_do_not_fit_are_told_and_leave_no_run(saved: Path, change: Any, said: str) -> None:
     change(saved / "start.safetensors")
     with pytest.raises((BadJob, BadData), match=said):
@@ -238,14 +378,26 @@ def test_weights_that_do_not_fit_are_told_and_leave_no_run(saved: Path, change: 
     assert not (saved / "run").exists()
 
 
-def test_weights_are_refused_where_they_would_not_be_used(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_are_refused_where_they_would_not_be_used(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     start = models.Pretrained(models.Logistic(), str(saved / "start.safetensors"))
-    for given, said in ((dict(model=start, runtime="inprocess"), "runtime is 'inprocess'; it must be 'cohort' with a model that starts from a file"),
-                        (dict(model=models.Pretrained("mlp", start.weights)), "spec is 'mlp'; it must be one of tacit's models")):
+    for given, said in (
+        (
+            dict(model=start, runtime="inprocess"),
+            "runtime is 'inprocess'; it must be 'cohort' with a model that starts from a file",
+        ),
+        (
+            dict(model=models.Pretrained("mlp", start.weights)),
+            "spec is 'mlp'; it must be one of tacit's models",
+        ),
+    ):
         with pytest.raises(BadParameter, match=said):
             tacit.train(data.iris().split(3), rounds=1, **given)
-    for model, said in (({"name": "mlp", "sha256": "00"}, "sha256 is of `weights`, and there are none"),
-                        ({"name": "mlp", "weights": 3}, "weights is 3; it must be text")):
+    for model, said in (
+        ({"name": "mlp", "sha256": "00"}, "sha256 is of `weights`, and there are none"),
+        ({"name": "mlp", "weights": 3}, "weights is 3; it must be text"),
+    ):
         with pytest.raises(BadJob, match=said):
             config.from_tables({"data": {"name": "iris", "parties": 3}, "model": model})
     head = (saved / "job.toml").read_text().partition("[train]")[0]

@@ -1,4 +1,6 @@
-"""Hyper-parameters as data: checked, said in one sentence, and the same after the way through a TOML table."""
+"""Hyper-parameters as data: checked, said in one sentence, and the same after the way through a TOML
+table.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,53 @@ from hypothesis import strategies as st
 
 from tacit import aggregate, algorithms, data, models
 from tacit.errors import BadJob, BadParameter
-from tacit.parameters import allowed, bad, check, choice, describe, flag, from_table, nearest, part, real, to_table, whole
+from tacit.parameters import (
+    allowed,
+    bad,
+    check,
+    choice,
+    describe,
+    flag,
+    from_table,
+    nearest,
+    part,
+    real,
+    to_table,
+    whole,
+)
 
 ROOMS: dict[str, dict[str, type]] = {
-    "algorithms": {**algorithms.ALL, **algorithms.PARTS}, "aggregate": aggregate.ALL, "skews": dict(data.SKEWS),
-    "models": {kind.__name__: kind for kind in models.ALL.values()}}
+    "algorithms": {**algorithms.ALL, **algorithms.PARTS},
+    "aggregate": aggregate.ALL,
+    "skews": dict(data.SKEWS),
+    "models": {kind.__name__: kind for kind in models.ALL.values()},
+}
 MEMBERS = [(room, name) for room, members in ROOMS.items() for name in members]
-SOLVERS = st.sampled_from([algorithms.SGD(), algorithms.SGD(momentum=0.5, schedule=algorithms.Inverse()), algorithms.Adam(schedule=algorithms.Cosine(7))])
-PARTS = {"solver": SOLVERS, "schedule": st.sampled_from([None, algorithms.Cosine(3), algorithms.Exponential(0.5), algorithms.Inverse()]),
-         "rule": st.sampled_from([aggregate.Mean(), aggregate.Median(), aggregate.TrimmedMean()])}
+SOLVERS = st.sampled_from(
+    [
+        algorithms.SGD(),
+        algorithms.SGD(momentum=0.5, schedule=algorithms.Inverse()),
+        algorithms.Adam(schedule=algorithms.Cosine(7)),
+    ]
+)
+PARTS = {
+    "solver": SOLVERS,
+    "schedule": st.sampled_from(
+        [None, algorithms.Cosine(3), algorithms.Exponential(0.5), algorithms.Inverse()]
+    ),
+    "rule": st.sampled_from([aggregate.Mean(), aggregate.Median(), aggregate.TrimmedMean()]),
+}
 UNDECLARED = {  # fields that are no single number or word: what they may be is said in their own check
-    ("LabelsPerParty", "labels"): st.integers(1, 5) | st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
-    ("ByColumn", "column"): st.text(min_size=1, max_size=8), ("MLP", "hidden"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
-    ("CNN", "channels"): st.none() | st.tuples(st.integers(1, 9), st.integers(1, 9)), ("CNN", "hidden"): st.none() | st.just((5, 3)),
-    ("Distill", "rows"): st.sampled_from([None, "test"]), ("Layerwise", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
-    ("Legato", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple)}
+    ("LabelsPerParty", "labels"): st.integers(1, 5)
+    | st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple),
+    ("ByColumn", "column"): st.text(min_size=1, max_size=8),
+    ("MLP", "hidden"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
+    ("CNN", "channels"): st.none() | st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    ("CNN", "hidden"): st.none() | st.just((5, 3)),
+    ("Distill", "rows"): st.sampled_from([None, "test"]),
+    ("Layerwise", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
+    ("Legato", "layers"): st.lists(st.integers(1, 9), max_size=3).map(tuple),
+}
 
 
 def values(owner: str, field: Any) -> st.SearchStrategy[Any]:
@@ -50,14 +84,22 @@ def values(owner: str, field: Any) -> st.SearchStrategy[Any]:
     else:
         low = meta["least"] if meta["above"] is None else meta["above"]
         high = meta["most"] if meta["below"] is None else meta["below"]
-        made = st.floats(0 if low is None else low, (low or 0) + 100 if high is None else high, exclude_min=meta["above"] is not None,
-                         exclude_max=meta["below"] is not None)
+        made = st.floats(
+            0 if low is None else low,
+            (low or 0) + 100 if high is None else high,
+            exclude_min=meta["above"] is not None,
+            exclude_max=meta["below"] is not None,
+        )
     return (st.none() | made) if meta["none"] else made
 
 
 def build(kind: type) -> st.SearchStrategy[Any]:
-    """Things whose fields are each allowed; those that also fit together, where a `check` of their own says what must."""
-    return st.builds(kind, **{f.name: values(kind.__name__, f) for f in dataclasses.fields(kind)}).filter(fits)
+    """Things whose fields are each allowed; those that also fit together, where a `check` of their own says
+    what must.
+    """
+    return st.builds(kind, **{f.name: values(kind.__name__, f) for f in dataclasses.fields(kind)}).filter(
+        fits
+    )
 
 
 def fits(thing: Any) -> bool:
@@ -82,7 +124,9 @@ def test_every_member_comes_back_from_its_table(room, name):
         back = from_table(table, members, room)
         assert back == thing
         assert type(back) is type(thing)
-        assert from_table({**table, "name": table["name"].upper()}, members, room) == thing  # names are not held to their case
+        assert (
+            from_table({**table, "name": table["name"].upper()}, members, room) == thing
+        )  # names are not held to their case
 
     holds()
 
@@ -94,9 +138,15 @@ def test_every_declared_field_refuses_what_lies_outside(room, name):
     for f in dataclasses.fields(kind):
         meta = f.metadata
         if not meta:
-            assert (kind.__name__, f.name) in UNDECLARED, f"{kind.__name__}.{f.name} says nowhere what it may be"
+            assert (kind.__name__, f.name) in UNDECLARED, (
+                f"{kind.__name__}.{f.name} says nowhere what it may be"
+            )
             continue
-        wrong: list[Any] = ["three", 1.5 if meta["kind"] == "a whole number" else object(), *([] if meta["none"] else [None])]
+        wrong: list[Any] = [
+            "three",
+            1.5 if meta["kind"] == "a whole number" else object(),
+            *([] if meta["none"] else [None]),
+        ]
         wrong += [True, math.nan] if meta["kind"] in ("a number", "a whole number") else [2]
         for end, step in (("above", 0), ("least", -1), ("below", 0), ("most", 1)):
             if meta.get(end) is not None:
@@ -104,7 +154,9 @@ def test_every_declared_field_refuses_what_lies_outside(room, name):
         for value in wrong:
             with pytest.raises(BadParameter) as refused:
                 check(kind(**{**good, f.name: value}))
-            assert str(refused.value) == f"{kind.__name__}: {f.name} is {value!r}; it must be {allowed(meta)}."
+            assert (
+                str(refused.value) == f"{kind.__name__}: {f.name} is {value!r}; it must be {allowed(meta)}."
+            )
         assert meta["doc"], f"{kind.__name__}.{f.name} has no words for the command line"
 
 
@@ -130,23 +182,37 @@ class Outer:
 KNOWN = {"Inner": Inner, "Outer": Outer}
 
 
-@pytest.mark.parametrize(("table", "words"), [
-    ({}, "job: there is no `name`. Known: Inner, Outer."),
-    ("Otter", "job: 'Otter' is not known here. Did you mean 'Outer'?"),
-    ({"name": "Outer", "raet": 1}, "job: Outer has no parameter 'raet'. Did you mean 'rate'?"),
-    ({"name": "Outer"}, "job: Outer cannot be made from []: "),
-    ({"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "sise": 1}}, "job.inner: Inner has no parameter 'sise'. Did you mean 'size'?")])
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "job: there is no `name`. Known: Inner, Outer."),
+        ("Otter", "job: 'Otter' is not known here. Did you mean 'Outer'?"),
+        ({"name": "Outer", "raet": 1}, "job: Outer has no parameter 'raet'. Did you mean 'rate'?"),
+        ({"name": "Outer"}, "job: Outer cannot be made from []: "),
+        (
+            {"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "sise": 1}},
+            "job.inner: Inner has no parameter 'sise'. Did you mean 'size'?",
+        ),
+    ],
+)
 def test_a_table_that_cannot_be_understood_is_refused_with_the_nearest_right_word(table, words):
     with pytest.raises(BadJob) as refused:
         from_table(table, KNOWN, "job")
     assert str(refused.value).startswith(words)
 
 
-@pytest.mark.parametrize(("table", "words"), [
-    ({"name": "Outer", "rate": 1.0}, "Outer: rate is 1.0; it must be a number above 0 and below 1."),
-    ({"name": "Outer", "rate": 0.5, "kind": "c"}, "Outer: kind is 'c'; it must be one of 'a', 'b'."),
-    ({"name": "Outer", "rate": 0.5, "on": 1}, "Outer: on is 1; it must be True or False."),
-    ({"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "size": 10}}, "Inner: size is 10; it must be a whole number at least 1 and at most 9.")])
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"name": "Outer", "rate": 1.0}, "Outer: rate is 1.0; it must be a number above 0 and below 1."),
+        ({"name": "Outer", "rate": 0.5, "kind": "c"}, "Outer: kind is 'c'; it must be one of 'a', 'b'."),
+        ({"name": "Outer", "rate": 0.5, "on": 1}, "Outer: on is 1; it must be True or False."),
+        (
+            {"name": "Outer", "rate": 0.5, "inner": {"name": "Inner", "size": 10}},
+            "Inner: size is 10; it must be a whole number at least 1 and at most 9.",
+        ),
+    ],
+)
 def test_a_value_that_is_not_allowed_is_refused_in_one_sentence(table, words):
     with pytest.raises(BadParameter) as refused:
         from_table(table, KNOWN, "job")
@@ -162,7 +228,10 @@ def test_a_part_inside_a_thing_is_checked_in_its_turn():
 
 
 def test_the_sentence_has_room_for_advice():
-    assert str(bad("train", "rounds", 0, "at least 1", "Ask for more.")) == "train: rounds is 0; it must be at least 1. Ask for more."
+    assert (
+        str(bad("train", "rounds", 0, "at least 1", "Ask for more."))
+        == "train: rounds is 0; it must be at least 1. Ask for more."
+    )
 
 
 @given(st.sampled_from(sorted(algorithms.ALL)), st.integers(0, 5))
@@ -178,7 +247,10 @@ def test_a_number_is_finite(value):
         check(algorithms.FedProx(mu=value))
 
 
-@pytest.mark.parametrize(("given_", "plain"), [(np.float32(0.5), 0.5), (np.float64(0.1), 0.1), (np.int64(2), 2), (np.float16(0.25), 0.25)])
+@pytest.mark.parametrize(
+    ("given_", "plain"),
+    [(np.float32(0.5), 0.5), (np.float64(0.1), 0.1), (np.int64(2), 2), (np.float16(0.25), 0.25)],
+)
 def test_numbers_of_numpy_are_numbers_and_become_plain_ones(given_, plain):
     thing = check(algorithms.FedProx(mu=given_))
     assert (type(thing.mu), thing.mu) == (type(plain), plain)
@@ -193,14 +265,27 @@ SOLVERS_SAID = r"; it must be a local solver: SGD\(…\) or Adam\(…\)\."
 SCHEDULES_SAID = r"; it must be a schedule: Exponential\(…\) or Inverse\(…\) or Cosine\(…\), or None\."
 
 
-@pytest.mark.parametrize(("thing", "words"), [
-    (algorithms.FedAvg(solver=algorithms.Cosine()), r"FedAvg: solver is Cosine\(rounds=100\)" + SOLVERS_SAID),
-    (algorithms.FedAvg(solver=algorithms.FedAvg()), r"FedAvg: solver is FedAvg\(.*" + SOLVERS_SAID),
-    (algorithms.FedProx(solver="Adam"), "FedProx: solver is 'Adam'" + SOLVERS_SAID),
-    (algorithms.Scaffold(solver=algorithms.SGD), "Scaffold: solver is <class .*SGD'>" + SOLVERS_SAID),
-    (algorithms.FedNova(solver=algorithms.Cosine()), r"FedNova: solver is Cosine\(rounds=100\)" + SOLVERS_SAID),
-    (algorithms.SGD(schedule=algorithms.Adam()), r"SGD: schedule is Adam\(.*" + SCHEDULES_SAID),
-    (algorithms.FedAvg(solver=algorithms.SGD(schedule="Cosine")), "SGD: schedule is 'Cosine'" + SCHEDULES_SAID)])
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (
+            algorithms.FedAvg(solver=algorithms.Cosine()),
+            r"FedAvg: solver is Cosine\(rounds=100\)" + SOLVERS_SAID,
+        ),
+        (algorithms.FedAvg(solver=algorithms.FedAvg()), r"FedAvg: solver is FedAvg\(.*" + SOLVERS_SAID),
+        (algorithms.FedProx(solver="Adam"), "FedProx: solver is 'Adam'" + SOLVERS_SAID),
+        (algorithms.Scaffold(solver=algorithms.SGD), "Scaffold: solver is <class .*SGD'>" + SOLVERS_SAID),
+        (
+            algorithms.FedNova(solver=algorithms.Cosine()),
+            r"FedNova: solver is Cosine\(rounds=100\)" + SOLVERS_SAID,
+        ),
+        (algorithms.SGD(schedule=algorithms.Adam()), r"SGD: schedule is Adam\(.*" + SCHEDULES_SAID),
+        (
+            algorithms.FedAvg(solver=algorithms.SGD(schedule="Cosine")),
+            "SGD: schedule is 'Cosine'" + SCHEDULES_SAID,
+        ),
+    ],
+)
 def test_a_part_of_another_kind_is_refused_with_the_choices(thing, words):
     with pytest.raises(BadParameter, match=words):
         check(thing)

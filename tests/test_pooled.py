@@ -1,4 +1,6 @@
-"""A convolutional network's gradient written out for a stack: what autograd gives, for every kind of network it takes, and no other is taken."""
+"""A convolutional network's gradient written out for a stack: what autograd gives, for every kind of network
+it takes, and no other is taken.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from tacit.engine.task import Task
 
 NETWORKS: dict[str, tuple[models.CNN, tuple[int, int, int]]] = {
     "colour": (models.CNN(), (3, 32, 32)),  # 6 filters: tiles of half a row, then of whole rows
-    "digits of 28": (models.CNN(), (1, 28, 28)),  # 32 and 64 filters, padded: tiles of four columns, then of two
+    "digits of 28": (
+        models.CNN(),
+        (1, 28, 28),
+    ),  # 32 and 64 filters, padded: tiles of four columns, then of two
     "digits of 8": (models.CNN(), (1, 8, 8)),
     "few filters": (models.CNN(channels=(2, 3), hidden=(5,)), (1, 16, 20)),
     "many filters": (models.CNN(channels=(90, 100), hidden=(), kernel=3, padding=1), (2, 4, 8)),
@@ -35,7 +40,12 @@ def task(model: nn.Module, shape: tuple[int, ...], n: int = 9) -> Task:
 def by_autograd(module: nn.Module, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
     module = copy.deepcopy(module).double()
     torch.nn.utils.vector_to_parameters(w.double(), module.parameters())
-    return torch.cat([g.reshape(-1) for g in torch.autograd.grad(F.cross_entropy(module(x.double()), y), list(module.parameters()))])
+    return torch.cat(
+        [
+            g.reshape(-1)
+            for g in torch.autograd.grad(F.cross_entropy(module(x.double()), y), list(module.parameters()))
+        ]
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -50,7 +60,9 @@ def test_the_gradient_of_every_client_is_autograds_over_its_live_rows(name: str)
     live[1, 3:] = 0
     got = pooled.gradient(t.pooled, w, t.x[index], t.y[index], live)
     for k, rows in enumerate((index[0], index[1, :3], index[2])):
-        assert torch.allclose(got[k].double(), by_autograd(t.module, w[k], t.x[rows], t.y[rows]), rtol=1e-4, atol=2e-6), k
+        assert torch.allclose(
+            got[k].double(), by_autograd(t.module, w[k], t.x[rows], t.y[rows]), rtol=1e-4, atol=2e-6
+        ), k
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -63,9 +75,17 @@ def test_many_models_answer_at_once_as_each_alone(name: str) -> None:
     assert torch.allclose(got, torch.stack([t.predict(v, t.x) for v in w]), rtol=1e-4, atol=1e-5)
 
 
-def network(conv: Any = None, pool: Any = None, relu: Any = None, front: tuple[Any, ...] = (), tail: tuple[Any, ...] | None = None) -> nn.Sequential:
+def network(
+    conv: Any = None,
+    pool: Any = None,
+    relu: Any = None,
+    front: tuple[Any, ...] = (),
+    tail: tuple[Any, ...] | None = None,
+) -> nn.Sequential:
     end = (nn.Flatten(), nn.Linear(4 * 3 * 3, 10)) if tail is None else tail
-    return nn.Sequential(*front, conv or nn.Conv2d(1, 4, 3, bias=False), relu or nn.ReLU(), pool or nn.MaxPool2d(2), *end)
+    return nn.Sequential(
+        *front, conv or nn.Conv2d(1, 4, 3, bias=False), relu or nn.ReLU(), pool or nn.MaxPool2d(2), *end
+    )
 
 
 def frozen() -> nn.Sequential:
@@ -81,8 +101,16 @@ def hooked() -> nn.Sequential:
 
 
 def shared() -> nn.Sequential:
-    made = nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(1, 1, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                         nn.Linear(4, 10))
+    made = nn.Sequential(
+        nn.Conv2d(1, 1, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(1, 1, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4, 10),
+    )
     made[3].weight = made[0].weight
     return made
 
@@ -92,9 +120,15 @@ OTHERS: dict[str, Any] = {
     "an even filter": lambda: network(nn.Conv2d(1, 4, 2), tail=(nn.Flatten(), nn.Linear(36, 10))),
     "an oblong filter": lambda: network(nn.Conv2d(1, 4, (3, 1)), tail=(nn.Flatten(), nn.Linear(48, 10))),
     "a layer before it": lambda: network(front=(nn.Identity(),)),
-    "holes in the filter": lambda: network(nn.Conv2d(1, 4, 3, dilation=2), tail=(nn.Flatten(), nn.Linear(16, 10))),
-    "mirrored edges": lambda: network(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), tail=(nn.Flatten(), nn.Linear(64, 10))),
-    "pools that overlap": lambda: network(pool=nn.MaxPool2d(2, stride=1), tail=(nn.Flatten(), nn.Linear(100, 10))),
+    "holes in the filter": lambda: network(
+        nn.Conv2d(1, 4, 3, dilation=2), tail=(nn.Flatten(), nn.Linear(16, 10))
+    ),
+    "mirrored edges": lambda: network(
+        nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), tail=(nn.Flatten(), nn.Linear(64, 10))
+    ),
+    "pools that overlap": lambda: network(
+        pool=nn.MaxPool2d(2, stride=1), tail=(nn.Flatten(), nn.Linear(100, 10))
+    ),
     "a mean for a pool": lambda: network(pool=nn.AvgPool2d(2)),
     "another activation": lambda: network(relu=nn.Tanh()),
     "dropout": lambda: network(tail=(nn.Flatten(), nn.Dropout(), nn.Linear(36, 10))),

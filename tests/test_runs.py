@@ -23,7 +23,9 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("at", ["fsync", "replace"])
-def test_a_crash_before_the_rename_leaves_the_old_file_whole(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_before_the_rename_leaves_the_old_file_whole(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "f.json"
     write_whole(path, "old")
 
@@ -48,7 +50,12 @@ def test_events_are_on_disk_line_by_line_as_they_happen(tmp_path: Path) -> None:
     journal.event("round", round=1, loss=float("nan"), parties={"accuracy": [float("inf"), None, -math.inf]})
     journal.close({"seen": []})
     lines = (tmp_path / "r" / "events.jsonl").read_text().splitlines()
-    assert json.loads(lines[1], parse_constant=pytest.fail) == {"kind": "round", "round": 1, "loss": "nan", "parties": {"accuracy": ["inf", None, "-inf"]}}
+    assert json.loads(lines[1], parse_constant=pytest.fail) == {
+        "kind": "round",
+        "round": 1,
+        "loss": "nan",
+        "parties": {"accuracy": ["inf", None, "-inf"]},
+    }
     assert [e["kind"] for e in seen] == ["start", "round"]
     assert tomllib.loads((tmp_path / "r" / "job.toml").read_text()) == {"train": {"rounds": 2}}
     assert json.loads((tmp_path / "r" / "ledger.json").read_text()) == {"seen": []}
@@ -59,7 +66,15 @@ NUMBERS = st.one_of(st.floats(), st.integers(-9, 9), st.none(), st.booleans())
 
 
 @settings(max_examples=40, deadline=None)
-@given(value=st.recursive(NUMBERS, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)), max_leaves=8))
+@given(
+    value=st.recursive(
+        NUMBERS,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+)
 def test_every_number_can_be_written_as_json(value: Any) -> None:
     json.loads(json.dumps(finite(value), allow_nan=False))
 
@@ -83,7 +98,11 @@ def test_a_resumed_journal_is_wound_back_to_its_last_saved_state(tmp_path: Path)
     assert len(again.events) == 2
     again.event("round", round=2, loss=0.25)
     again.close()
-    assert [json.loads(line)["kind"] for line in (path / "events.jsonl").read_text().splitlines()] == ["start", "round", "round"]
+    assert [json.loads(line)["kind"] for line in (path / "events.jsonl").read_text().splitlines()] == [
+        "start",
+        "round",
+        "round",
+    ]
 
 
 def test_only_the_newest_state_is_kept_and_no_more_than_one_a_second_is_written(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""A model as a function of one flat vector: two ways to the same gradient, and layers that do not notice padding."""
+"""A model as a function of one flat vector: two ways to the same gradient, and layers that do not notice
+padding.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tacit.engine.task import Task
 KEY = torch.zeros((), dtype=torch.int64)
 
 
-def rows(n: int = 12, shape: tuple[int, ...] = (5,), classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+def rows(
+    n: int = 12, shape: tuple[int, ...] = (5,), classes: int = 3, seed: int = 0
+) -> tuple[Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     return torch.randn(n, *shape, generator=g), torch.randint(0, classes, (n,), generator=g)
 
@@ -37,7 +41,9 @@ def walk(t: Task) -> Walk:
 
 def batch(index: list[int], padding: int = 0, key: Tensor = KEY) -> Batch:
     """The rows, then `padding` more that do not count."""
-    return Batch(torch.tensor(index + index[:1] * padding), torch.tensor([1.0] * len(index) + [0.0] * padding), key)
+    return Batch(
+        torch.tensor(index + index[:1] * padding), torch.tensor([1.0] * len(index) + [0.0] * padding), key
+    )
 
 
 def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
@@ -48,17 +54,27 @@ def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
         return stacked.visit(here._replace(w=w, buffers=buffers), b._replace(index=index))
 
     mine = {k: v.expand(3, -1) for k, v in here.buffers.items()}  # every client has its own, as in the engine
-    g, after = torch.vmap(one, in_dims=(0, {k: 0 for k in mine} or None, 0))(here.w.expand(3, -1), mine, b.index.expand(3, -1))
+    g, after = torch.vmap(one, in_dims=(0, {k: 0 for k in mine} or None, 0))(
+        here.w.expand(3, -1), mine, b.index.expand(3, -1)
+    )
     with torch.no_grad():
-        ways = [t.visit(here, b), stacked.visit(here, b), (g[1], after._replace(buffers={k: v[1] for k, v in after.buffers.items()}))]
+        ways = [
+            t.visit(here, b),
+            stacked.visit(here, b),
+            (g[1], after._replace(buffers={k: v[1] for k, v in after.buffers.items()})),
+        ]
     return [(g, after.buffers) for g, after in ways]
 
 
 def plain(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's own gradient and buffers on just these rows, in double precision: normalising few rows makes much of rounding."""
+    """torch's own gradient and buffers on just these rows, in double precision: normalising few rows makes
+    much of rounding.
+    """
     module = copy.deepcopy(module).double().train()
     grads = torch.autograd.grad(F.cross_entropy(module(x.double()), y), list(module.parameters()))
-    return torch.cat([g.reshape(-1) for g in grads]).float(), torch.cat([b.reshape(-1).float() for b in module.buffers()] or [torch.zeros(0)])
+    return torch.cat([g.reshape(-1) for g in grads]).float(), torch.cat(
+        [b.reshape(-1).float() for b in module.buffers()] or [torch.zeros(0)]
+    )
 
 
 def mlp() -> nn.Module:
@@ -70,15 +86,24 @@ def norm1() -> nn.Module:
 
 
 def norm2() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, momentum=0.3, eps=1e-3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3),
-                         nn.BatchNorm1d(3, affine=False))
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4, momentum=0.3, eps=1e-3),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+        nn.BatchNorm1d(3, affine=False),
+    )
 
 
-@pytest.mark.parametrize(("make", "shape"), [(mlp, (5,)), (norm1, (5,)), (norm2, (2, 4, 4))], ids=["mlp", "norm 1d", "norm 2d"])
+@pytest.mark.parametrize(
+    ("make", "shape"), [(mlp, (5,)), (norm1, (5,)), (norm2, (2, 4, 4))], ids=["mlp", "norm 1d", "norm 2d"]
+)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(n=st.integers(3, 8), padding=st.integers(0, 5), seed=st.integers(0, 99))
-def test_a_padded_batch_gives_torchs_own_gradient_and_statistics_on_the_truncated_one(make: Any, shape: tuple[int, ...], n: int, padding: int,
-                                                                                      seed: int) -> None:
+def test_a_padded_batch_gives_torchs_own_gradient_and_statistics_on_the_truncated_one(
+    make: Any, shape: tuple[int, ...], n: int, padding: int, seed: int
+) -> None:
     torch.manual_seed(seed)
     module = make()
     t = task(module, shape=shape, seed=seed)
@@ -98,12 +123,16 @@ class Doubling(nn.Sequential):
 
 
 DENSE = {
-    "logistic": lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), "relu": lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(),
-                                                                                                   nn.Linear(6, 3)),
+    "logistic": lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 3)),
+    "relu": lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)),
     "no bias": lambda: nn.Sequential(nn.Linear(5, 7, bias=False), nn.ReLU(), nn.Linear(7, 3)),
-    "two linear layers in a row": lambda: nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 3)),
-    "a subclass": lambda: Doubling(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), "relu first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(5, 3)),
-    "relu last": lambda: nn.Sequential(nn.Linear(5, 3), nn.ReLU()), "relu twice": lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.ReLU(), nn.Linear(7, 3)),
+    "two linear layers in a row": lambda: nn.Sequential(
+        nn.Linear(5, 7), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 3)
+    ),
+    "a subclass": lambda: Doubling(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)),
+    "relu first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(5, 3)),
+    "relu last": lambda: nn.Sequential(nn.Linear(5, 3), nn.ReLU()),
+    "relu twice": lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.ReLU(), nn.Linear(7, 3)),
     "dropout": lambda: nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Dropout(0.0), nn.Linear(7, 3)),
 }
 
@@ -122,7 +151,12 @@ def test_a_perceptrons_written_out_gradient_is_autograds(name: str, n: int, padd
 
 
 def test_the_written_out_gradient_is_used_where_it_may_be() -> None:
-    assert [name for name, make in DENSE.items() if task(make()).dense] == ["logistic", "relu", "no bias", "two linear layers in a row"]
+    assert [name for name, make in DENSE.items() if task(make()).dense] == [
+        "logistic",
+        "relu",
+        "no bias",
+        "two linear layers in a row",
+    ]
     hooked = DENSE["relu"]()
     hooked[0].register_forward_hook(lambda *_: None)  # type: ignore[index]
     assert not task(hooked).dense
@@ -132,8 +166,19 @@ def test_the_written_out_gradient_is_used_where_it_may_be() -> None:
 
 
 @pytest.mark.parametrize("filters", [4, 20])  # few go as band matrices, many as patches
-@pytest.mark.parametrize("options", [{}, {"padding": 1}, {"stride": 2}, {"stride": (1, 2), "padding": (2, 0), "bias": False}, {"dilation": 2, "padding": 2},
-                                     {"groups": 2}, {"padding": "same"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"padding": 1},
+        {"stride": 2},
+        {"stride": (1, 2), "padding": (2, 0), "bias": False},
+        {"dilation": 2, "padding": 2},
+        {"groups": 2},
+        {"padding": "same"},
+    ],
+    ids=str,
+)
 def test_convolutions_as_products_of_patches_are_torchs_own(options: dict[str, Any], filters: int) -> None:
     """As a stack on a GPU runs them: values and gradients, alone and under vmap."""
     torch.manual_seed(0)
@@ -146,7 +191,9 @@ def test_convolutions_as_products_of_patches_are_torchs_own(options: dict[str, A
     both = torch.func.grad(total, argnums=(0, 1))
     want = both(convolution.weight.detach(), x, False)
     alone = both(convolution.weight.detach(), x, True)
-    stacked = torch.vmap(lambda w, x: both(w, x, True))(convolution.weight.detach().expand(3, *convolution.weight.shape), torch.stack([x, x + 1, x]))
+    stacked = torch.vmap(lambda w, x: both(w, x, True))(
+        convolution.weight.detach().expand(3, *convolution.weight.shape), torch.stack([x, x + 1, x])
+    )
     for a, b, c in zip(want, alone, stacked):
         assert torch.allclose(a, b, atol=1e-4)
         assert torch.allclose(a, c[2], atol=1e-4)
@@ -181,10 +228,13 @@ def test_a_buffer_that_is_not_persistent_comes_back_too() -> None:
             return self.layer(x)
 
     t = task(Counting())
-    assert t.module_at(t.initial()["w"], torch.tensor([4.0])).seen.item() == 4.0  # type: ignore[union-attr, operator]
+    # operator]
+    assert t.module_at(t.initial()["w"], torch.tensor([4.0])).seen.item() == 4.0  # type: ignore[union-attr,
 
 
-def masks(p: float, keys: list[int], shape: tuple[int, ...] = (4, 50), calls: int = 1, layer: Any = F.dropout) -> list[Tensor]:
+def masks(
+    p: float, keys: list[int], shape: tuple[int, ...] = (4, 50), calls: int = 1, layer: Any = F.dropout
+) -> list[Tensor]:
     out = []
     for key in keys:
         with LocalStep(torch.tensor(key), torch.ones(shape[0])):
@@ -238,10 +288,19 @@ def test_all_ways_of_visiting_drop_the_same() -> None:
     assert not torch.allclose(visits(t, batch([0, 4, 5], key=torch.tensor(12346)))[0][0], first[0], atol=1e-3)
 
 
-@pytest.mark.parametrize(("make", "special", "draws"), [
-    (mlp, False, False), (norm1, True, False), (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3)), True, False),
-    (lambda: nn.Sequential(nn.RReLU(), nn.Linear(5, 3)), False, True)], ids=["plain", "norm", "dropout", "rrelu"])
-def test_layers_that_need_care_are_found_without_touching_the_random_state(make: Any, special: bool, draws: bool) -> None:
+@pytest.mark.parametrize(
+    ("make", "special", "draws"),
+    [
+        (mlp, False, False),
+        (norm1, True, False),
+        (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3)), True, False),
+        (lambda: nn.Sequential(nn.RReLU(), nn.Linear(5, 3)), False, True),
+    ],
+    ids=["plain", "norm", "dropout", "rrelu"],
+)
+def test_layers_that_need_care_are_found_without_touching_the_random_state(
+    make: Any, special: bool, draws: bool
+) -> None:
     module, state = make(), torch.get_rng_state()
     t = task(module)
     assert (t.special, t.draws) == (special, draws)
@@ -280,14 +339,18 @@ def test_a_relu_that_stands_twice_is_applied_twice() -> None:
     task = Task(module, x, y)
     batch = Batch(torch.arange(4)[None], torch.ones(1, 4), torch.zeros(1, dtype=torch.int64))
     w = task.initial()["w"]
-    stacked = torch.vmap(lambda w, i, m, k: task.for_stacking().visit(Walk(w, {}, {}, w[0]), Batch(i, m, k))[0])(w[None], *batch)
+    stacked = torch.vmap(
+        lambda w, i, m, k: task.for_stacking().visit(Walk(w, {}, {}, w[0]), Batch(i, m, k))[0]
+    )(w[None], *batch)
     alone, _ = task.visit(Walk(w, {}, {}, w[0]), Batch(batch.index[0], batch.live[0], batch.key[0]))
     assert task.dense is not None
     assert torch.allclose(stacked[0], alone, atol=1e-6)
 
 
 class _TimeFirst(nn.Module):
-    """Rows of 4 × 3 numbers, laid out time first inside the model: dropout and batch norm then do not see the batch as the first axis."""
+    """Rows of 4 × 3 numbers, laid out time first inside the model: dropout and batch norm then do not see the
+    batch as the first axis.
+    """
 
     def __init__(self, norm: bool):
         super().__init__()
@@ -295,7 +358,11 @@ class _TimeFirst(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.relu(self.a(x.view(-1, 4, 3).transpose(0, 1)))
-        h = F.dropout(h, 0.5, self.training) if self.norm is None else self.norm(h.reshape(-1, 6)).view(h.shape)
+        h = (
+            F.dropout(h, 0.5, self.training)
+            if self.norm is None
+            else self.norm(h.reshape(-1, 6)).view(h.shape)
+        )
         return self.out(h).mean(0)
 
 
@@ -304,7 +371,11 @@ class _OwnStatistics(nn.Linear):
         return super().forward(x - x.mean(0))
 
 
-@pytest.mark.parametrize("make", [lambda: _TimeFirst(False), lambda: _TimeFirst(True), lambda: _OwnStatistics(12, 3)], ids=["dropout", "norm", "mean"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: _TimeFirst(False), lambda: _TimeFirst(True), lambda: _OwnStatistics(12, 3)],
+    ids=["dropout", "norm", "mean"],
+)
 def test_a_model_that_minds_padding_gets_none(make: Any) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(9, 12), torch.randint(0, 3, (9,))
@@ -321,7 +392,10 @@ def test_a_model_that_minds_padding_gets_none(make: Any) -> None:
 
 def test_ordinary_models_do_not_mind_padding() -> None:
     x, y = torch.randn(9, 12), torch.randint(0, 3, (9,))
-    for module in (nn.Linear(12, 3), nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))):
+    for module in (
+        nn.Linear(12, 3),
+        nn.Sequential(nn.Linear(12, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3)),
+    ):
         assert not Task(module, x, y).mixes
 
 

@@ -1,4 +1,6 @@
-"""anjana on the same table: prints its seconds and the loss of its table, levels read off the words it shows. Run by benchmarks/anonymize.py."""
+"""anjana on the same table: prints its seconds and the loss of its table, levels read off the words it shows.
+Run by benchmarks/anonymize.py.
+"""
 
 from __future__ import annotations
 
@@ -29,4 +31,12 @@ for c in quasi:
             share.setdefault(w, (words.count(w) - 1) / (len(words) - 1))
     total += sum(share[str(v)] for v in made[c])
 gone = len(frame) - len(made)
-print(json.dumps({"seconds": seconds, "loss": (total + gone * len(quasi)) / (len(frame) * len(quasi)), "suppressed": gone}))
+print(
+    json.dumps(
+        {
+            "seconds": seconds,
+            "loss": (total + gone * len(quasi)) / (len(frame) * len(quasi)),
+            "suppressed": gone,
+        }
+    )
+)

@@ -1,8 +1,8 @@
 """A careful FedAvg loop in plain PyTorch, one client at a time: no framework, nothing done twice.
 
-Modes: `one` and `two` are torch's threads; `processes` deals the round's clients to two forked workers of one thread that keep the
-model and share the weights in memory. `one-sgd` steps with torch.optim.SGD made before the clock starts instead of one fused in-place
-update; `usual` is the loop as tutorials write it.
+Modes: `one` and `two` are torch's threads; `processes` deals the round's clients to two forked workers of one
+thread that keep the model and share the weights in memory. `one-sgd` steps with torch.optim.SGD made before
+the clock starts instead of one fused in-place update; `usual` is the loop as tutorials write it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from work import Laps, Work, arguments, load, model, score, tell
 
 
 class Client:
-    """One model, reused for client after client; `w` is the shared global vector, seen as the parameters' shapes."""
+    """One model, reused for client after client; `w` is the shared global vector, seen as the parameters'
+    shapes.
+    """
 
     def __init__(self, work: Work, x: Tensor, y: Tensor, sgd: bool = False) -> None:
         self.work, self.x, self.y = work, x, y
@@ -40,7 +42,9 @@ class Client:
             with torch.enable_grad():
                 loss = cross_entropy(self.net(xb), yb)
             if self.optimizer is None:
-                torch._foreach_add_(self.parameters, torch.autograd.grad(loss, self.parameters), alpha=-work.lr)
+                torch._foreach_add_(
+                    self.parameters, torch.autograd.grad(loss, self.parameters), alpha=-work.lr
+                )
             else:
                 self.optimizer.zero_grad(set_to_none=True)
                 loss.backward()
@@ -94,7 +98,10 @@ def main() -> None:
     rng = np.random.default_rng(0)
     laps = Laps(work)
     for _ in range(args.rounds):
-        cohort = [(int(k), int(rng.integers(2**31))) for k in rng.choice(work.parties, work.per_round, replace=False)]
+        cohort = [
+            (int(k), int(rng.integers(2**31)))
+            for k in rng.choice(work.parties, work.per_round, replace=False)
+        ]
         total = [torch.zeros_like(w) for w in client.w]
         for i, (_, pipe, _) in enumerate(workers):
             pipe.send(cohort[i :: len(workers)])
@@ -104,7 +111,9 @@ def main() -> None:
         if not workers:
             for party, seed in cohort:
                 client.train(party, seed, total)
-        torch._foreach_div_(total, len(cohort))  # every party holds as many rows: the weighted mean is the mean
+        torch._foreach_div_(
+            total, len(cohort)
+        )  # every party holds as many rows: the weighted mean is the mean
         torch._foreach_copy_(client.w, total)
         laps.lap()
     timing = laps.close()

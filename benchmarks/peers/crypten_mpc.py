@@ -1,4 +1,6 @@
-"""CrypTen's side of benchmarks/mpc.py, in its own environment: two processes, figures as JSON on the last line."""
+"""CrypTen's side of benchmarks/mpc.py, in its own environment: two processes, figures as JSON on the last
+line.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,13 @@ import torch
 import torch.onnx
 from torch import Tensor
 
-# It imports parts of torch.onnx that newer torch has moved, for converting models, which is not done here: empty modules stand in for them.
-for absent, name in (("torch.onnx._internal.registration", "registry"), ("torch.onnx.symbolic_helper", ""), ("torch.onnx.utils", "")):
+# It imports parts of torch.onnx that newer torch has moved, for converting models, which is not done here:
+# empty modules stand in for them.
+for absent, name in (
+    ("torch.onnx._internal.registration", "registry"),
+    ("torch.onnx.symbolic_helper", ""),
+    ("torch.onnx.utils", ""),
+):
     try:
         __import__(absent)
     except ImportError:
@@ -35,7 +42,9 @@ def timed(work, best_of: int = 3) -> dict[str, float]:
         cpu = time.process_time()
         work()
         best = min(best, time.process_time() - cpu)
-    stats = comm.get().get_communication_stats()  # bytes sent and received by one of two parties: all there are
+    stats = (
+        comm.get().get_communication_stats()
+    )  # bytes sent and received by one of two parties: all there are
     return {"cpu": best, "mb": stats["bytes"] / 1e6, "rounds": stats["rounds"]}
 
 
@@ -56,9 +65,16 @@ def run():
     crypten.cfg.communicator.verbose = True  # count bytes and rounds
     million, side = crypten.cryptensor(torch.randn(1_000_000)), crypten.cryptensor(torch.randn(512, 512))
     logits = crypten.cryptensor(torch.randn(1000, 10))
-    made = {"ReLU 1e6": timed(million.relu), "mul 1e6": timed(lambda: million * million), "matmul 512": timed(lambda: side.matmul(side)),
-            "softmax 1000×10": timed(lambda: logits.softmax(-1))}
-    nets = {"MLP": ([(784, 128), (128, 64), (64, 10)], 0), "CNN": ([(16, 1, 5, 5), (16, 16, 5, 5), (256, 100), (100, 10)], 2)}
+    made = {
+        "ReLU 1e6": timed(million.relu),
+        "mul 1e6": timed(lambda: million * million),
+        "matmul 512": timed(lambda: side.matmul(side)),
+        "softmax 1000×10": timed(lambda: logits.softmax(-1)),
+    }
+    nets = {
+        "MLP": ([(784, 128), (128, 64), (64, 10)], 0),
+        "CNN": ([(16, 1, 5, 5), (16, 16, 5, 5), (256, 100), (100, 10)], 2),
+    }
     for name, (shapes, conv) in nets.items():
         weights = [crypten.cryptensor(0.05 * torch.randn(s)) for s in shapes]
         for n in (1, 64):
@@ -70,4 +86,15 @@ def run():
 if __name__ == "__main__":
     results = run()
     both = [r if isinstance(r, dict) else json.loads(r) for r in results]
-    print(json.dumps({k: {"cpu": max(r[k]["cpu"] for r in both), "mb": both[0][k]["mb"], "rounds": both[0][k]["rounds"]} for k in both[0]}))
+    print(
+        json.dumps(
+            {
+                k: {
+                    "cpu": max(r[k]["cpu"] for r in both),
+                    "mb": both[0][k]["mb"],
+                    "rounds": both[0][k]["rounds"],
+                }
+                for k in both[0]
+            }
+        )
+    )

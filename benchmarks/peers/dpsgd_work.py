@@ -1,4 +1,6 @@
-"""One contender of benchmarks/dpsgd.py: plain SGD, tacit, or one of Opacus' modes; prints the best epoch's CPU seconds and the peak resident memory."""
+"""One contender of benchmarks/dpsgd.py: plain SGD, tacit, or one of Opacus' modes; prints the best epoch's
+CPU seconds and the peak resident memory.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,36 @@ ROWS, BATCH, EPOCHS = 5000, 250, 3
 
 def network(name: str) -> nn.Module:
     if name == "small":  # Opacus' MNIST example
-        return nn.Sequential(nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
-                             nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10))
-    return nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                         nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10))
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 8, 2, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2, 1),
+            nn.Conv2d(16, 32, 4, 2),
+            nn.ReLU(),
+            nn.MaxPool2d(2, 1),
+            nn.Flatten(),
+            nn.Linear(512, 32),
+            nn.ReLU(),
+            nn.Linear(32, 10),
+        )
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
 def batches(x: torch.Tensor, y: torch.Tensor) -> Any:
     order = torch.randperm(ROWS)
     for i in range(0, ROWS, BATCH):
-        rows = order[i:i + BATCH]
+        rows = order[i : i + BATCH]
         yield x[rows], y[rows]
 
 
@@ -51,8 +73,15 @@ def main(mode: str, name: str) -> None:
 
         more = {"criterion": criterion} if mode == "ghost" else {}
         loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
-        made = PrivacyEngine().make_private(module=model, optimizer=optimizer, data_loader=loader, noise_multiplier=1.1, max_grad_norm=1.0,
-                                            grad_sample_mode=mode, **more)
+        made = PrivacyEngine().make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=loader,
+            noise_multiplier=1.1,
+            max_grad_norm=1.0,
+            grad_sample_mode=mode,
+            **more,
+        )
         model, optimizer = made[0], made[1]
         criterion = made[2] if mode == "ghost" else criterion
 
@@ -67,7 +96,9 @@ def main(mode: str, name: str) -> None:
 
     epoch()
     seconds = min(epoch() for _ in range(EPOCHS))
-    print(json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+    print(
+        json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
+    )
 
 
 if __name__ == "__main__":

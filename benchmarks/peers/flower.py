@@ -1,7 +1,9 @@
-"""The same job in Flower's simulation: a ClientApp, a ServerApp with its FedAvg, and its Ray backend with one actor a core.
+"""The same job in Flower's simulation: a ClientApp, a ServerApp with its FedAvg, and its Ray backend with one
+actor a core.
 
-Kind to it where its documentation leaves room: actors keep the model and map the data once, clients step by hand instead of through a
-DataLoader and an optimizer, logging is off, telemetry is off, and no evaluation runs inside the measured rounds.
+Kind to it where its documentation leaves room: actors keep the model and map the data once, clients step by
+hand instead of through a DataLoader and an optimizer, logging is off, telemetry is off, and no evaluation
+runs inside the measured rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+os.environ |= {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
 warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
@@ -28,7 +34,10 @@ from work import Laps, arguments, load, model, score, tell  # noqa: E402
 
 if __name__ == "__main__":
     WORK, ARGS = arguments()
-    os.environ["BENCHMARK_WORK"], os.environ["BENCHMARK_DATA"] = WORK.name, str(ARGS.data.resolve())  # inherited by the actors
+    os.environ["BENCHMARK_WORK"], os.environ["BENCHMARK_DATA"] = (
+        WORK.name,
+        str(ARGS.data.resolve()),
+    )  # inherited by the actors
 
 
 def client() -> ClientApp:
@@ -37,7 +46,9 @@ def client() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         work = benchmark.WORKS[os.environ["BENCHMARK_WORK"]]
-        kept = benchmark.__dict__.setdefault("_kept", {})  # what an actor keeps from client to client lives in the imported module
+        kept = benchmark.__dict__.setdefault(
+            "_kept", {}
+        )  # what an actor keeps from client to client lives in the imported module
         if not kept:
             torch.set_num_threads(1)
             kept["x"], kept["y"], _, _ = load(work, Path(os.environ["BENCHMARK_DATA"]))
@@ -53,7 +64,9 @@ def client() -> ClientApp:
             gradients = torch.autograd.grad(torch.nn.functional.cross_entropy(net(xb), yb), parameters)
             with torch.no_grad():
                 torch._foreach_add_(parameters, gradients, alpha=-work.lr)
-        content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": work.samples})})
+        content = RecordDict(
+            {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": work.samples})}
+        )
         return Message(content=content, reply_to=message)
 
     return app
@@ -72,19 +85,38 @@ def main() -> None:
 
     @server.main()
     def run(grid: Grid, context: Context) -> None:
-        strategy = Timed(fraction_train=WORK.per_round / WORK.parties, fraction_evaluate=0.0, min_available_nodes=WORK.parties)
-        result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model(WORK).state_dict()), num_rounds=ARGS.rounds)
+        strategy = Timed(
+            fraction_train=WORK.per_round / WORK.parties,
+            fraction_evaluate=0.0,
+            min_available_nodes=WORK.parties,
+        )
+        result = strategy.start(
+            grid=grid, initial_arrays=ArrayRecord(model(WORK).state_dict()), num_rounds=ARGS.rounds
+        )
         final["timing"] = laps.close()
         final["state"] = result.arrays.to_torch_state_dict()
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    run_simulation(server, client(), WORK.parties, backend_config={
-        "client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": os.cpu_count(), "logging_level": "error"}})
+    run_simulation(
+        server,
+        client(),
+        WORK.parties,
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": os.cpu_count(), "logging_level": "error"},
+        },
+    )
     net = model(WORK)
     net.load_state_dict(final["state"])
-    tell(peer="Flower", version=version("flwr"), work=WORK.name, mode=f"{os.cpu_count()} actors", **final["timing"],
-         **score(net, *load(WORK, ARGS.data)[2:]))
+    tell(
+        peer="Flower",
+        version=version("flwr"),
+        work=WORK.name,
+        mode=f"{os.cpu_count()} actors",
+        **final["timing"],
+        **score(net, *load(WORK, ARGS.data)[2:]),
+    )
 
 
 if __name__ == "__main__":

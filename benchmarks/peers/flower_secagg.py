@@ -1,7 +1,9 @@
-"""Flower's SecAgg+ stage functions for one round, called as its mod and its workflow call them: no Ray, no gRPC, only the protocol's own work.
+"""Flower's SecAgg+ stage functions for one round, called as its mod and its workflow call them: no Ray, no
+gRPC, only the protocol's own work.
 
-One client really runs each stage; the others advertise keys and send shares, so that it has what it needs. The server's last stage runs the
-lines of its workflow that recover secrets and take masks away, on secrets shared with Flower's own functions.
+One client really runs each stage; the others advertise keys and send shares, so that it has what it needs.
+The server's last stage runs the lines of its workflow that recover secrets and take masks away, on secrets
+shared with Flower's own functions.
 """
 
 from __future__ import annotations
@@ -23,23 +25,42 @@ import numpy as np  # noqa: E402
 from flwr.common import ndarrays_to_parameters  # noqa: E402
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares  # noqa: E402
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, generate_shared_key  # noqa: E402
-from flwr.common.secure_aggregation.ndarrays_arithmetic import get_parameters_shape, parameters_addition, parameters_mod, parameters_subtraction  # noqa: E402
+from flwr.common.secure_aggregation.ndarrays_arithmetic import (  # noqa: E402
+    get_parameters_shape,
+    parameters_addition,
+    parameters_mod,
+    parameters_subtraction,
+)
 from flwr.common.secure_aggregation.secaggplus_constants import Key  # noqa: E402
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen, share_keys_plaintext_separate  # noqa: E402
 from flwr.supercore.primitives.asymmetric import bytes_to_private_key, bytes_to_public_key  # noqa: E402
 
-mod: Any = sys.modules["flwr.client.mod.secure_aggregation.secaggplus_mod"]  # its package gives the name to a function in it
+mod: Any = sys.modules[
+    "flwr.client.mod.secure_aggregation.secaggplus_mod"
+]  # its package gives the name to a function in it
 MODULUS = 1 << 32
 
 
 def settings(n: int, shares: int) -> dict[str, Any]:
-    return {Key.SAMPLE_NUMBER: n, Key.SHARE_NUMBER: shares, Key.THRESHOLD: max(2, round(0.6 * shares)), Key.CLIPPING_RANGE: 8.0, Key.TARGET_RANGE: 1 << 22,
-            Key.MOD_RANGE: MODULUS, Key.MAX_WEIGHT: 1000.0}
+    return {
+        Key.SAMPLE_NUMBER: n,
+        Key.SHARE_NUMBER: shares,
+        Key.THRESHOLD: max(2, round(0.6 * shares)),
+        Key.CLIPPING_RANGE: 8.0,
+        Key.TARGET_RANGE: 1 << 22,
+        Key.MOD_RANGE: MODULUS,
+        Key.MAX_WEIGHT: 1000.0,
+    }
 
 
 def round_of(n: int, shares: int, length: int, dropped: int) -> dict[str, Any]:
     states = {i: mod.SecAggPlusState(nid=i) for i in range(n)}
-    around = {i: sorted((i + step) % n for step in range(-(shares // 2), shares // 2 + 1)) if shares < n else list(range(n)) for i in range(n)}
+    around = {
+        i: sorted((i + step) % n for step in range(-(shares // 2), shares // 2 + 1))
+        if shares < n
+        else list(range(n))
+        for i in range(n)
+    }
     clock: dict[str, float] = {}
 
     def timed(name: str, call: Any, *given: Any) -> Any:
@@ -55,7 +76,9 @@ def round_of(n: int, shares: int, length: int, dropped: int) -> dict[str, Any]:
         keys[i] = got[Key.PUBLIC_KEY_1], got[Key.PUBLIC_KEY_2]
     sent = {}
     for i, state in states.items():
-        sent[i] = timed("client" if i == me else "others", mod._share_keys, state, {str(v): keys[v] for v in around[i]})
+        sent[i] = timed(
+            "client" if i == me else "others", mod._share_keys, state, {str(v): keys[v] for v in around[i]}
+        )
     forward: dict[int, tuple[list[int], list[bytes]]] = {i: ([], []) for i in range(n)}
     for i, got in sent.items():
         for to, text in zip(got[Key.DESTINATION_LIST], got[Key.CIPHERTEXT_LIST]):
@@ -90,7 +113,9 @@ def round_of(n: int, shares: int, length: int, dropped: int) -> dict[str, Any]:
         for i, shared in collected.items():
             secret = combine_shares(shared)
             if i not in dead:
-                total = parameters_subtraction(total, pseudo_rand_gen(secret, MODULUS, get_parameters_shape(total)))
+                total = parameters_subtraction(
+                    total, pseudo_rand_gen(secret, MODULUS, get_parameters_shape(total))
+                )
                 continue
             for v in set(around[i]) - {i} - dead:
                 key = generate_shared_key(bytes_to_private_key(secret), bytes_to_public_key(keys[v][0]))
@@ -100,7 +125,12 @@ def round_of(n: int, shares: int, length: int, dropped: int) -> dict[str, Any]:
 
     total = timed("server", add_up)
     timed("server", unmask, total)
-    return {"client_cpu_s": clock["client"], "server_cpu_s": clock["server"], "bytes_up": bytes_up, "version": version("flwr")}
+    return {
+        "client_cpu_s": clock["client"],
+        "server_cpu_s": clock["server"],
+        "bytes_up": bytes_up,
+        "version": version("flwr"),
+    }
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""OpenMined's PSI (Diffie-Hellman on P-256; its compressed set, with false positives in one of 2^40 runs as ours), both roles in one process with
-messages written out and read back. Prints one line of JSON."""
+"""OpenMined's PSI (Diffie-Hellman on P-256; its compressed set, with false positives in one of 2^40 runs as
+ours), both roles in one process with messages written out and read back. Prints one line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -28,4 +29,8 @@ response, known = psi.Response(), psi.ServerSetup()
 response.ParseFromString(answered)
 known.ParseFromString(setup)
 shared = client.GetIntersection(known, response)
-print(json.dumps({"cpu": cpu() - begun, "bytes": len(setup) + len(asked) + len(answered), "shared": len(shared)}))
+print(
+    json.dumps(
+        {"cpu": cpu() - begun, "bytes": len(setup) + len(asked) + len(answered), "shared": len(shared)}
+    )
+)

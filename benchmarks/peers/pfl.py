@@ -1,7 +1,8 @@
-"""The same job in pfl-research: FederatedAveraging on its SimulatedBackend, in one process (its parallel mode needs Horovod).
+"""The same job in pfl-research: FederatedAveraging on its SimulatedBackend, in one process (its parallel mode
+needs Horovod).
 
-Modes: `one` and `two` are torch's threads. It evaluates each client of its first round before and after training whatever the frequency;
-that falls in the warm-up.
+Modes: `one` and `two` are torch's threads. It evaluates each client of its first round before and after
+training whatever the frequency; that falls in the warm-up.
 """
 
 from __future__ import annotations
@@ -64,17 +65,34 @@ def main() -> None:
     laps = Laps(work)
 
     class Timed(TrainingProcessCallback):
-        def after_central_iteration(self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int) -> tuple[bool, Metrics]:
+        def after_central_iteration(
+            self, aggregate_metrics: Metrics, model: Any, *, central_iteration: int
+        ) -> tuple[bool, Metrics]:
             laps.lap()
             return False, Metrics()
 
     FederatedAveraging().run(
-        NNAlgorithmParams(central_num_iterations=args.rounds, evaluation_frequency=args.rounds + 1, train_cohort_size=work.per_round,
-                          val_cohort_size=None),
-        SimulatedBackend(training_data=data, val_data=data), wrapped,
+        NNAlgorithmParams(
+            central_num_iterations=args.rounds,
+            evaluation_frequency=args.rounds + 1,
+            train_cohort_size=work.per_round,
+            val_cohort_size=None,
+        ),
+        SimulatedBackend(training_data=data, val_data=data),
+        wrapped,
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=work.lr, local_batch_size=work.batch),
-        NNEvalHyperParams(local_batch_size=None), callbacks=[Timed()], send_metrics_to_platform=False)
-    tell(peer="pfl-research", version=version("pfl"), work=work.name, mode=args.mode, **laps.close(), **score(net.net, xt, yt))
+        NNEvalHyperParams(local_batch_size=None),
+        callbacks=[Timed()],
+        send_metrics_to_platform=False,
+    )
+    tell(
+        peer="pfl-research",
+        version=version("pfl"),
+        work=work.name,
+        mode=args.mode,
+        **laps.close(),
+        **score(net.net, xt, yt),
+    )
 
 
 if __name__ == "__main__":

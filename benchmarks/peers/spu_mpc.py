@@ -1,7 +1,9 @@
-"""SPU's side of benchmarks/mpc.py, in its own environment: SEMI2K on 64 bits, two processes over its own sockets, figures as JSON on the last line.
+"""SPU's side of benchmarks/mpc.py, in its own environment: SEMI2K on 64 bits, two processes over its own
+sockets, figures as JSON on the last line.
 
-Bytes are what the loopback interface carried meanwhile, headers included, in a network of its own where the system lets us make one (`unshare -n`, as root);
-null otherwise. SEMI2K makes its triples by a trusted first party that the two agree on (its default), and no byte is counted for them.
+Bytes are what the loopback interface carried meanwhile, headers included, in a network of its own where the
+system lets us make one (`unshare -n`, as root); null otherwise. SEMI2K makes its triples by a trusted first
+party that the two agree on (its default), and no byte is counted for them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ def works():
     from jax import lax
 
     rng = np.random.default_rng(0)
-    million, side = rng.standard_normal(1_000_000).astype(np.float32), rng.standard_normal((512, 512)).astype(np.float32)
+    million, side = (
+        rng.standard_normal(1_000_000).astype(np.float32),
+        rng.standard_normal((512, 512)).astype(np.float32),
+    )
     logits = rng.standard_normal((1000, 10)).astype(np.float32)
 
     def softmax(x):
@@ -43,15 +48,22 @@ def works():
 
     def cnn(x, *w):
         for i in range(0, 4, 2):
-            x = pooled(lax.conv_general_dilated(x, w[i], (1, 1), "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW")) + w[i + 1].reshape(1, -1, 1, 1))
+            x = pooled(
+                lax.conv_general_dilated(x, w[i], (1, 1), "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW"))
+                + w[i + 1].reshape(1, -1, 1, 1)
+            )
         x = jnp.maximum(x.reshape(len(x), -1) @ w[4] + w[5], 0)
         return x @ w[6] + w[7]
 
     def weights(*shapes):
         return [0.1 * rng.standard_normal(s).astype(np.float32) for s in shapes]
 
-    made = {"ReLU 1e6": (lambda x: jnp.maximum(x, 0), [million]), "mul 1e6": (lambda x, y: x * y, [million, million]),
-            "matmul 512": (lambda x, y: x @ y, [side, side]), "softmax 1000×10": (softmax, [logits])}
+    made = {
+        "ReLU 1e6": (lambda x: jnp.maximum(x, 0), [million]),
+        "mul 1e6": (lambda x, y: x * y, [million, million]),
+        "matmul 512": (lambda x, y: x @ y, [side, side]),
+        "softmax 1000×10": (softmax, [logits]),
+    }
     dense = weights((784, 128), (128,), (128, 64), (64,), (64, 10), (10,))
     conv = weights((16, 1, 5, 5), (16,), (16, 16, 5, 5), (16,), (256, 100), (100,), (100, 10), (10,))
     for n in (1, 64):
@@ -61,7 +73,9 @@ def works():
 
 
 def role(rank: int, ports: list[str]) -> None:
-    """Each makes the shares by itself and takes its own: they do not add up, which costs neither more nor less."""
+    """Each makes the shares by itself and takes its own: they do not add up, which costs neither more nor
+    less.
+    """
     import spu.api as api
     import spu.libspu as libspu
     from spu.utils import frontend
@@ -74,8 +88,15 @@ def role(rank: int, ports: list[str]) -> None:
     runtime, io, made = api.Runtime(link, config), api.Io(2, config), {}
     for name, (function, operands) in works().items():
         names = [f"in{i}" for i in range(len(operands))]
-        executable, _ = frontend.compile(frontend.Kind.JAX, function, operands, {}, names, [libspu.Visibility.VIS_SECRET] * len(operands),
-                                         lambda out: [f"out{i}" for i in range(len(out))])
+        executable, _ = frontend.compile(
+            frontend.Kind.JAX,
+            function,
+            operands,
+            {},
+            names,
+            [libspu.Visibility.VIS_SECRET] * len(operands),
+            lambda out: [f"out{i}" for i in range(len(out))],
+        )
         for key, x in zip(names, operands):
             runtime.set_var(key, io.make_shares(x, libspu.Visibility.VIS_SECRET)[rank])
         best, bytes_ = float("inf"), 0
@@ -92,17 +113,48 @@ def role(rank: int, ports: list[str]) -> None:
 
 def main() -> None:
     if os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip") and "alone" not in sys.argv:
-        os.execvp("unshare", ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv, "alone"])
+        os.execvp(
+            "unshare",
+            [
+                "unshare",
+                "-n",
+                "sh",
+                "-c",
+                'ip link set lo up && exec "$@"',
+                "sh",
+                sys.executable,
+                *sys.argv,
+                "alone",
+            ],
+        )
     sockets = [socket.socket() for _ in range(2)]
     for s in sockets:
         s.bind(("127.0.0.1", 0))
     ports = [str(s.getsockname()[1]) for s in sockets]
     for s in sockets:
         s.close()
-    roles = [subprocess.Popen([sys.executable, __file__, "role", str(rank), *ports], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    told = [json.loads(next(line for line in out.splitlines() if line.startswith("done"))[5:]) for out in (r.communicate()[0] for r in roles)]
+    roles = [
+        subprocess.Popen(
+            [sys.executable, __file__, "role", str(rank), *ports], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    told = [
+        json.loads(next(line for line in out.splitlines() if line.startswith("done"))[5:])
+        for out in (r.communicate()[0] for r in roles)
+    ]
     counted = "alone" in sys.argv
-    print(json.dumps({name: {"cpu": max(t[name]["cpu"] for t in told), "mb": told[0][name]["bytes"] / 1e6 if counted else None} for name in told[0]}))
+    print(
+        json.dumps(
+            {
+                name: {
+                    "cpu": max(t[name]["cpu"] for t in told),
+                    "mb": told[0][name]["bytes"] / 1e6 if counted else None,
+                }
+                for name in told[0]
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

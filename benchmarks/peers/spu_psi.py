@@ -1,9 +1,11 @@
-"""SPU's PSI, a process a role over its own sockets, from and to CSV files as it wants them. Prints one line of JSON.
+"""SPU's PSI, a process a role over its own sockets, from and to CSV files as it wants them. Prints one line
+of JSON.
 
     python spu_psi.py PROTOCOL N            PROTOCOL is RR22, KKRT or ECDH
 
-SPU does not say how many bytes it sent: they are what the loopback interface carried meanwhile, headers included, in a network of its own where the
-system lets us make one (`unshare -n`, as root); null otherwise, as other programs' bytes would be among them.
+SPU does not say how many bytes it sent: they are what the loopback interface carried meanwhile, headers
+included, in a network of its own where the system lets us make one (`unshare -n`, as root); null otherwise,
+as other programs' bytes would be among them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from pathlib import Path
 
 
 def carried() -> int:
-    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    line = next(
+        line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:")
+    )
     return int(line.split(":")[1].split()[0])
 
 
@@ -38,18 +42,41 @@ def role(protocol: str, rank: int, folder: str, ports: list[str]) -> None:
         desc.add_party(f"p{k}", f"127.0.0.1:{port}")
     link = libspu.link.create_brpc(desc, rank)
     kind = psi.parse_protocol(f"PROTOCOL_{protocol}")
-    settings = psi.PsiProtocolConfig(protocol=kind, receiver_rank=0, broadcast_result=False,
-                                     ecdh_params=psi.EcdhParams(curve=psi.EllipticCurveType.CURVE_25519))
-    config = psi.PsiExecuteConfig(protocol_conf=settings, input_params=psi.InputParams(path=f"{folder}/{rank}.csv", selected_keys=["id"], keys_unique=True),
-                                  output_params=psi.OutputParams(path=f"{folder}/out{rank}.csv", disable_alignment=True))
+    settings = psi.PsiProtocolConfig(
+        protocol=kind,
+        receiver_rank=0,
+        broadcast_result=False,
+        ecdh_params=psi.EcdhParams(curve=psi.EllipticCurveType.CURVE_25519),
+    )
+    config = psi.PsiExecuteConfig(
+        protocol_conf=settings,
+        input_params=psi.InputParams(path=f"{folder}/{rank}.csv", selected_keys=["id"], keys_unique=True),
+        output_params=psi.OutputParams(path=f"{folder}/out{rank}.csv", disable_alignment=True),
+    )
     begun, before = cpu(), carried()
     report = psi.psi_execute(config, link)
-    print("done", json.dumps({"cpu": cpu() - begun, "bytes": carried() - before, "shared": report.intersection_count}))
+    print(
+        "done",
+        json.dumps({"cpu": cpu() - begun, "bytes": carried() - before, "shared": report.intersection_count}),
+    )
 
 
 def main() -> None:
     if os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip") and "alone" not in sys.argv:
-        os.execvp("unshare", ["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv, "alone"])
+        os.execvp(
+            "unshare",
+            [
+                "unshare",
+                "-n",
+                "sh",
+                "-c",
+                'ip link set lo up && exec "$@"',
+                "sh",
+                sys.executable,
+                *sys.argv,
+                "alone",
+            ],
+        )
     protocol, n = sys.argv[1], int(sys.argv[2])
     sockets = [socket.socket() for _ in range(2)]
     for s in sockets:
@@ -59,12 +86,30 @@ def main() -> None:
         s.close()
     with tempfile.TemporaryDirectory() as folder:
         for rank, start in enumerate((0, n // 2)):
-            Path(folder, f"{rank}.csv").write_text("id\n" + "\n".join(f"id{i}" for i in range(start, start + n)) + "\n")
-        roles = [subprocess.Popen([sys.executable, __file__, "role", protocol, str(rank), folder, *ports], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                  text=True, cwd=folder, env={**os.environ}) for rank in range(2)]
-        told = [json.loads(next(line for line in r.communicate()[0].splitlines() if line.startswith("done "))[5:]) for r in roles]
+            Path(folder, f"{rank}.csv").write_text(
+                "id\n" + "\n".join(f"id{i}" for i in range(start, start + n)) + "\n"
+            )
+        roles = [
+            subprocess.Popen(
+                [sys.executable, __file__, "role", protocol, str(rank), folder, *ports],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                cwd=folder,
+                env={**os.environ},
+            )
+            for rank in range(2)
+        ]
+        told = [
+            json.loads(next(line for line in r.communicate()[0].splitlines() if line.startswith("done "))[5:])
+            for r in roles
+        ]
     carried_by_both = max(t["bytes"] for t in told) if "alone" in sys.argv else None
-    print(json.dumps({"cpu": told[0]["cpu"] + told[1]["cpu"], "bytes": carried_by_both, "shared": told[0]["shared"]}))
+    print(
+        json.dumps(
+            {"cpu": told[0]["cpu"] + told[1]["cpu"], "bytes": carried_by_both, "shared": told[0]["shared"]}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Work:
-    """One federated job. `rounds` is what every contender runs in the steady-state measurement, `warm` of them not counted."""
+    """One federated job. `rounds` is what every contender runs in the steady-state measurement, `warm` of
+    them not counted.
+    """
 
     name: str
     title: str
@@ -39,13 +41,37 @@ class Work:
 
 
 WORKS = {
-    # 100 local steps a round. 5×5 convolutions 3→32→64 and a hidden layer of 64, of the usual two-convolution CIFAR networks the one
+    # 100 local steps a round. 5×5 convolutions 3→32→64 and a hidden layer of 64, of the usual two-convolution
+    # CIFAR networks the one
     # whose cost comes nearest to the 1.15 s a round of the single-threaded loop at which the aims were set.
-    "cnn": Work("cnn", "two-convolution CNN, 32×32×3, 100 parties × 200 samples, 10 a round, batch 20",
-                100, 200, 10, 20, 0.05, (3, 32, 32), rounds=12, warm=2, signal=0.5),
-    # 200 local steps a round of next to no arithmetic: what is measured is what a framework spends around the arithmetic.
-    "logistic": Work("logistic", "logistic regression 784→10, 1,000 parties × 20 samples, 100 a round, batch 10",
-                     1000, 20, 100, 10, 0.05, (784,), rounds=40, warm=5, signal=0.12),
+    "cnn": Work(
+        "cnn",
+        "two-convolution CNN, 32×32×3, 100 parties × 200 samples, 10 a round, batch 20",
+        100,
+        200,
+        10,
+        20,
+        0.05,
+        (3, 32, 32),
+        rounds=12,
+        warm=2,
+        signal=0.5,
+    ),
+    # 200 local steps a round of next to no arithmetic: what is measured is what a framework spends around the
+    # arithmetic.
+    "logistic": Work(
+        "logistic",
+        "logistic regression 784→10, 1,000 parties × 20 samples, 100 a round, batch 10",
+        1000,
+        20,
+        100,
+        10,
+        0.05,
+        (784,),
+        rounds=40,
+        warm=5,
+        signal=0.12,
+    ),
 }
 CLASSES, TEST_ROWS, LABEL_NOISE = 10, 2000, 0.2
 
@@ -53,12 +79,18 @@ CLASSES, TEST_ROWS, LABEL_NOISE = 10, 2000, 0.2
 def make(work: Work, folder: Path) -> None:
     """Write the arrays: a class mean plus unit noise, and a fifth of the labels redrawn.
 
-    The redrawn labels put a floor under the loss, so that contenders with other client samples can be compared to a few percent.
+    The redrawn labels put a floor under the loss, so that contenders with other client samples can be
+    compared to a few percent.
     """
     rng = np.random.default_rng(20)
     n = work.parties * work.samples
     means = work.signal * rng.standard_normal((CLASSES, *work.shape), dtype=np.float32)
-    if len(work.shape) == 3:  # 8×8 patches of one colour: a class a convolution can see, where white noise would take it hundreds of rounds
+    if (
+        len(work.shape) == 3
+        # 8×8 patches of one colour: a class a convolution can see, where white noise would take it hundreds
+        # of
+        # rounds
+    ):
         means = means[:, :, ::8, ::8].repeat(8, 2).repeat(8, 3)
     label = rng.integers(0, CLASSES, n + TEST_ROWS)
     x = rng.standard_normal((n + TEST_ROWS, *work.shape), dtype=np.float32)
@@ -71,8 +103,13 @@ def make(work: Work, folder: Path) -> None:
 
 
 def load(work: Work, folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, y, test x, test y; party k holds rows k·samples to (k + 1)·samples. Mapped copy-on-write, so that processes share the pages."""
-    return tuple(torch.from_numpy(np.load(folder / f"{work.name}-{part}.npy", mmap_mode="c")) for part in ("x", "y", "xt", "yt"))  # type: ignore[return-value]
+    """x, y, test x, test y; party k holds rows k·samples to (k + 1)·samples. Mapped copy-on-write, so that
+    processes share the pages.
+    """
+    return tuple(
+        torch.from_numpy(np.load(folder / f"{work.name}-{part}.npy", mmap_mode="c"))
+        for part in ("x", "y", "xt", "yt")
+    )  # type: ignore[return-value]
 
 
 def model(work: Work) -> nn.Module:
@@ -82,19 +119,33 @@ def model(work: Work) -> nn.Module:
         if work.name == "logistic":
             return nn.Sequential(nn.Flatten(), nn.Linear(784, CLASSES))
         return nn.Sequential(
-            nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Linear(64 * 5 * 5, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+            nn.Conv2d(3, 32, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 5 * 5, 64),
+            nn.ReLU(),
+            nn.Linear(64, CLASSES),
+        )
 
 
 @torch.no_grad()
 def score(net: nn.Module, xt: Tensor, yt: Tensor) -> dict[str, float]:
     out = torch.cat([net(rows) for rows in xt.split(500)])
-    return {"loss": float(nn.functional.cross_entropy(out, yt)), "accuracy": float((out.argmax(1) == yt).float().mean())}
+    return {
+        "loss": float(nn.functional.cross_entropy(out, yt)),
+        "accuracy": float((out.argmax(1) == yt).float().mean()),
+    }
 
 
 def since_launch() -> float:
     """Seconds since this process was started by the kernel: imports are part of what a user waits for."""
-    started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+    started = int(Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[19]) / os.sysconf(
+        "SC_CLK_TCK"
+    )
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started
 
 
@@ -148,8 +199,14 @@ class Laps:
         self.cpu[1] = cpu_seconds()
         seconds = [after - before for before, after in zip(self.ends, self.ends[1:])]
         steady = seconds[self.warm :]
-        return {"first": self.first, "seconds": seconds, "median": float(np.median(steady)), "min": min(steady),
-                "mean": float(np.mean(steady)), "cpu": (self.cpu[1] - self.cpu[0]) / len(steady)}
+        return {
+            "first": self.first,
+            "seconds": seconds,
+            "median": float(np.median(steady)),
+            "min": min(steady),
+            "mean": float(np.mean(steady)),
+            "cpu": (self.cpu[1] - self.cpu[0]) / len(steady),
+        }
 
 
 def arguments(modes: Iterable[str] = ()) -> tuple[Work, argparse.Namespace]:
@@ -163,7 +220,9 @@ def arguments(modes: Iterable[str] = ()) -> tuple[Work, argparse.Namespace]:
     work = WORKS[args.work]
     args.rounds = args.rounds or work.rounds
     if args.rounds <= work.warm:
-        parser.error(f"--rounds must be more than the {work.warm} warm-up rounds of {work.name}; got {args.rounds}")
+        parser.error(
+            f"--rounds must be more than the {work.warm} warm-up rounds of {work.name}; got {args.rounds}"
+        )
     return work, args
 
 

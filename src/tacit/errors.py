@@ -24,8 +24,9 @@ from __future__ import annotations
 
 
 class TacitError(Exception):
-    """The root: `except tacit.TacitError` catches everything tacit says about your input. `outside` is what other parties are told instead of the message,
-    which may name local files and values."""
+    """The root: `except tacit.TacitError` catches everything tacit says about your input. `outside` is what
+    other parties are told instead of the message, which may name local files and values.
+    """
 
     outside: str = "it declined; its own log says why"
 
@@ -35,9 +36,15 @@ class BadParameter(TacitError, ValueError):
 
 
 class BadData(TacitError, ValueError):
-    """Something is wrong with rows, and the sentence may quote them: it is for who holds them. `outside` is what other parties are told instead."""
+    """Something is wrong with rows, and the sentence may quote them: it is for who holds them. `outside` is
+    what other parties are told instead.
+    """
 
-    def __init__(self, *said: object, outside: str = "its data do not fit the job. What is wrong with them, only the party itself is told"):
+    def __init__(
+        self,
+        *said: object,
+        outside: str = "its data do not fit the job. What is wrong with them, only the party itself is told",
+    ):
         super().__init__(*said)
         self.outside = outside
 
@@ -48,7 +55,10 @@ class MissingFiles(TacitError, FileNotFoundError):
 
 class MissingExtra(TacitError, ImportError):
     def __init__(self, what: str, extra: str, package: str):
-        super().__init__(f"{what} needs the package {package!r}, which is not installed. Install it with: pip install 'tacit[{extra}]'")
+        super().__init__(
+            f"{what} needs the package {package!r}, which is not installed. Install it with: pip install "
+            f"'tacit[{extra}]'"
+        )
 
 
 class BadJob(TacitError, ValueError):
@@ -68,7 +78,9 @@ class BadFrame(ProtocolError, ValueError):
 
 
 class SumAborted(ProtocolError):
-    """`spent`: parties took part in an earlier sum of the round, and do not take part in another. The round is lost."""
+    """`spent`: parties took part in an earlier sum of the round, and do not take part in another. The round
+    is lost.
+    """
 
     def __init__(self, *args: object, spent: bool = False):
         super().__init__(*args)

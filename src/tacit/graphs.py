@@ -1,11 +1,13 @@
 """Who talks to whom, where there is no server; and how much of each neighbour's model a node takes.
 
-    graphs.ring(16), graphs.torus(4, 4), graphs.grid(4, 4), graphs.star(16), graphs.complete(16), graphs.erdos_renyi(16, p=0.3),
+    graphs.ring(16), graphs.torus(4, 4), graphs.grid(4, 4), graphs.star(16), graphs.complete(16),
+    graphs.erdos_renyi(16, p=0.3),
     graphs.exponential(16), graphs.from_edges(3, [(0, 1), (1, 2)]), graphs.from_weights(W)         one graph for every round
     graphs.one_peer_exponential(16), graphs.alternating(graphs.ring(4), graphs.star(4))            another one every round
     graphs.directed_ring(16), graphs.from_edges(3, …, directed=True)                               one-way links, for push-sum
 
-On undirected links W has the Metropolis–Hastings weights 1/(1 + max(d_i, d_j)), symmetric and doubly stochastic whatever the graph. Its spectral gap
+On undirected links W has the Metropolis–Hastings weights 1/(1 + max(d_i, d_j)), symmetric and doubly
+stochastic whatever the graph. Its spectral gap
 1 − |λ₂| says how fast gossip agrees: the distance to the mean shrinks by at least |λ₂| in every exchange.
 """
 
@@ -28,7 +30,9 @@ CLOSE = 1e-9
 
 @dataclass(frozen=True)
 class Graph:
-    """One graph, or a few that take turns. `edges` are pairs of nodes counted from 0; `weights` is W where it was given."""
+    """One graph, or a few that take turns. `edges` are pairs of nodes counted from 0; `weights` is W where it
+    was given.
+    """
 
     name: str
     nodes: int
@@ -38,7 +42,11 @@ class Graph:
     turns: tuple[Graph, ...] = ()
     made: tuple[Any, ...] = ()  # (the function that made it, its arguments): what a job file keeps
 
-    def __hash__(self) -> int:  # found once: what is known of a graph is looked up by it, and a thousand nodes have ten thousand edges
+    def __hash__(
+        self,
+        # found once: what is known of a graph is looked up by it, and a thousand nodes have ten thousand
+        # edges
+    ) -> int:
         known = self.__dict__.get("_hash")
         if known is None:
             known = hash((self.name, self.nodes, self.edges, self.directed, self.weights, self.turns))
@@ -54,7 +62,9 @@ class Graph:
         return _neighbours(self)[k]
 
     def matrix(self) -> np.ndarray:
-        """W: row i is what node i makes of its own and its neighbours' models. Directed: column j is how node j deals its own out."""
+        """W: row i is what node i makes of its own and its neighbours' models. Directed: column j is how node
+        j deals its own out.
+        """
         return _matrix(self)
 
     def gap(self) -> float:
@@ -63,12 +73,16 @@ class Graph:
 
     def check(self, nodes: int) -> Graph:
         if self.nodes != nodes:
-            raise BadParameter(f"gossip: {self.name} has {self.nodes} nodes, and there are {nodes} parties. Make a graph of {nodes} nodes.")
+            raise BadParameter(
+                f"gossip: {self.name} has {self.nodes} nodes, and there are {nodes} parties. Make a graph "
+                f"of {nodes} nodes."
+            )
         return self
 
 
 def _recorded(make: Callable[..., Graph]) -> Callable[..., Graph]:
     """A graph knows the call that made it."""
+
     @wraps(make)
     def made(*args: Any, **kwargs: Any) -> Graph:
         graph = make(*args, **kwargs)
@@ -111,28 +125,44 @@ def star(nodes: int) -> Graph:
 @_recorded
 def grid(rows: int, columns: int) -> Graph:
     r, c = _count("grid", rows, 1), _count("grid", columns, 1)
-    return _made(f"{r}×{c} grid", r * c, [*((i * c + j, i * c + j + 1) for i in range(r) for j in range(c - 1)),
-                                          *((i * c + j, (i + 1) * c + j) for i in range(r - 1) for j in range(c))])
+    return _made(
+        f"{r}×{c} grid",
+        r * c,
+        [
+            *((i * c + j, i * c + j + 1) for i in range(r) for j in range(c - 1)),
+            *((i * c + j, (i + 1) * c + j) for i in range(r - 1) for j in range(c)),
+        ],
+    )
 
 
 @_recorded
 def torus(rows: int, columns: int) -> Graph:
     r, c = _count("torus", rows, 2), _count("torus", columns, 2)
-    return _made(f"{r}×{c} torus", r * c, [*((i * c + j, i * c + (j + 1) % c) for i in range(r) for j in range(c)),
-                                           *((i * c + j, (i + 1) % r * c + j) for i in range(r) for j in range(c))])
+    return _made(
+        f"{r}×{c} torus",
+        r * c,
+        [
+            *((i * c + j, i * c + (j + 1) % c) for i in range(r) for j in range(c)),
+            *((i * c + j, (i + 1) % r * c + j) for i in range(r) for j in range(c)),
+        ],
+    )
 
 
 @_recorded
 def exponential(nodes: int) -> Graph:
     """Node k talks to k ± 1, 2, 4, 8, …: few links, and a gap that shrinks with log n only."""
     n = _count("exponential", nodes, 2)
-    return _made("exponential", n, ((k, (k + 2**j) % n) for k in range(n) for j in range(max(1, (n - 1).bit_length()))))
+    return _made(
+        "exponential", n, ((k, (k + 2**j) % n) for k in range(n) for j in range(max(1, (n - 1).bit_length())))
+    )
 
 
 @_recorded
 def one_peer_exponential(nodes: int) -> Graph:
-    """In exchange t node k sends to k + 2^(t mod log n) alone and hears from one node. With n a power of two, log n exchanges average exactly.
-    B. Ying et al.: "Exponential Graph is Provably Efficient for Decentralized Deep Training", NeurIPS 2021."""
+    """In exchange t node k sends to k + 2^(t mod log n) alone and hears from one node. With n a power of two,
+    log n exchanges average exactly. B. Ying et al.: "Exponential Graph is Provably Efficient for
+    Decentralized Deep Training", NeurIPS 2021.
+    """
     n = _count("one_peer_exponential", nodes, 2)
     hops = [2**j for j in range(max(1, (n - 1).bit_length()))]
     return Graph("one-peer exponential", n, turns=tuple(_one_peer(n, hop) for hop in hops))
@@ -143,12 +173,20 @@ def _one_peer(n: int, hop: int) -> Graph:
     for k in range(n):
         w[k, k] += 0.5
         w[(k + hop) % n, k] += 0.5
-    return Graph(f"to the node {hop} on", n, tuple((k, (k + hop) % n) for k in range(n)), True, tuple(map(tuple, w.tolist())))
+    return Graph(
+        f"to the node {hop} on",
+        n,
+        tuple((k, (k + hop) % n) for k in range(n)),
+        True,
+        tuple(map(tuple, w.tolist())),
+    )
 
 
 @_recorded
 def erdos_renyi(nodes: int, p: float = 0.3, seed: int = 0) -> Graph:
-    """Every pair is linked with probability p. A graph that falls apart is drawn again; if it does so a hundred times, p is too small."""
+    """Every pair is linked with probability p. A graph that falls apart is drawn again; if it does so a
+    hundred times, p is too small.
+    """
     n = _count("erdos_renyi", nodes, 2)
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p <= 1:
         raise bad("erdos_renyi", "p", p, "a number above 0 and at most 1")
@@ -158,19 +196,31 @@ def erdos_renyi(nodes: int, p: float = 0.3, seed: int = 0) -> Graph:
         made = _made(f"Erdős–Rényi, p={p:g}", n, zip(*(x.tolist() for x in link.nonzero())))
         if connected(made):
             return made
-    raise bad("erdos_renyi", "p", p, f"large enough that {n} nodes hang together", f"Try {min(1.0, 2 * np.log(n) / n):.2f}.")
+    raise bad(
+        "erdos_renyi",
+        "p",
+        p,
+        f"large enough that {n} nodes hang together",
+        f"Try {min(1.0, 2 * np.log(n) / n):.2f}.",
+    )
 
 
 @_recorded
 def from_edges(nodes: int, edges: Iterable[Sequence[int]], directed: bool = False) -> Graph:
     n, listed = _count("from_edges", nodes, 2), [tuple(e) for e in edges]
     for e in listed:
-        if len(e) != 2 or not all(isinstance(k, int) and not isinstance(k, bool) and 0 <= k < n for k in e) or e[0] == e[1]:
+        if (
+            len(e) != 2
+            or not all(isinstance(k, int) and not isinstance(k, bool) and 0 <= k < n for k in e)
+            or e[0] == e[1]
+        ):
             raise bad("from_edges", "edges", e, f"pairs of two different nodes between 0 and {n - 1}")
     made = _made("given", n, listed, directed=bool(directed))
     if not connected(made):
-        raise BadParameter("from_edges: the graph falls apart, so its nodes can never agree. Link every node to every other by some path"
-                           + (", along the arrows." if directed else "."))
+        raise BadParameter(
+            "from_edges: the graph falls apart, so its nodes can never agree. Link every node to every "
+            "other by some path" + (", along the arrows." if directed else ".")
+        )
     return made
 
 
@@ -179,30 +229,64 @@ def from_weights(weights: Any) -> Graph:
     """A symmetric doubly stochastic W of one's own."""
     w = np.asarray(weights, dtype=np.float64)
     if w.ndim != 2 or w.shape[0] != w.shape[1] or len(w) < 2:
-        raise bad("from_weights", "weights", f"of shape {w.shape}", "a square matrix with a row for each node")
-    wrong = ("not finite" if not np.isfinite(w).all() else "negative somewhere" if (w < -CLOSE).any() else "not symmetric" if np.abs(w - w.T).max() > 1e-6 else
-             f"such that row {int(np.abs(w.sum(1) - 1).argmax())} sums to {w.sum(1)[int(np.abs(w.sum(1) - 1).argmax())]:g}"
-             if np.abs(w.sum(1) - 1).max() > 1e-6 else "")
+        raise bad(
+            "from_weights", "weights", f"of shape {w.shape}", "a square matrix with a row for each node"
+        )
+    wrong = (
+        "not finite"
+        if not np.isfinite(w).all()
+        else "negative somewhere"
+        if (w < -CLOSE).any()
+        else "not symmetric"
+        if np.abs(w - w.T).max() > 1e-6
+        else f"such that row {int(np.abs(w.sum(1) - 1).argmax())} sums to "
+        f"{w.sum(1)[int(np.abs(w.sum(1) - 1).argmax())]:g}"
+        if np.abs(w.sum(1) - 1).max() > 1e-6
+        else ""
+    )
     if wrong:
-        raise BadParameter(f"from_weights: W is {wrong}; it must be symmetric with rows of weights that sum to 1, or nodes would drift from the mean. "
-                           "graphs.from_edges makes such a W for any graph.")
+        raise BadParameter(
+            f"from_weights: W is {wrong}; it must be symmetric with rows of weights that sum to 1, or nodes "
+            "would drift from the mean. "
+            "graphs.from_edges makes such a W for any graph."
+        )
     i, j = np.triu(w > 0, 1).nonzero()
     made = Graph("given", len(w), tuple(zip(i.tolist(), j.tolist())), False, tuple(map(tuple, w.tolist())))
     if not connected(made):
-        raise BadParameter("from_weights: the graph falls apart, so its nodes can never agree. Give weight to links between its parts.")
+        raise BadParameter(
+            "from_weights: the graph falls apart, so its nodes can never agree. Give weight to links "
+            "between its parts."
+        )
     return made
 
 
 def alternating(*graphs: Graph) -> Graph:
     """Time-varying W: these take turns, whatever each of them links. Between them they must link everyone."""
-    if len(graphs) < 2 or not all(isinstance(g, Graph) and not g.turns for g in graphs) or len({g.nodes for g in graphs}) > 1:
-        raise bad("alternating", "graphs", [getattr(g, "name", g) for g in graphs], "two or more graphs of as many nodes each")
+    if (
+        len(graphs) < 2
+        or not all(isinstance(g, Graph) and not g.turns for g in graphs)
+        or len({g.nodes for g in graphs}) > 1
+    ):
+        raise bad(
+            "alternating",
+            "graphs",
+            [getattr(g, "name", g) for g in graphs],
+            "two or more graphs of as many nodes each",
+        )
     if len({g.directed for g in graphs}) > 1:
         raise bad("alternating", "graphs", [g.name for g in graphs], "all directed or all undirected")
     union = _made("", graphs[0].nodes, (e for g in graphs for e in g.edges), graphs[0].directed)
     if not connected(union):
-        raise BadParameter("alternating: even together these graphs fall apart, so their nodes can never agree. Add one that links the parts.")
-    return Graph(" then ".join(g.name for g in graphs), graphs[0].nodes, turns=tuple(graphs), made=("alternating", tuple(g.made for g in graphs)))
+        raise BadParameter(
+            "alternating: even together these graphs fall apart, so their nodes can never agree. Add one "
+            "that links the parts."
+        )
+    return Graph(
+        " then ".join(g.name for g in graphs),
+        graphs[0].nodes,
+        turns=tuple(graphs),
+        made=("alternating", tuple(g.made for g in graphs)),
+    )
 
 
 def to_table(graph: Graph) -> dict[str, Any]:
@@ -224,7 +308,13 @@ def from_table(table: Any, nodes: int) -> Graph:
     if name == "alternating":
         return alternating(*(from_table(t, nodes) for t in said.get("graphs", ())))
     if name not in ALL:
-        raise bad("gossip", "graph", name, "one of " + ", ".join((*ALL, "alternating")), nearest(str(name), list(ALL)))
+        raise bad(
+            "gossip",
+            "graph",
+            name,
+            "one of " + ", ".join((*ALL, "alternating")),
+            nearest(str(name), list(ALL)),
+        )
     takes = inspect.signature(ALL[name]).parameters
     for key in said:
         if key not in takes:
@@ -239,7 +329,9 @@ def from_table(table: Any, nodes: int) -> Graph:
 
 def connected(graph: Graph) -> bool:
     """Whether a message from any node reaches any other."""
-    return all(_reached(graph, back) == graph.nodes for back in ((False, True) if graph.directed else (False,)))
+    return all(
+        _reached(graph, back) == graph.nodes for back in ((False, True) if graph.directed else (False,))
+    )
 
 
 def _reached(graph: Graph, back: bool) -> int:
@@ -301,7 +393,11 @@ def _gap(graph: Graph) -> float:
     w = np.eye(graph.nodes)
     for g in graph.turns or (graph,):
         w = g.matrix() @ w
-    rest = w - 1 / graph.nodes if not graph.directed and not any(g.directed and g.weights is None for g in graph.turns) else w
+    rest = (
+        w - 1 / graph.nodes
+        if not graph.directed and not any(g.directed and g.weights is None for g in graph.turns)
+        else w
+    )
     if rest is w:  # a column-stochastic W has its own limit, so its second eigenvalue is asked for itself
         second = np.sort(np.abs(np.linalg.eigvals(w)))[-2]
     elif graph.turns:
@@ -311,5 +407,19 @@ def _gap(graph: Graph) -> float:
     return float(1 - min(1.0, second) ** (1 / max(1, len(graph.turns))))
 
 
-ALL = {make.__name__: make for make in (ring, torus, grid, star, complete, erdos_renyi, exponential, one_peer_exponential, directed_ring, from_edges,
-                                        from_weights)}
+ALL = {
+    make.__name__: make
+    for make in (
+        ring,
+        torus,
+        grid,
+        star,
+        complete,
+        erdos_renyi,
+        exponential,
+        one_peer_exponential,
+        directed_ring,
+        from_edges,
+        from_weights,
+    )
+}

@@ -1,4 +1,6 @@
-"""Models by name, as the federated literature uses them. Any `nn.Module`, or a function that makes one, does as well."""
+"""Models by name, as the federated literature uses them. Any `nn.Module`, or a function that makes one, does
+as well.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,16 @@ class Logistic:
 
 @dataclass(frozen=True)
 class MLP:
-    """A perceptron with ReLU; two hidden layers of 200 are the 2NN of McMahan et al. 2017 (199,210 parameters on MNIST)."""
+    """A perceptron with ReLU; two hidden layers of 200 are the 2NN of McMahan et al. 2017 (199,210 parameters
+    on MNIST).
+    """
 
     hidden: tuple[int, ...] = (200, 200)
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        if not isinstance(self.hidden, tuple | list) or not all(isinstance(h, int) and not isinstance(h, bool) and h >= 1 for h in self.hidden):
+        if not isinstance(self.hidden, tuple | list) or not all(
+            isinstance(h, int) and not isinstance(h, bool) and h >= 1 for h in self.hidden
+        ):
             raise bad("MLP", "hidden", self.hidden, "whole numbers of at least 1, one a hidden layer")
         layers: list[nn.Module] = [nn.Flatten()]
         width = _size(shape)
@@ -50,9 +56,12 @@ class MLP:
 
 @dataclass(frozen=True)
 class CNN:
-    """Two convolutions and two pools. Left to itself it is, on 1×28×28, the CNN of McMahan et al. 2017 (1,663,370 parameters); on colour
-    images the LeNet-like one of NIID-Bench (Li et al. 2021: 6 and 16 channels, 120 and 84 units, 62,006 parameters on CIFAR-10); on other
-    sizes 16 and 32 channels of 3×3. With `channels` and `hidden` it is yours; `crop` and `flip` show it training images a little otherwise every time."""
+    """Two convolutions and two pools. Left to itself it is, on 1×28×28, the CNN of McMahan et al. 2017
+    (1,663,370 parameters); on colour images the LeNet-like one of NIID-Bench (Li et al. 2021: 6 and 16
+    channels, 120 and 84 units, 62,006 parameters on CIFAR-10); on other sizes 16 and 32 channels of 3×3. With
+    `channels` and `hidden` it is yours; `crop` and `flip` show it training images a little otherwise every
+    time.
+    """
 
     channels: tuple[int, ...] | None = None
     hidden: tuple[int, ...] | None = None
@@ -63,26 +72,43 @@ class CNN:
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 3 or min(shape[1:]) < 4:
-            raise BadParameter(f"model 'cnn' needs images of shape (channels, height, width) of at least 4×4, and these rows have shape {shape}. "
-                               "Use 'mlp' or 'logistic', or load the data as images (digits(images=True)).")
+            raise BadParameter(
+                "model 'cnn' needs images of shape (channels, height, width) of at least 4×4, and these "
+                f"rows have shape {shape}. "
+                "Use 'mlp' or 'logistic', or load the data as images (digits(images=True))."
+            )
         (a, b), hidden, kernel, pad = self._sizes(shape)
         if self.crop >= min(shape[1:]):
             raise bad("CNN", "crop", self.crop, f"fewer pixels than the {min(shape[1:])} of an image's side")
         shaken = [CropFlip(self.crop, self.flip)] if self.crop or self.flip else []
-        front = nn.Sequential(*shaken, nn.Conv2d(shape[0], a, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2),
-                              nn.Conv2d(a, b, kernel, padding=pad), nn.ReLU(), nn.MaxPool2d(2))
+        front = nn.Sequential(
+            *shaken,
+            nn.Conv2d(shape[0], a, kernel, padding=pad),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(a, b, kernel, padding=pad),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
 
         def side(n: int) -> int:
             shrink = 2 * pad - kernel + 1
             return ((n + shrink) // 2 + shrink) // 2
 
-        return nn.Sequential(*front, *MLP(hidden).build((b * side(shape[1]) * side(shape[2]),), outputs).children())
+        return nn.Sequential(
+            *front, *MLP(hidden).build((b * side(shape[1]) * side(shape[2]),), outputs).children()
+        )
 
     def _sizes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
         if self.channels is not None or self.hidden is not None:
             if self.channels is None or self.hidden is None or len(self.channels) != 2:
-                raise bad("CNN", "channels and hidden", (self.channels, self.hidden), "two channels, and any hidden widths",
-                          "For instance channels=(32, 64), hidden=(64,); or leave both out.")
+                raise bad(
+                    "CNN",
+                    "channels and hidden",
+                    (self.channels, self.hidden),
+                    "two channels, and any hidden widths",
+                    "For instance channels=(32, 64), hidden=(64,); or leave both out.",
+                )
             return tuple(self.channels), tuple(self.hidden), self.kernel, self.padding
         if shape == (1, 28, 28):
             return (32, 64), (512,), 5, 2
@@ -98,7 +124,11 @@ class _Block(nn.Module):
         self.norm_a = nn.GroupNorm(8, out)
         self.b = nn.Conv2d(out, out, 3, 1, 1, bias=False)
         self.norm_b = nn.GroupNorm(8, out)
-        self.skip = nn.Conv2d(channels, out, 1, stride, bias=False) if stride != 1 or channels != out else nn.Identity()
+        self.skip = (
+            nn.Conv2d(channels, out, 1, stride, bias=False)
+            if stride != 1 or channels != out
+            else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.norm_a(self.a(x)))
@@ -107,50 +137,79 @@ class _Block(nn.Module):
 
 @dataclass(frozen=True)
 class ResNet8:
-    """Three residual blocks with group norm, which unlike batch norm does not mix examples nor carry statistics between parties."""
+    """Three residual blocks with group norm, which unlike batch norm does not mix examples nor carry
+    statistics between parties.
+    """
 
     width: int = whole(16, least=8, doc="channels of the first block; a multiple of 8")
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 3:
-            raise BadParameter(f"model 'resnet8' needs images of shape (channels, height, width), and these rows have shape {shape}. Use 'mlp'.")
+            raise BadParameter(
+                "model 'resnet8' needs images of shape (channels, height, width), and these rows have "
+                f"shape {shape}. Use 'mlp'."
+            )
         w = self.width
         if w % 8:
             raise bad("ResNet8", "width", w, "a multiple of 8, so that eight groups share its channels")
-        return nn.Sequential(nn.Conv2d(shape[0], w, 3, 1, 1, bias=False), nn.GroupNorm(8, w), nn.ReLU(), _Block(w, w, 1), _Block(w, 2 * w, 2),
-                             _Block(2 * w, 4 * w, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * w, outputs))
+        return nn.Sequential(
+            nn.Conv2d(shape[0], w, 3, 1, 1, bias=False),
+            nn.GroupNorm(8, w),
+            nn.ReLU(),
+            _Block(w, w, 1),
+            _Block(w, 2 * w, 2),
+            _Block(2 * w, 4 * w, 2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4 * w, outputs),
+        )
 
 
 @dataclass(frozen=True)
 class LSTM:
-    """Next character from the characters before it, as in McMahan et al. 2017 and LEAF (Caldas et al. 2018): embedding 8, two layers of 256."""
+    """Next character from the characters before it, as in McMahan et al. 2017 and LEAF (Caldas et al. 2018):
+    embedding 8, two layers of 256.
+    """
 
     embedding: int = whole(8, least=1, doc="width of a character's embedding")
     hidden: int = whole(256, least=1, doc="width of a layer")
     layers: int = whole(2, least=1, doc="layers")
-    every: bool = flag(False, doc="whether to say what comes after every character of a row, not after the last one only")
+    every: bool = flag(
+        False, doc="whether to say what comes after every character of a row, not after the last one only"
+    )
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         if len(shape) != 1:
-            raise BadParameter(f"model 'lstm' needs rows of tokens, one after the other, and these rows have shape {shape}. Use 'cnn' or 'mlp'.")
+            raise BadParameter(
+                "model 'lstm' needs rows of tokens, one after the other, and these rows have shape "
+                f"{shape}. Use 'cnn' or 'mlp'."
+            )
         return Characters(outputs, self.embedding, self.hidden, self.layers, self.every)
 
 
 class Ensemble(nn.Module):
-    """Classifiers that are there already, and one number each that says how far to believe it: J. Hamer, M. Mohri, A. T. Suresh: "FedBoost: A
-    Communication-Efficient Algorithm for Federated Learning", ICML 2020. Trained with `algorithms.FedSGD(lr=…)` these numbers take the paper's mirror
-    step on the simplex, α ∝ α·exp(−η·∂F/∂α), and all that passes between parties and server is one number a member.
+    """Classifiers that are there already, and one number each that says how far to believe it: J. Hamer, M.
+    Mohri, A. T. Suresh: "FedBoost: A Communication-Efficient Algorithm for Federated Learning", ICML 2020.
+    Trained with `algorithms.FedSGD(lr=…)` these numbers take the paper's mirror step on the simplex, α ∝
+    α·exp(−η·∂F/∂α), and all that passes between parties and server is one number a member.
 
-    Members are kept as they are, not trained, not sent and not in `state_dict`: every party must hold them before, and what that took is not in the ledger of
-    the run. The answer is log Σ α_m·p_m(x).
+    Members are kept as they are, not trained, not sent and not in `state_dict`: every party must hold them
+    before, and what that took is not in the ledger of the run. The answer is log Σ α_m·p_m(x).
     """
 
     def __init__(self, members: Sequence[nn.Module]):
         super().__init__()
         members = list(members)
         if not members or not all(isinstance(m, nn.Module) for m in members):
-            raise bad("Ensemble", "members", members, "a list of at least one nn.Module, such as the models of earlier runs")
-        self.held = tuple(copy.deepcopy(m).eval().requires_grad_(False) for m in members)  # in a tuple torch does not take them for its parameters
+            raise bad(
+                "Ensemble",
+                "members",
+                members,
+                "a list of at least one nn.Module, such as the models of earlier runs",
+            )
+        self.held = tuple(
+            copy.deepcopy(m).eval().requires_grad_(False) for m in members
+        )  # in a tuple torch does not take them for its parameters
         self.theta = nn.Parameter(torch.zeros(len(members)))  # log α, up to a constant
 
     @property
@@ -159,7 +218,9 @@ class Ensemble(nn.Module):
         return self.theta.detach().softmax(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        alpha = self.theta.softmax(0).detach() + self.theta - self.theta.detach()  # α, whose gradient moves θ: that makes a step of θ a mirror step of α
+        alpha = (
+            self.theta.softmax(0).detach() + self.theta - self.theta.detach()
+        )  # α, whose gradient moves θ: that makes a step of θ a mirror step of α
         says = torch.stack([m(x).float().softmax(-1) for m in self.held], -1)
         return (says @ alpha).clamp(min=1e-12).log()
 
@@ -171,8 +232,10 @@ class Ensemble(nn.Module):
 
 @dataclass(frozen=True)
 class Pretrained:
-    """One of the models below that starts from what another run learnt: `weights` is a safetensors file, as a module's `state_dict` is saved. Never a pickle,
-    which is code. `sha256` is the file's; left out it is taken from the file, and written down with the run: one that goes on must find the same."""
+    """One of the models below that starts from what another run learnt: `weights` is a safetensors file, as a
+    module's `state_dict` is saved. Never a pickle, which is code. `sha256` is the file's; left out it is
+    taken from the file, and written down with the run: one that goes on must find the same.
+    """
 
     spec: Any
     weights: str
@@ -180,7 +243,13 @@ class Pretrained:
 
     def check(self) -> None:
         if type(self.spec) not in ALL.values():
-            raise bad("Pretrained", "spec", self.spec, "one of tacit's models, such as models.MLP(hidden=(64,))", "A module of yours keeps its own values.")
+            raise bad(
+                "Pretrained",
+                "spec",
+                self.spec,
+                "one of tacit's models, such as models.MLP(hidden=(64,))",
+                "A module of yours keeps its own values.",
+            )
         check(self.spec)
 
     def pinned(self) -> Pretrained:
@@ -195,26 +264,43 @@ class Pretrained:
         try:
             content = Path(self.weights).read_bytes()
         except OSError as error:
-            why = f"there is no file {self.weights}" if isinstance(error, FileNotFoundError) else f"{self.weights} cannot be read: {error.strerror}"
+            why = (
+                f"there is no file {self.weights}"
+                if isinstance(error, FileNotFoundError)
+                else f"{self.weights} cannot be read: {error.strerror}"
+            )
             raise MissingFiles(f"weights: {why}. Give a file of safetensors.") from None
         digest = hashlib.sha256(content).hexdigest()
         if self.sha256 not in ("", digest):
-            raise BadData(f"weights: {self.weights} is another file than the one that was named (sha256 {digest[:12]}…, not {self.sha256[:12]}…). "
-                          "Put that back, or start anew.")
+            raise BadData(
+                f"weights: {self.weights} is another file than the one that was named (sha256 "
+                f"{digest[:12]}…, not {self.sha256[:12]}…). "
+                "Put that back, or start anew."
+            )
         try:
             return digest, load(content)
         except (SafetensorError, ValueError) as error:
-            raise BadData(f"weights: {self.weights} holds no safetensors, or not all of them: {error}. Save them with "
-                          "safetensors.torch.save_file(model.state_dict(), …); a pickle (.pt) is not read.") from None
+            raise BadData(
+                f"weights: {self.weights} holds no safetensors, or not all of them: {error}. Save them with "
+                "safetensors.torch.save_file(model.state_dict(), …); a pickle (.pt) is not read."
+            ) from None
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         module, tensors = self.spec.build(shape, outputs), self._read()[1]
-        there, wanted = ({k: tuple(v.shape) for k, v in state.items()} for state in (tensors, module.state_dict()))
+        there, wanted = (
+            {k: tuple(v.shape) for k, v in state.items()} for state in (tensors, module.state_dict())
+        )
         for name in sorted({*there, *wanted}):
             if there.get(name) != wanted.get(name):
-                says = [f"has {name} of shape {s[name]}" if name in s else f"has no {name}" for s in (there, wanted)]
-                raise BadData(f"weights: {self.weights} {says[0]}, and this model, for these rows, {says[1]}. Name the model that was saved, and data of its "
-                              "shape.")
+                says = [
+                    f"has {name} of shape {s[name]}" if name in s else f"has no {name}"
+                    for s in (there, wanted)
+                ]
+                raise BadData(
+                    f"weights: {self.weights} {says[0]}, and this model, for these rows, {says[1]}. Name "
+                    "the model that was saved, and data of its "
+                    "shape."
+                )
         module.load_state_dict(tensors)
         return module
 
@@ -237,29 +323,57 @@ def name_of(model: Any) -> str:
 
 def _made(factory: Any) -> Any:
     if not callable(factory):
-        raise bad("train", "model", factory, "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one")
+        raise bad(
+            "train",
+            "model",
+            factory,
+            "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one",
+        )
     try:
         return factory()
     except TypeError as error:
-        raise bad("train", "model", name_of(factory), "a function that makes an nn.Module from nothing", f"Calling it failed: {error}.") from error
+        raise bad(
+            "train",
+            "model",
+            name_of(factory),
+            "a function that makes an nn.Module from nothing",
+            f"Calling it failed: {error}.",
+        ) from error
 
 
 def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
-    """A fresh module. Its initial values come from the seed alone; the caller's random state is left as it was.
+    """A fresh module. Its initial values come from the seed alone; the caller's random state is left as it
+    was.
 
-    A module that was handed in keeps its values (start from a trained model); a name, a spec or a factory is initialised anew.
+    A module that was handed in keeps its values (start from a trained model); a name, a spec or a factory is
+    initialised anew.
     """
     if isinstance(model, str):
         if model not in ALL:
-            raise bad("train", "model", model, "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one",
-                      nearest(model, list(ALL)))
+            raise bad(
+                "train",
+                "model",
+                model,
+                "one of " + ", ".join(map(repr, ALL)) + ", an nn.Module, or a function that makes one",
+                nearest(model, list(ALL)),
+            )
         model = ALL[model]()
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # the CPU's alone: torch.manual_seed would reset a GPU's too
-        spec = dataclasses.is_dataclass(model) and not isinstance(model, type) and hasattr(model, "build")  # ours, or yours
+        torch.default_generator.manual_seed(
+            seed
+        )  # the CPU's alone: torch.manual_seed would reset a GPU's too
+        spec = (
+            dataclasses.is_dataclass(model) and not isinstance(model, type) and hasattr(model, "build")
+        )  # ours, or yours
         made = check(model).build(shape, outputs) if spec else _made(model)  # type: ignore[attr-defined]
     if not isinstance(made, nn.Module):
-        raise bad("train", "model", model, "a function that returns an nn.Module", f"It returned {type(made).__name__}.")
+        raise bad(
+            "train",
+            "model",
+            model,
+            "a function that returns an nn.Module",
+            f"It returned {type(made).__name__}.",
+        )
     return made

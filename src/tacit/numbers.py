@@ -1,4 +1,6 @@
-"""What several rooms say of numbers: which one is a number at all, a mean with its error, an amount of bytes."""
+"""What several rooms say of numbers: which one is a number at all, a mean with its error, an amount of
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ WORDS = ("nan", "inf", "-inf")  # how a run writes these, for JSON has no such n
 
 
 def finite(value: Any) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < LARGEST
+    return (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and abs(value) < LARGEST
+    )
 
 
 def size(value: Any) -> str:
@@ -27,7 +34,9 @@ def size(value: Any) -> str:
 
 
 def mean_error(values: Iterable[Any]) -> tuple[float, float | None]:
-    """Mean and standard error over seeds; no error from a single one. A diverged seed makes the mean diverge: it is not dropped."""
+    """Mean and standard error over seeds; no error from a single one. A diverged seed makes the mean diverge:
+    it is not dropped.
+    """
     known = [float(v) for v in values if isinstance(v, (int, float)) or v in WORDS]
     if not known or not all(finite(v) for v in known):
         return math.nan, None

@@ -1,8 +1,9 @@
 """Hyper-parameters as data: what a field may be stands beside the field, once.
 
-A constructor in tacit is a frozen dataclass. Its fields are declared with `real`, `whole`, `choice`, `flag` or `part`, which
-keep the allowed values and one line of documentation. From that one place come the check (`check`), the sentence a user
-reads when a value is wrong, the TOML of a job (`to_table`, `from_table`) and the help of the command line (`describe`).
+A constructor in tacit is a frozen dataclass. Its fields are declared with `real`, `whole`, `choice`, `flag`
+or `part`, which keep the allowed values and one line of documentation. From that one place come the check
+(`check`), the sentence a user reads when a value is wrong, the TOML of a job (`to_table`, `from_table`) and
+the help of the command line (`describe`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from .errors import BadJob, BadParameter
 
 
 class Kind(NamedTuple):
-    """What may stand as a `part`: what it is called, those there are, and the verbs by which one of somebody's own is known."""
+    """What may stand as a `part`: what it is called, those there are, and the verbs by which one of
+    somebody's own is known.
+    """
 
     what: str
     members: Mapping[str, type]
@@ -31,15 +34,36 @@ class Kind(NamedTuple):
         return all(hasattr(value, verb) for verb in self.verbs)
 
 
-def real(default: Any = dataclasses.MISSING, *, above: float | None = None, least: float | None = None, below: float | None = None,
-         most: float | None = None, none: bool = False, doc: str = "") -> Any:
-    """A finite number in an interval; `above`/`below` are open ends, `least`/`most` closed ones; `none` also allows None."""
-    return _field(default, kind="a number", above=above, least=least, below=below, most=most, none=none, doc=doc)
+def real(
+    default: Any = dataclasses.MISSING,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+    none: bool = False,
+    doc: str = "",
+) -> Any:
+    """A finite number in an interval; `above`/`below` are open ends, `least`/`most` closed ones; `none` also
+    allows None.
+    """
+    return _field(
+        default, kind="a number", above=above, least=least, below=below, most=most, none=none, doc=doc
+    )
 
 
-def whole(default: Any = dataclasses.MISSING, *, least: int | None = None, most: int | None = None, none: bool = False, doc: str = "") -> Any:
+def whole(
+    default: Any = dataclasses.MISSING,
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    none: bool = False,
+    doc: str = "",
+) -> Any:
     """An integer in a closed interval."""
-    return _field(default, kind="a whole number", above=None, least=least, below=None, most=most, none=none, doc=doc)
+    return _field(
+        default, kind="a whole number", above=None, least=least, below=None, most=most, none=none, doc=doc
+    )
 
 
 def choice(default: str, options: tuple[str, ...], doc: str = "") -> Any:
@@ -58,7 +82,11 @@ def part(default: Any, doc: str = "", none: bool = False, of: Kind | None = None
 
 
 def _field(default: Any, **metadata: Any) -> Any:
-    return dataclasses.field(metadata=metadata) if default is dataclasses.MISSING else dataclasses.field(default=default, metadata=metadata)
+    return (
+        dataclasses.field(metadata=metadata)
+        if default is dataclasses.MISSING
+        else dataclasses.field(default=default, metadata=metadata)
+    )
 
 
 def allowed(meta: Mapping[str, Any]) -> str:
@@ -85,16 +113,33 @@ def _fits(value: Any, meta: Mapping[str, Any]) -> bool:
         case "flag":
             return isinstance(value, bool)
         case "part":
-            return dataclasses.is_dataclass(value) and not isinstance(value, type) and (meta["of"] is None or meta["of"].fits(value))
-    if isinstance(value, bool) or not isinstance(value, Integral if meta["kind"] == "a whole number" else Real) or too_large(value):  # numpy's are both
+            return (
+                dataclasses.is_dataclass(value)
+                and not isinstance(value, type)
+                and (meta["of"] is None or meta["of"].fits(value))
+            )
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral if meta["kind"] == "a whole number" else Real)
+        or too_large(value)
+    ):  # numpy's are both
         return False
-    return (_finite(value) and (meta["above"] is None or value > meta["above"]) and (meta["least"] is None or value >= meta["least"])
-            and (meta["below"] is None or value < meta["below"]) and (meta["most"] is None or value <= meta["most"]))
+    return (
+        _finite(value)
+        and (meta["above"] is None or value > meta["above"])
+        and (meta["least"] is None or value >= meta["least"])
+        and (meta["below"] is None or value < meta["below"])
+        and (meta["most"] is None or value <= meta["most"])
+    )
 
 
 def too_large(value: Any) -> str:
     """What is wrong with a whole number that no tensor can hold; "" of any other value."""
-    return "A whole number has 63 bits at most here." if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63 else ""
+    return (
+        "A whole number has 63 bits at most here."
+        if isinstance(value, Integral) and not -(2**63) <= int(value) < 2**63
+        else ""
+    )
 
 
 def _finite(value: Any) -> bool:
@@ -106,21 +151,30 @@ def _finite(value: Any) -> bool:
 
 def bad(owner: str, name: str, given: Any, must_be: str, advice: str = "") -> BadParameter:
     """The one sentence for a bad parameter: what was given, what is allowed, what to do."""
-    return BadParameter(f"{owner}: {name} is {given!r}; it must be {must_be}." + (f" {advice}" if advice else ""))
+    return BadParameter(
+        f"{owner}: {name} is {given!r}; it must be {must_be}." + (f" {advice}" if advice else "")
+    )
 
 
 def check(thing: Any, owner: str = "") -> Any:
-    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing. `owner` is who is blamed, where its own name
-    is none that a user knows."""
+    """Hold every field of a dataclass, and of the dataclasses in it, to what it declares; return the thing.
+    `owner` is who is blamed, where its own name is none that a user knows.
+    """
     for field in dataclasses.fields(thing):
         if not field.metadata:
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
-            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), too_large(value))
+            raise bad(
+                owner or type(thing).__name__, field.name, value, allowed(field.metadata), too_large(value)
+            )
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
-        elif isinstance(value, Real) and type(value) not in (bool, int, float):  # numpy's: the same value as a plain number, which a job file can hold
+        elif isinstance(value, Real) and type(value) not in (
+            bool,
+            int,
+            float,
+        ):  # numpy's: the same value as a plain number, which a job file can hold
             object.__setattr__(thing, field.name, int(value) if isinstance(value, Integral) else float(value))
     if hasattr(thing, "check"):  # what holds between the fields
         thing.check()
@@ -138,14 +192,22 @@ def describe(cls: type) -> list[tuple[str, str, str]]:
 
 
 def to_table(thing: Any) -> dict[str, Any]:
-    """A constructor as a TOML table: its name, then every field that is not None; or what it says itself, if it holds what no table can."""
+    """A constructor as a TOML table: its name, then every field that is not None; or what it says itself, if
+    it holds what no table can.
+    """
     if hasattr(thing, "as_table"):
         return dict(thing.as_table())
     table: dict[str, Any] = {"name": type(thing).__name__}
     for field in dataclasses.fields(thing):
         value = getattr(thing, field.name)
         if value is not None:
-            table[field.name] = to_table(value) if dataclasses.is_dataclass(value) else list(value) if isinstance(value, tuple) else value
+            table[field.name] = (
+                to_table(value)
+                if dataclasses.is_dataclass(value)
+                else list(value)
+                if isinstance(value, tuple)
+                else value
+            )
     return table
 
 
@@ -159,7 +221,9 @@ def nearest(word: str, words: list[str]) -> str:
 
 
 def from_table(table: Mapping[str, Any] | str, members: Mapping[str, type], where: str) -> Any:
-    """The reverse of `to_table`. `members` maps the names that may stand here; parts that do not say their kind are looked up in it as well."""
+    """The reverse of `to_table`. `members` maps the names that may stand here; parts that do not say their
+    kind are looked up in it as well.
+    """
     if isinstance(table, str):
         table = {"name": table}
     name = table.get("name")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """One training run. `metrics` are those of the last round; `best_accuracy` beside them is picked on the test set, so read it as such."""
+    """One training run. `metrics` are those of the last round; `best_accuracy` beside them is picked on the
+    test set, so read it as such.
+    """
 
     model: Any
     metrics: dict[str, Any]
@@ -26,34 +28,52 @@ class Result:
     config: dict[str, Any]
     events: list[Event] = field(repr=False)
     directory: Path | None = None
-    origin: Any = field(default=None, repr=False)  # what was asked, rows included, where the run was made in this program
-    own: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)  # makes `models`, where the algorithm personalises
+    origin: Any = field(
+        default=None, repr=False
+    )  # what was asked, rows included, where the run was made in this program
+    own: Callable[[], dict[str, Any]] | None = field(
+        default=None, repr=False, compare=False
+    )  # makes `models`, where the algorithm personalises
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. With more than 1,000 parties
-        each one's accuracy is in the last row only."""
+        """A row a round: loss, accuracy, each party's accuracy, bytes up and down, seconds. With more than
+        1,000 parties each one's accuracy is in the last row only.
+        """
         return [row for row in rounds_of(self.events) if row["round"] > 0]
 
     def models(self) -> dict[str, Any]:
-        """The model each party uses for itself, by its name: its own where the algorithm personalises, else `model` for all. Real parties keep theirs."""
+        """The model each party uses for itself, by its name: its own where the algorithm personalises, else
+        `model` for all. Real parties keep theirs.
+        """
         if self.own is not None:
             return self.own()
         if getattr(self.origin, "fed", None) is None:
-            raise BadParameter("models: this run was not made by tacit.train in this program, so its parties are not known. Its model is `model`.")
+            raise BadParameter(
+                "models: this run was not made by tacit.train in this program, so its parties are not "
+                "known. Its model is `model`."
+            )
         return dict.fromkeys(self.origin.fed.parties, self.model)
 
     def fairness(self) -> dict[str, float]:
-        """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last round that was tested: the mean, the mean of
-        the worst tenth, the variance, and Jain's index (1: all alike; 1/n: one has it all)."""
-        last: list[Any] = next((e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), [])
+        """How evenly the model serves the parties, by their accuracies on their own held-out rows in the last
+        round that was tested: the mean, the mean of the worst tenth, the variance, and Jain's index (1: all
+        alike; 1/n: one has it all).
+        """
+        last: list[Any] = next(
+            (e["parties"]["accuracy"] for e in reversed(self.history) if "parties" in e), []
+        )
         known = sorted(a for a in last if a is not None)
         if not known:
             return {}
         n, worst = len(known), known[: max(1, len(known) // 10)]
         mean, squares = sum(known) / n, sum(a * a for a in known)
-        return {"mean": mean, "worst_decile": sum(worst) / len(worst), "variance": sum((a - mean) ** 2 for a in known) / n,
-                "jain": sum(known) ** 2 / (n * squares) if squares else 1.0}
+        return {
+            "mean": mean,
+            "worst_decile": sum(worst) / len(worst),
+            "variance": sum((a - mean) ** 2 for a in known) / n,
+            "jain": sum(known) ** 2 / (n * squares) if squares else 1.0,
+        }
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report, one self-contained HTML file; without a path, into the run's directory."""
@@ -66,7 +86,9 @@ class Result:
 
 @dataclass
 class Comparison:
-    """Several runs side by side, with the two baselines that matter: one central model, and each party alone."""
+    """Several runs side by side, with the two baselines that matter: one central model, and each party
+    alone.
+    """
 
     results: list[Result] = field(repr=False)
     summary: dict[str, Any] = field(repr=False)
@@ -81,19 +103,28 @@ class Comparison:
         """One row a run: label, skew, seed and the metrics."""
         import pandas
 
-        return pandas.DataFrame([{**{k: r[k] for k in ("label", "skew", "seed")}, **r["metrics"]} for r in self.summary["rows"]])
+        return pandas.DataFrame(
+            [{**{k: r[k] for k in ("label", "skew", "seed")}, **r["metrics"]} for r in self.summary["rows"]]
+        )
 
     def table(self, numbers: bool = False) -> pandas.DataFrame:
-        """Algorithms and baselines × skews: the last round's accuracy, mean ± standard error over the seeds (or the bare means)."""
+        """Algorithms and baselines × skews: the last round's accuracy, mean ± standard error over the seeds
+        (or the bare means).
+        """
         import pandas
 
         t = self.summary["table"]
-        cells = [[_cell(m, e, numbers) for m, e in zip(means, errors)] for means, errors in zip(t["mean"], t["error"])]
+        cells = [
+            [_cell(m, e, numbers) for m, e in zip(means, errors)]
+            for means, errors in zip(t["mean"], t["error"])
+        ]
         return pandas.DataFrame(cells, index=t["index"], columns=t["columns"])
 
     def bytes_to(self, accuracy: float) -> pandas.DataFrame:
-        """What it took to reach this accuracy on the global test set, by label and skew: `rounds`, `bytes` up and down of all parties together, those `up`
-        alone, each a mean over the seeds that got there, and the share of seeds that `reached` it. A row that never did has no numbers."""
+        """What it took to reach this accuracy on the global test set, by label and skew: `rounds`, `bytes` up
+        and down of all parties together, those `up` alone, each a mean over the seeds that got there, and the
+        share of seeds that `reached` it. A row that never did has no numbers.
+        """
         import pandas
 
         from .parameters import bad
@@ -109,14 +140,27 @@ class Comparison:
         for (label, skew), runs in found.items():
             there = [r for r in runs if r is not None]
             means = [sum(r[k] for r in there) / len(there) if there else float("nan") for k in range(3)]
-            made.append({"label": label, "skew": skew, "rounds": means[0], "bytes": means[1], "up": means[2], "reached": len(there) / len(runs)})
+            made.append(
+                {
+                    "label": label,
+                    "skew": skew,
+                    "rounds": means[0],
+                    "bytes": means[1],
+                    "up": means[2],
+                    "reached": len(there) / len(runs),
+                }
+            )
         return pandas.DataFrame(made).set_index("label")
 
     def report(self, path: str | Path | None = None) -> Path:
         from .report import page, records
 
         target = Path(path) if path is not None else (self.directory or Path()) / "report.html"
-        page.write(target, [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results], self.summary)
+        page.write(
+            target,
+            [records.RunRecord(r.config, r.events, r.ledger.to_dict()) for r in self.results],
+            self.summary,
+        )
         return target
 
     def __str__(self) -> str:

@@ -1,10 +1,10 @@
 """A run is a directory: one writer, many readers. What is in it survives a kill at any moment.
 
-    job.toml       what was asked, resolved
-    events.jsonl   what happened, a line each
-    ledger.json    who saw what, and what privacy was spent
-    state/         the last state written, as safetensors: enough to go on as if nothing had happened, but for what a guard draws
-    report.html    made from the files above, and from nothing else
+job.toml       what was asked, resolved
+events.jsonl   what happened, a line each
+ledger.json    who saw what, and what privacy was spent
+state/         the last state written, as safetensors: enough to go on as if nothing had happened, but for what a guard draws
+report.html    made from the files above, and from nothing else
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def free(directory: str | Path) -> Path:
     path = Path(directory)
     if (path / "events.jsonl").exists():
         how = f" (`tacit run --resume {path}`)" if begun_by_job(path) else ""
-        raise BadRun(f"{path} already holds a run. Go on with it by resume=True{how}, or give another directory.")
+        raise BadRun(
+            f"{path} already holds a run. Go on with it by resume=True{how}, or give another directory."
+        )
     if path.exists() and not path.is_dir():
         raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
     return path
@@ -42,7 +44,9 @@ def made_in_python(job: Mapping[str, Any]) -> bool:
 
 
 def begun_by_job(directory: Path) -> bool:
-    """Whether a directory holds a run that a job file describes, so that the command line can go on with it."""
+    """Whether a directory holds a run that a job file describes, so that the command line can go on with
+    it.
+    """
     try:
         job = tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -51,11 +55,16 @@ def begun_by_job(directory: Path) -> bool:
 
 
 MODEL = "model.safetensors"  # in a run directory, beside the state that only a resumed run understands
-START_ANEW = "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run anew in another directory."
+START_ANEW = (
+    "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run "
+    "anew in another directory."
+)
 
 
 def saved(directory: Path) -> tuple[dict[str, Any] | None, Any]:
-    """A run's last saved state: (tensors, what was saved beside them), or (None, None) where the run was stopped before its first."""
+    """A run's last saved state: (tensors, what was saved beside them), or (None, None) where the run was
+    stopped before its first.
+    """
     folder = directory / "state"
     at = folder / "state.json"
     if not at.exists():
@@ -68,12 +77,16 @@ def saved(directory: Path) -> tuple[dict[str, Any] | None, Any]:
         at = folder / beside["file"]
         return load(at.read_bytes()), beside
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        why = "it is not there" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        why = (
+            "it is not there" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        )
         raise BadRun(f"{at} cannot be read: {why}. {START_ANEW}") from error
 
 
 def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[str, Any], **more: Any) -> None:
-    """The states of runs that go side by side, all of one moment, in one file: they go on together or not at all."""
+    """The states of runs that go side by side, all of one moment, in one file: they go on together or not at
+    all.
+    """
     from safetensors.torch import save
 
     tensors = {f"{i}.{k}": v for i, state in enumerate(states) for k, v in state.items()}
@@ -94,7 +107,9 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
             states[int(i)][key] = tensors.pop(name)
         return states, note, tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
-        raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
+        raise BadRun(
+            f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew."
+        ) from error
 
 
 def stack_note(path: Path) -> dict[str, Any] | None:
@@ -107,11 +122,15 @@ def stack_note(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise BadRun(f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew.") from error
+        raise BadRun(
+            f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew."
+        ) from error
 
 
 class Seldom:
-    """When it is time to write a state down again: at most once a second, and so that it takes no more than a twentieth of the time."""
+    """When it is time to write a state down again: at most once a second, and so that it takes no more than a
+    twentieth of the time.
+    """
 
     def __init__(self) -> None:
         self.last = self.cost = 0.0
@@ -138,7 +157,9 @@ class Journal:
         self._seldom = Seldom()
 
     @classmethod
-    def create(cls, directory: str | Path | None, job: dict[str, Any], watch: Callable[[Event], None] | None = None) -> Journal:
+    def create(
+        cls, directory: str | Path | None, job: dict[str, Any], watch: Callable[[Event], None] | None = None
+    ) -> Journal:
         """A new run. An existing one is never written over."""
         if directory is None:
             return cls(None, watch)
@@ -156,38 +177,61 @@ class Journal:
         return journal
 
     @classmethod
-    def resume(cls, directory: str | Path, watch: Callable[[Event], None] | None = None,
-               agree: Callable[[list[Event]], None] = lambda events: None) -> tuple[Journal, dict[str, Any] | None, Any]:
-        """An existing run, wound back to its last saved state: (journal, state tensors or None, what was saved beside them).
+    def resume(
+        cls,
+        directory: str | Path,
+        watch: Callable[[Event], None] | None = None,
+        agree: Callable[[list[Event]], None] = lambda events: None,
+    ) -> tuple[Journal, dict[str, Any] | None, Any]:
+        """An existing run, wound back to its last saved state: (journal, state tensors or None, what was
+        saved beside them).
 
         `agree` is shown the events that stay and may refuse; nothing has been changed then.
         """
         path = Path(directory)
         if not (path / "job.toml").exists():
-            raise BadRun(f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, without resume.")
+            raise BadRun(
+                f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, "
+                "without resume."
+            )
         state, beside = saved(path)
         return cls.rewound(path, beside["events"] if beside else 0, watch, agree), state, beside
 
     @classmethod
-    def rewound(cls, path: Path, keep: int, watch: Callable[[Event], None] | None = None,
-                agree: Callable[[list[Event]], None] = lambda events: None) -> Journal:
+    def rewound(
+        cls,
+        path: Path,
+        keep: int,
+        watch: Callable[[Event], None] | None = None,
+        agree: Callable[[list[Event]], None] = lambda events: None,
+    ) -> Journal:
         """An existing run with its first `keep` events alone."""
         journal = cls(path, watch)
-        lines = (path / "events.jsonl").read_bytes().split(b"\n")[:keep] if (path / "events.jsonl").exists() else []
+        lines = (
+            (path / "events.jsonl").read_bytes().split(b"\n")[:keep]
+            if (path / "events.jsonl").exists()
+            else []
+        )
         try:
             journal.events = [infinite(json.loads(line)) for line in lines]
         except ValueError as error:
             raise BadRun(f"{path / 'events.jsonl'} cannot be read: {error}. {START_ANEW}") from error
         if len(lines) < keep:
-            raise BadRun(f"{path / 'events.jsonl'} has {len(lines)} lines, and the saved state was written after {keep}. {START_ANEW}")
+            raise BadRun(
+                f"{path / 'events.jsonl'} has {len(lines)} lines, and the saved state was written after "
+                f"{keep}. {START_ANEW}"
+            )
         agree(journal.events)
-        write_whole(path / "events.jsonl", b"".join(line + b"\n" for line in lines))  # what came after the state will happen again
+        write_whole(
+            path / "events.jsonl", b"".join(line + b"\n" for line in lines)
+        )  # what came after the state will happen again
         journal._open()
         return journal
 
     def _open(self) -> None:
         assert self.directory is not None
-        self._file = open(self.directory / "events.jsonl", "ab", buffering=0)  # noqa: SIM115  # lives as long as the run
+        # lives as long as the run
+        self._file = open(self.directory / "events.jsonl", "ab", buffering=0)  # noqa: SIM115
 
     def event(self, kind: str, **values: Any) -> None:
         event = {"kind": kind, **values}
@@ -197,9 +241,17 @@ class Journal:
         if self.watch is not None:
             self.watch(event)
 
-    def save(self, round: int, state: Callable[[], dict[str, Any]], beside: Callable[[], dict[str, Any]] = dict, force: bool = False) -> None:
-        """Write the state down, at most once a second and so that it takes no more than a twentieth of the time: what lies between is
-        computed again after a crash, to the same bits but for what a guard draws from the operating system."""
+    def save(
+        self,
+        round: int,
+        state: Callable[[], dict[str, Any]],
+        beside: Callable[[], dict[str, Any]] = dict,
+        force: bool = False,
+    ) -> None:
+        """Write the state down, at most once a second and so that it takes no more than a twentieth of the
+        time: what lies between is computed again after a crash, to the same bits but for what a guard draws
+        from the operating system.
+        """
         if self.directory is None or not (force or self._seldom.due):
             return
         from safetensors.torch import save
@@ -209,19 +261,27 @@ class Journal:
             folder = self.directory / "state"
             name = f"round-{round:06d}.safetensors"
             write_whole(folder / name, save(state()))
-            write_whole(folder / "state.json", json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}))
+            write_whole(
+                folder / "state.json",
+                json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}),
+            )
             for old in folder.glob("round-*.safetensors"):
                 if old.name != name:
                     old.unlink()
 
     def keep(self, module: Any) -> None:
-        """The model the run ended with, under its module's own names, for whoever wants to use it: `model.load_state_dict(load_file(…))`."""
+        """The model the run ended with, under its module's own names, for whoever wants to use it:
+        `model.load_state_dict(load_file(…))`.
+        """
         if self.directory is None:
             return
         from safetensors.torch import save
 
         # a copy of each: layers that share a tensor, and views, are no safetensors
-        write_whole(self.directory / MODEL, save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}))
+        write_whole(
+            self.directory / MODEL,
+            save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}),
+        )
 
     def sync(self) -> None:
         """Every event so far is on the disk: a state that comes after them may count on them."""
@@ -248,7 +308,9 @@ def finite(value: Any) -> Any:
 
 
 def infinite(event: Event) -> Event:
-    """The reverse, where a run goes on: only rounds and the end hold measured numbers (a party may well be called nan)."""
+    """The reverse, where a run goes on: only rounds and the end hold measured numbers (a party may well be
+    called nan).
+    """
     if event["kind"] not in ("round", "end"):
         return event
 

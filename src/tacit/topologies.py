@@ -20,11 +20,18 @@ class Gossip:
     """No server: nodes mix models with their neighbours. See protocols/gossip.py for the papers."""
 
     graph: Any = None
-    mode: str = choice("average", ("average", "push_sum", "push"), doc="average: Θ ← WΘ; push_sum: on directed links; push: gossip learning")
+    mode: str = choice(
+        "average",
+        ("average", "push_sum", "push"),
+        doc="average: Θ ← WΘ; push_sum: on directed links; push: gossip learning",
+    )
     period: int = whole(1, least=1, doc="rounds of local work for each exchange: W = I in between")
     wait: float = real(1.0, above=0, doc="Δ, seconds between a node's messages (push)")
     churn: float = real(0.0, least=0, below=1, doc="the share of periods in which a node is away (push)")
-    secure: bool = flag(False, doc="neighbours' models are added up under masks: a node learns their weighted sum only (average)")
+    secure: bool = flag(
+        False,
+        doc="neighbours' models are added up under masks: a node learns their weighted sum only (average)",
+    )
 
     def fits(self, parties: int) -> None:
         self.graph.check(parties)
@@ -34,27 +41,50 @@ class Gossip:
             raise bad("gossip", "graph", self.graph, "a graph such as graphs.ring(16)")
         one_way = any(g.directed and g.weights is None for g in (self.graph.turns or (self.graph,)))
         if one_way and self.mode == "average":
-            raise BadParameter(f"gossip: the links of {self.graph.name} go one way, and averaging needs weights that also sum to 1 over what a node hears. "
-                               "Use mode='push_sum'.")
+            raise BadParameter(
+                f"gossip: the links of {self.graph.name} go one way, and averaging needs weights that also "
+                "sum to 1 over what a node hears. "
+                "Use mode='push_sum'."
+            )
         if self.mode != "push" and self.churn:
-            raise bad("gossip", "churn", self.churn, f"0 with mode={self.mode!r}, in which everybody waits for its neighbours", "Use mode='push'.")
+            raise bad(
+                "gossip",
+                "churn",
+                self.churn,
+                f"0 with mode={self.mode!r}, in which everybody waits for its neighbours",
+                "Use mode='push'.",
+            )
         if self.mode == "push" and (self.period != 1 or self.graph.turns):
-            raise BadParameter("gossip: with mode='push' a node sends to one neighbour at a time: leave out period, and give one graph for all the time.")
+            raise BadParameter(
+                "gossip: with mode='push' a node sends to one neighbour at a time: leave out period, and "
+                "give one graph for all the time."
+            )
         if self.secure:
             if self.mode != "average":
-                raise bad("gossip", "secure", True, f"False with mode={self.mode!r}", "Hidden sums go with mode='average'.")
+                raise bad(
+                    "gossip",
+                    "secure",
+                    True,
+                    f"False with mode={self.mode!r}",
+                    "Hidden sums go with mode='average'.",
+                )
             for g in self.graph.turns or (self.graph,):
                 lonely = next((k for k in range(g.nodes) if len(heard(g, k)) < 2), None)
                 if lonely is not None:
-                    raise BadParameter(f"gossip: node {lonely} of {g.name} hears from {len(heard(g, lonely))} other, and a sum of one is no secret. Give every "
-                                       "node two neighbours or more.")
+                    raise BadParameter(
+                        f"gossip: node {lonely} of {g.name} hears from {len(heard(g, lonely))} other, and a "
+                        "sum of one is no secret. Give every "
+                        "node two neighbours or more."
+                    )
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Clients → edges → … → server. `edges` is how many there are, or for several levels how many on each, from the clients up; parties are dealt to
-    edges, and edges to the level above, in their order. `period` is after how many rounds (above: exchanges of the level below) a level is asked, one
-    number for all or one each."""
+    """Clients → edges → … → server. `edges` is how many there are, or for several levels how many on each,
+    from the clients up; parties are dealt to edges, and edges to the level above, in their order. `period` is
+    after how many rounds (above: exchanges of the level below) a level is asked, one number for all or one
+    each.
+    """
 
     edges: Any = 2
     period: Any = 1
@@ -70,7 +100,9 @@ class Hierarchy:
         return tuple(int(np.prod(each[: i + 1])) for i in range(len(each)))
 
     def groups(self, parties: int) -> list[list[list[int]]]:
-        """For each level from the bottom, which places of the level below belong to each of its nodes; the last is the server."""
+        """For each level from the bottom, which places of the level below belong to each of its nodes; the
+        last is the server.
+        """
         below, out = parties, []
         for n in (*self.levels, 1):
             out.append([part.tolist() for part in np.array_split(np.arange(below), n)])
@@ -79,17 +111,37 @@ class Hierarchy:
 
     def fits(self, parties: int) -> None:
         if self.levels[0] > parties:
-            raise bad("Hierarchy", "edges", self.edges, f"at most {parties} for {parties} parties: an edge needs a client")
+            raise bad(
+                "Hierarchy",
+                "edges",
+                self.edges,
+                f"at most {parties} for {parties} parties: an edge needs a client",
+            )
 
     def check(self) -> None:
         def whole_numbers(value: Any) -> bool:
             listed = [value] if not isinstance(value, list | tuple) else value
-            return bool(listed) and all(isinstance(v, int) and not isinstance(v, bool) and v >= 1 for v in listed)
+            return bool(listed) and all(
+                isinstance(v, int) and not isinstance(v, bool) and v >= 1 for v in listed
+            )
 
         if not whole_numbers(self.edges) or any(a < b for a, b in pairwise(self.levels)):
-            raise bad("Hierarchy", "edges", self.edges, "a whole number of at least 1, or a list of them that does not grow: [8, 2] is 8 edges below 2 regions")
-        if not whole_numbers(self.period) or (not isinstance(self.period, int) and len(self.period) != len(self.levels)):
-            raise bad("Hierarchy", "period", self.period, f"a whole number of at least 1, or a list of {len(self.levels)}, one for each level")
+            raise bad(
+                "Hierarchy",
+                "edges",
+                self.edges,
+                "a whole number of at least 1, or a list of them that does not grow: [8, 2] is 8 edges "
+                "below 2 regions",
+            )
+        if not whole_numbers(self.period) or (
+            not isinstance(self.period, int) and len(self.period) != len(self.levels)
+        ):
+            raise bad(
+                "Hierarchy",
+                "period",
+                self.period,
+                f"a whole number of at least 1, or a list of {len(self.levels)}, one for each level",
+            )
 
 
 def made(given: Any, parties: int) -> Any:
@@ -109,7 +161,12 @@ def made(given: Any, parties: int) -> Any:
                 raise bad(name, key, said[key], "left out", f"Known: {', '.join(known)}.")
         given = ALL[name](**said)
     if type(given) not in ALL.values():
-        raise bad("train", "topology", given, "tacit.Hierarchy(…), or None; training without a server is tacit.gossip")
+        raise bad(
+            "train",
+            "topology",
+            given,
+            "tacit.Hierarchy(…), or None; training without a server is tacit.gossip",
+        )
     check(given)
     given.fits(parties)
     return given
@@ -117,8 +174,14 @@ def made(given: Any, parties: int) -> Any:
 
 def to_table(topology: Any) -> dict[str, Any]:
     values = {f.name: getattr(topology, f.name) for f in fields(topology)}
-    return {"name": type(topology).__name__, **{k: graphs.to_table(v) if isinstance(v, Graph) else list(v) if isinstance(v, tuple) else v
-                                               for k, v in values.items() if v is not None}}
+    return {
+        "name": type(topology).__name__,
+        **{
+            k: graphs.to_table(v) if isinstance(v, Graph) else list(v) if isinstance(v, tuple) else v
+            for k, v in values.items()
+            if v is not None
+        },
+    }
 
 
 def heard(graph: Graph, k: int) -> list[int]:

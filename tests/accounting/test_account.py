@@ -45,5 +45,9 @@ def test_a_line_cut_short_by_a_crash_counts_as_spent_and_a_damaged_file_is_refus
     third.spend(3)
     assert Account(RELEASE, 1e-5, file=file).spent == 4
     file.write_text("nonsense\n" + file.read_text())
-    with pytest.raises(BadRun, match=r"spent.jsonl cannot be read: .* It says what privacy was spent, so the run cannot go on without it\."):
+    with pytest.raises(
+        BadRun,
+        match=r"spent.jsonl cannot be read: .* It says what privacy was spent, so the run cannot go on "
+        r"without it\.",
+    ):
         Account(RELEASE, 1e-5, file=file)

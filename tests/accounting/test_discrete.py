@@ -1,4 +1,6 @@
-"""The noise is what its proof says. Statistical tests run on fixed seeds; each states how often it would fail a correct sampler under fresh seeds."""
+"""The noise is what its proof says. Statistical tests run on fixed seeds; each states how often it would fail
+a correct sampler under fresh seeds.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ALARM = 1e-6
 
 
 def chi_square(drawn: np.ndarray, log_weight, reach: int) -> float:
-    """The p-value of the drawn whole numbers against P(x) ∝ exp(log_weight(x)), cells below 5 expected put together."""
+    """The p-value of the drawn whole numbers against P(x) ∝ exp(log_weight(x)), cells below 5 expected put
+    together.
+    """
     x = np.arange(-reach, reach + 1)
     p = np.exp([log_weight(int(v)) for v in x])
     p /= p.sum()
@@ -34,7 +38,10 @@ def chi_square(drawn: np.ndarray, log_weight, reach: int) -> float:
 def test_the_discrete_gaussian_has_its_law(variance):
     """False alarm: 1e-6 for each variance."""
     drawn = discrete.gaussian(variance, 40_000, SeededSecret(f"gauss {variance}").bytes)
-    assert chi_square(drawn, lambda x: -x * x / (2 * float(variance)), math.ceil(8 * math.sqrt(variance)) + 2) > ALARM
+    assert (
+        chi_square(drawn, lambda x: -x * x / (2 * float(variance)), math.ceil(8 * math.sqrt(variance)) + 2)
+        > ALARM
+    )
 
 
 @pytest.mark.parametrize("scale", [1, 2, 7])
@@ -46,7 +53,9 @@ def test_the_discrete_laplace_has_its_law(scale):
 
 @pytest.mark.parametrize("variance", [Fraction(10**4), Fraction(10**12), Fraction(10**18 + 1, 3)])
 def test_a_large_variance_is_kept_where_int64_would_overflow(variance):
-    """Sample variance of n normal-like draws: relative standard error √(2/n). 5.5 of them: a false alarm of 4e-8."""
+    """Sample variance of n normal-like draws: relative standard error √(2/n). 5.5 of them: a false alarm of
+    4e-8.
+    """
     n = 4_000
     drawn = discrete.gaussian(variance, n, SeededSecret("large").bytes).astype(float)
     assert abs(drawn.var() / float(variance) - 1) < 5.5 * math.sqrt(2 / n)
@@ -81,8 +90,10 @@ def test_the_exponential_mechanism_has_its_law():
 
 
 def test_neighbours_are_told_apart_no_better_than_epsilon_allows():
-    """ε-DP of the choice, seen from outside: scores of neighbouring tables differ by the sensitivity, so no outcome may be e^ε times likelier.
-    Exact laws, no sampling: computed from the same rational weights that the sampler uses."""
+    """ε-DP of the choice, seen from outside: scores of neighbouring tables differ by the sensitivity, so no
+    outcome may be e^ε times likelier. Exact laws, no sampling: computed from the same rational weights that
+    the sampler uses.
+    """
     a, b, epsilon = [5, 3, 4], [4, 4, 5], 1.0
     pa, pb = (np.exp(np.array(s) * epsilon / 2) for s in (a, b))
     assert np.abs(np.log(pa / pa.sum()) - np.log(pb / pb.sum())).max() <= epsilon + 1e-12
@@ -118,11 +129,15 @@ def test_zcdp_conversion_is_no_worse_than_the_classic_one_and_consistent():
 
 
 def test_zcdp_conversion_never_promises_more_than_the_gaussian_itself_gives():
-    """The Gaussian mechanism is ρ-zCDP with ρ = 1/(2σ²) and has an exact δ(ε) (Balle, Wang, ICML 2018): ours must lie above it, and not far."""
+    """The Gaussian mechanism is ρ-zCDP with ρ = 1/(2σ²) and has an exact δ(ε) (Balle, Wang, ICML 2018): ours
+    must lie above it, and not far.
+    """
     normal = stats.norm
     for sigma in (1.0, 5.0, 20.0):
         for epsilon in (0.1, 0.5, 1.0, 3.0):
-            exact = normal.cdf(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * normal.cdf(-0.5 / sigma - epsilon * sigma)
+            exact = normal.cdf(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * normal.cdf(
+                -0.5 / sigma - epsilon * sigma
+            )
             ours = discrete.delta_of(1 / (2 * sigma**2), epsilon)
             assert ours >= exact * (1 - 1e-9)
             if exact > 1e-200:
@@ -130,7 +145,9 @@ def test_zcdp_conversion_never_promises_more_than_the_gaussian_itself_gives():
 
 
 def test_zcdp_conversion_is_that_of_dp_accounting():
-    """Google's accountant minimises the same bound over the orders it is given, so it lies above ours by what its grid misses."""
+    """Google's accountant minimises the same bound over the orders it is given, so it lies above ours by what
+    its grid misses.
+    """
     import dp_accounting
     from dp_accounting import rdp
 
@@ -150,14 +167,21 @@ def test_noise_is_rounded_up_and_epsilon_down():
         assert 0 < discrete.rational_below(value) <= Fraction(value)
 
 
-@pytest.mark.parametrize(("call", "says"), [
-    (lambda: discrete.gaussian(0, 1), "variance is Fraction(0, 1); it must be a positive rational number."),
-    (lambda: discrete.laplace(0, 1), "scale is 0; it must be a whole number of at least 1."),
-    (lambda: discrete.exponential([], 1, 1), "scores is []; it must be at least one candidate."),
-    (lambda: discrete.exponential([1], 0, 1), "epsilon and sensitivity is (0, 1); it must be above 0"),
-    (lambda: discrete.rho_of(0, 0.1), "epsilon is 0; it must be a number above 0."),
-    (lambda: discrete.rho_of(1, 0), "delta is 0; it must be a probability above 0 and below 1."),
-    (lambda: discrete.uniform(0, 1), "below is 0; it must be at least 1.")])
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: discrete.gaussian(0, 1),
+            "variance is Fraction(0, 1); it must be a positive rational number.",
+        ),
+        (lambda: discrete.laplace(0, 1), "scale is 0; it must be a whole number of at least 1."),
+        (lambda: discrete.exponential([], 1, 1), "scores is []; it must be at least one candidate."),
+        (lambda: discrete.exponential([1], 0, 1), "epsilon and sensitivity is (0, 1); it must be above 0"),
+        (lambda: discrete.rho_of(0, 0.1), "epsilon is 0; it must be a number above 0."),
+        (lambda: discrete.rho_of(1, 0), "delta is 0; it must be a probability above 0 and below 1."),
+        (lambda: discrete.uniform(0, 1), "below is 0; it must be at least 1."),
+    ],
+)
 def test_what_is_impossible_is_refused(call, says):
     with pytest.raises(BadParameter) as error:
         call()

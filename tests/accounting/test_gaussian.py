@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.accounting import distributed_multiplier, gaussian_delta, gaussian_epsilon, gaussian_multiplier, laplace_epsilon, laplace_scale, response_epsilon
+from tacit.accounting import (
+    distributed_multiplier,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_multiplier,
+    laplace_epsilon,
+    laplace_scale,
+    response_epsilon,
+)
 from tacit.errors import BadParameter
 
 
@@ -18,7 +26,9 @@ def test_delta_is_the_integral_of_what_one_density_exceeds_the_other(z, eps):
     """δ(ε) = ∫ max(0, p(x) − e^ε q(x)) dx with p, q the densities around 1/z and 0."""
     x = np.linspace(-30, 30, 2_000_001)
     p, q = np.exp(-((x - 1 / z) ** 2) / 2), np.exp(-(x**2) / 2)
-    assert gaussian_delta(z, eps) == pytest.approx(np.maximum(0, p - math.exp(eps) * q).sum() * (x[1] - x[0]) / math.sqrt(2 * math.pi), rel=1e-6)
+    assert gaussian_delta(z, eps) == pytest.approx(
+        np.maximum(0, p - math.exp(eps) * q).sum() * (x[1] - x[0]) / math.sqrt(2 * math.pi), rel=1e-6
+    )
 
 
 @settings(max_examples=60, derandomize=True)

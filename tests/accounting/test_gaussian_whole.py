@@ -13,7 +13,9 @@ from tacit.errors import BadParameter
 
 @pytest.mark.parametrize("sigma", [1, 3])
 def test_each_whole_number_comes_as_often_as_it_should(sigma):
-    """χ² over the cells within 3σ and one for the rest: 5 deviations above its mean are passed by chance less than once in 10⁴."""
+    """χ² over the cells within 3σ and one for the rest: 5 deviations above its mean are passed by chance less
+    than once in 10⁴.
+    """
     n = 100_000
     drawn = gaussian_whole(sigma, n, np.random.default_rng(0).bytes)
     cells = np.arange(-3 * sigma, 3 * sigma + 1)
@@ -27,7 +29,9 @@ def test_each_whole_number_comes_as_often_as_it_should(sigma):
 
 
 def test_the_widest_grid_has_the_moments_of_a_gaussian():
-    """σ = 2²⁰, 100,000 draws: variance known to 0.45%, fourth moment to 3.1%; 5 of each are passed by chance less than once in 10⁶."""
+    """σ = 2²⁰, 100,000 draws: variance known to 0.45%, fourth moment to 3.1%; 5 of each are passed by chance
+    less than once in 10⁶.
+    """
     z = gaussian_whole(2**20, 100_000, np.random.default_rng(1).bytes) / 2**20
     assert abs(z.mean()) < 5 / math.sqrt(100_000)
     assert z.var() == pytest.approx(1, abs=5 * 0.0045)
@@ -36,5 +40,7 @@ def test_the_widest_grid_has_the_moments_of_a_gaussian():
 
 def test_none_and_too_narrow():
     assert gaussian_whole(5, 0).shape == (0,)
-    with pytest.raises(BadParameter, match="gaussian_whole: sigma is 0; it must be a whole number of at least 1"):
+    with pytest.raises(
+        BadParameter, match="gaussian_whole: sigma is 0; it must be a whole number of at least 1"
+    ):
         gaussian_whole(0, 3)

@@ -1,4 +1,6 @@
-"""What may be published of a data-dependent cost: the change is never larger than it is said to be, and the release costs what it says."""
+"""What may be published of a data-dependent cost: the change is never larger than it is said to be, and the
+release costs what it says.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def changes(counts: np.ndarray) -> np.ndarray:
 
 
 def test_a_neighbours_cost_is_no_further_away_than_the_change_says():
-    """From counts that are d votes away, one more vote changes the cost by at most changes[d]: random walks of neighbours, from random counts."""
+    """From counts that are d votes away, one more vote changes the cost by at most changes[d]: random walks
+    of neighbours, from random counts.
+    """
     rng = np.random.default_rng(0)
     largest = 0.0
     for _ in range(60):
@@ -55,7 +59,9 @@ def test_a_neighbours_cost_is_no_further_away_than_the_change_says():
 
 
 def test_the_worst_neighbour_of_equal_gaps_attains_the_change():
-    """Where all gaps are equal and all of them move by 2 as with two classes, the bound is met but for the grid."""
+    """Where all gaps are equal and all of them move by 2 as with two classes, the bound is met but for the
+    grid.
+    """
     gaps = votes.gaussian_gaps(Fraction(SIGMA2), 40)
     counts, near = np.array([[22, 10]]), (np.array([[21, 11]]), np.array([[23, 9]]))
     bound = smooth.change_of_votes(PRICE, gaps, 2, gaps.other(counts), AT, 1)[0]
@@ -75,19 +81,25 @@ def test_smooth_sensitivity_is_smooth():
 
 
 def test_the_change_of_a_check_by_hand():
-    """Costs 0 0 1 5 5 by the largest count. Next to count 1 one vote makes 0 or 1 of difference; from two votes away it may make 4."""
+    """Costs 0 0 1 5 5 by the largest count. Next to count 1 one vote makes 0 or 1 of difference; from two
+    votes away it may make 4.
+    """
     table = np.array([0.0, 0, 1, 5, 5])
     assert smooth.change_of_check(table, np.array([0]), 4).tolist() == [0, 1, 4, 4]
     assert smooth.change_of_check(table, np.array([1, 3]), 2).tolist() == [1 + 4, 4 + 4]
 
 
-@pytest.mark.parametrize(("order", "beta", "kappa", "z"), [(8.0, 0.02, 10.0, 3.0), (3.0, 0.1, 4.0, 0.0), (20.0, 0.01, 30.0, 4.0)])
+@pytest.mark.parametrize(
+    ("order", "beta", "kappa", "z"), [(8.0, 0.02, 10.0, 3.0), (3.0, 0.1, 4.0, 0.0), (20.0, 0.01, 30.0, 4.0)]
+)
 def test_the_release_costs_the_divergence_of_its_two_gaussians(order, beta, kappa, z):
     """By numerical integration, over deviations that differ by e^b and means as far apart as they may be."""
     told = smooth.release_cost(order, beta, kappa, z)
     for b in np.linspace(-beta, beta, 9):
         s0, s1 = kappa, kappa * math.exp(b)
-        apart = min(1.0, math.exp(b)) + z * abs(s1 - s0)  # the cost moves by at most either sensitivity, the lift by z times the difference
+        apart = min(1.0, math.exp(b)) + z * abs(
+            s1 - s0
+        )  # the cost moves by at most either sensitivity, the lift by z times the difference
         x = np.linspace(-60 * kappa, 60 * kappa, 400_001)
         log = order * _log(x, 0.0, s0) + (1 - order) * _log(x, apart, s1)
         exact = (log.max() + math.log(np.exp(log - log.max()).sum() * (x[1] - x[0]))) / (order - 1)
@@ -104,9 +116,13 @@ def test_deviations_too_unlike_for_an_order_have_no_guarantee():
 
 
 def test_what_is_published_is_rarely_below_the_cost():
-    """Below with probability 0.05. 400 draws: more than 45 of them are below with probability 1e-6 (binomial tail)."""
+    """Below with probability 0.05. 400 draws: more than 45 of them are below with probability 1e-6 (binomial
+    tail).
+    """
     shake = np.random.default_rng(2)
     found = [smooth.release(1.0, np.full(10, 0.01), 8.0, 0.05, source=shake.bytes) for _ in range(400)]
     assert sum(r.cost < 1.0 for r in found) <= 45
     assert sum(r.cost < 1.0 for r in found) >= 2, "it is noise: 1 or none of 400 has probability 1e-7"
-    assert {r.own for r in found} == {smooth.release(1.0, np.full(10, 7.0), 8.0, 0.05).own}, "what it costs does not depend on the votes"
+    assert {r.own for r in found} == {smooth.release(1.0, np.full(10, 7.0), 8.0, 0.05).own}, (
+        "what it costs does not depend on the votes"
+    )

@@ -13,12 +13,18 @@ from tacit.errors import BadParameter
 
 def test_poisson_is_the_sampled_gaussian():
     one = training(multiplier=1.0, delta=1e-5, sampling="poisson", rate=0.01, per_epoch=100, steps=500)
-    assert one.epsilon(500, 1e-5) == pytest.approx(epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=500, delta=1e-5), rel=2e-3)
+    assert one.epsilon(500, 1e-5) == pytest.approx(
+        epsilon(noise_multiplier=1.0, sampling_rate=0.01, steps=500, delta=1e-5), rel=2e-3
+    )
 
 
 def test_fixed_batches_are_a_row_exchanged_under_rdp():
     one = training(multiplier=2.0, delta=1e-5, sampling="fixed", rate=0.1, per_epoch=10, steps=50)
-    assert one.epsilon(50, 1e-5) == pytest.approx(epsilon(noise_multiplier=1.0, sampling_rate=0.1, steps=50, delta=1e-5, accountant="rdp", sampling="fixed"))
+    assert one.epsilon(50, 1e-5) == pytest.approx(
+        epsilon(
+            noise_multiplier=1.0, sampling_rate=0.1, steps=50, delta=1e-5, accountant="rdp", sampling="fixed"
+        )
+    )
 
 
 def test_an_epoch_of_shuffled_batches_is_one_release_begun_or_finished():
@@ -39,12 +45,24 @@ def test_a_row_is_in_so_many_nodes_of_the_tree(steps, nodes):
 @pytest.mark.parametrize("sampling", TRAINING)
 @pytest.mark.parametrize("target", [0.5, 4.0])
 def test_the_noise_for_an_epsilon_costs_that_epsilon(sampling, target):
-    one = training(epsilon=target, delta=1e-5, sampling=sampling, rate=0.02 if sampling in ("poisson", "fixed") else 1.0, per_epoch=50, steps=150)
+    one = training(
+        epsilon=target,
+        delta=1e-5,
+        sampling=sampling,
+        rate=0.02 if sampling in ("poisson", "fixed") else 1.0,
+        per_epoch=50,
+        steps=150,
+    )
     assert 0.985 * target < one.epsilon(150, 1e-5) <= target
     assert one.epsilon(0, 1e-5) == 0
 
 
 def test_an_accountant_of_another_sampling_is_refused():
-    with pytest.raises(BadParameter, match=r"accountant is 'pld' and the rows are drawn by 'shuffle', which it does not describe"):
-        training(multiplier=1.0, delta=1e-5, sampling="shuffle", rate=1.0, per_epoch=10, steps=10, accountant="pld")
+    with pytest.raises(
+        BadParameter,
+        match=r"accountant is 'pld' and the rows are drawn by 'shuffle', which it does not describe",
+    ):
+        training(
+            multiplier=1.0, delta=1e-5, sampling="shuffle", rate=1.0, per_epoch=10, steps=10, accountant="pld"
+        )
     assert Training(1.0).sampling == "poisson"

@@ -1,4 +1,6 @@
-"""What votes cost: the papers' own figures, and every bound against the exact divergence of the mechanism that is run."""
+"""What votes cost: the papers' own figures, and every bound against the exact divergence of the mechanism
+that is run.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def gaussian_law(variance: float, far: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def outcome(counts: list[int], y: np.ndarray, p: np.ndarray, step: int = 1) -> np.ndarray:
-    """The probability of each class, exactly: its noisy count must exceed those of lower classes and reach those of higher ones."""
+    """The probability of each class, exactly: its noisy count must exceed those of lower classes and reach
+    those of higher ones.
+    """
     below = np.concatenate([[0.0], np.cumsum(p)])  # P(noise < y[k])
     out = []
     for j, c in enumerate(counts):
@@ -44,7 +48,12 @@ def renyi(a: np.ndarray, b: np.ndarray, order: float) -> float:
 
 def neighbours(counts: list[int]) -> list[list[int]]:
     """Counts after one teacher voted otherwise."""
-    return [[c - (k == i) + (k == j) for k, c in enumerate(counts)] for i in range(len(counts)) for j in range(len(counts)) if i != j and counts[i] > 0]
+    return [
+        [c - (k == i) + (k == j) for k, c in enumerate(counts)]
+        for i in range(len(counts))
+        for j in range(len(counts))
+        if i != j and counts[i] > 0
+    ]
 
 
 COUNTS = [[20, 3, 2], [12, 12, 1], [25, 0, 0], [9, 8, 8], [18, 7, 0]]
@@ -78,7 +87,9 @@ def test_gaussian_gaps_are_those_of_the_law_written_out(variance):
     gaps = votes.gaussian_gaps(variance, 12)
     for g in range(-12, 13):
         assert gaps.of(np.array([g]))[0] == pytest.approx(difference[d >= g].sum(), rel=1e-6, abs=1e-290)
-        assert votes.gaussian_above(variance, np.array([g]))[0] == pytest.approx(p[y >= g].sum(), rel=1e-6, abs=1e-290)
+        assert votes.gaussian_above(variance, np.array([g]))[0] == pytest.approx(
+            p[y >= g].sum(), rel=1e-6, abs=1e-290
+        )
 
 
 def test_large_noise_is_near_the_papers_continuous_formulas():
@@ -86,7 +97,9 @@ def test_large_noise_is_near_the_papers_continuous_formulas():
     laplace = votes.laplace_gaps(20, 1, 250)
     for g in (10, 50, 150, 250):
         assert gaps.of(np.array([g]))[0] == pytest.approx(math.erfc(g / 80) / 2, rel=0.05)
-        assert laplace.of(np.array([g]))[0] == pytest.approx((2 + 0.05 * g) / (4 * math.exp(0.05 * g)), rel=0.03)
+        assert laplace.of(np.array([g]))[0] == pytest.approx(
+            (2 + 0.05 * g) / (4 * math.exp(0.05 * g)), rel=0.03
+        )
 
 
 @pytest.mark.parametrize("counts", COUNTS)
@@ -100,7 +113,9 @@ def test_another_outcome_than_the_plurality_is_at_most_as_likely_as_q(counts):
 
 @pytest.mark.parametrize("counts", COUNTS)
 def test_the_gaussian_cost_bounds_the_exact_divergence_to_every_neighbour(counts):
-    """Data-dependent Rényi privacy by its definition: D_λ(M(D) ‖ M(D')) for all D', with the probabilities of the discrete mechanism."""
+    """Data-dependent Rényi privacy by its definition: D_λ(M(D) ‖ M(D')) for all D', with the probabilities of
+    the discrete mechanism.
+    """
     variance = 16
     y, p = gaussian_law(variance, 250)
     price = votes.Price("gaussian", float(variance), votes.ORDERS)
@@ -126,15 +141,24 @@ def test_the_laplace_cost_bounds_the_exact_divergence_to_every_neighbour(counts)
 
 
 def test_the_bound_is_not_a_loose_one_where_teachers_agree():
-    """25 of 25 votes at σ = 4: the data-dependent cost is far below the data-independent one, and above the exact divergence."""
+    """25 of 25 votes at σ = 4: the data-dependent cost is far below the data-independent one, and above the
+    exact divergence.
+    """
     price = votes.Price("gaussian", 16.0, votes.ORDERS)
     cost = price.of(votes.gaussian_gaps(Fraction(16), 30).other(np.array([[25, 0, 0]])))[0]
     at = int(np.searchsorted(votes.ORDERS, 5.0))
     assert cost[at] < 0.05 * votes.ORDERS[at] / 16
 
 
-@pytest.mark.parametrize(("kind", "scale", "orders"), [("gaussian", 1600.0, votes.ORDERS), ("laplace", 0.05, votes.WHOLE_ORDERS),
-                                                       ("gaussian", 4.0, votes.ORDERS), ("laplace", 2.0, votes.WHOLE_ORDERS)])
+@pytest.mark.parametrize(
+    ("kind", "scale", "orders"),
+    [
+        ("gaussian", 1600.0, votes.ORDERS),
+        ("laplace", 0.05, votes.WHOLE_ORDERS),
+        ("gaussian", 4.0, votes.ORDERS),
+        ("laplace", 2.0, votes.WHOLE_ORDERS),
+    ],
+)
 def test_the_cost_never_falls_as_q_grows_and_never_exceeds_the_data_independent_one(kind, scale, orders):
     price = votes.Price(kind, scale, orders)
     assert (np.diff(price.table, axis=0) >= 0).all()

@@ -11,14 +11,16 @@ from tacit.accounting import wide
 
 
 def test_the_alias_table_is_the_weights():
-    """Every block's probability, put together again from its own cell and those it is the alias of, is ρ(j)/Σρ to 10⁻¹² of the largest."""
+    """Every block's probability, put together again from its own cell and those it is the alias of, is
+    ρ(j)/Σρ to 10⁻¹² of the largest.
+    """
     leading, alias, full = wide._table()
     got = np.zeros(wide.CELLS)
     for cell in range(wide.CELLS):
         share = full[cell] / 2**wide.PRECISION
         got[cell] += share
         got[alias[cell]] += 1 - share
-    want = np.exp(-np.arange(wide.CELLS, dtype=float) ** 2 / 2**21)
+    want = np.exp(-(np.arange(wide.CELLS, dtype=float) ** 2) / 2**21)
     assert np.allclose(got / wide.CELLS, want / want.sum(), atol=1e-12 * want.max() / want.sum(), rtol=0)
     assert all(int(a) == f >> (wide.PRECISION - wide.T_BITS) for a, f in zip(leading, full))
 
@@ -29,7 +31,9 @@ def test_a_draw_that_is_surely_accepted_would_be():
 
 
 def test_moments_and_quantiles_are_the_gaussians():
-    """A million draws: mean within 5 standard errors, deviation within 5, and the Kolmogorov distance below 1.95/√n (together below 1e-3 by chance)."""
+    """A million draws: mean within 5 standard errors, deviation within 5, and the Kolmogorov distance below
+    1.95/√n (together below 1e-3 by chance).
+    """
     n = 1_000_000
     x = wide.gaussian(n) / wide.SIGMA
     assert abs(x.mean()) < 5 / math.sqrt(n)
@@ -45,12 +49,17 @@ def test_the_lowest_bits_are_uniform():
 
 
 def test_ties_and_doubts_are_settled_by_more_bits():
-    """Words built by hand: a tie with a threshold's leading bits asks for the threshold's rest, and a doubt for a draw against exp(−γ)."""
+    """Words built by hand: a tie with a threshold's leading bits asks for the threshold's rest, and a doubt
+    for a draw against exp(−γ).
+    """
     leading, alias, _ = wide._table()
     cell = next(c for c in range(wide.CELLS) if alias[c] != c and 0 < leading[c] < 2**wide.T_BITS)
 
     def word(u, easy=0, r=5, negative=0):
-        return np.array([(((((u << 1 | negative) << wide.EASY) | easy) << wide.J_BITS | cell) << wide.M_BITS) | r], np.uint64)
+        return np.array(
+            [(((((u << 1 | negative) << wide.EASY) | easy) << wide.J_BITS | cell) << wide.M_BITS) | r],
+            np.uint64,
+        )
 
     asked = []
 
@@ -58,14 +67,22 @@ def test_ties_and_doubts_are_settled_by_more_bits():
         def give(n):
             asked.append(n)
             return bytes([byte]) * n
+
         return give
 
-    below, above = wide._chunk(word(int(leading[cell])), source(0)), wide._chunk(word(int(leading[cell])), source(255))
+    below, above = (
+        wide._chunk(word(int(leading[cell])), source(0)),
+        wide._chunk(word(int(leading[cell])), source(255)),
+    )
     assert [n for n in asked if n] == [29, 29]
     assert int(below[0]) >> wide.M_BITS == cell
     assert int(above[0]) >> wide.M_BITS == alias[cell]
-    assert int(wide._chunk(word(int(leading[cell]) - 1, negative=1), source(0))[0]) >> wide.M_BITS == -cell - 1  # −(m·cell + 5)
-    assert len(wide._chunk(word(0, easy=255, r=2**16 - 1), source(255))) == 0 or cell < 50  # U = 1 − 2⁻⁵³ is above exp(−γ): rejected
+    assert (
+        int(wide._chunk(word(int(leading[cell]) - 1, negative=1), source(0))[0]) >> wide.M_BITS == -cell - 1
+    )  # −(m·cell + 5)
+    assert (
+        len(wide._chunk(word(0, easy=255, r=2**16 - 1), source(255))) == 0 or cell < 50
+    )  # U = 1 − 2⁻⁵³ is above exp(−γ): rejected
     assert len(wide._chunk(word(0, easy=255, r=0), source(0))) == 1  # γ = 0 accepts always
 
 
@@ -86,5 +103,6 @@ def test_replayed_bytes_give_the_same_numbers():
     def source(seed):
         rng = np.random.default_rng(seed)
         return rng.bytes
+
     assert (wide.gaussian(1000, source(1)) == wide.gaussian(1000, source(1))).all()
     assert (wide.gaussian(1000, source(1)) != wide.gaussian(1000, source(2))).any()

@@ -1,5 +1,6 @@
-"""Rules that remember earlier rounds: momentum, FoolsGold on what each party sent so far, LEGATO's log. Held to plain numpy, to what history is for, and to
-exact resume."""
+"""Rules that remember earlier rounds: momentum, FoolsGold on what each party sent so far, LEGATO's log. Held
+to plain numpy, to what history is for, and to exact resume.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_momentum_is_its_recursion_around_any_rule():
 
 @functools.cache
 def fed() -> data.Federation:
-    return data.gaussian_blobs(rows=300, classes=3, features=5, seed=4).split(6, skew=data.Dirichlet(0.5), seed=0)
+    return data.gaussian_blobs(rows=300, classes=3, features=5, seed=4).split(
+        6, skew=data.Dirichlet(0.5), seed=0
+    )
 
 
 def vector(run: tacit.Result) -> torch.Tensor:
@@ -54,14 +57,23 @@ def vector(run: tacit.Result) -> torch.Tensor:
 def test_momentum_around_the_mean_is_fedavgm_whether_parties_send_models_or_changes(option):
     job: dict[str, Any] = dict(model="mlp", rounds=5, per_round=4)
     theirs = tacit.train(fed(), algorithm=algorithms.FedAvgM(lr=0.1, beta=0.7), **job)
-    ours = tacit.train(fed(), algorithm=algorithms.FedAvg(lr=0.1, option=option), aggregate=aggregate.Momentum(beta=0.7), **job)
+    ours = tacit.train(
+        fed(),
+        algorithm=algorithms.FedAvg(lr=0.1, option=option),
+        aggregate=aggregate.Momentum(beta=0.7),
+        **job,
+    )
     torch.testing.assert_close(vector(ours), vector(theirs), atol=2e-6, rtol=0)
-    assert (vector(theirs) - vector(tacit.train(fed(), algorithm=algorithms.FedAvg(lr=0.1), **job))).abs().max() > 1e-2
+    assert (
+        vector(theirs) - vector(tacit.train(fed(), algorithm=algorithms.FedAvg(lr=0.1), **job))
+    ).abs().max() > 1e-2
 
 
 def sybil_rounds(rounds: int = 40, seed: int = 3) -> tuple[list[np.ndarray], np.ndarray]:
-    """Five honest parties, each with rows of its own to learn from; five sybils that all want the same, under noise three times as long, drawn anew for each of
-    them in every round: two of them are about 1/10 alike in a round, and after t rounds t/(t + 9)."""
+    """Five honest parties, each with rows of its own to learn from; five sybils that all want the same, under
+    noise three times as long, drawn anew for each of them in every round: two of them are about 1/10 alike in
+    a round, and after t rounds t/(t + 9).
+    """
     rng = np.random.default_rng(seed)
     d = 400
     goals, attack = rng.standard_normal((5, d)), rng.standard_normal(d)
@@ -82,7 +94,9 @@ def test_history_finds_sybils_that_hide_under_new_noise_in_every_round_and_one_r
         rule, memories = aggregate.FoolsGold(history=history), [{}]
         for x in rounds:
             sent = torch.as_tensor(x, dtype=torch.float32)
-            mean, memories = rule.recall(rule.add(rule.start(), torch.ones(1, 10), {"delta": sent}), torch.arange(10), memories, {})
+            mean, memories = rule.recall(
+                rule.add(rule.start(), torch.ones(1, 10), {"delta": sent}), torch.arange(10), memories, {}
+            )
         moved[history] = abs(float(mean["delta"][0].double().numpy() @ attack))
     plain = abs(float(rounds[-1].mean(0) @ attack))
     assert moved[False] > 0.5 * plain  # of one round it makes little
@@ -105,7 +119,9 @@ def test_history_is_of_each_party_by_its_name_and_not_by_its_place():
 
 
 def test_whoever_sends_nothing_has_no_say():
-    """A free rider's zeros are unlike everybody's updates; parties that agree are not to be silenced for them."""
+    """A free rider's zeros are unlike everybody's updates; parties that agree are not to be silenced for
+    them.
+    """
     agree = 1 + 0.3 * np.random.default_rng(8).standard_normal((4, 4))
     (got,) = play(aggregate.FoolsGold(), [np.concatenate([agree, np.zeros((2, 4))])])
     (wanted,) = play(aggregate.FoolsGold(), [agree])
@@ -129,7 +145,10 @@ def legato_by_hand(rounds: list[np.ndarray], window: int, cuts: tuple[int, ...])
 
 def test_legato_by_its_log():
     rng = np.random.default_rng(6)
-    rounds = [np.concatenate([1 + 0.1 * rng.standard_normal((4, 2)), 3 * rng.standard_normal((4, 2))], 1) for _ in range(6)]
+    rounds = [
+        np.concatenate([1 + 0.1 * rng.standard_normal((4, 2)), 3 * rng.standard_normal((4, 2))], 1)
+        for _ in range(6)
+    ]
     rule = aggregate.Legato(window=3).fitted((2, 2))
     for got, wanted in zip(play(rule, rounds), legato_by_hand(rounds, 3, (2, 2))):
         np.testing.assert_allclose(got, wanted, atol=1e-5)
@@ -144,20 +163,39 @@ def test_an_attack_on_one_layer_has_a_part_of_its_effect_and_the_others_are_the_
     assert last[2] < 0.2 * rounds[-1].mean(0)[2]
 
 
-RULES = [aggregate.Momentum(aggregate.Median(), beta=0.5), aggregate.FoolsGold(), aggregate.Legato(window=3), aggregate.Momentum(aggregate.FoolsGold())]
+RULES = [
+    aggregate.Momentum(aggregate.Median(), beta=0.5),
+    aggregate.FoolsGold(),
+    aggregate.Legato(window=3),
+    aggregate.Momentum(aggregate.FoolsGold()),
+]
 IDS = ["momentum", "foolsgold", "legato", "momentum of foolsgold"]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_a_program_for_each_party_gives_the_model_of_the_stack(rule):
-    job: dict[str, Any] = dict(model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=5, per_round=4, aggregate=rule)
-    torch.testing.assert_close(vector(tacit.train(fed(), **job)), vector(tacit.train(fed(), **job, runtime="inprocess")), atol=1e-6, rtol=0)
+    job: dict[str, Any] = dict(
+        model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=5, per_round=4, aggregate=rule
+    )
+    torch.testing.assert_close(
+        vector(tacit.train(fed(), **job)),
+        vector(tacit.train(fed(), **job, runtime="inprocess")),
+        atol=1e-6,
+        rtol=0,
+    )
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_what_a_rule_remembers_survives_a_resume_to_the_same_bits(rule, runtime, tmp_path: Path):
-    job: dict[str, Any] = dict(model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=6, per_round=4, aggregate=rule, runtime=runtime)
+    job: dict[str, Any] = dict(
+        model="logistic",
+        algorithm=algorithms.FedAvg(lr=0.2),
+        rounds=6,
+        per_round=4,
+        aggregate=rule,
+        runtime=runtime,
+    )
 
     def stop(event: dict[str, Any]) -> None:
         if event["kind"] == "round" and event["round"] == 4:
@@ -173,35 +211,84 @@ def test_what_a_rule_remembers_survives_a_resume_to_the_same_bits(rule, runtime,
 
 def test_runs_side_by_side_each_have_a_memory_of_their_own():
     rules = [aggregate.FoolsGold(), aggregate.Momentum(beta=0.6)]
-    found = tacit.compare(fed(), model="logistic", algorithms=[algorithms.FedAvg(lr=0.2)], rounds=4, per_round=4, seeds=[3, 8], aggregates=rules)
+    found = tacit.compare(
+        fed(),
+        model="logistic",
+        algorithms=[algorithms.FedAvg(lr=0.2)],
+        rounds=4,
+        per_round=4,
+        seeds=[3, 8],
+        aggregates=rules,
+    )
     for rule in rules:
         for seed in (3, 8):
-            alone = tacit.train(fed(), model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=4, per_round=4, seed=seed, aggregate=rule)
-            row = next(r for r in found.summary["rows"] if r["label"] == type(rule).__name__ and r["seed"] == seed)
+            alone = tacit.train(
+                fed(),
+                model="logistic",
+                algorithm=algorithms.FedAvg(lr=0.2),
+                rounds=4,
+                per_round=4,
+                seed=seed,
+                aggregate=rule,
+            )
+            row = next(
+                r for r in found.summary["rows"] if r["label"] == type(rule).__name__ and r["seed"] == seed
+            )
             assert row["metrics"]["loss"] == pytest.approx(alone.metrics["loss"], abs=1e-6)
 
 
 def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
-    """By Poisson sampling of one in six, a third of the rounds have nobody: no run is lost by it, alone, beside others or over messages."""
+    """By Poisson sampling of one in six, a third of the rounds have nobody: no run is lost by it, alone,
+    beside others or over messages.
+    """
     job: dict[str, Any] = dict(model="logistic", rounds=6, per_round=1, sampling="poisson")
     rule = aggregate.Momentum(beta=0.5)
     found = tacit.compare(fed(), algorithms=[algorithms.FedAvg(lr=0.1)], seeds=3, aggregates=[rule], **job)
     for seed in range(3):
-        here, there = (tacit.train(fed(), algorithm=algorithms.FedAvg(lr=0.1), seed=seed, aggregate=rule, runtime=r, **job) for r in ("cohort", "inprocess"))
+        here, there = (
+            tacit.train(
+                fed(), algorithm=algorithms.FedAvg(lr=0.1), seed=seed, aggregate=rule, runtime=r, **job
+            )
+            for r in ("cohort", "inprocess")
+        )
         assert 0 in [e["sampled"] for e in here.history]
         row = next(r for r in found.summary["rows"] if r["label"] == "Momentum" and r["seed"] == seed)
         assert row["metrics"]["loss"] == pytest.approx(here.metrics["loss"], abs=1e-6)
         torch.testing.assert_close(vector(here), vector(there), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(("job", "said"), [
-    (dict(aggregate=aggregate.Momentum(aggregate.Best())), r"Momentum: rule is Best\(\); it must be a rule that makes an update of updates"),
-    (dict(aggregate=aggregate.Momentum(beta=1.0)), "Momentum: beta is 1.0; it must be a number at least 0 and below 1"),
-    (dict(aggregate=aggregate.Momentum(3)), r"aggregate is Momentum\(rule=3, beta=0.9\); it must be an aggregation rule"),
-    (dict(aggregate=aggregate.FoolsGold(), topology=tacit.Hierarchy(edges=2)), "FoolsGold remembers what one server was sent in earlier rounds"),
-    (dict(aggregate=aggregate.Momentum(), algorithm=algorithms.Scaffold()), "Momentum carries on the way of a model, .* parties send dc, dx"),
-    (dict(aggregate=aggregate.Legato(), guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]), "SecAgg hides each update .*, and Legato"),
-], ids=range(6))
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (
+            dict(aggregate=aggregate.Momentum(aggregate.Best())),
+            r"Momentum: rule is Best\(\); it must be a rule that makes an update of updates",
+        ),
+        (
+            dict(aggregate=aggregate.Momentum(beta=1.0)),
+            "Momentum: beta is 1.0; it must be a number at least 0 and below 1",
+        ),
+        (
+            dict(aggregate=aggregate.Momentum(3)),
+            r"aggregate is Momentum\(rule=3, beta=0.9\); it must be an aggregation rule",
+        ),
+        (
+            dict(aggregate=aggregate.FoolsGold(), topology=tacit.Hierarchy(edges=2)),
+            "FoolsGold remembers what one server was sent in earlier rounds",
+        ),
+        (
+            dict(aggregate=aggregate.Momentum(), algorithm=algorithms.Scaffold()),
+            "Momentum carries on the way of a model, .* parties send dc, dx",
+        ),
+        (
+            dict(
+                aggregate=aggregate.Legato(), guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]
+            ),
+            "SecAgg hides each update .*, and Legato",
+        ),
+    ],
+    ids=range(6),
+)
 def test_what_is_refused(job, said):
     with pytest.raises(BadParameter, match=said):
         tacit.train(fed(), **{"model": "logistic", "rounds": 1, **job})

@@ -26,18 +26,24 @@ def test_an_assignment_costs_no_more_than_any_other(n, more, ties, seed):
     cost = rng.integers(-3, 4, (n, n + more)).astype(float) if ties else rng.standard_normal((n, n + more))
     found = assign(cost)
     assert len(set(found.tolist())) == n
-    least = min(sum(cost[i, j] for i, j in enumerate(other)) for other in itertools.permutations(range(n + more), n))
+    least = min(
+        sum(cost[i, j] for i, j in enumerate(other)) for other in itertools.permutations(range(n + more), n)
+    )
     assert cost[np.arange(n), found].sum() == pytest.approx(least, abs=1e-9)
 
 
 def test_a_large_assignment_has_prices_that_prove_it():
-    """Rows and columns in disguise: the cost is a price a row and a price a column, and something positive off one permutation."""
+    """Rows and columns in disguise: the cost is a price a row and a price a column, and something positive
+    off one permutation.
+    """
     rng = np.random.default_rng(0)
     n = 120
     wanted = rng.permutation(n)
     cost = rng.uniform(0.1, 1, (n, n))
     cost[np.arange(n), wanted] = 0
-    np.testing.assert_array_equal(assign(cost + rng.standard_normal(n)[:, None] + rng.standard_normal(n)), wanted)
+    np.testing.assert_array_equal(
+        assign(cost + rng.standard_normal(n)[:, None] + rng.standard_normal(n)), wanted
+    )
 
 
 def test_scipy_finds_none_cheaper():
@@ -46,7 +52,9 @@ def test_scipy_finds_none_cheaper():
     rng = np.random.default_rng(1)
     for shape in ((60, 60), (40, 70)):
         cost = rng.standard_normal(shape)
-        assert cost[np.arange(shape[0]), assign(cost)].sum() == pytest.approx(cost[linear_sum_assignment(cost)].sum())
+        assert cost[np.arange(shape[0]), assign(cost)].sum() == pytest.approx(
+            cost[linear_sum_assignment(cost)].sum()
+        )
 
 
 def test_assignments_that_cannot_be():
@@ -56,7 +64,9 @@ def test_assignments_that_cannot_be():
 
 
 def shuffled(net, seed):
-    """The same function: hidden units of every layer in another order, with their norms, and the next layer's inputs with them."""
+    """The same function: hidden units of every layer in another order, with their norms, and the next layer's
+    inputs with them.
+    """
     g = torch.Generator().manual_seed(seed)
     other = copy.deepcopy(net)
     weights = [i for i, m in enumerate(other) if isinstance(m, nn.Linear | nn.Conv2d)]
@@ -75,8 +85,11 @@ def flat(net, of):
     return torch.cat([t.detach().reshape(-1).float() for t in of(net)])
 
 
-NETS = {"mlp": lambda: models.MLP(hidden=(9, 7)).build((5,), 3), "cnn": lambda: models.CNN(channels=(4, 6), hidden=(8,), kernel=3).build((1, 12, 12), 3),
-        "batch norm": lambda: nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3))}
+NETS = {
+    "mlp": lambda: models.MLP(hidden=(9, 7)).build((5,), 3),
+    "cnn": lambda: models.CNN(channels=(4, 6), hidden=(8,), kernel=3).build((1, 12, 12), 3),
+    "batch norm": lambda: nn.Sequential(nn.Linear(5, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 3)),
+}
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -100,18 +113,31 @@ def test_copies_in_other_orders_average_back_to_the_network_and_the_mean_does_no
         vectors = {key: sent - w["w"] if key == "delta" else sent}
         if "buffers" in w:
             vectors["buffers"] = torch.stack([flat(c, lambda n: n.buffers()) for c in copies])
-        told = aggregate.Matched().with_task(task, [x]).at({k: v[None] for k, v in w.items()} | {"round": torch.zeros(1)})
+        told = (
+            aggregate.Matched()
+            .with_task(task, [x])
+            .at({k: v[None] for k, v in w.items()} | {"round": torch.zeros(1)})
+        )
         for rule, same in ((told, True), (aggregate.Mean(), False)):
             got = rule.result(rule.add(rule.start(), torch.tensor([[1.0, 2, 3, 1]]), vectors))
-            model = task.module_at(got[key][0] + (w["w"] if key == "delta" else 0), got["buffers"][0] if "buffers" in got else None)
+            model = task.module_at(
+                got[key][0] + (w["w"] if key == "delta" else 0),
+                got["buffers"][0] if "buffers" in got else None,
+            )
             assert torch.allclose(model(x), net(x), atol=1e-4) is same
 
 
 def test_where_nobody_changed_the_order_it_is_the_mean():
     fed = data.gaussian_blobs(rows=120, classes=3, features=4, seed=1).split(3, seed=0)
     job = dict(model=models.MLP(hidden=(6,)), algorithm=algorithms.FedAvg(lr=0.01), rounds=2, local_epochs=1)
-    plain, ours, parties = (tacit.train(fed, **job, **how) for how in ({}, {"aggregate": aggregate.Matched()},
-                                                                        {"aggregate": aggregate.Matched(), "runtime": "inprocess"}))
+    plain, ours, parties = (
+        tacit.train(fed, **job, **how)
+        for how in (
+            {},
+            {"aggregate": aggregate.Matched()},
+            {"aggregate": aggregate.Matched(), "runtime": "inprocess"},
+        )
+    )
     for a, b, c in zip(*(r.model.parameters() for r in (plain, ours, parties))):
         assert torch.allclose(a, b, atol=1e-5)
         assert torch.allclose(b, c, atol=1e-5)
@@ -125,23 +151,36 @@ class Backwards(nn.Sequential):
 
 
 def drawn():
-    """A layer used twice, with values of its own: drawn anew every time, dead units would hide now and then that it is."""
+    """A layer used twice, with values of its own: drawn anew every time, dead units would hide now and then
+    that it is.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layer = nn.Linear(4, 4)
         return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(4, 3))
 
 
-@pytest.mark.parametrize(("net", "why"), [
-    (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3)), "layer 1 is a LayerNorm"),
-    (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 2, 1, groups=2), nn.Flatten(), nn.Linear(4, 3)), "layer 0 is a Unflatten"),
-    (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Flatten(), nn.Linear(4, 3)), "layer 0 is a Unflatten"),
-    (Backwards(nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 4)), "layer one is a Backwards"),
-    (drawn(), "this model's layers do not follow each other as they are listed"),
-], ids=["norm", "groups", "shape", "order", "shared"])
+@pytest.mark.parametrize(
+    ("net", "why"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3)), "layer 1 is a LayerNorm"),
+        (
+            nn.Sequential(
+                nn.Unflatten(1, (2, 2)), nn.Conv1d(2, 2, 1, groups=2), nn.Flatten(), nn.Linear(4, 3)
+            ),
+            "layer 0 is a Unflatten",
+        ),
+        (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Flatten(), nn.Linear(4, 3)), "layer 0 is a Unflatten"),
+        (Backwards(nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 4)), "layer one is a Backwards"),
+        (drawn(), "this model's layers do not follow each other as they are listed"),
+    ],
+    ids=["norm", "groups", "shape", "order", "shared"],
+)
 def test_models_that_are_no_chain_are_refused(net, why):
     fed = data.gaussian_blobs(rows=60, classes=3, features=4, seed=1).split(3, seed=0)
-    with pytest.raises(BadParameter, match=rf"Matched: {why}, and units are matched in chains of linear layers"):
+    with pytest.raises(
+        BadParameter, match=rf"Matched: {why}, and units are matched in chains of linear layers"
+    ):
         tacit.train(fed, model=net, rounds=1, aggregate=aggregate.Matched())
 
 

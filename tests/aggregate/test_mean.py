@@ -15,11 +15,20 @@ numbers = st.floats(-100, 100, width=32)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 8).flatmap(lambda n: st.tuples(hnp.arrays(np.float32, (n, 3), elements=numbers),
-                                                     hnp.arrays(np.float32, n, elements=st.floats(0.125, 1000, width=32)))))
+@given(
+    st.integers(1, 8).flatmap(
+        lambda n: st.tuples(
+            hnp.arrays(np.float32, (n, 3), elements=numbers),
+            hnp.arrays(np.float32, n, elements=st.floats(0.125, 1000, width=32)),
+        )
+    )
+)
 def test_the_mean_is_numpys_weighted_average(drawn):
     vectors, weights = drawn
-    ours = combine([(float(w), {"w": torch.from_numpy(v), "tau": torch.tensor(v[0])}) for w, v in zip(weights, vectors)], Mean())
+    ours = combine(
+        [(float(w), {"w": torch.from_numpy(v), "tau": torch.tensor(v[0])}) for w, v in zip(weights, vectors)],
+        Mean(),
+    )
     wanted = np.average(vectors.astype(np.float64), axis=0, weights=weights.astype(np.float64))
     np.testing.assert_allclose(ours["w"].numpy(), wanted, atol=1e-3)
     np.testing.assert_allclose(float(ours["tau"]), wanted[0], atol=1e-3)

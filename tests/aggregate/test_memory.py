@@ -1,4 +1,6 @@
-"""Rules hold as much memory as they say: updates beyond their room wait in files, and what is looked at does not pile up."""
+"""Rules hold as much memory as they say: updates beyond their room wait in files, and what is looked at does
+not pile up.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ print(most - before)
 
 @pytest.mark.parametrize("rule", ["ClippedMean", "MultiKrum"])
 def test_800_mb_of_updates_take_less_than_400_mb(rule):
-    """Two threads with a block of 16 MB, and one of 32 where squares are summed; 60 to 100 MB when this was written, and all 800 and more before blocks kept
-    their place."""
-    took = subprocess.run([sys.executable, "-c", LOOK, rule], capture_output=True, text=True, timeout=120, check=True)
+    """Two threads with a block of 16 MB, and one of 32 where squares are summed; 60 to 100 MB when this was
+    written, and all 800 and more before blocks kept their place.
+    """
+    took = subprocess.run(
+        [sys.executable, "-c", LOOK, rule], capture_output=True, text=True, timeout=120, check=True
+    )
     assert float(took.stdout) < 400

@@ -19,7 +19,9 @@ stacks = st.integers(1, 9).flatmap(lambda n: hnp.arrays(np.float32, (n, 4), elem
 
 def apply(rule, x, weights=None):
     x = torch.as_tensor(x, dtype=torch.float32)
-    weights = torch.ones(1, len(x)) if weights is None else torch.as_tensor(weights, dtype=torch.float32)[None]
+    weights = (
+        torch.ones(1, len(x)) if weights is None else torch.as_tensor(weights, dtype=torch.float32)[None]
+    )
     scores = {"score": x[:, 0]} if isinstance(rule, aggregate.Best) else {}
     return rule.result(rule.add(rule.start(), weights, {"delta": x, **scores}))["delta"][0].numpy()
 
@@ -53,8 +55,12 @@ def test_krum_and_multi_krum_by_the_definition():
     x = rng.standard_normal((11, 6))
     score = krum_by_hand(x, 2)
     np.testing.assert_allclose(apply(aggregate.Krum(byzantine=0.2), x), x[score.argmin()], atol=1e-5)
-    np.testing.assert_allclose(apply(aggregate.MultiKrum(byzantine=0.2, keep=4), x), x[score.argsort()[:4]].mean(0), atol=1e-5)
-    np.testing.assert_allclose(apply(aggregate.MultiKrum(byzantine=0.2), x), x[score.argsort()[:9]].mean(0), atol=1e-5)
+    np.testing.assert_allclose(
+        apply(aggregate.MultiKrum(byzantine=0.2, keep=4), x), x[score.argsort()[:4]].mean(0), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        apply(aggregate.MultiKrum(byzantine=0.2), x), x[score.argsort()[:9]].mean(0), atol=1e-5
+    )
 
 
 def test_bulyan_by_the_definition():
@@ -83,11 +89,15 @@ def test_the_geometric_median_minimises_the_sum_of_distances():
         return np.linalg.norm(x - z, axis=1).sum()
 
     assert all(cost(found) <= cost(found + 1e-2 * rng.standard_normal(4)) for _ in range(200))
-    np.testing.assert_allclose(apply(aggregate.GeometricMedian(), [[0.0], [1.0], [100.0]]), [1.0], atol=1e-3)  # on a line it is the median
+    np.testing.assert_allclose(
+        apply(aggregate.GeometricMedian(), [[0.0], [1.0], [100.0]]), [1.0], atol=1e-3
+    )  # on a line it is the median
 
 
 def test_the_geometric_median_can_weigh_as_rfa_does():
-    assert apply(aggregate.GeometricMedian(weighted=True), [[0.0], [1.0], [5.0]], [1, 1, 9]) == pytest.approx([5.0], abs=1e-3)
+    assert apply(aggregate.GeometricMedian(weighted=True), [[0.0], [1.0], [5.0]], [1, 1, 9]) == pytest.approx(
+        [5.0], abs=1e-3
+    )
 
 
 def test_centred_clipping_by_its_recursion():
@@ -103,7 +113,9 @@ def test_centred_clipping_by_its_recursion():
 def test_clipping_cuts_lengths_and_the_bound_leaves_out():
     x = np.array([[1.0, 0], [0, 1.0], [30.0, 40.0]])
     np.testing.assert_allclose(apply(aggregate.ClippedMean(norm=1.0), x), [1.6 / 3, 1.8 / 3], atol=1e-6)
-    np.testing.assert_allclose(apply(aggregate.ClippedMean(), x), [1.6 / 3, 1.8 / 3], atol=1e-6)  # the median length is 1
+    np.testing.assert_allclose(
+        apply(aggregate.ClippedMean(), x), [1.6 / 3, 1.8 / 3], atol=1e-6
+    )  # the median length is 1
     np.testing.assert_allclose(apply(aggregate.NormBound(factor=2), x), [0.5, 0.5], atol=1e-6)
     np.testing.assert_allclose(apply(aggregate.NormBound(factor=2), x, [3, 1, 9]), [0.75, 0.25], atol=1e-6)
 
@@ -139,20 +151,39 @@ def test_a_coarse_update_counts_less():
     got = apply(aggregate.QualityWeighted(), np.stack([fine, coarse]))
     mean = (fine + coarse) / 2
     assert np.square(got - truth).mean() < np.square(mean - truth).mean()
-    np.testing.assert_allclose(apply(aggregate.QualityWeighted(), np.stack([truth, truth + 1])), truth + 0.5, atol=1e-5)  # no grid: a plain mean
+    np.testing.assert_allclose(
+        apply(aggregate.QualityWeighted(), np.stack([truth, truth + 1])), truth + 0.5, atol=1e-5
+    )  # no grid: a plain mean
 
 
 def test_the_best_is_who_states_the_lowest_score():
     x, score = torch.arange(12.0).view(4, 3), torch.tensor([0.5, 0.2, torch.nan, 0.3])
-    kept = aggregate.Best().result(aggregate.Best().add({}, torch.tensor([[9.0, 1, 1, 9]]), {"delta": x, "score": score}))
-    assert kept["delta"].tolist() == [x[1].tolist()]  # whatever its weight; a score that is no number is nobody's
+    kept = aggregate.Best().result(
+        aggregate.Best().add({}, torch.tensor([[9.0, 1, 1, 9]]), {"delta": x, "score": score})
+    )
+    assert kept["delta"].tolist() == [
+        x[1].tolist()
+    ]  # whatever its weight; a score that is no number is nobody's
     assert kept["score"].tolist() == [pytest.approx(0.2)]
-    with pytest.raises(BadParameter, match=r"Best: the updates hold delta, and no score to tell the best by. Train with algorithms.FedPSO."):
+    with pytest.raises(
+        BadParameter,
+        match=r"Best: the updates hold delta, and no score to tell the best by. Train with "
+        r"algorithms.FedPSO.",
+    ):
         aggregate.Best().result(aggregate.Best().add({}, torch.ones(1, 4), {"delta": x}))
 
 
-ROBUST = [aggregate.Median(), aggregate.TrimmedMean(trim=0.3), aggregate.Krum(byzantine=0.3), aggregate.MultiKrum(byzantine=0.3),
-          aggregate.GeometricMedian(), aggregate.CenteredClip(tau=20.0), aggregate.NormBound(), aggregate.ClippedMean(), aggregate.Bulyan(byzantine=0.2)]
+ROBUST = [
+    aggregate.Median(),
+    aggregate.TrimmedMean(trim=0.3),
+    aggregate.Krum(byzantine=0.3),
+    aggregate.MultiKrum(byzantine=0.3),
+    aggregate.GeometricMedian(),
+    aggregate.CenteredClip(tau=20.0),
+    aggregate.NormBound(),
+    aggregate.ClippedMean(),
+    aggregate.Bulyan(byzantine=0.2),
+]
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=lambda r: type(r).__name__)
@@ -171,12 +202,18 @@ def test_liars_below_the_breakdown_point_do_not_move_it_far(rule, lie):
 def test_an_update_that_is_not_finite_is_left_out(name, poison):
     x = np.random.default_rng(8).standard_normal((8, 3))
     spoilt = np.concatenate([x[:3], [[0, poison, 0]], x[3:]])
-    np.testing.assert_allclose(apply(aggregate.ALL[name](), spoilt), apply(aggregate.ALL[name](), x), atol=1e-5)
-    assert np.isnan(apply(aggregate.ALL[name](), [[poison, 0.0, 0]])).all()  # nobody left: the run is lost, and says so
+    np.testing.assert_allclose(
+        apply(aggregate.ALL[name](), spoilt), apply(aggregate.ALL[name](), x), atol=1e-5
+    )
+    assert np.isnan(
+        apply(aggregate.ALL[name](), [[poison, 0.0, 0]])
+    ).all()  # nobody left: the run is lost, and says so
 
 
 def test_too_few_for_the_liars_feared():
-    with pytest.raises(BadParameter, match=r"Krum: 1 of 4 parties in a round may lie .* needs at least 5 parties"):
+    with pytest.raises(
+        BadParameter, match=r"Krum: 1 of 4 parties in a round may lie .* needs at least 5 parties"
+    ):
         apply(aggregate.Krum(byzantine=0.25), np.eye(4))
     with pytest.raises(BadParameter, match=r"Bulyan: 2 of 10 .* at least 11 parties"):
         apply(aggregate.Bulyan(byzantine=0.2), np.eye(10))

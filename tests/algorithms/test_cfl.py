@@ -1,6 +1,7 @@
 """Clustered federated learning (Sattler, Müller, Samek 2019): the cut, and when it is made.
 
-By hand: two parties go one step right and two one step left, reach 1. The mean is 0 < ε₁, the longest 1 > ε₂; across the cut the cosine is −1.
+By hand: two parties go one step right and two one step left, reach 1. The mean is 0 < ε₁, the longest 1 > ε₂;
+across the cut the cosine is −1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def test_no_other_cut_has_less_in_common_across_it(a):
     side = cut.side.numpy()
     assert 0 < side.sum() < n
     everyone = set(range(n))
-    best = min(max(alike[i, j] for i in some for j in everyone - set(some)) for k in range(1, n) for some in itertools.combinations(range(n), k))
+    best = min(
+        max(alike[i, j] for i in some for j in everyone - set(some))
+        for k in range(1, n)
+        for some in itertools.combinations(range(n), k)
+    )
     assert alike[side][:, ~side].max() == best == cut.alike
 
 
@@ -45,7 +50,9 @@ def test_it_is_single_linkage():
         apart = 1 - cosines(x).numpy()
         wanted = fcluster(linkage(squareform((apart + apart.T) / 2, checks=False), "single"), 2, "maxclust")
         ours = bipartition(cosines(x)).side.numpy()
-        assert {tuple(np.flatnonzero(ours)), tuple(np.flatnonzero(~ours))} == {tuple(np.flatnonzero(wanted == k)) for k in (1, 2)}
+        assert {tuple(np.flatnonzero(ours)), tuple(np.flatnonzero(~ours))} == {
+            tuple(np.flatnonzero(wanted == k)) for k in (1, 2)
+        }
 
 
 RIGHT_AND_LEFT = torch.tensor([[1.0, 0.0], [-1.0, 0.1], [1.0, 0.1], [-1.0, 0.0]])
@@ -58,23 +65,39 @@ def test_a_cut_by_hand():
     assert cut.alike < -0.98
 
 
-@pytest.mark.parametrize(("algorithm", "deltas", "reach"), [
-    (CFL(), RIGHT_AND_LEFT + torch.tensor([1.0, 0.0]), 1.0),  # the mean still moves, so the model has not come to rest
-    (CFL(), 0.5 * RIGHT_AND_LEFT, 1.0),  # nobody pulls as hard as once, so there is nothing to part over
-    (CFL(gamma=0.99), torch.tensor([[1.0, 0.0], [-0.5, 0.8], [-0.5, -0.8]]), 1.0),  # noise of that size could explain it
-    (CFL(), torch.tensor([[9.0, 0.0]]), 1.0),  # one party cannot part
-], ids=["it moves", "nobody pulls", "noise explains it", "alone"])
+@pytest.mark.parametrize(
+    ("algorithm", "deltas", "reach"),
+    [
+        (
+            CFL(),
+            RIGHT_AND_LEFT + torch.tensor([1.0, 0.0]),
+            1.0,
+        ),  # the mean still moves, so the model has not come to rest
+        (CFL(), 0.5 * RIGHT_AND_LEFT, 1.0),  # nobody pulls as hard as once, so there is nothing to part over
+        (
+            CFL(gamma=0.99),
+            torch.tensor([[1.0, 0.0], [-0.5, 0.8], [-0.5, -0.8]]),
+            1.0,
+        ),  # noise of that size could explain it
+        (CFL(), torch.tensor([[9.0, 0.0]]), 1.0),  # one party cannot part
+    ],
+    ids=["it moves", "nobody pulls", "noise explains it", "alone"],
+)
 def test_where_nothing_is_cut(algorithm, deltas, reach):
     assert algorithm.split(deltas, torch.ones(len(deltas)), reach) is None
 
 
 def test_weights_count_in_the_mean():
-    assert CFL().split(RIGHT_AND_LEFT, torch.tensor([9.0, 1.0, 9.0, 1.0]), 1.0) is None  # most rows go right: the model moves on
+    assert (
+        CFL().split(RIGHT_AND_LEFT, torch.tensor([9.0, 1.0, 9.0, 1.0]), 1.0) is None
+    )  # most rows go right: the model moves on
 
 
 def test_in_one_cluster_it_is_fedavg():
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.5))
-    one, other = (tacit.train(fed, model="mlp", algorithm=a, rounds=3) for a in (CFL(lr=0.1, eps1=1e-6), FedAvg(lr=0.1)))
+    one, other = (
+        tacit.train(fed, model="mlp", algorithm=a, rounds=3) for a in (CFL(lr=0.1, eps1=1e-6), FedAvg(lr=0.1))
+    )
     for a, b in zip(one.model.state_dict().values(), other.model.state_dict().values()):
         assert torch.equal(a, b)
 

@@ -1,4 +1,6 @@
-"""q-FedAvg (Li, Sanjabi, Beirami, Smith 2020, Algorithm 2) and agnostic federated learning (Mohri, Sivek, Suresh 2019): fairness among parties."""
+"""q-FedAvg (Li, Sanjabi, Beirami, Smith 2020, Algorithm 2) and agnostic federated learning (Mohri, Sivek,
+Suresh 2019): fairness among parties.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ def loss(world, w, rows):
     f, h, c = world.features, world.hidden, world.classes
     w1, b1, w2, b2 = np.split(w, np.cumsum([h * f, h, c * h]))
     z = np.tanh(world.x[rows] @ w1.reshape(h, f).T + b1) @ w2.reshape(c, h).T + b2
-    return float(np.mean(np.log(np.exp(z - z.max(1, keepdims=True)).sum(1)) + z.max(1) - z[np.arange(len(rows)), world.y[rows]]))
+    return float(
+        np.mean(
+            np.log(np.exp(z - z.max(1, keepdims=True)).sum(1))
+            + z.max(1)
+            - z[np.arange(len(rows)), world.y[rows]]
+        )
+    )
 
 
 def seen(world, r, k):
@@ -36,6 +44,7 @@ def fair(lr, q):
                 hs.append(q * f ** (q - 1) * (way @ way) + f**q / lr)
             w = w - sum(deltas) / sum(hs)
             yield w
+
     return run
 
 
@@ -61,6 +70,7 @@ def agnostic(lr, rate):
             mix = np.exp(log[chosen]) / np.exp(log[chosen]).sum()
             w = w + sum(m * (world.sgd(r, k, w, lr) - w) for m, k in zip(mix, chosen))
             yield w
+
     return run
 
 
@@ -79,7 +89,9 @@ def test_the_worst_party_is_looked_after():
     y[odd] = (y[odd] + 1) % 3
     fed = dataclasses.replace(fed, rows=fed.rows._replace(y=y))
     job = dict(model="logistic", rounds=40)
-    own = {type(a).__name__: tacit.train(fed, algorithm=a, **job).history[-1]["parties"]["accuracy"][9]
-           for a in (algorithms.FedAvg(lr=0.3), AFL(lr=0.3, mixture_lr=1.0), QFedAvg(lr=0.3, q=5.0))}
+    own = {
+        type(a).__name__: tacit.train(fed, algorithm=a, **job).history[-1]["parties"]["accuracy"][9]
+        for a in (algorithms.FedAvg(lr=0.3), AFL(lr=0.3, mixture_lr=1.0), QFedAvg(lr=0.3, q=5.0))
+    }
     assert own["AFL"] > own["FedAvg"] + 0.2
     assert own["QFedAvg"] >= own["FedAvg"]

@@ -1,4 +1,6 @@
-"""FedAdagrad, FedAdam, FedYogi: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021, Algorithm 2."""
+"""FedAdagrad, FedAdam, FedYogi: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan 2021,
+Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ SECOND = {
 
 def paper(kind, lr, server_lr, beta1, beta2, tau, weighted=True):
     """m ← β₁m + (1 − β₁)Δ;  v as in SECOND, from v₋₁ = τ²;  x ← x + η m/(√v + τ). No bias correction."""
+
     def run(world):
         x, m, v = world.start, 0.0, np.full_like(world.start, tau**2)
         for r in range(world.rounds):
@@ -28,6 +31,7 @@ def paper(kind, lr, server_lr, beta1, beta2, tau, weighted=True):
             v = SECOND[kind](v, delta, beta2)
             x = x + server_lr * m / (np.sqrt(v) + tau)
             yield x
+
     return run
 
 
@@ -39,11 +43,18 @@ def test_the_server_optimiser_is_the_papers(kind, weighted):
     hold(algorithm, paper(kind, 0.2, 0.05, 0.8, 0.95, 0.01, weighted), World(rounds=7))
 
 
-@pytest.mark.parametrize(("algorithm", "wanted"), [
-    (FedAdagrad(lr=0.25, server_lr=2.0, beta1=0.0, tau=1.5), 1.0), (FedAdam(lr=0.25, server_lr=24.0, beta1=0.5, beta2=0.5, tau=14.0), 1.0),
-    (FedYogi(lr=0.25, server_lr=3.0, beta1=0.5, beta2=0.25, tau=1.0), 1.0)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    ("algorithm", "wanted"),
+    [
+        (FedAdagrad(lr=0.25, server_lr=2.0, beta1=0.0, tau=1.5), 1.0),
+        (FedAdam(lr=0.25, server_lr=24.0, beta1=0.5, beta2=0.5, tau=14.0), 1.0),
+        (FedYogi(lr=0.25, server_lr=3.0, beta1=0.5, beta2=0.25, tau=1.0), 1.0),
+    ],
+    ids=lambda v: type(v).__name__,
+)
 def test_by_hand(algorithm, wanted):
-    """Targets 0 and 8, w = 0, η_l = 1/4: the clients end at 0 and 4, Δ = 2. The other numbers are chosen so that the roots come out whole:
+    """Targets 0 and 8, w = 0, η_l = 1/4: the clients end at 0 and 4, Δ = 2. The other numbers are chosen so
+    that the roots come out whole:
 
     FedAdagrad, τ = 1.5: v = 2.25 + 4 = 2.5², x = 2·2/(2.5 + 1.5) = 1.
     FedAdam, β₁ = β₂ = 1/2, τ = 14: m = 1, v = 98 + 2 = 10², x = 24·1/(10 + 14) = 1.

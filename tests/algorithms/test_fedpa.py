@@ -1,6 +1,7 @@
 """FedPA (Al-Shedivat, Gillenwater, Xing, Rostamizadeh 2021): posterior averaging.
 
-By hand, one weight, ℓ = 2, ρ = 1/2, x₀ = 0, samples 1 and 3: x̄ = 2, S = 2, ρ_ℓ = 1/(1 + 1/2) = 2/3, Σ̂ = 2/3 + 1/3·2 = 4/3, Σ̂⁻¹(x₀ − x̄) = −3/2.
+By hand, one weight, ℓ = 2, ρ = 1/2, x₀ = 0, samples 1 and 3: x̄ = 2, S = 2, ρ_ℓ = 1/(1 + 1/2) = 2/3, Σ̂ = 2/3
++ 1/3·2 = 4/3, Σ̂⁻¹(x₀ − x̄) = −3/2.
 """
 
 from __future__ import annotations
@@ -38,14 +39,19 @@ def posterior(lr, samples, rho, burn_in, server_lr=1.0, warmup=0):
                 left = seen[int(burn_in * len(seen)) :]
                 many = min(samples, len(left))
                 blocks = [[s for i, s in enumerate(left) if i * many // len(left) == b] for b in range(many)]
-                ways.append(w - x if r < warmup else shrunk(w, np.stack([np.mean(b, axis=0) for b in blocks]), rho))
+                ways.append(
+                    w - x if r < warmup else shrunk(w, np.stack([np.mean(b, axis=0) for b in blocks]), rho)
+                )
             share = world.n[chosen] / world.n[chosen].sum()
             w = w - server_lr * sum(p * way for p, way in zip(share, ways))
             yield w
+
     return run
 
 
-@pytest.mark.parametrize(("samples", "rho", "burn_in"), [(1, 0.5, 0.0), (3, 0.0, 0.25), (4, 0.5, 0.5), (8, 3.0, 0.0)])
+@pytest.mark.parametrize(
+    ("samples", "rho", "burn_in"), [(1, 0.5, 0.0), (3, 0.0, 0.25), (4, 0.5, 0.5), (8, 3.0, 0.0)]
+)
 def test_it_is_the_papers(samples, rho, burn_in):
     hold(FedPA(lr=0.2, samples=samples, rho=rho, burn_in=burn_in), posterior(0.2, samples, rho, burn_in))
 
@@ -65,7 +71,9 @@ def test_the_linear_programme_is_the_inverse(samples, dim, rho, seed):
     rng = np.random.default_rng(seed)
     x0, x = rng.standard_normal(dim), rng.standard_normal((samples, dim))
     more = np.concatenate([x, np.zeros((2, dim))])  # places of samples that were not drawn
-    found = posterior_way(torch.from_numpy(x0), torch.from_numpy(more), torch.tensor(float(samples), dtype=torch.float64), rho)
+    found = posterior_way(
+        torch.from_numpy(x0), torch.from_numpy(more), torch.tensor(float(samples), dtype=torch.float64), rho
+    )
     np.testing.assert_allclose(found.numpy(), shrunk(x0, x, rho), atol=1e-9)
 
 

@@ -1,7 +1,8 @@
 """FedPSO (Park, Suh, Lee 2021): a swarm whose best member is the model.
 
-By hand, with targets 0 and 8, η = 1/4 (a step halves the way) and no pulls, from w = 2: the parties arrive at 1 and 5, with losses 1 and 9 where they stand.
-The best is the first, so w = 1. They go on from their own models, to 1/2 and 6.5, with losses 1/4 and 9/4: w = 1/2.
+By hand, with targets 0 and 8, η = 1/4 (a step halves the way) and no pulls, from w = 2: the parties arrive at
+1 and 5, with losses 1 and 9 where they stand. The best is the first, so w = 1. They go on from their own
+models, to 1/2 and 6.5, with losses 1/4 and 9/4: w = 1/2.
 """
 
 from __future__ import annotations
@@ -23,12 +24,22 @@ from .world import Line, World, hold
 
 def draws(world, r, k):
     """The two uniform numbers of a party and round, from its plan's first key."""
-    key = int(plans.plan(world.seed, r, plans.identify([world.names[k]]), np.array([world.sizes[k]]), world.epochs[k], world.batch_size).key[0, 0])
+    key = int(
+        plans.plan(
+            world.seed,
+            r,
+            plans.identify([world.names[k]]),
+            np.array([world.sizes[k]]),
+            world.epochs[k],
+            world.batch_size,
+        ).key[0, 0]
+    )
     return (key % 2**24) / 2**24, (key // 2**24 % 2**24) / 2**24
 
 
 def swarm(lr, inertia, own, pull, best):
     """`best`: whether the server takes the best party's, or the mean."""
+
     def run(world):
         w, at = world.start, np.inf
         x, v, p, score = ([first] * world.parties for first in (w, 0 * w, w, np.inf))
@@ -50,6 +61,7 @@ def swarm(lr, inertia, own, pull, best):
             if its < at:
                 w, at = sum(share[k] * x[k] for k in chosen), its
             yield w
+
     return run
 
 
@@ -58,8 +70,18 @@ def test_with_the_mean_it_is_the_swarms_middle():
 
 
 def with_best(world, algorithm, engine):
-    p = make_plan(world.federation(), model=world.module, algorithm=algorithm, rounds=world.rounds, per_round=world.per_round, local_epochs=world.epochs,
-                  batch_size=world.batch_size, seed=world.seed, engine=engine, aggregate=aggregate.Best())
+    p = make_plan(
+        world.federation(),
+        model=world.module,
+        algorithm=algorithm,
+        rounds=world.rounds,
+        per_round=world.per_round,
+        local_epochs=world.epochs,
+        batch_size=world.batch_size,
+        seed=world.seed,
+        engine=engine,
+        aggregate=aggregate.Best(),
+    )
     task = make_task(p)
     cohort = Cohort(task, [task.initial()], [p.run()], engine, rule=p.aggregate)
     for r in range(world.rounds):
@@ -71,17 +93,26 @@ def with_best(world, algorithm, engine):
 def test_with_the_best_it_is_the_papers(engine):
     world = World(rounds=6)
     wanted = list(swarm(0.2, 0.5, 0.9, 1.1, best=True)(world))
-    for ours, theirs in zip(with_best(world, FedPSO(lr=0.2, inertia=0.5, own_pull=0.9, swarm_pull=1.1), engine), wanted):
+    for ours, theirs in zip(
+        with_best(world, FedPSO(lr=0.2, inertia=0.5, own_pull=0.9, swarm_pull=1.1), engine), wanted
+    ):
         np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=1e-5)
     assert np.abs(wanted[-1] - wanted[0]).max() > 1e-2
 
 
 def test_by_hand():
-    found = [float(w[0]) for w in with_best(Line(at=2.0), FedPSO(lr=0.25, inertia=0.0, own_pull=0.0, swarm_pull=0.0), "stack")]
+    found = [
+        float(w[0])
+        for w in with_best(Line(at=2.0), FedPSO(lr=0.25, inertia=0.0, own_pull=0.0, swarm_pull=0.0), "stack")
+    ]
     assert found == [1.0, 0.5]
 
 
 def test_without_scores_there_is_no_best():
     fed = data.gaussian_blobs(rows=60, classes=3, features=5, seed=4).split(3, seed=0)
-    with pytest.raises(BadParameter, match=r"aggregate: Best tells updates by the scores parties send, and those of FedAvg send none. Use algorithms.FedPSO"):
+    with pytest.raises(
+        BadParameter,
+        match=r"aggregate: Best tells updates by the scores parties send, and those of FedAvg send none. "
+        r"Use algorithms.FedPSO",
+    ):
         tacit.train(fed, model="logistic", aggregate=aggregate.Best())

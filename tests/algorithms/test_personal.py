@@ -1,4 +1,6 @@
-"""Personalised algorithms: the server's model and every party's own, held to the papers' pseudo-code in numpy."""
+"""Personalised algorithms: the server's model and every party's own, held to the papers' pseudo-code in
+numpy.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,23 @@ from tacit.runtimes.cohort import Cohort
 from .world import World, hold
 
 WORLD = World(rounds=5)
-HEAD = slice(-(WORLD.classes * WORLD.hidden + WORLD.classes), None)  # the last layer of the world's perceptron
+HEAD = slice(
+    -(WORLD.classes * WORLD.hidden + WORLD.classes), None
+)  # the last layer of the world's perceptron
 
 
 def own_models(algorithm, world=WORLD):
     """Every party's model after the last round, by the engine."""
-    p = make_plan(world.federation(), model=world.module, algorithm=algorithm, rounds=world.rounds, per_round=world.per_round, local_epochs=world.epochs,
-                  batch_size=world.batch_size, seed=world.seed)
+    p = make_plan(
+        world.federation(),
+        model=world.module,
+        algorithm=algorithm,
+        rounds=world.rounds,
+        per_round=world.per_round,
+        local_epochs=world.epochs,
+        batch_size=world.batch_size,
+        seed=world.seed,
+    )
     task = make_task(p)
     cohort = Cohort(task, [task.initial()], [p.run()])
     for r in range(world.rounds):
@@ -39,10 +51,14 @@ def weighted(world, chosen, moves):
 
 
 def both(reference):
-    """A reference yields (w, own models); `hold` wants the first, the last round's own models are held here."""
+    """A reference yields (w, own models); `hold` wants the first, the last round's own models are held
+    here.
+    """
+
     def first(world):
         for w, _ in reference(world):
             yield w
+
     return first
 
 
@@ -141,12 +157,22 @@ def pfedme(world, lr=0.05, lam=2.0, inner=0.1, steps=3, beta=0.7):
         yield w, list(own)
 
 
-CASES = [(Ditto(lr=0.2, lam=0.5), ditto), (FineTune(lr=0.2), finetune), (FedPer(lr=0.2), fedper), (FedRep(lr=0.2), fedrep), (APFL(lr=0.2, alpha=0.4), apfl),
-         (APFL(lr=0.2, alpha=0.4, adaptive=False), functools.partial(apfl, adaptive=False)),
-         (PFedMe(lr=0.05, lam=2.0, inner_lr=0.1, inner_steps=3, beta=0.7), pfedme)]
+CASES = [
+    (Ditto(lr=0.2, lam=0.5), ditto),
+    (FineTune(lr=0.2), finetune),
+    (FedPer(lr=0.2), fedper),
+    (FedRep(lr=0.2), fedrep),
+    (APFL(lr=0.2, alpha=0.4), apfl),
+    (APFL(lr=0.2, alpha=0.4, adaptive=False), functools.partial(apfl, adaptive=False)),
+    (PFedMe(lr=0.05, lam=2.0, inner_lr=0.1, inner_steps=3, beta=0.7), pfedme),
+]
 
 
-@pytest.mark.parametrize(("algorithm", "reference"), CASES, ids=["Ditto", "FineTune", "FedPer", "FedRep", "APFL", "APFL, α fixed", "PFedMe"])
+@pytest.mark.parametrize(
+    ("algorithm", "reference"),
+    CASES,
+    ids=["Ditto", "FineTune", "FedPer", "FedRep", "APFL", "APFL, α fixed", "PFedMe"],
+)
 def test_the_servers_model_and_everyones_own_are_the_papers(algorithm, reference):
     hold(algorithm, both(reference), WORLD)
     np.testing.assert_allclose(own_models(algorithm), last_own(reference), atol=1e-5)
@@ -155,17 +181,25 @@ def test_the_servers_model_and_everyones_own_are_the_papers(algorithm, reference
 def test_ditto_without_a_tie_is_each_party_alone():
     """λ = 0: a party's own model never hears of the others, so it does not matter who they are."""
     more = World(rounds=3, per_round=5)
-    alone = np.stack([functools.reduce(lambda v, r, k=k: more.sgd(r, k, v, 0.2), range(3), more.start) for k in range(5)])
+    alone = np.stack(
+        [functools.reduce(lambda v, r, k=k: more.sgd(r, k, v, 0.2), range(3), more.start) for k in range(5)]
+    )
     np.testing.assert_allclose(own_models(Ditto(lr=0.2, lam=0.0), more), alone, atol=1e-5)
 
 
 def test_a_head_under_momentum_rests_while_it_is_not_its_turn():
-    """All steps but the last go to the head: common layers move by one step only, whatever the solver remembers."""
+    """All steps but the last go to the head: common layers move by one step only, whatever the solver
+    remembers.
+    """
     algorithm = FedRep(lr=0.2, head_steps=0.9, solver=SGD(momentum=0.9, weight_decay=0.1))
     world = World(sizes=(40, 40), epochs=(1, 1), batch_size=4, per_round=2, rounds=1)
-    run = tacit.train(world.federation(), model=world.module, algorithm=algorithm, rounds=1, batch_size=4, seed=world.seed)
+    run = tacit.train(
+        world.federation(), model=world.module, algorithm=algorithm, rounds=1, batch_size=4, seed=world.seed
+    )
     w = np.concatenate([p.detach().numpy().ravel() for p in run.model.parameters()])
-    np.testing.assert_array_equal(w[HEAD], world.start[HEAD].astype(np.float32))  # the server's head is nobody's
+    np.testing.assert_array_equal(
+        w[HEAD], world.start[HEAD].astype(np.float32)
+    )  # the server's head is nobody's
     assert not np.array_equal(w[: HEAD.start], world.start[: HEAD.start].astype(np.float32))
 
 
@@ -214,13 +248,20 @@ def test_ifca_finds_the_two_kinds_of_parties():
 
 
 def test_ifca_by_hand():
-    """Members 3/4 and 1/4 of the weight; deltas come as sums over all, so each is divided by its own share."""
+    """Members 3/4 and 1/4 of the weight; deltas come as sums over all, so each is divided by its own
+    share.
+    """
     state = {"centers": torch.tensor([[0.0], [10.0]])}
     mean = {"member": torch.tensor([0.75, 0.25]), "delta": torch.tensor([[1.5], [1.0]])}
     w, after = IFCA().merge(torch.tensor([0.0]), state, mean, 1.0)
     assert after["centers"].tolist() == [[2.0], [14.0]]
     assert w.tolist() == [5.0]  # 0.75 · 2 + 0.25 · 14
-    _, still = IFCA().merge(torch.tensor([0.0]), state, {"member": torch.tensor([1.0, 0.0]), "delta": torch.tensor([[1.0], [0.0]])}, 1.0)
+    _, still = IFCA().merge(
+        torch.tensor([0.0]),
+        state,
+        {"member": torch.tensor([1.0, 0.0]), "delta": torch.tensor([[1.0], [0.0]])},
+        1.0,
+    )
     assert still["centers"].tolist() == [[1.0], [10.0]]  # a model nobody chose stays
 
 
@@ -228,35 +269,58 @@ def test_ifca_is_refused_beside_secure_aggregation():
     from tacit import guard
 
     with pytest.raises(ValueError, match="a cluster with one party shows its update"):
-        tacit.train(opposed(), model="logistic", algorithm=IFCA(lr=0.5), guard=[guard.Clip(50.0), guard.Quantize(bits=28), guard.SecAgg()])
+        tacit.train(
+            opposed(),
+            model="logistic",
+            algorithm=IFCA(lr=0.5),
+            guard=[guard.Clip(50.0), guard.Quantize(bits=28), guard.SecAgg()],
+        )
 
 
-@pytest.mark.parametrize("algorithm", [FineTune(lr=0.2), FedPer(lr=0.2), FedBN(lr=0.2), Ditto(lr=0.2), APFL(lr=0.2), IFCA(lr=0.2)],
-                         ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "algorithm",
+    [FineTune(lr=0.2), FedPer(lr=0.2), FedBN(lr=0.2), Ditto(lr=0.2), APFL(lr=0.2), IFCA(lr=0.2)],
+    ids=lambda a: type(a).__name__,
+)
 def test_over_messages_parties_test_their_own_models_too(algorithm):
-    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.5), held_fraction=0.25)
-    stacked, apart = (tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, min_rows=1, runtime=r) for r in ("cohort", "inprocess"))
+    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(
+        4, skew=data.Dirichlet(0.5), held_fraction=0.25
+    )
+    stacked, apart = (
+        tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, min_rows=1, runtime=r)
+        for r in ("cohort", "inprocess")
+    )
     assert stacked.history[-1]["parties"] == apart.history[-1]["parties"]
     assert stacked.metrics["personal_accuracy"] == pytest.approx(apart.metrics["personal_accuracy"])
 
 
 def test_gain_is_measured_on_what_a_party_ends_up_with():
     fed = data.digits().split(6, skew=data.Dirichlet(0.2), held_fraction=0.25, seed=2)
-    found = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2), Ditto(lr=0.2)], rounds=6, min_rows=1)
+    found = tacit.compare(
+        fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2), Ditto(lr=0.2)], rounds=6, min_rows=1
+    )
     own = {g["label"]: np.mean(g["federated_own"]) for g in found.summary["gain"]}
     assert own["Ditto"] > own["FedAvg"]
 
 
 def test_a_head_of_all_layers_is_refused():
-    with pytest.raises(BadParameter, match="head is 2, and the model has 2 layers with parameters; at least one must be shared"):
+    with pytest.raises(
+        BadParameter,
+        match="head is 2, and the model has 2 layers with parameters; at least one must be shared",
+    ):
         tacit.train(WORLD.federation(), model=WORLD.module, algorithm=FedPer(head=2), rounds=1)
 
 
-@pytest.mark.parametrize("algorithm", [FedBN(lr=0.2), Ditto(lr=0.2), IFCA(lr=0.2), algorithms.CFL(lr=0.2), algorithms.FedAvg(lr=0.2)],
-                         ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedBN(lr=0.2), Ditto(lr=0.2), IFCA(lr=0.2), algorithms.CFL(lr=0.2), algorithms.FedAvg(lr=0.2)],
+    ids=lambda a: type(a).__name__,
+)
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_each_partys_model_can_be_had_and_is_the_one_that_was_tested(algorithm, runtime):
-    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4, skew=data.Dirichlet(0.5), held_fraction=0.25)
+    fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(
+        4, skew=data.Dirichlet(0.5), held_fraction=0.25
+    )
     run = tacit.train(fed, model=Normed(), algorithm=algorithm, rounds=3, min_rows=1, runtime=runtime)
     own = run.models()
     assert list(own) == list(fed.parties)
@@ -269,5 +333,9 @@ def test_each_partys_model_can_be_had_and_is_the_one_that_was_tested(algorithm, 
 def test_real_parties_keep_their_own_models():
     fed = data.gaussian_blobs(rows=100, classes=3, features=4, seed=3).split(2, held_fraction=0.25)
     run = tacit.train(fed, model="mlp", algorithm=Ditto(lr=0.2), rounds=1, runtime="processes")
-    with pytest.raises(BadParameter, match="models: with Ditto a party's own model is made of what it keeps, and here it keeps that to itself"):
+    with pytest.raises(
+        BadParameter,
+        match="models: with Ditto a party's own model is made of what it keeps, and here it keeps that to "
+        "itself",
+    ):
         run.models()

@@ -21,7 +21,14 @@ def names(n: int) -> list[str]:
 def requests(draw):
     sizes = np.array(draw(ragged))
     epochs = np.array(draw(st.lists(st.integers(1, 4), min_size=len(sizes), max_size=len(sizes))))
-    return (draw(st.integers(0, 2**63)), draw(st.integers(0, 1000)), sizes, epochs, draw(st.none() | st.integers(1, 30)), draw(st.none() | st.integers(1, 9)))
+    return (
+        draw(st.integers(0, 2**63)),
+        draw(st.integers(0, 1000)),
+        sizes,
+        epochs,
+        draw(st.none() | st.integers(1, 30)),
+        draw(st.none() | st.integers(1, 9)),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,6 +102,7 @@ def test_count_steps_says_beforehand_how_long_a_plan_is(request_):
 @pytest.mark.parametrize("other", [{"seed": 1}, {"round": 1}, {"who": "party-8"}])
 def test_another_seed_round_or_name_gives_another_order(other):
     """30 rows: two orders agree by chance with probability 1/30! < 10⁻³²."""
+
     def order(seed=0, round=0, who="party-7"):
         return plan(seed, round, identify([who]), np.array([30]), 1, None)
 
@@ -135,8 +143,10 @@ def test_a_sample_depends_on_names_and_not_on_the_order_they_are_listed_in():
 
 
 def test_sampling_is_uniform():
-    """6,000 rounds of 3 of 10: a party's count varies by N·f(1 − f), and counts that must add up have 9 degrees of freedom, so
-    X² = (9/10)·Σ (c − Nf)²/(N f(1 − f)) is χ²₉; above 33.7 with probability 1e-4, were seeds drawn anew. The seed is fixed: no false alarm later."""
+    """6,000 rounds of 3 of 10: a party's count varies by N·f(1 − f), and counts that must add up have 9
+    degrees of freedom, so X² = (9/10)·Σ (c − Nf)²/(N f(1 − f)) is χ²₉; above 33.7 with probability 1e-4, were
+    seeds drawn anew. The seed is fixed: no false alarm later.
+    """
     n, rounds, per_round = 10, 6000, 3
     ids = identify(names(n))
     counts = np.bincount(np.concatenate([sample(11, r, ids, per_round) for r in range(rounds)]), minlength=n)
@@ -145,7 +155,9 @@ def test_sampling_is_uniform():
 
 
 def test_pairs_are_sampled_as_often_as_they_should_be():
-    """Independence between parties: 45 pairs of 10, each in 3·2/(10·9) = 1/15 of 6,000 rounds; 5.1 standard deviations two-sided over 45 pairs: 1.5e-5."""
+    """Independence between parties: 45 pairs of 10, each in 3·2/(10·9) = 1/15 of 6,000 rounds; 5.1 standard
+    deviations two-sided over 45 pairs: 1.5e-5.
+    """
     ids = identify(names(10))
     together = np.zeros((10, 10))
     for r in range(6000):
@@ -156,21 +168,29 @@ def test_pairs_are_sampled_as_often_as_they_should_be():
 
 
 def test_shuffling_is_uniform():
-    """Where row i lands in 4,000 orders of 6 rows: 36 cells of expectation 667, 25 degrees of freedom; above 60.1 with probability 1e-4."""
-    orders = plan(13, 0, identify([f"c{k}" for k in range(4000)]), np.full(4000, 6), 1, None).index[:, 0].numpy()
+    """Where row i lands in 4,000 orders of 6 rows: 36 cells of expectation 667, 25 degrees of freedom; above
+    60.1 with probability 1e-4.
+    """
+    orders = (
+        plan(13, 0, identify([f"c{k}" for k in range(4000)]), np.full(4000, 6), 1, None).index[:, 0].numpy()
+    )
     cells = np.stack([np.bincount(orders[:, i], minlength=6) for i in range(6)])
     assert ((cells - 4000 / 6) ** 2 / (4000 / 6)).sum() * 5 / 6 < 60.1
 
 
 def test_mix_is_the_published_splitmix64():
-    """From state 0, SplitMix64's first three outputs are these, in every published implementation of Steele, Lea, Flood 2014."""
+    """From state 0, SplitMix64's first three outputs are these, in every published implementation of Steele,
+    Lea, Flood 2014.
+    """
     golden, word = 0x9E3779B97F4A7C15, (1 << 64) - 1
     outputs = [int(mix(np.array([i * golden & word], dtype=np.uint64))[0]) for i in range(3)]
     assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
 def test_a_name_has_the_same_number_everywhere():
-    """Plans of two machines agree only if names do: the first eight bytes of BLAKE2b, little end first, of 'party-0'."""
+    """Plans of two machines agree only if names do: the first eight bytes of BLAKE2b, little end first, of
+    'party-0'.
+    """
     import hashlib
 
     wanted = int.from_bytes(hashlib.blake2b(b"party-0", digest_size=8).digest(), "little")

@@ -1,4 +1,6 @@
-"""Schedules at work: round r of a run uses the rate of round r, in either engine and in every algorithm that takes a solver."""
+"""Schedules at work: round r of a run uses the rate of round r, in either engine and in every algorithm that
+takes a solver.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,15 @@ from tacit.algorithms import SGD, Cosine, Exponential, FedAvg, FedNova, FedProx,
 from .world import Line, World, hold
 
 
-@pytest.mark.parametrize(("schedule", "factor"), [(Exponential(0.7), lambda r: 0.7**r), (Inverse(0.5), lambda r: 1 / (1 + 0.5 * r)),
-                                                  (Cosine(6), lambda r: (1 + np.cos(np.pi * r / 6)) / 2)], ids=["exponential", "inverse", "cosine"])
+@pytest.mark.parametrize(
+    ("schedule", "factor"),
+    [
+        (Exponential(0.7), lambda r: 0.7**r),
+        (Inverse(0.5), lambda r: 1 / (1 + 0.5 * r)),
+        (Cosine(6), lambda r: (1 + np.cos(np.pi * r / 6)) / 2),
+    ],
+    ids=["exponential", "inverse", "cosine"],
+)
 def test_fedavg_under_a_schedule(schedule, factor):
     def run(world):
         w = world.start
@@ -24,13 +33,19 @@ def test_fedavg_under_a_schedule(schedule, factor):
 
 
 def test_by_hand():
-    """Targets 0 and 8, w = 0, η = 1/4, then 1/8 (γ = 1/2). Round 1: ends 0 and 4: 2. Round 2: a quarter of the way: 1.5 and 3.5: 2.5.
+    """Targets 0 and 8, w = 0, η = 1/4, then 1/8 (γ = 1/2). Round 1: ends 0 and 4: 2. Round 2: a quarter of
+    the way: 1.5 and 3.5: 2.5.
 
-    One step a round: FedProx does not feel its pull, FedNova normalises by 1, Scaffold's c − c_k cancels in the mean: all walk alike.
+    One step a round: FedProx does not feel its pull, FedNova normalises by 1, Scaffold's c − c_k cancels in
+    the mean: all walk alike.
     """
     solver = SGD(schedule=Exponential(0.5))
-    for algorithm in (FedAvg(lr=0.25, solver=solver), FedProx(lr=0.25, mu=1.0, solver=solver), FedNova(lr=0.25, solver=solver),
-                      Scaffold(lr=0.25, solver=solver)):
+    for algorithm in (
+        FedAvg(lr=0.25, solver=solver),
+        FedProx(lr=0.25, mu=1.0, solver=solver),
+        FedNova(lr=0.25, solver=solver),
+        Scaffold(lr=0.25, solver=solver),
+    ):
         np.testing.assert_allclose(Line().walk(algorithm), [2.0, 2.5], atol=1e-6, err_msg=str(algorithm))
 
 
@@ -45,5 +60,7 @@ def test_a_rate_that_has_come_to_zero_leaves_the_model_where_it_is():
 def test_a_world_without_a_schedule_keeps_its_rate():
     """Cosine over very many rounds is no schedule at all."""
     world = World(rounds=3)
-    for a, b in zip(world.ours(FedAvg(lr=0.3)), world.ours(FedAvg(lr=0.3, solver=SGD(schedule=Cosine(10**9))))):
+    for a, b in zip(
+        world.ours(FedAvg(lr=0.3)), world.ours(FedAvg(lr=0.3, solver=SGD(schedule=Cosine(10**9))))
+    ):
         np.testing.assert_allclose(a, b, atol=1e-6)

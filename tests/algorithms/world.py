@@ -1,7 +1,8 @@
 """A small world in which a paper's pseudo-code can be written down in numpy and held to ours.
 
-A reference is a generator over a World: it yields the server's weights after each round. It takes from tacit only who takes part in a round
-and on which rows (`algorithms.plan`); gradients, local steps and merges are its own, in float64.
+A reference is a generator over a World: it yields the server's weights after each round. It takes from tacit
+only who takes part in a round and on which rows (`algorithms.plan`); gradients, local steps and merges are
+its own, in float64.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Reference = Callable[["World"], Iterator[Array]]
 
 @dataclass(frozen=True)
 class World:
-    """Parties with their own rows, a model, and how a round goes. The defaults are ragged in every way there is."""
+    """Parties with their own rows, a model, and how a round goes. The defaults are ragged in every way there
+    is.
+    """
 
     sizes: tuple[int, ...] = (7, 12, 3, 20, 9)
     epochs: tuple[int, ...] = (2, 1, 3, 1, 2)
@@ -47,7 +50,9 @@ class World:
     def y(self) -> Array:
         """Labels that a linear rule half explains, so that gradients do not vanish and clients disagree."""
         rng = np.random.default_rng(2)
-        scores = self.x @ rng.standard_normal((self.features, self.classes)) + rng.gumbel(size=(sum(self.sizes), self.classes))
+        scores = self.x @ rng.standard_normal((self.features, self.classes)) + rng.gumbel(
+            size=(sum(self.sizes), self.classes)
+        )
         return scores.argmax(1)
 
     @property
@@ -71,19 +76,24 @@ class World:
     def federation(self) -> Federation:
         rows = Rows(torch.from_numpy(self.x), torch.from_numpy(self.y))
         held = Holdings.from_lists([[] for _ in self.sizes])
-        return Federation("world", rows, Holdings.from_lists(self.held_by), held, rows, self.labels, self.names)
+        return Federation(
+            "world", rows, Holdings.from_lists(self.held_by), held, rows, self.labels, self.names
+        )
 
     @property
     def labels(self) -> int | None:
         return self.classes
 
-    # the model: a perceptron with one hidden layer of tanh, smooth, so that rounding does not decide a branch --------------
+    # the model: a perceptron with one hidden layer of tanh, smooth, so that rounding does not decide a branch
+    # --------------
 
     @cached_property
     def module(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(4)
-            return nn.Sequential(nn.Linear(self.features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, self.classes))
+            return nn.Sequential(
+                nn.Linear(self.features, self.hidden), nn.Tanh(), nn.Linear(self.hidden, self.classes)
+            )
 
     @property
     def start(self) -> Array:
@@ -103,7 +113,7 @@ class World:
         da = (dz @ w2) * (1 - a**2)
         return np.concatenate([(da.T @ x).ravel(), da.sum(0), (dz.T @ a).ravel(), dz.sum(0)])
 
-    # who trains, and on what -----------------------------------------------------------------------------------------------
+    # who trains, and on what --------------------------------------------------------------------------------
 
     def sampled(self, round: int) -> list[int]:
         return plans.sample(self.seed, round, plans.identify(self.names), self.per_round).tolist()
@@ -111,22 +121,42 @@ class World:
     def batches(self, round: int, k: int) -> list[Array]:
         """The rows of each local step of party k in this round."""
         ids = plans.identify([self.names[k]])
-        mine = plans.plan(self.seed, round, ids, np.array([self.sizes[k]]), self.epochs[k], self.batch_size, self.local_steps).of(0)
+        mine = plans.plan(
+            self.seed,
+            round,
+            ids,
+            np.array([self.sizes[k]]),
+            self.epochs[k],
+            self.batch_size,
+            self.local_steps,
+        ).of(0)
         rows = self.held_by[k]
         return [rows[index[live > 0].numpy()] for index, live in zip(mine.index, mine.live)]
 
-    def sgd(self, round: int, k: int, w: Array, lr: float, pull: Callable[[Array], Any] = lambda w: 0.0) -> Array:
+    def sgd(
+        self, round: int, k: int, w: Array, lr: float, pull: Callable[[Array], Any] = lambda w: 0.0
+    ) -> Array:
         """Plain local SGD from w; `pull` is added to every gradient."""
         for rows in self.batches(round, k):
             w = w - lr * (self.grad(w, rows) + pull(w))
         return w
 
-    # ours ------------------------------------------------------------------------------------------------------------------
+    # ours ---------------------------------------------------------------------------------------------------
 
     def ours(self, algorithm: Any, engine: str = "stack") -> list[Array]:
         """The weights after each round of the simulation."""
-        p = make_plan(self.federation(), model=self.module, algorithm=algorithm, rounds=self.rounds, per_round=self.per_round, local_epochs=self.epochs,
-                      local_steps=self.local_steps, batch_size=self.batch_size, seed=self.seed, engine=engine)
+        p = make_plan(
+            self.federation(),
+            model=self.module,
+            algorithm=algorithm,
+            rounds=self.rounds,
+            per_round=self.per_round,
+            local_epochs=self.epochs,
+            local_steps=self.local_steps,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            engine=engine,
+        )
         task = make_task(p)
         cohort = Cohort(task, [task.initial()], [p.run()], engine)
         assert cohort.engine == engine, cohort.notes
@@ -139,9 +169,11 @@ class World:
 
 @dataclass(frozen=True)
 class Line(World):
-    """One weight and one target a party: F_k(w) = (w − a_k)², so ∇F_k = 2(w − a_k). With η = 1/4 a step halves the way to a_k.
+    """One weight and one target a party: F_k(w) = (w − a_k)², so ∇F_k = 2(w − a_k). With η = 1/4 a step
+    halves the way to a_k.
 
-    Small enough for paper and pencil: two parties with targets 0 and 8, one full-batch step a round, everybody in, starting at w = 0.
+    Small enough for paper and pencil: two parties with targets 0 and 8, one full-batch step a round,
+    everybody in, starting at w = 0.
     """
 
     targets: tuple[float, ...] = (0.0, 8.0)
@@ -181,13 +213,17 @@ class Line(World):
 
 
 def hold(algorithm: Any, reference: Reference, world: World | None = None) -> None:
-    """Ours, stacked and one by one, equals the reference to 1e-5 after every round; and the run goes somewhere."""
+    """Ours, stacked and one by one, equals the reference to 1e-5 after every round; and the run goes
+    somewhere.
+    """
     world = world or World()
     wanted = list(reference(world))
     assert len(wanted) == world.rounds
     for engine in ("stack", "each"):
         for r, (ours, theirs) in enumerate(zip(world.ours(algorithm, engine), wanted)):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=1e-5, err_msg=f"{algorithm} after round {r}, engine {engine!r}")
+            np.testing.assert_allclose(
+                ours, theirs, atol=1e-5, rtol=1e-5, err_msg=f"{algorithm} after round {r}, engine {engine!r}"
+            )
     assert np.abs(wanted[-1] - world.start).max() > 1e-2, "the reference hardly moves, so this proves nothing"
 
 

@@ -30,7 +30,9 @@ PEOPLE = """r1 Black 9/20/65 M 37203 · r2 Black 2/14/65 M 37203 · r3 Black 10/
 def people() -> pandas.DataFrame:
     """The example of Sweeney 2002."""
     rows = [r.split() for r in PEOPLE.split("·")]
-    return pandas.DataFrame([r[1:] for r in rows], index=[r[0] for r in rows], columns=["Race", "Birthdate", "Sex", "Zip"])
+    return pandas.DataFrame(
+        [r[1:] for r in rows], index=[r[0] for r in rows], columns=["Race", "Birthdate", "Sex", "Zip"]
+    )
 
 
 BITS = Hierarchy.of([["0", "*"], ["1", "*"]])

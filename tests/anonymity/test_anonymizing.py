@@ -21,7 +21,9 @@ METHODS = ["datafly", "optimal", "cells", "mondrian", "cluster"]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_null_is_as_rare_as_it_is(method):
-    """A peer counts a null as fitting everywhere and reports k = 5 for a table with a unique null row: its true k is 1."""
+    """A peer counts a null as fitting everywhere and reports k = 5 for a table with a unique null row: its
+    true k is 1.
+    """
     frame = pandas.DataFrame({"sex": ["M"] * 5 + [None], "zip": ["37203"] * 6})
     made = tacit.anonymize(frame, quasi=["sex", "zip"], k=2, method=method)
     sizes = made.table.groupby(["sex", "zip"], dropna=False).size()
@@ -40,7 +42,9 @@ def test_the_policy_for_nulls_is_a_choice():
     made = tacit.anonymize(frame, quasi=["sex"], k=2, nulls="suppress")
     assert made.suppressed == ["z"]
     assert "1 rows with a null in a quasi-identifier are suppressed" in made.explain()
-    with pytest.raises(BadData, match=r"1 rows have a null in a quasi-identifier\. Fill them in, or choose nulls='value'"):
+    with pytest.raises(
+        BadData, match=r"1 rows have a null in a quasi-identifier\. Fill them in, or choose nulls='value'"
+    ):
         tacit.anonymize(frame, quasi=["sex"], k=2, nulls="error")
 
 
@@ -59,23 +63,33 @@ def test_suppressed_rows_are_no_class_when_the_table_comes_back():
     twice = tacit.anonymize(once.table, quasi=["a", "b"], k=2, suppressed="star")
     assert twice.classes == 2
     assert twice.suppressed == [4]
-    assert twice.trace[0].sentence == "1 rows came with * in every quasi-identifier: they are suppressed already and no class."
+    assert (
+        twice.trace[0].sentence
+        == "1 rows came with * in every quasi-identifier: they are suppressed already and no class."
+    )
     with pytest.raises(BadData, match="Every row of the table is suppressed already"):
         tacit.anonymize(once.table.loc[[4]], quasi=["a", "b"], k=1)
 
 
 def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
     frame = pandas.DataFrame({"a": [1, 2] * 5, "patient": [f"P{i}" for i in range(10)], "town": ["x"] * 10})
-    with pytest.warns(Naming, match="'patient' is neither a quasi-identifier nor sensitive and differs in every row") as caught:
+    with pytest.warns(
+        Naming, match="'patient' is neither a quasi-identifier nor sensitive and differs in every row"
+    ) as caught:
         made = tacit.anonymize(frame, quasi=["a"], k=5)
     assert made.warnings == [str(w.message) for w in caught]
-    assert [w for w in tacit.risk(frame, made).warnings if "'patient'" in w] == made.warnings  # once, and not twice
+    assert [
+        w for w in tacit.risk(frame, made).warnings if "'patient'" in w
+    ] == made.warnings  # once, and not twice
     assert tacit.anonymize(frame.drop(columns="patient"), quasi=["a"], k=5).warnings == []
 
 
 def test_a_constant_sensitive_value_warns():
     frame = pandas.DataFrame({"a": list("0" * 5 + "1" * 5), "s": ["flu"] * 5 + ["flu", "none"] * 2 + ["flu"]})
-    with pytest.warns(Homogeneous, match=r"1 class \(5 rows of 10\) have a single value of 's': .* Ask for l-diversity \(l=2\)"):
+    with pytest.warns(
+        Homogeneous,
+        match=r"1 class \(5 rows of 10\) have a single value of 's': .* Ask for l-diversity \(l=2\)",
+    ):
         made = tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=5)
     assert len(made.warnings) == 1
     assert tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=5, l=2).warnings == []
@@ -98,7 +112,9 @@ def test_presence_is_bounded_against_the_population():
     with pytest.raises(BadData, match="No node of the lattice satisfies the privacy models"):
         tacit.anonymize(frame, models=[DeltaPresence(0.6, 0.7)], max_suppressed=1.0, **ask)
     with pytest.raises(BadData, match="more rows of some kind than the population"):
-        tacit.anonymize(everyone, quasi=["a"], hierarchies={"a": BITS}, k=None, population=frame, models=[DeltaPresence()])
+        tacit.anonymize(
+            everyone, quasi=["a"], hierarchies={"a": BITS}, k=None, population=frame, models=[DeltaPresence()]
+        )
 
 
 @pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.Naming")
@@ -113,40 +129,75 @@ def test_untouched_columns_keep_their_kind_and_the_original_is_left_alone():
 
 
 def test_categories_and_equal_row_labels_are_fine():
-    frame = pandas.DataFrame({"a": pandas.Categorical(list("0011")), "b": [True, True, False, False]}, index=[7, 7, 7, 7])
+    frame = pandas.DataFrame(
+        {"a": pandas.Categorical(list("0011")), "b": [True, True, False, False]}, index=[7, 7, 7, 7]
+    )
     assert len(tacit.anonymize(frame, quasi=["a", "b"], k=2).table) == 4
 
 
 ASK = dict(quasi=["Race", "Zip"], k=2)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"quasi": "Zip"}, "anonymize: quasi is 'Zip'; it must be a list of column names"),
-    ({"quasi": []}, "a list of at least one column name. Name what others could know"),
-    ({"method": "optimum"}, "anonymize: method is 'optimum'; it must be one of 'datafly', 'optimal'.* Did you mean 'optimal'"),
-    ({"method": object}, "or such an object"),
-    ({"method": anonymity.Cluster(shortlist=0)}, "Cluster: shortlist is 0; it must be a whole number at least 1"),
-    ({"metric": "prec"}, "anonymize: metric is 'prec'; it must be one of 'loss', 'height'"),
-    ({"metric": "entropy", "method": "cluster"}, "anonymize: metric is 'entropy'; it must be 'loss' for method 'cluster'"),
-    ({"max_suppressed": 5}, "max_suppressed is 5; it must be a part of the rows between 0 and 1"),
-    ({"k": 0}, "KAnonymity: k is 0; it must be a whole number at least 1"),
-    ({"k": None}, "anonymize: k is None; it must be a whole number of at least 1, unless models"),
-    ({"l": 2}, "anonymize: sensitive is .*; it must be a list with the sensitive columns, which LDiversity protects"),
-    ({"models": [KMap(3)]}, "anonymize: population is None; it must be a table of the population, with which KMap compares"),
-    ({"models": ["k"]}, "anonymize: models is 'k'; it must be a list of privacy models"),
-    ({"nulls": "any"}, "anonymize: nulls is 'any'"), ({"suppressed": "keep"}, "anonymize: suppressed is 'keep'"), ({"seed": -1}, "anonymize: seed is -1"),
-    ({"hierarchies": {"Sex": None}}, "anonymize: hierarchies is .'Sex'.; it must be for the quasi-identifiers 'Race', 'Zip'"),
-    ({"hierarchies": {"Zip": 3}}, r"anonymize: hierarchies\['Zip'\] is 3; it must be a Hierarchy, a builder")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"quasi": "Zip"}, "anonymize: quasi is 'Zip'; it must be a list of column names"),
+        ({"quasi": []}, "a list of at least one column name. Name what others could know"),
+        (
+            {"method": "optimum"},
+            "anonymize: method is 'optimum'; it must be one of 'datafly', 'optimal'.* Did you mean 'optimal'",
+        ),
+        ({"method": object}, "or such an object"),
+        (
+            {"method": anonymity.Cluster(shortlist=0)},
+            "Cluster: shortlist is 0; it must be a whole number at least 1",
+        ),
+        ({"metric": "prec"}, "anonymize: metric is 'prec'; it must be one of 'loss', 'height'"),
+        (
+            {"metric": "entropy", "method": "cluster"},
+            "anonymize: metric is 'entropy'; it must be 'loss' for method 'cluster'",
+        ),
+        ({"max_suppressed": 5}, "max_suppressed is 5; it must be a part of the rows between 0 and 1"),
+        ({"k": 0}, "KAnonymity: k is 0; it must be a whole number at least 1"),
+        ({"k": None}, "anonymize: k is None; it must be a whole number of at least 1, unless models"),
+        (
+            {"l": 2},
+            "anonymize: sensitive is .*; it must be a list with the sensitive columns, which LDiversity "
+            "protects",
+        ),
+        (
+            {"models": [KMap(3)]},
+            "anonymize: population is None; it must be a table of the population, with which KMap compares",
+        ),
+        ({"models": ["k"]}, "anonymize: models is 'k'; it must be a list of privacy models"),
+        ({"nulls": "any"}, "anonymize: nulls is 'any'"),
+        ({"suppressed": "keep"}, "anonymize: suppressed is 'keep'"),
+        ({"seed": -1}, "anonymize: seed is -1"),
+        (
+            {"hierarchies": {"Sex": None}},
+            "anonymize: hierarchies is .'Sex'.; it must be for the quasi-identifiers 'Race', 'Zip'",
+        ),
+        (
+            {"hierarchies": {"Zip": 3}},
+            r"anonymize: hierarchies\['Zip'\] is 3; it must be a Hierarchy, a builder",
+        ),
+    ],
+)
 def test_a_bad_parameter_is_refused_in_the_one_sentence(change, words):
     with pytest.raises(BadParameter, match=words):
         tacit.anonymize(people(), **{**ASK, **change})
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"quasi": ["Age"]}, "The table has no column 'Age'; it has 'Race', 'Birthdate', 'Sex', 'Zip'"),
-    ({"quasi": ["Zip", "Zip"]}, "'Zip' stands twice"), ({"sensitive": ["Zip"]}, "'Zip' stands twice"),
-    ({"k": 13}, "The table has 12 rows, fewer than k = 13: no row can look like 12 others"),
-    ({"population": pandas.DataFrame({"Zip": ["37203"]})}, "The population has no column 'Race'")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"quasi": ["Age"]}, "The table has no column 'Age'; it has 'Race', 'Birthdate', 'Sex', 'Zip'"),
+        ({"quasi": ["Zip", "Zip"]}, "'Zip' stands twice"),
+        ({"sensitive": ["Zip"]}, "'Zip' stands twice"),
+        ({"k": 13}, "The table has 12 rows, fewer than k = 13: no row can look like 12 others"),
+        ({"population": pandas.DataFrame({"Zip": ["37203"]})}, "The population has no column 'Race'"),
+    ],
+)
 def test_bad_data_is_refused_with_what_is_there(change, words):
     with pytest.raises(BadData, match=words):
         tacit.anonymize(people(), **{**ASK, **change})
@@ -161,8 +212,15 @@ def test_no_rows_and_no_frame_are_refused():
 
 @pytest.mark.slow
 def test_ten_million_rows_and_more_than_two_to_the_31_cells_stay_within_four_gigabytes():
-    """Run in a process of its own, whose memory is counted: 10 million rows × 9 columns by both methods, then 34 million × 64 > 2³¹ cells."""
-    ran = subprocess.run([sys.executable, str(Path(__file__).with_name("large.py"))], capture_output=True, text=True, timeout=1500)
+    """Run in a process of its own, whose memory is counted: 10 million rows × 9 columns by both methods, then
+    34 million × 64 > 2³¹ cells.
+    """
+    ran = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("large.py"))],
+        capture_output=True,
+        text=True,
+        timeout=1500,
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]
     for line in ran.stdout.splitlines():
         what, peak = line.rsplit(" ", 1)

@@ -11,12 +11,26 @@ from hypothesis import strategies as st
 from tacit.anonymity.caesar import break_caesar, decode_caesar_with_key, encode_caesar_with_key
 from tacit.errors import BadData, BadParameter
 
-SENTENCES = ("I am a genius!", "Meet me at the station after the train has left.", "The patient in room 12 has a new doctor.", "Attack at dawn",
-             "Nobody reads this letter but you and me.", "Quick zebras vex jumpy dogs, said the man.", "Send 4,500 to the account in Zurich today!",
-             "It is a truth universally acknowledged.", "Zoe has to go home", "My mother was born in 1965.")
-LONG = ("Anonymity is not the absence of a name. A person who is the only one of that age in that street can be found without one, and whoever finds the row "
-        "also reads the diagnosis that stands beside it. That is why a table is changed until every row looks like several others, and why somebody should "
-        "look at what is left before it is given away. The cipher in this text has three shifts, and that is no help at all against a reader with patience.")
+SENTENCES = (
+    "I am a genius!",
+    "Meet me at the station after the train has left.",
+    "The patient in room 12 has a new doctor.",
+    "Attack at dawn",
+    "Nobody reads this letter but you and me.",
+    "Quick zebras vex jumpy dogs, said the man.",
+    "Send 4,500 to the account in Zurich today!",
+    "It is a truth universally acknowledged.",
+    "Zoe has to go home",
+    "My mother was born in 1965.",
+)
+LONG = (
+    "Anonymity is not the absence of a name. A person who is the only one of that age in that street can be "
+    "found without one, and whoever finds the row "
+    "also reads the diagnosis that stands beside it. That is why a table is changed until every row looks "
+    "like several others, and why somebody should "
+    "look at what is left before it is given away. The cipher in this text has three shifts, and that is no "
+    "help at all against a reader with patience."
+)
 
 
 def test_the_examples_of_the_exercise():
@@ -48,7 +62,9 @@ def test_other_characters_use_up_no_shift(text, shift):
 @pytest.mark.parametrize("sentence", SENTENCES)
 @pytest.mark.parametrize("shift", [0, 1, 3, 13, 25])
 def test_a_sentence_is_read_without_the_key(sentence, shift):
-    digits = sentence.translate({ord(d): "7" for d in string.digits})  # a digit of 26 shifts is found only within 10
+    digits = sentence.translate(
+        {ord(d): "7" for d in string.digits}
+    )  # a digit of 26 shifts is found only within 10
     assert break_caesar(encode_caesar_with_key(sentence, [shift])) == sentence
     assert break_caesar(encode_caesar_with_key(digits, [shift])) == digits
 
@@ -59,12 +75,18 @@ def test_a_longer_key_is_no_help_in_a_long_text():
 
 @pytest.mark.parametrize("key", [[], "abc", [1.5], [True], 3, None])
 def test_a_key_that_is_none_is_refused(key):
-    with pytest.raises(BadParameter, match=r"decode_caesar_with_key: key is .*; it must be a list of at least one whole number, like \[3, 4, 5\]"):
+    with pytest.raises(
+        BadParameter,
+        match=r"decode_caesar_with_key: key is .*; it must be a list of at least one whole number, like "
+        r"\[3, 4, 5\]",
+    ):
         decode_caesar_with_key("abc", key)
 
 
 def test_what_cannot_be_broken_is_an_error_that_says_why():
-    with pytest.raises(BadData, match="there is no letter in '1234 !', so nothing tells one shift from another"):
+    with pytest.raises(
+        BadData, match="there is no letter in '1234 !', so nothing tells one shift from another"
+    ):
         break_caesar("1234 !")
     with pytest.raises(BadParameter, match="key_length is 0; it must be a whole number at least 1"):
         break_caesar("abc", key_length=0)

@@ -16,7 +16,9 @@ from tacit.errors import BadParameter, MissingExtra
 
 from .adult import BITS, THREE
 
-SMALL = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("01"), st.sampled_from("01")), min_size=3, max_size=6)
+SMALL = st.lists(
+    st.tuples(st.sampled_from("01"), st.sampled_from("01"), st.sampled_from("01")), min_size=3, max_size=6
+)
 BOOLEAN = {"a": BITS, "b": BITS, "c": BITS}
 
 
@@ -43,8 +45,13 @@ def test_the_fewest_changed_cells_equal_brute_force(rows, k, limit):
     n, costs = len(frame), []
     for gone in range(int(limit * n + 1e-9) + 1):
         for left_out in itertools.combinations(range(n), gone):
-            costs += [changed_by(frame, p) + 3 * gone for p in partitions([i for i in range(n) if i not in left_out], k)]
-    made = tacit.anonymize(frame, quasi=list("abc"), k=k, hierarchies=BOOLEAN, method="cells", max_suppressed=limit)
+            costs += [
+                changed_by(frame, p) + 3 * gone
+                for p in partitions([i for i in range(n) if i not in left_out], k)
+            ]
+    made = tacit.anonymize(
+        frame, quasi=list("abc"), k=k, hierarchies=BOOLEAN, method="cells", max_suppressed=limit
+    )
     assert made.trace[-1].counts["changed"] == min(costs)
     assert len(made.suppressed) <= limit * n
 
@@ -53,7 +60,12 @@ def test_a_boolean_table_whose_optimum_is_known():
     """000, 001, 110, 111 with k = 2: the last bit of every row, four cells."""
     frame = pandas.DataFrame([tuple("000"), tuple("001"), tuple("110"), tuple("111")], columns=list("abc"))
     made = tacit.anonymize(frame, quasi=list("abc"), k=2, hierarchies=BOOLEAN, method="cells")
-    assert made.table.to_numpy().tolist() == [["0", "0", "*"], ["0", "0", "*"], ["1", "1", "*"], ["1", "1", "*"]]
+    assert made.table.to_numpy().tolist() == [
+        ["0", "0", "*"],
+        ["0", "0", "*"],
+        ["1", "1", "*"],
+        ["1", "1", "*"],
+    ]
     assert made.trace[-1].counts["changed"] == 4
 
 
@@ -64,16 +76,24 @@ def test_with_the_loss_as_cost_a_word_is_cheaper_than_a_star():
 
 
 def levels_of(frame, hierarchies):
-    return [list(itertools.product(*(range(hierarchies[c].height + 1) for c in frame))) for _ in range(len(frame))]
+    return [
+        list(itertools.product(*(range(hierarchies[c].height + 1) for c in frame))) for _ in range(len(frame))
+    ]
 
 
 def fits(frame, hierarchies, i, levels, o):
-    return all(hierarchies[c].at(frame[c][i], level) == hierarchies[c].at(frame[c][o], level) for c, level in zip(frame, levels))
+    return all(
+        hierarchies[c].at(frame[c][i], level) == hierarchies[c].at(frame[c][o], level)
+        for c, level in zip(frame, levels)
+    )
 
 
 @pytest.mark.parametrize("two_way", [False, True])
 @settings(max_examples=25, deadline=None)
-@given(rows=st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("012")), min_size=2, max_size=4), cost=st.sampled_from(["changed", "loss"]))
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("012")), min_size=2, max_size=4),
+    cost=st.sampled_from(["changed", "loss"]),
+)
 def test_k_ambiguity_equals_brute_force(two_way, rows, cost):
     """Every table of at most 4 rows × 2 columns: 6 ways to publish a row, so at most 1,296 tables."""
     frame, hierarchies = pandas.DataFrame(rows, columns=["a", "b"]), {"a": BITS, "b": THREE}
@@ -83,9 +103,14 @@ def test_k_ambiguity_equals_brute_force(two_way, rows, cost):
     for chosen in itertools.product(ways, repeat=n):
         grid = np.array([[fit[i, chosen[i], o] for o in range(n)] for i in range(n)])
         if grid.sum(axis=0).min() >= 2 and (not two_way or grid.sum(axis=1).min() >= 2):
-            price = {"changed": lambda c, w, v: float(w > 0), "loss": lambda c, w, v: _share(hierarchies[c], w, v)}[cost]
+            price = {
+                "changed": lambda c, w, v: float(w > 0),
+                "loss": lambda c, w, v: _share(hierarchies[c], w, v),
+            }[cost]
             best = min(best, sum(price(c, w, frame[c][i]) for i in range(n) for c, w in zip("ab", chosen[i])))
-    made = tacit.anonymize(frame, quasi=["a", "b"], k=2, hierarchies=hierarchies, method=Ambiguity(two_way=two_way, cost=cost))
+    made = tacit.anonymize(
+        frame, quasi=["a", "b"], k=2, hierarchies=hierarchies, method=Ambiguity(two_way=two_way, cost=cost)
+    )
     got = made.trace[-1].counts["changed"] if cost == "changed" else made.loss * 2 * n
     assert got == pytest.approx(best, abs=1e-6)
 
@@ -99,21 +124,33 @@ def test_ambiguity_costs_no_more_than_anonymity_and_two_ways_no_less_than_one():
     for _ in range(5):
         frame = pandas.DataFrame(rng.choice(list("01"), (7, 3)), columns=list("abc"))
         ask = dict(quasi=list("abc"), k=2, hierarchies=BOOLEAN)
-        one, two, anonymous = (tacit.anonymize(frame, method=m, **ask).trace[-1].counts["changed"] for m in ("ambiguity", Ambiguity(two_way=True), "cells"))
+        one, two, anonymous = (
+            tacit.anonymize(frame, method=m, **ask).trace[-1].counts["changed"]
+            for m in ("ambiguity", Ambiguity(two_way=True), "cells")
+        )
         assert one <= two <= anonymous
 
 
 def test_one_way_says_who_is_exposed():
     frame = pandas.DataFrame([tuple("00"), tuple("01"), tuple("10"), tuple("11")], columns=list("ab"))
-    made = tacit.anonymize(frame, quasi=["a", "b"], k=2, hierarchies={"a": BITS, "b": BITS}, method="ambiguity")
-    assert made.trace[-1].counts["changed"] == 3  # a row of stars fits everybody, one more cell hides its own original
-    assert made.warnings == ["2 rows of the release fit fewer than k = 2 originals each: k-ambiguity one way does not ask them to. Use "
-                             "Ambiguity(two_way=True) unless nobody knows all the originals."]
+    made = tacit.anonymize(
+        frame, quasi=["a", "b"], k=2, hierarchies={"a": BITS, "b": BITS}, method="ambiguity"
+    )
+    assert (
+        made.trace[-1].counts["changed"] == 3
+    )  # a row of stars fits everybody, one more cell hides its own original
+    assert made.warnings == [
+        "2 rows of the release fit fewer than k = 2 originals each: k-ambiguity one way does not ask them "
+        "to. Use "
+        "Ambiguity(two_way=True) unless nobody knows all the originals."
+    ]
 
 
 def test_a_large_table_is_restored_from_a_clustering():
     rng = np.random.default_rng(0)
-    frame = pandas.DataFrame({"a": rng.choice(list("01"), 400), "b": rng.choice(list("012"), 400), "n": rng.integers(0, 90, 400)})
+    frame = pandas.DataFrame(
+        {"a": rng.choice(list("01"), 400), "b": rng.choice(list("012"), 400), "n": rng.integers(0, 90, 400)}
+    )
     ask = dict(quasi=["a", "b", "n"], k=5, hierarchies={"a": BITS, "b": THREE})
     both = tacit.anonymize(frame, method=Ambiguity(two_way=True, cost="loss", block=100), **ask)
     classes = tacit.anonymize(frame, method="cluster", **ask)
@@ -122,14 +159,20 @@ def test_a_large_table_is_restored_from_a_clustering():
 
 def test_a_table_too_large_for_the_solver_is_refused_with_a_way_out():
     frame = pandas.DataFrame({"a": [str(i) for i in range(200)]})
-    with pytest.raises(BadParameter, match=r"200 different rows and k = 5: there are .* groups .* Use method='cluster' or 'mondrian', or fewer rows"):
+    with pytest.raises(
+        BadParameter,
+        match=r"200 different rows and k = 5: there are .* groups .* Use method='cluster' or 'mondrian', or "
+        r"fewer rows",
+    ):
         tacit.anonymize(frame, quasi=["a"], k=5, method="cells")
 
 
 def test_other_models_are_refused_with_the_reason():
     frame = pandas.DataFrame({"a": list("0011"), "s": list("xyxy")})
     for method in ("cells", "ambiguity"):
-        with pytest.raises(BadParameter, match=r"another one when LDiversity is asked for\. This one knows k alone"):
+        with pytest.raises(
+            BadParameter, match=r"another one when LDiversity is asked for\. This one knows k alone"
+        ):
             tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=2, l=2, method=method)
 
 
@@ -144,5 +187,7 @@ def test_without_scipy_the_install_line_is_told(monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(MissingExtra, match=r"method='cells' needs the package 'scipy'.*pip install 'tacit\[anonymity\]'"):
+    with pytest.raises(
+        MissingExtra, match=r"method='cells' needs the package 'scipy'.*pip install 'tacit\[anonymity\]'"
+    ):
         tacit.anonymize(pandas.DataFrame({"a": list("01")}), quasi=["a"], k=2, method="cells")

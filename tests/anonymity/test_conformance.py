@@ -12,16 +12,24 @@ from tacit.anonymity.conformance import check_anonymizer
 from tacit.anonymity.encoded import Encoded
 from tacit.anonymity.release import Release, Request
 
-MEMBERS = [*(m() for m in anonymity.ALL.values()), anonymity.Mondrian(strict=False), anonymity.Cells(cost="loss"), anonymity.Cluster(rounds=0)]
+MEMBERS = [
+    *(m() for m in anonymity.ALL.values()),
+    anonymity.Mondrian(strict=False),
+    anonymity.Cells(cost="loss"),
+    anonymity.Cluster(rounds=0),
+]
 
 
-# k-ambiguity promises something else; levels fixed beforehand and private ones cannot follow k, and have tests of their own (test_private.py)
+# k-ambiguity promises something else; levels fixed beforehand and private ones cannot follow k, and have
+# tests of their own (test_private.py)
 OTHERS = (anonymity.Ambiguity, anonymity.Fixed, anonymity.Private)
 
 
 @pytest.mark.parametrize("method", [m for m in MEMBERS if not isinstance(m, OTHERS)], ids=repr)
 def test_every_method_conforms(method):
-    rows = 9 if isinstance(method, anonymity.Cells) else 12  # k = all rows makes every group of the table a candidate
+    rows = (
+        9 if isinstance(method, anonymity.Cells) else 12
+    )  # k = all rows makes every group of the table a candidate
     check_anonymizer(method, rows=rows)
 
 
@@ -33,7 +41,13 @@ def test_ambiguity_conforms_in_the_ways_it_promises(two_way, exact):
 
 
 def test_larger_tables_conform_too():
-    for method in (anonymity.Datafly(), anonymity.Optimal(), anonymity.Mondrian(), anonymity.Mondrian(strict=False), anonymity.Cluster(block=100)):
+    for method in (
+        anonymity.Datafly(),
+        anonymity.Optimal(),
+        anonymity.Mondrian(),
+        anonymity.Mondrian(strict=False),
+        anonymity.Cluster(block=100),
+    ):
         check_anonymizer(method, k=5, rows=300)
 
 
@@ -43,7 +57,13 @@ class Careless:
 
     def run(self, table: Encoded, request: Request) -> Release:
         cells = [table.codes[:, j] for j in range(len(table.columns))]
-        return Release(table.inverse.astype(np.int64), cells, [c.words[0] for c in table.columns], 0.0, [None] * len(cells))
+        return Release(
+            table.inverse.astype(np.int64),
+            cells,
+            [c.words[0] for c in table.columns],
+            0.0,
+            [None] * len(cells),
+        )
 
 
 @dataclass(frozen=True)
@@ -67,8 +87,14 @@ class Forger(anonymity.Optimal):
         return made
 
 
-@pytest.mark.parametrize(("method", "words"), [(Careless(), "a published row looks like 1 rows"), (Liar(), "the table's cells say"),
-                                               (Forger(), "which is no word above it")])
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Careless(), "a published row looks like 1 rows"),
+        (Liar(), "the table's cells say"),
+        (Forger(), "which is no word above it"),
+    ],
+)
 def test_a_method_that_breaks_a_promise_is_caught(method, words):
     with pytest.raises(AssertionError, match=words):
         check_anonymizer(method, k=3)

@@ -22,7 +22,7 @@ def test_arxs_files_are_read_as_they_are():
 
 def test_a_file_with_commas_a_byte_order_mark_and_an_empty_value(tmp_path):
     file = tmp_path / "h.csv"
-    file.write_text("\ufeffa,vowel,*\n\"\",none,*\nb,consonant,*\n", encoding="utf-8")
+    file.write_text('\ufeffa,vowel,*\n"",none,*\nb,consonant,*\n', encoding="utf-8")
     h = Hierarchy.from_csv(file)
     assert h.values == ("a", "", "b")
     assert h.at("", 1) == "none"
@@ -38,11 +38,18 @@ def test_a_top_is_put_on_where_there_is_none():
     assert Hierarchy.of([["a"], ["b"]]).levels[-1] == ("*", "*")
 
 
-@pytest.mark.parametrize(("rows", "words"), [
-    ([], "a hierarchy has no values"),
-    ([["a", "x", "*"], ["b", "*"]], r"row 2 \('b'\) has 2 levels, row 1 has 3"),
-    ([["a", "*"], ["a", "*"]], "'a' stands in more than one row"),
-    ([["a", "x", "p"], ["b", "x", "q"]], "at level 1 'x' is one value, at level 2 it is 'p' and also 'q'")])
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "a hierarchy has no values"),
+        ([["a", "x", "*"], ["b", "*"]], r"row 2 \('b'\) has 2 levels, row 1 has 3"),
+        ([["a", "*"], ["a", "*"]], "'a' stands in more than one row"),
+        (
+            [["a", "x", "p"], ["b", "x", "q"]],
+            "at level 1 'x' is one value, at level 2 it is 'p' and also 'q'",
+        ),
+    ],
+)
 def test_a_hierarchy_that_is_none_is_refused(rows, words):
     with pytest.raises(BadData, match=words):
         Hierarchy.of(rows)
@@ -67,14 +74,28 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 def test_dates_go_from_day_to_month_to_year_to_five_to_ten_years():
     h = Dates().build(["9/20/65", "2012-12-31"])
     assert [level[0] for level in h.levels] == ["9/20/65", "1965-09", "1965", "1965-1969", "1960-1969", "*"]
-    assert [level[1] for level in h.levels] == ["2012-12-31", "2012-12", "2012", "2010-2014", "2010-2019", "*"]
+    assert [level[1] for level in h.levels] == [
+        "2012-12-31",
+        "2012-12",
+        "2012",
+        "2010-2014",
+        "2010-2019",
+        "*",
+    ]
     assert Dates(format="%d/%m/%y", pivot=70).build(["01/02/65"]).at("01/02/65", 1) == "2065-02"
     with pytest.raises(BadData, match=r"'13/45/65' is no date in the form .* Give Dates\(format=…\)"):
         Dates().build(["13/45/65"])
 
 
 def test_prefixes_lose_a_character_a_level():
-    assert [level[0] for level in Prefixes().build(["37203", "37215"]).levels] == ["37203", "3720*", "372**", "37***", "3****", "*"]
+    assert [level[0] for level in Prefixes().build(["37203", "37215"]).levels] == [
+        "37203",
+        "3720*",
+        "372**",
+        "37***",
+        "3****",
+        "*",
+    ]
     assert [level[0] for level in Prefixes(keep=3, step=2).build(["37203"]).levels] == ["37203", "372**", "*"]
 
 
@@ -84,14 +105,18 @@ def test_intervals_start_at_their_origin_not_at_the_data():
     assert h.levels[2] == ("[30, 40)", "[40, 50)", "[-10, 0)", "[0, 10)")
     with pytest.raises(BadData, match="'n/a' is no finite number, and intervals need one"):
         Intervals().build(["n/a"])
-    with pytest.raises(BadParameter, match=r"Intervals: width is 0; it must be a number above 0|Intervals: width is 0"):
+    with pytest.raises(
+        BadParameter, match=r"Intervals: width is 0; it must be a number above 0|Intervals: width is 0"
+    ):
         Intervals(width=0).build(["1"])
     with pytest.raises(BadParameter, match="Intervals: factors is"):
         Intervals(factors=(1,)).build(["1"])
 
 
 def test_trees_may_differ_in_depth(tmp_path):
-    (tmp_path / "country.toml").write_text('Asia = ["Japan"]\n[Europe]\nSouth = ["Italy", "Greece"]\nNorth = ["Norway"]\n')
+    (tmp_path / "country.toml").write_text(
+        'Asia = ["Japan"]\n[Europe]\nSouth = ["Italy", "Greece"]\nNorth = ["Norway"]\n'
+    )
     h = Tree.from_toml(tmp_path / "country.toml").build(["Italy", "Japan"])
     assert [h.at("Italy", i) for i in range(4)] == ["Italy", "South", "Europe", "*"]
     assert [h.at("Japan", i) for i in range(4)] == ["Japan", "Asia", "Asia", "*"]
@@ -105,18 +130,41 @@ def test_a_suggestion_follows_the_values():
     assert suggest([]) == Flat()
 
 
-@pytest.mark.parametrize(("value", "text"), [(39, "39"), (39.0, "39"), (np.float64(2.5), "2.5"), ("", ""), ("39", "39"), (None, NULL), (float("nan"), NULL),
-                                             (pandas.NaT, NULL), (pandas.NA, NULL), (True, "True"), (pandas.Timestamp("1965-09-20"), "1965-09-20"),
-                                             (datetime.date(1965, 9, 20), "1965-09-20"), (np.datetime64("1965-09-20"), "1965-09-20"), (float("inf"), "inf")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (39, "39"),
+        (39.0, "39"),
+        (np.float64(2.5), "2.5"),
+        ("", ""),
+        ("39", "39"),
+        (None, NULL),
+        (float("nan"), NULL),
+        (pandas.NaT, NULL),
+        (pandas.NA, NULL),
+        (True, "True"),
+        (pandas.Timestamp("1965-09-20"), "1965-09-20"),
+        (datetime.date(1965, 9, 20), "1965-09-20"),
+        (np.datetime64("1965-09-20"), "1965-09-20"),
+        (float("inf"), "inf"),
+    ],
+)
 def test_a_cell_is_compared_as_text(value, text):
     assert spelling(value) == text
 
 
 def test_a_value_missing_from_its_hierarchy_lists_the_values():
     frame = pandas.DataFrame({"sex": ["M", "F", "D", "M"]})
-    with pytest.raises(BadData, match=r"The hierarchy of column 'sex' has no row for 'D'\. It knows 'M', 'F'\. Add the values to it"):
-        tacit.anonymize(frame, quasi=["sex"], k=2, hierarchies={"sex": Hierarchy.of([["M", "*"], ["F", "*"]])})
-    with pytest.raises(BadData, match=r"The hierarchy of column 'sex' has no row for 'D', 'F', 'M'\. It knows 'x'"):
+    with pytest.raises(
+        BadData,
+        match=r"The hierarchy of column 'sex' has no row for 'D'\. It knows 'M', 'F'\. Add the values to it",
+    ):
+        tacit.anonymize(
+            frame, quasi=["sex"], k=2, hierarchies={"sex": Hierarchy.of([["M", "*"], ["F", "*"]])}
+        )
+    with pytest.raises(
+        BadData, match=r"The hierarchy of column 'sex' has no row for 'D', 'F', 'M'\. It knows 'x'"
+    ):
         tacit.anonymize(frame.sort_values("sex"), quasi=["sex"], k=2, hierarchies={"sex": {"all": ["x"]}})
 
 

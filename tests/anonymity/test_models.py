@@ -57,7 +57,9 @@ def test_equal_distance_is_half_the_absolute_difference():
 
 
 def test_ordered_distance_is_the_papers_salary_example():
-    """Li et al. 2007: salaries 3k…11k, {3, 4, 5} is 0.375 from all and {6, 8, 11} is 0.167 (their figures, over 9 values)."""
+    """Li et al. 2007: salaries 3k…11k, {3, 4, 5} is 0.375 from all and {6, 8, 11} is 0.167 (their figures,
+    over 9 values).
+    """
     frame = pandas.DataFrame({"q": ["0"] * 3 + ["1"] * 3 + ["2"] * 3, "s": [3, 4, 5, 6, 8, 11, 7, 9, 10]})
     table = encode(frame, ["q"], {}, ["s"])
     made = Classes(table, table.codes[:, 0].astype(np.int64), 3)
@@ -77,18 +79,33 @@ def test_hierarchical_distance_equals_the_linear_program_of_moving_earth(groups)
     made = classes(groups)
     s, rows = made.histogram("s")
     words, n = s.words, len(s.words)
-    ground = np.array([[0 if u == v else next(i for i in range(1, 3) if TREE.at(u, i) == TREE.at(v, i)) / 2 for v in words] for u in words])
+    ground = np.array(
+        [
+            [
+                0 if u == v else next(i for i in range(1, 3) if TREE.at(u, i) == TREE.at(v, i)) / 2
+                for v in words
+            ]
+            for u in words
+        ]
+    )
     q = s.overall / s.overall.sum()
-    for p, got in zip(rows / rows.sum(axis=1, keepdims=True), TCloseness(distance="hierarchical", hierarchy=TREE).distances(made, "s")):
+    for p, got in zip(
+        rows / rows.sum(axis=1, keepdims=True),
+        TCloseness(distance="hierarchical", hierarchy=TREE).distances(made, "s"),
+    ):
         equal = np.zeros((2 * n, n * n))
         for i in range(n):
-            equal[i, i * n: (i + 1) * n] = 1
+            equal[i, i * n : (i + 1) * n] = 1
             equal[n + i, i::n] = 1
-        assert got == pytest.approx(linprog(ground.ravel(), A_eq=equal, b_eq=np.concatenate([p, q])).fun, abs=1e-9)
+        assert got == pytest.approx(
+            linprog(ground.ravel(), A_eq=equal, b_eq=np.concatenate([p, q])).fun, abs=1e-9
+        )
 
 
 def test_beta_likeness_bounds_the_relative_gain():
-    """p(a) = ½. Class aab: gain (2/3 − ½)/½ = 1/3. Enhanced: also at most −ln ½ = 0.693, which aa (gain 1) breaks whatever β."""
+    """p(a) = ½. Class aab: gain (2/3 − ½)/½ = 1/3. Enhanced: also at most −ln ½ = 0.693, which aa (gain 1)
+    breaks whatever β.
+    """
     made = classes(["aab", "aa", "bbba", "b"])
     assert made.table.sensitive["s"].overall.tolist() == [5, 5]
     assert BetaLikeness(0.34, kind="basic").holds(made).tolist() == [True, False, False, False]
@@ -98,7 +115,9 @@ def test_beta_likeness_bounds_the_relative_gain():
 
 
 def test_k_map_by_estimate_asks_for_more_rows_the_larger_the_sample():
-    """Sampling everything: a class of 4 people is seen at least k′ times with probability at most 1% (Poisson with mean 4): k′ = 10."""
+    """Sampling everything: a class of 4 people is seen at least k′ times with probability at most 1% (Poisson
+    with mean 4): k′ = 10.
+    """
     assert KMap(5, fraction=1.0).least == 10
     assert KMap(5, fraction=0.01).least == 2
     assert KMap(1, fraction=0.5).least == 1
@@ -107,8 +126,18 @@ def test_k_map_by_estimate_asks_for_more_rows_the_larger_the_sample():
 
 
 @settings(max_examples=60, deadline=None)
-@given(groups=st.lists(st.text("abc", min_size=1, max_size=5), min_size=2, max_size=4),
-       model=st.sampled_from([LDiversity(2), LDiversity(1.7, kind="entropy"), LDiversity(2, kind="recursive", c=2.0), TCloseness(0.3), BetaLikeness(0.8)]))
+@given(
+    groups=st.lists(st.text("abc", min_size=1, max_size=5), min_size=2, max_size=4),
+    model=st.sampled_from(
+        [
+            LDiversity(2),
+            LDiversity(1.7, kind="entropy"),
+            LDiversity(2, kind="recursive", c=2.0),
+            TCloseness(0.3),
+            BetaLikeness(0.8),
+        ]
+    ),
+)
 def test_merging_two_classes_that_hold_gives_one_that_holds(groups, model):
     """What the tagging of the optimal search rests on."""
     apart = classes(groups)
@@ -118,12 +147,23 @@ def test_merging_two_classes_that_hold_gives_one_that_holds(groups, model):
         assert model.holds(together)[0]
 
 
-@pytest.mark.parametrize(("model", "words"), [
-    (LDiversity(2.5), r"LDiversity: l is 2\.5; it must be a whole number\. Only the entropy kind takes fractions"),
-    (TCloseness(2.0), "TCloseness: t is 2.0; it must be a number at least 0 and at most 1"),
-    (TCloseness(distance="hierarchical"), "TCloseness: hierarchy is None"),
-    (ALL["DeltaPresence"](0.6, 0.5), "DeltaPresence: least is 0.6; it must be at most `most`, which is 0.5"),
-    (LDiversity(kind="any"), "LDiversity: kind is 'any'"), (BetaLikeness(0.0), "BetaLikeness: beta is 0.0")])
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            LDiversity(2.5),
+            r"LDiversity: l is 2\.5; it must be a whole number\. Only the entropy kind takes fractions",
+        ),
+        (TCloseness(2.0), "TCloseness: t is 2.0; it must be a number at least 0 and at most 1"),
+        (TCloseness(distance="hierarchical"), "TCloseness: hierarchy is None"),
+        (
+            ALL["DeltaPresence"](0.6, 0.5),
+            "DeltaPresence: least is 0.6; it must be at most `most`, which is 0.5",
+        ),
+        (LDiversity(kind="any"), "LDiversity: kind is 'any'"),
+        (BetaLikeness(0.0), "BetaLikeness: beta is 0.0"),
+    ],
+)
 def test_a_model_that_cannot_be_is_refused(model, words):
     with pytest.raises(BadParameter, match=words):
         check(model)
@@ -134,7 +174,9 @@ def test_extremes_are_coded_and_nulls_left():
     assert coding.code_extremes(ages, bottom=18, top=90).tolist()[:2] == [18, 40]
     assert coding.code_extremes(ages, top=90, words=True).iloc[3] == "≥ 90"
     assert pandas.isna(coding.code_extremes(ages, bottom=18)[2])
-    with pytest.raises(BadParameter, match="code_extremes: bottom is 99; it must be at most top, which is 90"):
+    with pytest.raises(
+        BadParameter, match="code_extremes: bottom is 99; it must be at most top, which is 90"
+    ):
         coding.code_extremes(ages, bottom=99, top=90)
     with pytest.raises(BadData, match=r"column 'age' is .*, not numbers"):
         coding.code_extremes(pandas.Series(["x"], name="age"), top=3)
@@ -175,7 +217,9 @@ def test_sampling_keeps_about_the_fraction_and_cannot_be_repeated_without_a_seed
 
 
 def test_k_for_differential_privacy_holds_for_every_number_of_rows():
-    """Li, Qardaji, Su 2012: δ bounds P(Binomial(n, β) > γn) for every n that can reach k; looked at up to n = 600 here, by scipy."""
+    """Li, Qardaji, Su 2012: δ bounds P(Binomial(n, β) > γn) for every n that can reach k; looked at up to n =
+    600 here, by scipy.
+    """
     from scipy.stats import binom
 
     for epsilon, delta, beta in ((1.0, 1e-6, 0.1), (0.5, 1e-4, 0.05), (2.0, 1e-9, 0.3)):
@@ -183,8 +227,12 @@ def test_k_for_differential_privacy_holds_for_every_number_of_rows():
         gamma = (math.exp(epsilon) - 1 + beta) / math.exp(epsilon)
 
         def worst(k, gamma=gamma, beta=beta):
-            return max(binom.sf(math.floor(gamma * n), n, beta) for n in range(max(1, math.ceil(k / gamma - 1)), 600))
+            return max(
+                binom.sf(math.floor(gamma * n), n, beta) for n in range(max(1, math.ceil(k / gamma - 1)), 600)
+            )
 
         assert worst(k) <= delta < worst(k - 1)
-    with pytest.raises(BadParameter, match=r"k_for: epsilon is 0.1; it must be at least −ln\(1 − fraction\) = 0.6931"):
+    with pytest.raises(
+        BadParameter, match=r"k_for: epsilon is 0.1; it must be at least −ln\(1 − fraction\) = 0.6931"
+    ):
         coding.k_for(0.1, 1e-6, 0.5)

@@ -14,16 +14,35 @@ from tacit.errors import BadData, BadParameter
 
 from .adult import BITS, THREE, adult, files
 
-COLUMNS = ["sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation", "salary-class"]
+COLUMNS = [
+    "sex",
+    "age",
+    "race",
+    "marital-status",
+    "education",
+    "native-country",
+    "workclass",
+    "occupation",
+    "salary-class",
+]
 
 
-@pytest.mark.parametrize(("left_out", "limit", "loss", "levels", "classes", "suppressed"), [
-    ([], 0.04, 0.2928, [0, 3, 0, 1, 1, 1, 1, 2, 0], 370, 1178), (["occupation"], 0.04, 0.2044, None, None, None),
-    (COLUMNS[4:], 0.04, 0.0255, None, None, None), ([], 0.0, 0.6355, None, None, 0), ([], 1.0, 0.2277, None, None, None)])
+@pytest.mark.parametrize(
+    ("left_out", "limit", "loss", "levels", "classes", "suppressed"),
+    [
+        ([], 0.04, 0.2928, [0, 3, 0, 1, 1, 1, 1, 2, 0], 370, 1178),
+        (["occupation"], 0.04, 0.2044, None, None, None),
+        (COLUMNS[4:], 0.04, 0.0255, None, None, None),
+        ([], 0.0, 0.6355, None, None, 0),
+        ([], 1.0, 0.2277, None, None, None),
+    ],
+)
 def test_the_optimum_on_adult_is_arxs(left_out, limit, loss, levels, classes, suppressed):
     """ARX 3.9.2, k = 5: the same loss for the same columns and limit."""
     quasi = [c for c in COLUMNS if c not in left_out]
-    made = tacit.anonymize(adult(), quasi=quasi, k=5, hierarchies=files(quasi), method="optimal", max_suppressed=limit)
+    made = tacit.anonymize(
+        adult(), quasi=quasi, k=5, hierarchies=files(quasi), method="optimal", max_suppressed=limit
+    )
     assert round(made.loss, 4) == loss
     assert levels is None or list(made.levels.values()) == levels
     assert classes is None or made.classes == classes
@@ -40,16 +59,27 @@ def test_half_of_adults_rows_are_unique():
     assert round(float((adult().value_counts() == 1).sum() / 30162), 3) == 0.514
 
 
-TABLES = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("012"), st.sampled_from("01"), st.sampled_from("ab")), min_size=3, max_size=9)
+TABLES = st.lists(
+    st.tuples(st.sampled_from("01"), st.sampled_from("012"), st.sampled_from("01"), st.sampled_from("ab")),
+    min_size=3,
+    max_size=9,
+)
 HIERARCHIES = {"a": BITS, "b": THREE, "c": BITS}
 
 
 def every_node(frame, k, fine):
     """Levels, published rows, suppressed rows of every node, by pandas."""
     for levels in itertools.product(range(2), range(3), range(2)):
-        shown = pandas.DataFrame({c: [HIERARCHIES[c].at(v, level) for v in frame[c]] for c, level in zip("abc", levels)})
+        shown = pandas.DataFrame(
+            {c: [HIERARCHIES[c].at(v, level) for v in frame[c]] for c, level in zip("abc", levels)}
+        )
         groups = shown.groupby(list("abc")).indices
-        kept = [i for rows in groups.values() if len(rows) >= k and fine(frame["s"].to_numpy()[rows]) for i in rows]
+        kept = [
+            i
+            for rows in groups.values()
+            if len(rows) >= k and fine(frame["s"].to_numpy()[rows])
+            for i in rows
+        ]
         yield levels, shown, kept, groups
 
 
@@ -73,7 +103,9 @@ def price(metric, frame, levels, shown, kept, groups, k):
                 most += 1
             else:
                 lost = np.log2(n / (frame[c] == frame[c][i]).sum())
-                total += np.log2((shown[c] == word).sum() / (frame[c] == frame[c][i]).sum()) if i in kept else lost
+                total += (
+                    np.log2((shown[c] == word).sum() / (frame[c] == frame[c][i]).sum()) if i in kept else lost
+                )
                 most += lost
     return total / most if most else 0.0
 
@@ -84,24 +116,54 @@ def price(metric, frame, levels, shown, kept, groups, k):
 @given(rows=TABLES, k=st.integers(1, 3), limit=st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 def test_full_domain_with_suppression_equals_brute_force(metric, rows, k, limit):
     frame = pandas.DataFrame(rows, columns=["a", "b", "c", "s"])
-    found = [price(metric, frame, *node, k) for node in every_node(frame, k, lambda s: True) if len(frame) - len(node[2]) <= limit * len(frame) + 1e-9]
-    made = tacit.anonymize(frame, quasi=["a", "b", "c"], k=k, hierarchies=HIERARCHIES, method="optimal", max_suppressed=limit, metric=metric)
+    found = [
+        price(metric, frame, *node, k)
+        for node in every_node(frame, k, lambda s: True)
+        if len(frame) - len(node[2]) <= limit * len(frame) + 1e-9
+    ]
+    made = tacit.anonymize(
+        frame,
+        quasi=["a", "b", "c"],
+        k=k,
+        hierarchies=HIERARCHIES,
+        method="optimal",
+        max_suppressed=limit,
+        metric=metric,
+    )
     assert made.loss == pytest.approx(min(found), abs=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:.*have a single value:tacit.anonymity.Homogeneous")
 @settings(max_examples=60, deadline=None)
-@given(rows=TABLES, limit=st.sampled_from([0.0, 0.34, 0.67]), kind=st.sampled_from(["distinct", "entropy", "recursive", "t"]))
+@given(
+    rows=TABLES,
+    limit=st.sampled_from([0.0, 0.34, 0.67]),
+    kind=st.sampled_from(["distinct", "entropy", "recursive", "t"]),
+)
 def test_other_models_equal_brute_force_also_where_suppression_is_not_monotone(rows, limit, kind):
     frame = pandas.DataFrame(rows, columns=["a", "b", "c", "s"])
     share = (frame["s"] == "a").mean()
-    tests = {"distinct": (LDiversity(2), lambda s: len(set(s)) >= 2),
-             "entropy": (LDiversity(1.8, kind="entropy"), lambda s: _entropy(s) >= np.log(1.8) - 1e-12),
-             "recursive": (LDiversity(2, kind="recursive", c=1.5), lambda s: max(_two(s)) < 1.5 * min(_two(s))),
-             "t": (TCloseness(0.2), lambda s: abs((s == "a").mean() - share) <= 0.2 + 1e-12)}
+    tests = {
+        "distinct": (LDiversity(2), lambda s: len(set(s)) >= 2),
+        "entropy": (LDiversity(1.8, kind="entropy"), lambda s: _entropy(s) >= np.log(1.8) - 1e-12),
+        "recursive": (LDiversity(2, kind="recursive", c=1.5), lambda s: max(_two(s)) < 1.5 * min(_two(s))),
+        "t": (TCloseness(0.2), lambda s: abs((s == "a").mean() - share) <= 0.2 + 1e-12),
+    }
     model, fine = tests[kind]
-    found = [price("loss", frame, *node, 2) for node in every_node(frame, 2, fine) if len(frame) - len(node[2]) <= limit * len(frame) + 1e-9]
-    ask = dict(quasi=["a", "b", "c"], sensitive=["s"], k=2, models=[model], hierarchies=HIERARCHIES, method="optimal", max_suppressed=limit)
+    found = [
+        price("loss", frame, *node, 2)
+        for node in every_node(frame, 2, fine)
+        if len(frame) - len(node[2]) <= limit * len(frame) + 1e-9
+    ]
+    ask = dict(
+        quasi=["a", "b", "c"],
+        sensitive=["s"],
+        k=2,
+        models=[model],
+        hierarchies=HIERARCHIES,
+        method="optimal",
+        max_suppressed=limit,
+    )
     if found:
         made = tacit.anonymize(frame, **ask)
         assert made.loss == pytest.approx(min(found), abs=1e-9)
@@ -121,18 +183,31 @@ def _entropy(s):
 
 def test_a_lattice_too_large_to_search_is_refused_with_a_way_out():
     frame = pandas.DataFrame({f"c{i}": list("abcdefgh") for i in range(30)})
-    with pytest.raises(BadParameter, match=r"a lattice of 1,073,741,824 nodes .* method='datafly', 'mondrian' or 'cluster'"):
+    with pytest.raises(
+        BadParameter, match=r"a lattice of 1,073,741,824 nodes .* method='datafly', 'mondrian' or 'cluster'"
+    ):
         tacit.anonymize(frame, quasi=list(frame.columns), k=2, method="optimal")
 
 
 def test_keys_beyond_63_bits_are_ranked_on_the_way():
-    """40 columns of 60 values: 2^236 combinations. Two pairs of equal rows are 2-anonymous as they are; the rest is suppressed."""
+    """40 columns of 60 values: 2^236 combinations. Two pairs of equal rows are 2-anonymous as they are; the
+    rest is suppressed.
+    """
     rng = np.random.default_rng(0)
     frame = pandas.DataFrame(rng.integers(0, 60, (50, 40)).astype(str), columns=[f"c{i}" for i in range(40)])
     frame = pandas.concat([frame, frame.iloc[:2]], ignore_index=True)
     quasi = list(frame.columns)
-    made = tacit.anonymize(frame, quasi=quasi, k=2, method="cluster", hierarchies={c: tacit.anonymity.Flat() for c in quasi})
+    made = tacit.anonymize(
+        frame, quasi=quasi, k=2, method="cluster", hierarchies={c: tacit.anonymity.Flat() for c in quasi}
+    )
     assert made.table.loc[[0, 50]].drop_duplicates().shape[0] == 1
-    fly = tacit.anonymize(frame, quasi=quasi, k=2, method="datafly", hierarchies={c: tacit.anonymity.Flat() for c in quasi}, max_suppressed=48 / 52)
+    fly = tacit.anonymize(
+        frame,
+        quasi=quasi,
+        k=2,
+        method="datafly",
+        hierarchies={c: tacit.anonymity.Flat() for c in quasi},
+        max_suppressed=48 / 52,
+    )
     assert fly.table.index.tolist() == [0, 1, 50, 51]
     assert fly.levels == dict.fromkeys(quasi, 0)

@@ -1,7 +1,8 @@
 """Population models, on populations drawn from the model each assumes, and by hand.
 
-Tolerances are more than four standard deviations of the relative error over 20 to 40 seeds (measured: Pitman 0.113 and 0.027, SNB 0.052 and 0.021, Zayatz
-0.009), so a correct model would fail for less than one seed in 10,000; seeds are fixed.
+Tolerances are more than four standard deviations of the relative error over 20 to 40 seeds (measured: Pitman
+0.113 and 0.027, SNB 0.052 and 0.021, Zayatz 0.009), so a correct model would fail for less than one seed in
+10,000; seeds are fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from tacit.errors import BadParameter
 
 
 def restaurant(people: int, alpha: float, theta: float, rng: np.random.Generator) -> np.ndarray:
-    """Pitman's process, person by person: each opens a new class or joins one in proportion to its size less α."""
+    """Pitman's process, person by person: each opens a new class or joins one in proportion to its size less
+    α.
+    """
     where, sizes = np.zeros(people, dtype=int), [1]
     new, pick = rng.random(people), iter(rng.random(20 * people))
     for i in range(1, people):
@@ -70,8 +73,10 @@ def test_zayatz_finds_the_uniques_where_the_sample_is_large(slides, pitmans):
 
 
 def test_zayatz_by_hand():
-    """Two classes of 1 and one of 2, so n = 4; N = 8. Chance to see exactly one: of a class of 1, 4/8 = 1/2; of a class of 2, 2·C(6,3)/C(8,4) = 4/7.
-    P(1 | seen once) = (2/3 · 1/2) / (2/3 · 1/2 + 1/3 · 4/7) = 7/11; of 2 uniques in half the people: 2 · 7/11 · 2 = 28/11."""
+    """Two classes of 1 and one of 2, so n = 4; N = 8. Chance to see exactly one: of a class of 1, 4/8 =
+    1/2; of a class of 2, 2·C(6,3)/C(8,4) = 4/7.
+    P(1 | seen once) = (2/3 · 1/2) / (2/3 · 1/2 + 1/3 · 4/7) = 7/11; of 2 uniques in half the people: 2 · 7/11 · 2 = 28/11.
+    """
     assert zayatz(sample_of(np.array([1, 1, 2]), 8)).uniques == pytest.approx(28 / 11)
 
 
@@ -79,7 +84,9 @@ def test_pitmans_expectation_is_that_of_ewens_where_alpha_is_small():
     """α → 0 is Ewens' formula, whose expected number of uniques is Nθ / (θ + N − 1)."""
     rng = np.random.default_rng(2)
     sample, _ = drawn(restaurant(30_000, 1e-9, 100.0, rng), 0.2, rng)
-    assert pitman(sample).uniques == pytest.approx(30_000 * 100 / (100 + 29_999), rel=0.65)  # a standard deviation is 0.14
+    assert pitman(sample).uniques == pytest.approx(
+        30_000 * 100 / (100 + 29_999), rel=0.65
+    )  # a standard deviation is 0.14
 
 
 def test_the_decision_rule_takes_pitman_for_small_samples_and_else_the_smaller_of_two(pitmans, slides):
@@ -104,13 +111,18 @@ def test_without_uniques_or_with_everybody_there_is_nothing_to_estimate():
 
 @pytest.mark.parametrize("population", [4, 0, -1, True, 7.5])
 def test_a_population_smaller_than_the_table_is_refused(population):
-    with pytest.raises(BadParameter, match=r"population_size is .*; it must be a whole number at least 5, the number of rows published"):
+    with pytest.raises(
+        BadParameter,
+        match=r"population_size is .*; it must be a whole number at least 5, the number of rows published",
+    ):
         sample_of(np.array([1, 1, 3]), population)
 
 
 @pytest.mark.parametrize("fraction", [1e-6, 0.01, 0.4, 0.95])
 def test_the_expected_risk_of_one_row_has_a_closed_form_for_uniques(fraction):
-    assert expected_risk(np.array([1]), fraction)[0] == pytest.approx(fraction / (1 - fraction) * math.log(1 / fraction), rel=1e-6)
+    assert expected_risk(np.array([1]), fraction)[0] == pytest.approx(
+        fraction / (1 - fraction) * math.log(1 / fraction), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.4, 0.9])

@@ -16,7 +16,9 @@ from tacit.anonymity.pseudonyms import new_key, pseudonym, pseudonymize, read_ke
 from tacit.errors import BadData, BadParameter, MissingFiles
 
 KEY = bytes(range(7, 39))
-FRAME = pd.DataFrame({"patient": ["Ann", "Bob", "Ann", None], "doctor": ["Ann", "Zoe", "Zoe", "Bob"], "age": [31, 40, 31, 25]})
+FRAME = pd.DataFrame(
+    {"patient": ["Ann", "Bob", "Ann", None], "doctor": ["Ann", "Zoe", "Zoe", "Bob"], "age": [31, 40, 31, 25]}
+)
 
 
 def test_it_is_hmac_sha256_under_a_key_of_the_column():
@@ -52,8 +54,13 @@ def test_different_values_get_different_pseudonyms(values):
 
 
 def test_a_missing_number_does_not_change_the_others():
-    """[7, 8] are whole numbers, [7, 8, None] are floats in pandas, "7" is how a CSV file has it: one person, one pseudonym."""
-    a, b, c = (pseudonymize(pd.DataFrame({"id": v}), ["id"], KEY)["id"][0] for v in ([7, 8], [7, 8, None], ["7", "8"]))
+    """[7, 8] are whole numbers, [7, 8, None] are floats in pandas, "7" is how a CSV file has it: one person,
+    one pseudonym.
+    """
+    a, b, c = (
+        pseudonymize(pd.DataFrame({"id": v}), ["id"], KEY)["id"][0]
+        for v in ([7, 8], [7, 8, None], ["7", "8"])
+    )
     assert a == b == c
 
 
@@ -85,13 +92,21 @@ def test_a_key_file_is_not_made_through_a_link(tmp_path):
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-@pytest.mark.parametrize(("content", "mode", "words"), [
-    (KEY[:31].hex(), 0o600, "the key has 31 bytes; it must have at least 32"),
-    ("ab" * 32, 0o600, "holds only 1 different bytes, so it was not drawn at random"),
-    ("hunter2-hunter2", 0o600, "does not hold 64 hexadecimal digits"),
-    ("", 0o600, "the key has 0 bytes"),
-    ("é" * 64, 0o600, "cannot be read as 64 hexadecimal digits"),
-    (KEY.hex(), 0o640, r"may be read by others \(mode 640\), so it is no secret. Allow its owner alone: chmod 600")])
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [
+        (KEY[:31].hex(), 0o600, "the key has 31 bytes; it must have at least 32"),
+        ("ab" * 32, 0o600, "holds only 1 different bytes, so it was not drawn at random"),
+        ("hunter2-hunter2", 0o600, "does not hold 64 hexadecimal digits"),
+        ("", 0o600, "the key has 0 bytes"),
+        ("é" * 64, 0o600, "cannot be read as 64 hexadecimal digits"),
+        (
+            KEY.hex(),
+            0o640,
+            r"may be read by others \(mode 640\), so it is no secret. Allow its owner alone: chmod 600",
+        ),
+    ],
+)
 def test_a_key_that_is_no_secret_is_refused(tmp_path, content, mode, words):
     file = tmp_path / "k"
     file.write_text(content, encoding="utf-8")

@@ -13,7 +13,17 @@ from tacit.errors import BadData
 
 from .adult import THREE, adult, files
 
-COLUMNS = ["sex", "age", "race", "marital-status", "education", "native-country", "workclass", "occupation", "salary-class"]
+COLUMNS = [
+    "sex",
+    "age",
+    "race",
+    "marital-status",
+    "education",
+    "native-country",
+    "workclass",
+    "occupation",
+    "salary-class",
+]
 
 
 def test_clustering_adult_loses_less_than_arxs_local_recoding():
@@ -26,7 +36,10 @@ def test_clustering_adult_loses_less_than_arxs_local_recoding():
 
 def test_improvement_only_improves():
     some = adult().sample(1500, random_state=0)
-    greedy, better = (tacit.anonymize(some, quasi=COLUMNS, k=5, hierarchies=files(COLUMNS), method=Cluster(rounds=r)).loss for r in (0, 12))
+    greedy, better = (
+        tacit.anonymize(some, quasi=COLUMNS, k=5, hierarchies=files(COLUMNS), method=Cluster(rounds=r)).loss
+        for r in (0, 12)
+    )
     assert better < greedy
 
 
@@ -55,17 +68,30 @@ def test_a_hierarchy_is_cut_into_children():
 
 def test_relaxed_lets_small_children_stand_together():
     frame = pandas.DataFrame({"c": ["US"] * 10 + ["IT", "FR", "DE"]})
-    strict, relaxed = (tacit.anonymize(frame, quasi=["c"], k=3, hierarchies={"c": Flat()}, method=Mondrian(strict=s)) for s in (True, False))
+    strict, relaxed = (
+        tacit.anonymize(frame, quasi=["c"], k=3, hierarchies={"c": Flat()}, method=Mondrian(strict=s))
+        for s in (True, False)
+    )
     assert set(strict.table["c"]) == {"*"}
     assert relaxed.table["c"].tolist() == ["US"] * 10 + ["*"] * 3
 
 
-@pytest.mark.parametrize("method", [Mondrian(), Mondrian(strict=False), Cluster(), "optimal", "datafly"], ids=str)
+@pytest.mark.parametrize(
+    "method", [Mondrian(), Mondrian(strict=False), Cluster(), "optimal", "datafly"], ids=str
+)
 def test_every_method_that_takes_models_satisfies_several_at_once(method):
     rng = np.random.default_rng(1)
-    frame = pandas.DataFrame({"x": rng.integers(0, 50, 400), "y": rng.choice(list("abc"), 400), "s": rng.choice(list("pqrs"), 400, p=[0.5, 0.3, 0.15, 0.05])})
+    frame = pandas.DataFrame(
+        {
+            "x": rng.integers(0, 50, 400),
+            "y": rng.choice(list("abc"), 400),
+            "s": rng.choice(list("pqrs"), 400, p=[0.5, 0.3, 0.15, 0.05]),
+        }
+    )
     models = [LDiversity(2.0, kind="entropy"), TCloseness(0.35)]
-    made = tacit.anonymize(frame, quasi=["x", "y"], sensitive=["s"], k=4, l=3, models=models, method=method, max_suppressed=0.1)
+    made = tacit.anonymize(
+        frame, quasi=["x", "y"], sensitive=["s"], k=4, l=3, models=models, method=method, max_suppressed=0.1
+    )
     overall = frame["s"].value_counts(normalize=True)
     for _, group in made.table.groupby(["x", "y"]):
         p = group["s"].value_counts(normalize=True)
@@ -86,17 +112,22 @@ def test_a_request_the_whole_table_fails_is_refused():
 
 def test_a_table_that_fails_its_models_is_never_given_back(monkeypatch):
     """Were an algorithm wrong, the job would see it in the release itself."""
+
     def wrong(self, table, request):
         return Release(table.inverse, [table.codes[:, 0]], [table.columns[0].words[0]], 0.0, [0])
 
     monkeypatch.setattr(Mondrian, "run", wrong)
-    with pytest.raises(RuntimeError, match="6 classes of the table that was about to be published fail a privacy model"):
+    with pytest.raises(
+        RuntimeError, match="6 classes of the table that was about to be published fail a privacy model"
+    ):
         tacit.anonymize(pandas.DataFrame({"x": range(6)}), quasi=["x"], k=2, method="mondrian")
 
 
 def test_thousands_of_codes_need_no_table_of_all_pairs():
     rng = np.random.default_rng(0)
-    frame = pandas.DataFrame({"zip": [f"{z:05d}" for z in rng.integers(10000, 99999, 6000)], "sex": rng.choice(["M", "F"], 6000)})
+    frame = pandas.DataFrame(
+        {"zip": [f"{z:05d}" for z in rng.integers(10000, 99999, 6000)], "sex": rng.choice(["M", "F"], 6000)}
+    )
     made = tacit.anonymize(frame, quasi=["zip", "sex"], k=5, method=Cluster(rounds=1, block=1500))
     assert int(made.table.groupby(["zip", "sex"]).size().min()) >= 5
     assert made.loss < 0.01

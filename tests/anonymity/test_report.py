@@ -1,4 +1,6 @@
-"""The anonymity report, as text and in a real browser: it says what the figures say, and holds no row and no script of anybody else's."""
+"""The anonymity report, as text and in a real browser: it says what the figures say, and holds no row and no
+script of anybody else's.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,44 @@ from tacit.anonymity import report
 from tacit.errors import BadData, BadRun
 from tests.browsing import SIZES
 
-SECTIONS = ["verdict", "table", "classes", "columns", "learnt", "utility", "lattice", "suppressed", "trace", "hierarchies"]
+SECTIONS = [
+    "verdict",
+    "table",
+    "classes",
+    "columns",
+    "learnt",
+    "utility",
+    "lattice",
+    "suppressed",
+    "trace",
+    "hierarchies",
+]
 
 
 def people(n: int = 400) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    return pd.DataFrame({"name": [f"secret-person-{i}" for i in range(n)], "age": rng.integers(20, 60, n), "zip": rng.choice(["37203", "37215", "37217"], n),
-                         "sex": rng.choice(["m", "f"], n), "diagnosis": rng.choice(["flu", "cold", "ulcer"], n, p=[0.6, 0.3, 0.1])},
-                        index=[f"label-{i}" for i in range(n)])
+    return pd.DataFrame(
+        {
+            "name": [f"secret-person-{i}" for i in range(n)],
+            "age": rng.integers(20, 60, n),
+            "zip": rng.choice(["37203", "37215", "37217"], n),
+            "sex": rng.choice(["m", "f"], n),
+            "diagnosis": rng.choice(["flu", "cold", "ulcer"], n, p=[0.6, 0.3, 0.1]),
+        },
+        index=[f"label-{i}" for i in range(n)],
+    )
 
 
 @pytest.fixture(scope="module")
 def made() -> Any:
-    return tacit.anonymize(people().drop(columns="name"), quasi=["age", "zip", "sex"], sensitive=["diagnosis"], k=5, l=2, max_suppressed=0.05)
+    return tacit.anonymize(
+        people().drop(columns="name"),
+        quasi=["age", "zip", "sex"],
+        sensitive=["diagnosis"],
+        k=5,
+        l=2,
+        max_suppressed=0.05,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +84,9 @@ def test_the_figures_are_those_of_the_result(made, page):
 
 def test_no_row_and_no_label_of_a_table_is_in_it(tmp_path, made):
     frame = people()
-    with_names = tacit.risk(frame, frame.loc[made.table.index].assign(age="*"), ["age", "zip", "sex"], sensitive="diagnosis")
+    with_names = tacit.risk(
+        frame, frame.loc[made.table.index].assign(age="*"), ["age", "zip", "sex"], sensitive="diagnosis"
+    )
     for file in (with_names.report(tmp_path / "a.html"), made.report(tmp_path / "b.html")):
         assert "secret-person" not in file.read_text()
         assert "label-" not in file.read_text()
@@ -74,7 +103,9 @@ def test_it_is_the_same_file_each_time(tmp_path, made):
     assert made.report(tmp_path / "1.html").read_bytes() == made.report(tmp_path / "2.html").read_bytes()
 
 
-@pytest.mark.parametrize("method", sorted(set(tacit.anonymity.ALL) - {"private"}))  # its report: test_private.py
+@pytest.mark.parametrize(
+    "method", sorted(set(tacit.anonymity.ALL) - {"private"})
+)  # its report: test_private.py
 def test_every_method_has_a_report(tmp_path, method):
     rows = 8 if method in ("cells", "ambiguity") else 60
     frame = people(rows)[["age", "zip", "sex"]].assign(age=lambda f: f["age"] // 10 * 10)
@@ -85,7 +116,11 @@ def test_every_method_has_a_report(tmp_path, method):
 def test_what_cannot_be_reported_says_why(tmp_path, made):
     import dataclasses
 
-    with pytest.raises(BadData, match=r"the report needs the original table, which this result does not hold. Use tacit.risk\(before, anonymized\)"):
+    with pytest.raises(
+        BadData,
+        match=r"the report needs the original table, which this result does not hold. Use "
+        r"tacit.risk\(before, anonymized\)",
+    ):
         report.write(dataclasses.replace(made, original=None), tmp_path / "r.html")
     with pytest.raises(BadRun, match="the report cannot be written to"):
         made.report("/proc/nowhere/r.html")
@@ -104,22 +139,34 @@ def test_every_chart_is_seen_and_the_page_never_scrolls_sideways(opened, page, s
 def test_hovering_over_the_lattice_names_the_chosen_node(opened, page, made):
     shown = opened(page)
     shown.locator("#lattice svg g.c1 rect").last.hover(force=True)
-    assert shown.inner_text("#tip").startswith(f"levels [{', '.join(str(made.levels[q]) for q in made.quasi)}]: anonymous")
+    assert shown.inner_text("#tip").startswith(
+        f"levels [{', '.join(str(made.levels[q]) for q in made.quasi)}]: anonymous"
+    )
     assert "chosen" in shown.inner_text("#tip")
 
 
 def test_the_combinations_sort(opened, page):
     shown = opened(page)
     shown.click("#columns > .scroll thead th:nth-child(2) button")
-    values = shown.eval_on_selector_all("#columns > .scroll > table tbody td:nth-child(2)", "cells => cells.map(c => Number(c.textContent.replace(',', '')))")
+    values = shown.eval_on_selector_all(
+        "#columns > .scroll > table tbody td:nth-child(2)",
+        "cells => cells.map(c => Number(c.textContent.replace(',', '')))",
+    )
     assert values == sorted(values)
 
 
 def test_names_from_a_table_run_nothing(opened, tmp_path):
     bad = "<script>document.title='owned'</script>"
-    worse = "\"><img src=x onerror=\"document.title='owned'\">"
+    worse = '"><img src=x onerror="document.title=\'owned\'">'
     frame = pd.DataFrame({bad: [worse, worse, "b", "b"], worse: ["x", "x", bad, bad]})
-    made = tacit.anonymize(frame, quasi=[bad], sensitive=[worse], k=3, method="datafly", hierarchies={bad: [[worse, bad], ["b", bad]]})
+    made = tacit.anonymize(
+        frame,
+        quasi=[bad],
+        sensitive=[worse],
+        k=3,
+        method="datafly",
+        hierarchies={bad: [[worse, bad], ["b", bad]]},
+    )
     shown = opened(made.report(tmp_path / "r.html"), "phone")
     assert "owned" not in shown.title()
     assert bad in shown.inner_text("header")

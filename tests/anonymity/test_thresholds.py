@@ -21,19 +21,31 @@ from tacit.parameters import check
 from .adult import BITS, THREE, adult, files
 
 HIERARCHIES = {"a": BITS, "b": THREE, "c": BITS}
-TABLES = st.lists(st.tuples(st.sampled_from("01"), st.sampled_from("012"), st.sampled_from("01")), min_size=2, max_size=9)
+TABLES = st.lists(
+    st.tuples(st.sampled_from("01"), st.sampled_from("012"), st.sampled_from("01")), min_size=2, max_size=9
+)
 
 
 def classes(sizes: list[int]) -> Classes:
     frame = pandas.DataFrame({"q": [str(i) for i, n in enumerate(sizes) for _ in range(n)]})
     table = encode(frame, ["q"], {})
-    return Classes(table, np.array([int(table.columns[0].hierarchy.values[c]) for c in table.codes[:, 0]]), len(sizes))
+    return Classes(
+        table, np.array([int(table.columns[0].hierarchy.values[c]) for c in table.codes[:, 0]]), len(sizes)
+    )
 
 
 def test_average_risk_leaves_out_the_fewest_of_the_smallest():
-    """Sizes 1, 1, 2, 4, 8: 5/16 in all; without the ones 3/14 = .214; without the two 2/12 = .167; the eight alone .125."""
+    """Sizes 1, 1, 2, 4, 8: 5/16 in all; without the ones 3/14 = .214; without the two 2/12 = .167; the eight
+    alone .125.
+    """
     made = classes([1, 1, 2, 4, 8])
-    for most, kept in ((5 / 16, [1, 1, 1, 1, 1]), (0.3, [0, 0, 1, 1, 1]), (0.2, [0, 0, 0, 1, 1]), (0.15, [0, 0, 0, 0, 1]), (0.1, [0, 0, 0, 0, 0])):
+    for most, kept in (
+        (5 / 16, [1, 1, 1, 1, 1]),
+        (0.3, [0, 0, 1, 1, 1]),
+        (0.2, [0, 0, 0, 1, 1]),
+        (0.15, [0, 0, 0, 0, 1]),
+        (0.1, [0, 0, 0, 0, 0]),
+    ):
         assert AverageRisk(most).holds(made).astype(int).tolist() == kept, most
     assert held((KAnonymity(3), AverageRisk(0.15)), made).astype(int).tolist() == [0, 0, 0, 0, 1]
 
@@ -44,12 +56,19 @@ def test_average_risk_in_a_population_is_the_marketers():
     mean = float(sizes @ population.expected_risk(sizes, 16 / 1000)) / 16
     assert AverageRisk(mean + 1e-9, population_size=1000).holds(made).all()
     assert not AverageRisk(mean - 1e-9, population_size=1000).holds(made).all()
-    assert mean == pytest.approx(tacit.risk(*[pandas.DataFrame({"q": [str(i) for i, n in enumerate(sizes) for _ in range(n)]})] * 2, ["q"],
-                                            population_size=1000).after.marketer)
+    assert mean == pytest.approx(
+        tacit.risk(
+            *[pandas.DataFrame({"q": [str(i) for i, n in enumerate(sizes) for _ in range(n)]})] * 2,
+            ["q"],
+            population_size=1000,
+        ).after.marketer
+    )
 
 
 @pytest.mark.parametrize("model", list(population.MODELS))
-def test_population_uniques_are_estimated_as_the_report_does_and_the_uniques_go_where_they_are_too_many(model):
+def test_population_uniques_are_estimated_as_the_report_does_and_the_uniques_go_where_they_are_too_many(
+    model,
+):
     rng = np.random.default_rng(1)
     sizes = rng.geometric(0.35, 300)
     made = classes(sizes.tolist())
@@ -64,9 +83,16 @@ def test_population_uniques_are_estimated_as_the_report_does_and_the_uniques_go_
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=TABLES, limit=st.sampled_from([0.0, 0.34, 1.0]), most=st.sampled_from([0.2, 0.35, 0.5]), uniques=st.booleans())
+@given(
+    rows=TABLES,
+    limit=st.sampled_from([0.0, 0.34, 1.0]),
+    most=st.sampled_from([0.2, 0.35, 0.5]),
+    uniques=st.booleans(),
+)
 def test_the_optimum_under_a_threshold_equals_brute_force(rows, limit, most, uniques):
-    """Every node by pandas: classes are left out from the smallest until the figure holds; of what may be suppressed, the least loss."""
+    """Every node by pandas: classes are left out from the smallest until the figure holds; of what may be
+    suppressed, the least loss.
+    """
     frame = pandas.DataFrame(rows, columns=list("abc"))
     n = len(frame)
     model = PopulationUniqueness(4 * n, most / 10, "zayatz") if uniques else AverageRisk(most)
@@ -74,20 +100,37 @@ def test_the_optimum_under_a_threshold_equals_brute_force(rows, limit, most, uni
     def fine(sizes):
         if not uniques:
             return len(sizes) / sum(sizes) <= most
-        return 1 not in sizes or population.zayatz(population.sample_of(np.array(sizes), 4 * n)).share <= most / 10
+        return (
+            1 not in sizes
+            or population.zayatz(population.sample_of(np.array(sizes), 4 * n)).share <= most / 10
+        )
 
     found = []
     for levels in itertools.product(range(2), range(3), range(2)):
-        shown = pandas.DataFrame({c: [HIERARCHIES[c].at(v, level) for v in frame[c]] for c, level in zip("abc", levels)})
+        shown = pandas.DataFrame(
+            {c: [HIERARCHIES[c].at(v, level) for v in frame[c]] for c, level in zip("abc", levels)}
+        )
         groups = sorted(shown.groupby(list("abc")).indices.values(), key=len)
         while groups and not fine([len(g) for g in groups]):
             groups = [g for g in groups if len(g) > len(groups[0])]
         kept = {i for g in groups for i in g}
         if n - len(kept) <= limit * n + 1e-9:
-            cells = [(HIERARCHIES[c].levels[level].count(shown[c][i]) - 1) / (len(HIERARCHIES[c]) - 1) if i in kept else 1.0
-                     for c, level in zip("abc", levels) for i in range(n)]
+            cells = [
+                (HIERARCHIES[c].levels[level].count(shown[c][i]) - 1) / (len(HIERARCHIES[c]) - 1)
+                if i in kept
+                else 1.0
+                for c, level in zip("abc", levels)
+                for i in range(n)
+            ]
             found.append(sum(cells) / (3 * n))
-    ask = dict(quasi=list("abc"), k=None, models=[model], hierarchies=HIERARCHIES, method="optimal", max_suppressed=limit)
+    ask = dict(
+        quasi=list("abc"),
+        k=None,
+        models=[model],
+        hierarchies=HIERARCHIES,
+        method="optimal",
+        max_suppressed=limit,
+    )
     if found:
         assert tacit.anonymize(frame, **ask).loss == pytest.approx(min(found), abs=1e-9)
     else:
@@ -96,7 +139,9 @@ def test_the_optimum_under_a_threshold_equals_brute_force(rows, limit, most, uni
 
 
 def test_adult_with_few_population_uniques_costs_less_than_with_none():
-    """Adult as a sample of 300,000 people, and at most one in 500 of them unique: what the report then estimates is below it."""
+    """Adult as a sample of 300,000 people, and at most one in 500 of them unique: what the report then
+    estimates is below it.
+    """
     quasi = ["sex", "age", "race", "marital-status"]
     ask = dict(quasi=quasi, hierarchies=files(quasi), method="optimal", max_suppressed=0.04)
     few = tacit.anonymize(adult()[quasi], k=None, models=[PopulationUniqueness(300_000, 0.002)], **ask)
@@ -104,18 +149,43 @@ def test_adult_with_few_population_uniques_costs_less_than_with_none():
     left = tacit.risk(adult()[quasi], few, population_size=300_000)
     assert left.after.uniques / 300_000 <= 0.002
     assert few.loss < none.loss
-    fly = tacit.anonymize(adult()[quasi], k=None, models=[AverageRisk(0.01)], quasi=quasi, hierarchies=files(quasi), method="datafly", max_suppressed=0.04)
+    fly = tacit.anonymize(
+        adult()[quasi],
+        k=None,
+        models=[AverageRisk(0.01)],
+        quasi=quasi,
+        hierarchies=files(quasi),
+        method="datafly",
+        max_suppressed=0.04,
+    )
     assert tacit.risk(adult()[quasi], fly).after.prosecutor.average <= 0.01
 
 
 @pytest.mark.parametrize("method", ["mondrian", "cluster"])
 def test_methods_that_make_one_class_at_a_time_refuse_thresholds(method):
-    with pytest.raises(BadParameter, match=f"method is '{method}'; it must be 'optimal', 'datafly' or Fixed.* when AverageRisk is asked for"):
-        tacit.anonymize(pandas.DataFrame({"a": list("0011")}), quasi=["a"], k=None, models=[AverageRisk(0.5)], method=method)
+    with pytest.raises(
+        BadParameter,
+        match=f"method is '{method}'; it must be 'optimal', 'datafly' or Fixed.* when AverageRisk is asked "
+        "for",
+    ):
+        tacit.anonymize(
+            pandas.DataFrame({"a": list("0011")}),
+            quasi=["a"],
+            k=None,
+            models=[AverageRisk(0.5)],
+            method=method,
+        )
 
 
 def test_a_population_smaller_than_its_sample_is_refused():
-    with pytest.raises(BadParameter, match="PopulationUniqueness: population_size is 2; it must be at least 4, the rows of the table"):
-        tacit.anonymize(pandas.DataFrame({"a": list("0012")}), quasi=["a"], k=None, models=[PopulationUniqueness(2)])
-    with pytest.raises(BadParameter, match="AverageRisk: most is 0; it must be a number above 0 and at most 1"):
+    with pytest.raises(
+        BadParameter,
+        match="PopulationUniqueness: population_size is 2; it must be at least 4, the rows of the table",
+    ):
+        tacit.anonymize(
+            pandas.DataFrame({"a": list("0012")}), quasi=["a"], k=None, models=[PopulationUniqueness(2)]
+        )
+    with pytest.raises(
+        BadParameter, match="AverageRisk: most is 0; it must be a number above 0 and at most 1"
+    ):
         check(AverageRisk(0))

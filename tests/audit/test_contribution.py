@@ -1,4 +1,6 @@
-"""Contribution: Shapley's axioms on games with known answers, estimates against the exact value, and runs with parties that add nothing."""
+"""Contribution: Shapley's axioms on games with known answers, estimates against the exact value, and runs
+with parties that add nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,7 @@ def test_the_values_add_up_to_what_all_gained(u):
 @given(st.lists(st.floats(-3, 3), min_size=8, max_size=8))
 def test_symmetry_and_the_null_player(u):
     """Players 0 and 1 are exchangeable, player 3 changes nothing, whatever the rest of the game is."""
+
     def utility(s):
         return u[(0 in s) + (1 in s) + 3 * (2 in s)]
 
@@ -55,8 +58,10 @@ def test_sampled_intervals_hold_the_exact_value():
     inside = 0
     for trial in range(20):
         w = rng.random(8)
+
         def utility(s, w=w):
             return math.sqrt(sum(w[k] for k in s))
+
         exact = game.shapley(of(utility), 8).value
         found = game.sampled(of(utility), 8, 40, 0.0, 0.95, seed=trial)
         inside += int(((found.low <= exact) & (exact <= found.high)).sum())
@@ -75,7 +80,10 @@ def test_orders_are_cut_short_where_nothing_is_left_to_gain():
     assert max(len(s) for s in asked if len(s) < 10) == 2  # two parties reach it all
 
 
-@pytest.mark.parametrize(("confidence", "freedom", "known"), [(0.95, 1, 12.706), (0.95, 9, 2.262), (0.99, 30, 2.750), (0.95, 1000, 1.962)])
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "known"),
+    [(0.95, 1, 12.706), (0.95, 9, 2.262), (0.99, 30, 2.750), (0.95, 1000, 1.962)],
+)
 def test_students_quantiles_are_those_of_the_tables(confidence, freedom, known):
     assert game.student(confidence, freedom) == pytest.approx(known, abs=2e-3)
 
@@ -94,7 +102,13 @@ def run(**given):
 @functools.cache
 def with_riders(noise):
     fed = data.digits().split(5, seed=1)
-    return tacit.train(fed, model="logistic", algorithm=algorithms.FedAvg(lr=0.3), rounds=4, adversaries=[audit.FreeRide(share=0.2, noise=noise)])
+    return tacit.train(
+        fed,
+        model="logistic",
+        algorithm=algorithms.FedAvg(lr=0.3),
+        rounds=4,
+        adversaries=[audit.FreeRide(share=0.2, noise=noise)],
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0], ids=["sends the model back", "sends noise"])
@@ -116,7 +130,9 @@ def test_a_coalition_is_what_training_it_alone_gives():
     whole = run()
     u = _Trained(whole.origin, "accuracy")([frozenset(range(5)), frozenset({2})])
     assert u[0] == pytest.approx(whole.metrics["accuracy"])
-    found = tacit.compare(whole.origin.fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2)], rounds=3)
+    found = tacit.compare(
+        whole.origin.fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2)], rounds=3
+    )
     alone = next(g for g in found.summary["gain"])["local"][2]
     assert u[1] == pytest.approx(alone)
 
@@ -133,7 +149,9 @@ def test_models_are_as_good_as_what_was_added():
     whole = with_riders(0.0)
     found = tacit.contribution(whole, method="shapley")
     models, fed = found.models(), whole.origin.fed
-    score = {name: float((m(fed.test.x).argmax(-1) == fed.test.y).double().mean()) for name, m in models.items()}
+    score = {
+        name: float((m(fed.test.x).argmax(-1) == fed.test.y).double().mean()) for name, m in models.items()
+    }
     best, least = max(found.value, key=found.value.get), min(found.value, key=found.value.get)
     assert score[best] == pytest.approx(whole.metrics["accuracy"])
     assert score[least] < score[best] - 0.3
@@ -146,13 +164,20 @@ def test_the_table_has_a_row_a_party():
     assert t["value"].is_monotonic_decreasing
 
 
-@pytest.mark.parametrize(("ask", "said"), [
-    (lambda: tacit.contribution(object()), "run is 'object'; it must be what tacit.train gave back"),
-    (lambda: tacit.contribution(run(), method="guess"), "method is 'guess'; it must be one of 'auto'"),
-    (lambda: tacit.contribution(run(), metric="joy"), "metric is 'joy'; it must be one of"),
-    (lambda: tacit.contribution(run(), permutations=1), "permutations is 1"),
-    (lambda: game.shapley(of(len), 20), "the exact Shapley value of 20 parties needs 1,048,576 coalitions"),
-], ids=range(5))
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: tacit.contribution(object()), "run is 'object'; it must be what tacit.train gave back"),
+        (lambda: tacit.contribution(run(), method="guess"), "method is 'guess'; it must be one of 'auto'"),
+        (lambda: tacit.contribution(run(), metric="joy"), "metric is 'joy'; it must be one of"),
+        (lambda: tacit.contribution(run(), permutations=1), "permutations is 1"),
+        (
+            lambda: game.shapley(of(len), 20),
+            "the exact Shapley value of 20 parties needs 1,048,576 coalitions",
+        ),
+    ],
+    ids=range(5),
+)
 def test_what_is_refused(ask, said):
     with pytest.raises(BadParameter, match=said):
         ask()
@@ -164,4 +189,7 @@ def test_guarded_runs_and_stateful_algorithms_are_refused():
     with pytest.raises(BadParameter, match="which the run's guard hides"):
         tacit.contribution(hidden)
     with pytest.raises(BadParameter, match="Scaffold has more to it"):
-        tacit.contribution(tacit.train(fed, model="logistic", algorithm=algorithms.Scaffold(), rounds=1), method="reconstructed")
+        tacit.contribution(
+            tacit.train(fed, model="logistic", algorithm=algorithms.Scaffold(), rounds=1),
+            method="reconstructed",
+        )

@@ -1,4 +1,6 @@
-"""Measures of leakage: 0 and 1 where they should be, equal to their definitions written out, and lower when less shows."""
+"""Measures of leakage: 0 and 1 where they should be, equal to their definitions written out, and lower when
+less shows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_distance_correlation_is_its_definition():
     def centred(v):
         n = len(v)
         d = np.array([[np.linalg.norm(v[i] - v[j]) for j in range(n)] for i in range(n)])
-        return np.array([[d[i, j] - d[i].mean() - d[:, j].mean() + d.mean() for j in range(n)] for i in range(n)])
+        return np.array(
+            [[d[i, j] - d[i].mean() - d[:, j].mean() + d.mean() for j in range(n)] for i in range(n)]
+        )
 
     A, B = centred(x), centred(z)
     want = math.sqrt((A * B).mean() / math.sqrt((A * A).mean() * (B * B).mean()))
@@ -57,7 +61,9 @@ def test_its_gradient_points_to_less_correlation_and_is_finite_where_rows_are_eq
 
 
 def test_constrained_covariance_is_the_largest_covariance_of_functions_in_the_unit_balls():
-    """By search: f = Σ α_i k(x_i, ·), g likewise, of norm at most 1; alternating maximisation reaches COCO from below."""
+    """By search: f = Σ α_i k(x_i, ·), g likewise, of norm at most 1; alternating maximisation reaches COCO
+    from below.
+    """
     x, z = noise(30, 1).double(), noise(30, 1).double() * 1.0 + 0.3 * noise(30, 1, 4).double()
     K, L = (leakage._centred(leakage._kernel(v)) for v in (x, z))
     best = 0.0
@@ -82,7 +88,9 @@ def test_mmd_is_zero_for_one_sample_and_grows_with_the_distance():
 
 def test_kernel_target_alignment_of_labels_themselves_and_of_noise():
     y = torch.arange(90) % 3
-    assert leakage.kernel_target_alignment(torch.nn.functional.one_hot(y).float(), y) == pytest.approx(1, abs=1e-6)
+    assert leakage.kernel_target_alignment(torch.nn.functional.one_hot(y).float(), y) == pytest.approx(
+        1, abs=1e-6
+    )
     assert abs(leakage.kernel_target_alignment(noise(90), y)) < 0.1
     with pytest.raises(BadData, match="every row is of one class"):
         leakage.kernel_target_alignment(noise(9), torch.zeros(9))
@@ -113,13 +121,22 @@ def test_best_cuts_are_the_best_of_all_cuts():
 
     found = leakage._best_cuts(x, q, 3, 15)
     assert found[2] == pytest.approx(max(information([c]) for c in range(1, 12)), abs=1e-9)
-    assert found[3] == pytest.approx(max(information(list(c)) for c in itertools.combinations(range(1, 12), 2)), abs=1e-9)
+    assert found[3] == pytest.approx(
+        max(information(list(c)) for c in itertools.combinations(range(1, 12), 2)), abs=1e-9
+    )
 
 
 def test_the_report_has_every_measure():
     x, y = noise(120), torch.arange(120) % 2
     made = leakage.report(x, x * 2, y)
-    assert set(made) == {"distance_correlation", "hsic", "constrained_covariance", "maximal_information", "kernel_target_alignment", "mmd"}
+    assert set(made) == {
+        "distance_correlation",
+        "hsic",
+        "constrained_covariance",
+        "maximal_information",
+        "kernel_target_alignment",
+        "mmd",
+    }
     with pytest.raises(BadData, match="4 and 5 rows; both must be of the same people"):
         leakage.hsic(noise(4), noise(5))
 
@@ -135,7 +152,9 @@ def gradients(p=0.1, n=400):
     g = torch.Generator().manual_seed(0)
     y = (torch.rand(n, generator=g) < p).long()
     sigma = p + 0.02 * torch.randn(n, generator=g)
-    return (sigma - y)[:, None] * torch.tensor([[1.0, -2.0, 0.5, 1.0]]) + 0.01 * torch.randn(n, 4, generator=g), y
+    return (sigma - y)[:, None] * torch.tensor([[1.0, -2.0, 0.5, 1.0]]) + 0.01 * torch.randn(
+        n, 4, generator=g
+    ), y
 
 
 def test_gradients_give_labels_away_and_protection_takes_them_back():

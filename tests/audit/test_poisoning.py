@@ -35,7 +35,9 @@ def test_what_is_sent_by_hand():
 
 
 def test_a_little_takes_the_papers_z():
-    """Baruch et al., n = 50 workers, m = 24 corrupted: s = 50/2 + 1 − 24 = 2 supporters among 26, z = Φ⁻¹(24/26) = 1.43."""
+    """Baruch et al., n = 50 workers, m = 24 corrupted: s = 50/2 + 1 − 24 = 2 supporters among 26, z =
+    Φ⁻¹(24/26) = 1.43.
+    """
     own = {"delta": torch.randn(24, 1000, generator=torch.Generator().manual_seed(1))}
     everyone = {"delta": torch.cat([own["delta"], torch.zeros(26, 1000)])}
     got = audit.LittleIsEnough().updates(own, everyone, torch.Generator())["delta"]
@@ -79,15 +81,24 @@ def test_a_trigger_stands_in_half_of_the_liars_rows():
 @pytest.mark.parametrize("name", ALL)
 def test_every_attack_comes_back_from_its_table(name):
     attack = ALL[name]()
-    assert from_table(to_table(attack), {kind.__name__: kind for kind in ALL.values()}, "adversaries") == attack
+    assert (
+        from_table(to_table(attack), {kind.__name__: kind for kind in ALL.values()}, "adversaries") == attack
+    )
     assert dataclasses.is_dataclass(attack)
     assert attacks({name: 0.3})[0].share == 0.3
 
 
 def test_a_mean_breaks_and_a_median_does_not():
     fed = data.gaussian_blobs(rows=1200, classes=3, features=5, seed=1).split(10)
-    found = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.3)], aggregates=[aggregate.Mean(), aggregate.Median()], rounds=10,
-                          adversaries={"sign_flip": 0.3, "scale": 0.3}, seeds=2)
+    found = tacit.compare(
+        fed,
+        model="logistic",
+        algorithms=[algorithms.FedAvg(lr=0.3)],
+        aggregates=[aggregate.Mean(), aggregate.Median()],
+        rounds=10,
+        adversaries={"sign_flip": 0.3, "scale": 0.3},
+        seeds=2,
+    )
     assert list(found.table().columns) == ["no attack", "sign_flip 30%", "scale 30%"]
     assert score(found, "Mean", "no attack") > 0.9
     assert score(found, "Median", "no attack") > 0.9
@@ -97,7 +108,11 @@ def test_a_mean_breaks_and_a_median_does_not():
 
 
 def score(comparison, label, column):
-    rows = [r["metrics"]["accuracy"] for r in comparison.summary["rows"] if (r["label"], r["skew"]) == (label, column)]
+    rows = [
+        r["metrics"]["accuracy"]
+        for r in comparison.summary["rows"]
+        if (r["label"], r["skew"]) == (label, column)
+    ]
     return sum(rows) / len(rows)
 
 
@@ -105,27 +120,59 @@ def test_a_backdoor_tells_how_well_it_works():
     fed = data.digits().split(6)
     attack = audit.Backdoor(share=0.2, target=3, factor=6.0)
     model = "logistic"
-    honest = tacit.train(fed, model=model, algorithm=algorithms.FedAvg(lr=0.3), rounds=6, adversaries=[dataclasses.replace(attack, poisoned=1e-9, factor=1.0)])
-    open_door = tacit.train(fed, model=model, algorithm=algorithms.FedAvg(lr=0.3), rounds=6, adversaries=[attack])
-    bounded = tacit.train(fed, model=model, algorithm=algorithms.FedAvg(lr=0.3), rounds=6, adversaries=[attack], aggregate=aggregate.NormBound(factor=1.5))
+    honest = tacit.train(
+        fed,
+        model=model,
+        algorithm=algorithms.FedAvg(lr=0.3),
+        rounds=6,
+        adversaries=[dataclasses.replace(attack, poisoned=1e-9, factor=1.0)],
+    )
+    open_door = tacit.train(
+        fed, model=model, algorithm=algorithms.FedAvg(lr=0.3), rounds=6, adversaries=[attack]
+    )
+    bounded = tacit.train(
+        fed,
+        model=model,
+        algorithm=algorithms.FedAvg(lr=0.3),
+        rounds=6,
+        adversaries=[attack],
+        aggregate=aggregate.NormBound(factor=1.5),
+    )
     assert open_door.metrics["attack_success"] > 0.6 > honest.metrics["attack_success"] + 0.2
     assert bounded.metrics["attack_success"] < open_door.metrics["attack_success"] - 0.3
 
 
 def test_runs_under_attack_side_by_side_equal_each_alone():
     fed = data.gaussian_blobs(rows=300, classes=3, features=4, seed=2).split(6)
-    both = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.2)], aggregates=[aggregate.TrimmedMean()], rounds=3,
-                         adversaries={"gaussian": 0.2, "label_flip": 0.4})
+    both = tacit.compare(
+        fed,
+        model="logistic",
+        algorithms=[algorithms.FedAvg(lr=0.2)],
+        aggregates=[aggregate.TrimmedMean()],
+        rounds=3,
+        adversaries={"gaussian": 0.2, "label_flip": 0.4},
+    )
     for name, share in (("gaussian", 0.2), ("label_flip", 0.4)):
-        alone = tacit.train(fed, model="logistic", algorithm=algorithms.FedAvg(lr=0.2), aggregate=aggregate.TrimmedMean(), rounds=3,
-                            adversaries={name: share})
-        assert score(both, "TrimmedMean", f"{name} {share:.0%}") == pytest.approx(alone.metrics["accuracy"], abs=1e-9)
+        alone = tacit.train(
+            fed,
+            model="logistic",
+            algorithm=algorithms.FedAvg(lr=0.2),
+            aggregate=aggregate.TrimmedMean(),
+            rounds=3,
+            adversaries={name: share},
+        )
+        assert score(both, "TrimmedMean", f"{name} {share:.0%}") == pytest.approx(
+            alone.metrics["accuracy"], abs=1e-9
+        )
 
 
 def test_a_rule_gives_the_same_model_over_messages():
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(5)
     for rule in (aggregate.Median(), aggregate.MultiKrum(byzantine=0.2), aggregate.Layerwise()):
-        one, two = (tacit.train(fed, model="logistic", aggregate=rule, rounds=3, runtime=r).model.state_dict() for r in ("cohort", "inprocess"))
+        one, two = (
+            tacit.train(fed, model="logistic", aggregate=rule, rounds=3, runtime=r).model.state_dict()
+            for r in ("cohort", "inprocess")
+        )
         for k in one:
             torch.testing.assert_close(one[k], two[k], atol=1e-6, rtol=0)
 
@@ -149,19 +196,34 @@ def test_a_run_with_liars_and_a_rule_resumes_to_the_same_model(tmp_path):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    (dict(adversaries={"sign_flop": 0.2}), "adversaries is 'sign_flop'; it must be one of label_flip, sign_flip"),
-    (dict(adversaries={"sign_flip": 1.5}), "share is 1.5; it must be a number above 0 and below 1"),
-    (dict(adversaries="sign_flip"), "a share of the parties by attack"),
-    (dict(adversaries={"sign_flip": 0.6, "scale": 0.4}), "nobody is left to learn from"),
-    (dict(adversaries=[audit.Backdoor(target=12)]), "target is 12; it must be one of the 3 classes"),
-    (dict(adversaries={"scale": 0.2}, runtime="inprocess"), "liars are simulated"),
-    (dict(aggregate="Medain"), "aggregate is 'Medain'; it must be one of Mean,.*Did you mean"),
-    (dict(aggregate=aggregate.Median), "an aggregation rule such as aggregate.Median"),
-    (dict(aggregate=aggregate.Median(), guard=[tacit.guard.Clip(1.0)]), "guard: its stages work on a sum of updates, and Median"),
-    (dict(aggregate=aggregate.Krum(), guard=[tacit.guard.Clip(1.0), tacit.guard.Quantize(bits=16), tacit.guard.SecAgg()]),
-     "SecAgg hides each update from the server, and Krum must see each"),
-], ids=range(10))
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            dict(adversaries={"sign_flop": 0.2}),
+            "adversaries is 'sign_flop'; it must be one of label_flip, sign_flip",
+        ),
+        (dict(adversaries={"sign_flip": 1.5}), "share is 1.5; it must be a number above 0 and below 1"),
+        (dict(adversaries="sign_flip"), "a share of the parties by attack"),
+        (dict(adversaries={"sign_flip": 0.6, "scale": 0.4}), "nobody is left to learn from"),
+        (dict(adversaries=[audit.Backdoor(target=12)]), "target is 12; it must be one of the 3 classes"),
+        (dict(adversaries={"scale": 0.2}, runtime="inprocess"), "liars are simulated"),
+        (dict(aggregate="Medain"), "aggregate is 'Medain'; it must be one of Mean,.*Did you mean"),
+        (dict(aggregate=aggregate.Median), "an aggregation rule such as aggregate.Median"),
+        (
+            dict(aggregate=aggregate.Median(), guard=[tacit.guard.Clip(1.0)]),
+            "guard: its stages work on a sum of updates, and Median",
+        ),
+        (
+            dict(
+                aggregate=aggregate.Krum(),
+                guard=[tacit.guard.Clip(1.0), tacit.guard.Quantize(bits=16), tacit.guard.SecAgg()],
+            ),
+            "SecAgg hides each update from the server, and Krum must see each",
+        ),
+    ],
+    ids=range(10),
+)
 def test_what_is_refused(wrong, said):
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(5)
     with pytest.raises(BadParameter, match=said):
@@ -170,6 +232,11 @@ def test_what_is_refused(wrong, said):
 
 def test_labels_cannot_be_flipped_where_there_are_none():
     fed = data.gaussian_blobs(rows=100, classes=2, features=3).split(4)
-    fed = dataclasses.replace(fed, classes=None, rows=fed.rows._replace(y=fed.rows.y.float()), test=fed.test._replace(y=fed.test.y.float()))
+    fed = dataclasses.replace(
+        fed,
+        classes=None,
+        rows=fed.rows._replace(y=fed.rows.y.float()),
+        test=fed.test._replace(y=fed.test.y.float()),
+    )
     with pytest.raises(BadParameter, match="label_flip turns labels round"):
         tacit.train(fed, model="logistic", adversaries={"label_flip": 0.2})

@@ -1,4 +1,6 @@
-"""Rows rebuilt from activations: all of them where the part keeps all, none where it keeps nothing; pictures in a page of its own."""
+"""Rows rebuilt from activations: all of them where the part keeps all, none where it keeps nothing; pictures
+in a page of its own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def squares(n, seed):
     g = torch.Generator().manual_seed(seed)
     x = torch.zeros(n, 8, 8)
     for k, (i, j) in enumerate(torch.randint(0, 6, (n, 2), generator=g).tolist()):
-        x[k, i:i + 3, j:j + 3] = 1.0
+        x[k, i : i + 3, j : j + 3] = 1.0
     return x
 
 
@@ -36,7 +38,12 @@ def test_a_wide_part_gives_rows_back_and_a_narrow_or_drowned_one_does_not():
     assert wide.variance > 0.8
     assert narrow.variance < wide.variance - 0.3
     generator = torch.Generator().manual_seed(2)
-    drowned = reconstruction.learned(lambda x: part(32)(x) + 5 * torch.randn(len(x), 32, generator=generator), squares(400, 0), squares(40, 1), epochs=40)
+    drowned = reconstruction.learned(
+        lambda x: part(32)(x) + 5 * torch.randn(len(x), 32, generator=generator),
+        squares(400, 0),
+        squares(40, 1),
+        epochs=40,
+    )
     assert drowned.variance < 0.3
     assert drowned.recognised < wide.recognised
 
@@ -72,7 +79,9 @@ def test_a_run_is_audited_and_its_page_shows_what_was_rebuilt(tmp_path):
     label = (victims[:, :32].sum(1) > 3).long()
     found, hidden = (run.audit({"clinic": victims}, label, own) for run in (plain, noisy))
     assert found.rebuilt["clinic"].variance > hidden.rebuilt["clinic"].variance + 0.2
-    assert found.measures["clinic"]["distance_correlation"] > hidden.measures["clinic"]["distance_correlation"]
+    assert (
+        found.measures["clinic"]["distance_correlation"] > hidden.measures["clinic"]["distance_correlation"]
+    )
     assert set(found.labels["clinic"]) == {"norm", "direction", "spectral"}
     assert list(found.table().index) == ["clinic"]
     page = plain.report(tmp_path / "run.html", found).read_text()

@@ -1,4 +1,6 @@
-"""The command line as its users run it: in this process where that is enough, as a real process where a kill or a start counts."""
+"""The command line as its users run it: in this process where that is enough, as a real process where a kill
+or a start counts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tacit import cli
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
-SMALL = '''
+SMALL = """
 [data]
 name = "gaussian_blobs"
 rows = 200
@@ -21,7 +23,7 @@ parties = 4
 name = "logistic"
 [train]
 rounds = 3
-'''
+"""
 
 
 def run(capsys, *argv: str) -> tuple[int, str, str]:
@@ -38,5 +40,12 @@ def answer(capsys, *argv: str):
 
 def process(*argv: str, cwd: Path, **more) -> subprocess.Popen:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    return subprocess.Popen([sys.executable, "-m", "tacit", *argv], cwd=cwd, env=env, text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, **more)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tacit", *argv],
+        cwd=cwd,
+        env=env,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )

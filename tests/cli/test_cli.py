@@ -18,19 +18,30 @@ from .shell import ROOT, SMALL, answer, run
 
 @pytest.mark.parametrize("verb", ["run", "compare"])
 def test_resume_promises_no_more_than_it_keeps(verb, capsys):
-    """`guard.Quantize` and `guard.Noise` draw from the operating system: a guarded run does not come to the same bits again."""
+    """`guard.Quantize` and `guard.Noise` draw from the operating system: a guarded run does not come to the
+    same bits again.
+    """
     with pytest.raises(SystemExit):
         cli.main([verb, "--help"])
     assert "as if it had not been, but for what a guard draws" in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_loads_nothing_heavy(tmp_path):
-    look = ("import sys; from tacit import cli\n"
-            "try: cli.main(['--help'])\n"
-            "except SystemExit as done: code = done.code\n"
-            "print(code, sorted({'torch', 'numpy', 'pandas', 'sklearn', 'rich'} & set(sys.modules)), file=sys.stderr)")
-    done = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, text=True,
-                          capture_output=True, check=True)
+    look = (
+        "import sys; from tacit import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit as done: code = done.code\n"
+        "print(code, sorted({'torch', 'numpy', 'pandas', 'sklearn', 'rich'} & set(sys.modules)), "
+        "file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     assert done.stderr.strip() == "0 []"
     assert "compare" in done.stdout
 
@@ -41,8 +52,19 @@ def test_version(capsys):
     assert (done.value.code, capsys.readouterr().out) == (0, f"tacit {tacit.__version__}\n")
 
 
-@pytest.mark.parametrize("argv", [[], ["rnu"], ["run", "job.toml", "--ronds", "3"], ["run", "--out", "a", "--resume", "b"],
-                                  ["compare", "job.toml", "--seed", "3"], ["run", "job.toml", "--jso"], ["doctor", "--deb"], ["--ver"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["rnu"],
+        ["run", "job.toml", "--ronds", "3"],
+        ["run", "--out", "a", "--resume", "b"],
+        ["compare", "job.toml", "--seed", "3"],
+        ["run", "job.toml", "--jso"],
+        ["doctor", "--deb"],
+        ["--ver"],
+    ],
+)
 def test_a_command_that_cannot_be_parsed_ends_with_2_and_the_usage(argv, capsys):
     with pytest.raises(SystemExit) as done:
         cli.main(argv)
@@ -50,11 +72,21 @@ def test_a_command_that_cannot_be_parsed_ends_with_2_and_the_usage(argv, capsys)
     assert "usage: tacit" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("argv", "sentence"), [
-    (["run", "job.toml", "--ronds", "3"], "tacit run: error: unrecognized arguments: --ronds 3. Did you mean --rounds?"),
-    (["synth", "t.csv", "--modle=mst"], "tacit synth: error: unrecognized arguments: --modle=mst. Did you mean --model?"),
-    (["doctor", "--zzz"], "tacit doctor: error: unrecognized arguments: --zzz\n"),
-    (["study"], "tacit study: error: the following arguments are required: name\n")])
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (
+            ["run", "job.toml", "--ronds", "3"],
+            "tacit run: error: unrecognized arguments: --ronds 3. Did you mean --rounds?",
+        ),
+        (
+            ["synth", "t.csv", "--modle=mst"],
+            "tacit synth: error: unrecognized arguments: --modle=mst. Did you mean --model?",
+        ),
+        (["doctor", "--zzz"], "tacit doctor: error: unrecognized arguments: --zzz\n"),
+        (["study"], "tacit study: error: the following arguments are required: name\n"),
+    ],
+)
 def test_an_option_that_is_not_known_is_told_by_its_verb_with_the_nearest(argv, sentence, capsys):
     with pytest.raises(SystemExit):
         cli.main(argv)
@@ -68,8 +100,15 @@ def test_a_run_leaves_its_directory_and_says_where(folder, capsys):
     assert code == 0
     assert "accuracy" in out
     assert f"report  {Path('runs/job/report.html')}" in out
-    assert [line.split()[1] for line in err.splitlines() if line.startswith("round")] == ["0/3", "1/3", "2/3", "3/3"]
-    assert {"job.toml", "events.jsonl", "ledger.json", "state", "report.html"} <= {p.name for p in Path("runs/job").iterdir()}
+    assert [line.split()[1] for line in err.splitlines() if line.startswith("round")] == [
+        "0/3",
+        "1/3",
+        "2/3",
+        "3/3",
+    ]
+    assert {"job.toml", "events.jsonl", "ledger.json", "state", "report.html"} <= {
+        p.name for p in Path("runs/job").iterdir()
+    }
 
 
 def test_the_same_job_again_goes_to_a_new_directory(folder, capsys):
@@ -89,8 +128,15 @@ def test_json_is_one_document_with_the_result_and_progress_goes_elsewhere(folder
     assert "round 3/3" in err
 
 
-@pytest.mark.parametrize("argv", [["--json", "algorithms", "FedAvg"], ["algorithms", "FedAvg", "--json"], ["--json", "algorithms", "--json", "FedAvg"],
-                                  ["--json", "data", "list"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--json", "algorithms", "FedAvg"],
+        ["algorithms", "FedAvg", "--json"],
+        ["--json", "algorithms", "--json", "FedAvg"],
+        ["--json", "data", "list"],
+    ],
+)
 def test_json_may_stand_before_the_verb_and_after_it(capsys, argv):
     code, out, _ = run(capsys, *argv)
     assert code == 0
@@ -116,24 +162,48 @@ def test_a_terminal_gets_one_moving_line(folder, capsys, monkeypatch):
 
 
 def test_the_command_line_changes_what_the_file_says(folder, capsys):
-    value = answer(capsys, "run", "job.toml", "--rounds", "2", "--seed", "5", "--set", "algorithm.name=FedProx", "--set", "algorithm.mu=0.5",
-                   "--set", "train.batch_size=none")
+    value = answer(
+        capsys,
+        "run",
+        "job.toml",
+        "--rounds",
+        "2",
+        "--seed",
+        "5",
+        "--set",
+        "algorithm.name=FedProx",
+        "--set",
+        "algorithm.mu=0.5",
+        "--set",
+        "train.batch_size=none",
+    )
     assert value["job"]["train"]["rounds"] == 2
     assert value["job"]["train"]["seed"] == 5
     assert value["job"]["algorithm"]["mu"] == 0.5
 
 
-@pytest.mark.parametrize(("changes", "model", "algorithm"), [
-    (["model=logistic"], {"name": "logistic"}, {}),
-    (["model=mlp", "model.hidden=[5]"], {"name": "mlp", "hidden": [5]}, {}),
-    (["algorithm=FedProx", "algorithm.mu=.5"], {}, {"name": "FedProx", "mu": 0.5}),
-    (["algorithm.lr=0.3"], {}, {"name": "FedAvg", "lr": 0.3}),
-    (["algorithm.lr=0.3", "algorithm.name=FedNova"], {}, {"name": "FedNova", "lr": 0.3}),
-    (["algorithm.solver.momentum=0.9"], {}, {"name": "FedAvg"}),
-    (["algorithm.solver=Adam", "algorithm.solver.beta1=0.5"], {}, {"name": "FedAvg"})])
+@pytest.mark.parametrize(
+    ("changes", "model", "algorithm"),
+    [
+        (["model=logistic"], {"name": "logistic"}, {}),
+        (["model=mlp", "model.hidden=[5]"], {"name": "mlp", "hidden": [5]}, {}),
+        (["algorithm=FedProx", "algorithm.mu=.5"], {}, {"name": "FedProx", "mu": 0.5}),
+        (["algorithm.lr=0.3"], {}, {"name": "FedAvg", "lr": 0.3}),
+        (["algorithm.lr=0.3", "algorithm.name=FedNova"], {}, {"name": "FedNova", "lr": 0.3}),
+        (["algorithm.solver.momentum=0.9"], {}, {"name": "FedAvg"}),
+        (["algorithm.solver=Adam", "algorithm.solver.beta1=0.5"], {}, {"name": "FedAvg"}),
+    ],
+)
 def test_a_change_may_name_what_the_job_leaves_to_the_default(folder, capsys, changes, model, algorithm):
     (folder / "bare.toml").write_text(SMALL.replace('[model]\nname = "logistic"\n', ""), encoding="utf-8")
-    job = answer(capsys, "run", "bare.toml", "--rounds", "1", *(word for change in changes for word in ("--set", change)))["job"]
+    job = answer(
+        capsys,
+        "run",
+        "bare.toml",
+        "--rounds",
+        "1",
+        *(word for change in changes for word in ("--set", change)),
+    )["job"]
     assert job["model"] | model == job["model"]
     assert job["algorithm"] | algorithm == job["algorithm"]
     assert job["algorithm"]["solver"]["name"] == ("Adam" if "Adam" in changes[0] else "SGD")
@@ -142,7 +212,9 @@ def test_a_change_may_name_what_the_job_leaves_to_the_default(folder, capsys, ch
 
 def test_a_model_that_is_not_named_may_be_changed(folder, capsys):
     (folder / "bare.toml").write_text(SMALL.replace('[model]\nname = "logistic"\n', ""), encoding="utf-8")
-    assert answer(capsys, "run", "bare.toml", "--rounds", "1", "--set", "model.hidden=[64]")["job"]["model"] == {"name": "mlp", "hidden": [64]}
+    assert answer(capsys, "run", "bare.toml", "--rounds", "1", "--set", "model.hidden=[64]")["job"][
+        "model"
+    ] == {"name": "mlp", "hidden": [64]}
 
 
 def test_the_command_line_gives_what_python_gives(folder, capsys):
@@ -151,43 +223,97 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
     assert value["metrics"] == pytest.approx(tacit.train(fed, model="logistic", rounds=3).metrics, abs=0)
 
 
-@pytest.mark.parametrize(("argv", "said"), [
-    (["run", "jbo.toml"], "there is no job file jbo.toml. Did you mean 'job.toml'?"),
-    (["run", "job.toml", "--set", "train.round=3"], "job.toml, train: 'round' is not known here. Did you mean 'rounds'?"),
-    (["run", "job.toml", "--rounds", "many"], "job.toml, train: rounds is 'many'; it must be a whole number."),
-    (["run", "job.toml", "--rounds", "0"], "job.toml, train: rounds is 0; it must be a whole number of at least 1."),
-    (["plan", "job.toml", "--set", "train.rounds=0"], "job.toml, train: rounds is 0; it must be a whole number of at least 1."),
-    (["compare", "job.toml", "--rounds", "0"], "job.toml, train: rounds is 0; it must be a whole number of at least 1."),
-    (["simulate-parties", "job.toml", "--set", "train.rounds=0"], "job.toml, train: rounds is 0; it must be a whole number of at least 1."),
-    (["run", "job.toml", "--device", "gpu"], "job.toml, train: device is 'gpu'"),
-    (["run", "job.toml", "--set", "algorithm.lr=-1"], "FedAvg: lr is -1; it must be a number above 0."),
-    (["run", "job.toml", "--set", "algorithm.lr=-.5"], "FedAvg: lr is -0.5; it must be a number above 0."),
-    (["run", "job.toml", "--set", "algorithm.solver.momentum=2"], "SGD: momentum is 2; it must be a number at least 0 and below 1."),
-    (["run", "job.toml", "--set", "modle=mlp"], "'modle=mlp' changes nothing: write it as TABLE.KEY=VALUE"),
-    (["run", "job.toml", "--set", "model=mpl"], "job.toml, model: 'mpl' is not known here. Did you mean 'mlp'?"),
-    (["run", "job.toml", "--set", "train=5"], "'train=5' changes nothing"),
-    (["run", "job.toml", "--set", "train.engine=fast"], "job.toml, train: engine is 'fast'; it must be one of 'auto', 'stack', 'each'."),
-    (["run", "job.toml", "--set", "model.name=cnn"], "model 'cnn' needs images"),
-    (["run", "bad.toml"], "bad.toml is not TOML"),
-    (["run", "several.toml"], "several.toml lists several algorithms or skews. Compare them with `tacit compare several.toml`."),
-    (["run"], "there is no job. Give a job file"),
-    (["run", "--resume", "nowhere"], "nowhere holds no run to resume"),
-    (["compare", "job.toml", "--set", "train.runtime=inprocess"], "'runtime' is for `tacit run`"),
-    (["report", "nowhere"], "there is no directory nowhere"),
-    (["report", "."], "is no run directory"),
-    (["algorithms", "FedPros"], "'FedPros' is not known. Did you mean 'FedProx'?"),
-    (["data", "show", "digitz"], "'digitz' is not a data set. Did you mean 'digits'?"),
-    (["data", "show", "iris", "--skew", "Dirichlett"], "'Dirichlett' is not known here. Did you mean 'Dirichlet'?"),
-    (["data", "show", "iris", "--skew", "Dirichlet", "--alfa", "1"], "'alfa' is not known here"),
-    (["data", "show", "iris", "--parties", "1000"], "parties is 1000; it must be a whole number from 1 to 120"),
-    (["data", "show", "iris", "alpha"], "'alpha' is not understood"),
-    (["data", "show", "iris", "--alpha", ".5"], "data show: --alpha belongs to Dirichlet and Quantity, and no skew was asked for. Add --skew Dirichlet"),
-    (["data", "show", "iris", "--skew", "iid", "--sigma", "1"], "--sigma belongs to FeatureNoise, and the skew is IID. Add --skew FeatureNoise"),
-    (["data", "show", "iris", "--plot", "no/where.svg"], "no/where.svg cannot be written"),
-])
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["run", "jbo.toml"], "there is no job file jbo.toml. Did you mean 'job.toml'?"),
+        (
+            ["run", "job.toml", "--set", "train.round=3"],
+            "job.toml, train: 'round' is not known here. Did you mean 'rounds'?",
+        ),
+        (
+            ["run", "job.toml", "--rounds", "many"],
+            "job.toml, train: rounds is 'many'; it must be a whole number.",
+        ),
+        (
+            ["run", "job.toml", "--rounds", "0"],
+            "job.toml, train: rounds is 0; it must be a whole number of at least 1.",
+        ),
+        (
+            ["plan", "job.toml", "--set", "train.rounds=0"],
+            "job.toml, train: rounds is 0; it must be a whole number of at least 1.",
+        ),
+        (
+            ["compare", "job.toml", "--rounds", "0"],
+            "job.toml, train: rounds is 0; it must be a whole number of at least 1.",
+        ),
+        (
+            ["simulate-parties", "job.toml", "--set", "train.rounds=0"],
+            "job.toml, train: rounds is 0; it must be a whole number of at least 1.",
+        ),
+        (["run", "job.toml", "--device", "gpu"], "job.toml, train: device is 'gpu'"),
+        (["run", "job.toml", "--set", "algorithm.lr=-1"], "FedAvg: lr is -1; it must be a number above 0."),
+        (
+            ["run", "job.toml", "--set", "algorithm.lr=-.5"],
+            "FedAvg: lr is -0.5; it must be a number above 0.",
+        ),
+        (
+            ["run", "job.toml", "--set", "algorithm.solver.momentum=2"],
+            "SGD: momentum is 2; it must be a number at least 0 and below 1.",
+        ),
+        (
+            ["run", "job.toml", "--set", "modle=mlp"],
+            "'modle=mlp' changes nothing: write it as TABLE.KEY=VALUE",
+        ),
+        (
+            ["run", "job.toml", "--set", "model=mpl"],
+            "job.toml, model: 'mpl' is not known here. Did you mean 'mlp'?",
+        ),
+        (["run", "job.toml", "--set", "train=5"], "'train=5' changes nothing"),
+        (
+            ["run", "job.toml", "--set", "train.engine=fast"],
+            "job.toml, train: engine is 'fast'; it must be one of 'auto', 'stack', 'each'.",
+        ),
+        (["run", "job.toml", "--set", "model.name=cnn"], "model 'cnn' needs images"),
+        (["run", "bad.toml"], "bad.toml is not TOML"),
+        (
+            ["run", "several.toml"],
+            "several.toml lists several algorithms or skews. Compare them with `tacit compare several.toml`.",
+        ),
+        (["run"], "there is no job. Give a job file"),
+        (["run", "--resume", "nowhere"], "nowhere holds no run to resume"),
+        (["compare", "job.toml", "--set", "train.runtime=inprocess"], "'runtime' is for `tacit run`"),
+        (["report", "nowhere"], "there is no directory nowhere"),
+        (["report", "."], "is no run directory"),
+        (["algorithms", "FedPros"], "'FedPros' is not known. Did you mean 'FedProx'?"),
+        (["data", "show", "digitz"], "'digitz' is not a data set. Did you mean 'digits'?"),
+        (
+            ["data", "show", "iris", "--skew", "Dirichlett"],
+            "'Dirichlett' is not known here. Did you mean 'Dirichlet'?",
+        ),
+        (["data", "show", "iris", "--skew", "Dirichlet", "--alfa", "1"], "'alfa' is not known here"),
+        (
+            ["data", "show", "iris", "--parties", "1000"],
+            "parties is 1000; it must be a whole number from 1 to 120",
+        ),
+        (["data", "show", "iris", "alpha"], "'alpha' is not understood"),
+        (
+            ["data", "show", "iris", "--alpha", ".5"],
+            "data show: --alpha belongs to Dirichlet and Quantity, and no skew was asked for. Add --skew "
+            "Dirichlet",
+        ),
+        (
+            ["data", "show", "iris", "--skew", "iid", "--sigma", "1"],
+            "--sigma belongs to FeatureNoise, and the skew is IID. Add --skew FeatureNoise",
+        ),
+        (["data", "show", "iris", "--plot", "no/where.svg"], "no/where.svg cannot be written"),
+    ],
+)
 def test_what_the_user_can_put_right_is_one_paragraph_and_exit_code_2(folder, capsys, argv, said):
     (folder / "bad.toml").write_text("[data\n", encoding="utf-8")
-    (folder / "several.toml").write_text(SMALL + '[[algorithms]]\nname = "FedAvg"\n[[algorithms]]\nname = "FedNova"\n', encoding="utf-8")
+    (folder / "several.toml").write_text(
+        SMALL + '[[algorithms]]\nname = "FedAvg"\n[[algorithms]]\nname = "FedNova"\n', encoding="utf-8"
+    )
     code, out, err = run(capsys, *argv)
     assert (code, out) == (2, "")
     assert said in err
@@ -219,24 +345,43 @@ def test_an_existing_run_is_never_written_over(folder, capsys):
     before = {p: p.read_bytes() for p in Path("x").rglob("*") if p.is_file()}
     code, _, err = run(capsys, "run", "job.toml", "--out", "x")
     assert code == 2
-    assert "x already holds a run, which is never written over. Go on with it by --resume x, or give another --out." in err
+    assert (
+        "x already holds a run, which is never written over. Go on with it by --resume x, or give another "
+        "--out." in err
+    )
     assert {p: p.read_bytes() for p in Path("x").rglob("*") if p.is_file()} == before
 
 
 def test_a_comparison_has_the_baselines_a_verdict_and_a_report(folder, capsys):
-    (folder / "both.toml").write_text(SMALL + '[[data.skews]]\nname = "IID"\n[[data.skews]]\nname = "Quantity"\n'
-                                      '[[algorithms]]\nname = "FedAvg"\n[[algorithms]]\nname = "FedNova"\n', encoding="utf-8")
+    (folder / "both.toml").write_text(
+        SMALL + '[[data.skews]]\nname = "IID"\n[[data.skews]]\nname = "Quantity"\n'
+        '[[algorithms]]\nname = "FedAvg"\n[[algorithms]]\nname = "FedNova"\n',
+        encoding="utf-8",
+    )
     code, out, err = run(capsys, "compare", "both.toml", "--seeds", "2")
     assert code == 0
-    for word in ("FedAvg", "FedNova", "central", "local only", "IID()", "Quantity(alpha=0.5)", "report      runs/both/report.html"):
+    for word in (
+        "FedAvg",
+        "FedNova",
+        "central",
+        "local only",
+        "IID()",
+        "Quantity(alpha=0.5)",
+        "report      runs/both/report.html",
+    ):
         assert word in out
     assert "runs side by side" in err
     assert "FedNova" in Path("runs/both/report.html").read_text(encoding="utf-8")
-    again = answer(capsys, "compare", "runs/both/job.toml", "--out", "again", "--quiet")  # the job it keeps is the job it was
+    again = answer(
+        capsys, "compare", "runs/both/job.toml", "--out", "again", "--quiet"
+    )  # the job it keeps is the job it was
     assert again["table"] == json.loads(Path("runs/both/compare.json").read_text())["table"]
     code, _, err = run(capsys, "compare", "both.toml", "--out", "again")
     assert code == 2
-    assert "again already holds a comparison, which is never written over. Go on with it by --resume again, or give another --out." in err
+    assert (
+        "again already holds a comparison, which is never written over. Go on with it by --resume again, or "
+        "give another --out." in err
+    )
 
 
 def test_a_report_can_be_written_again_and_elsewhere(folder, capsys):

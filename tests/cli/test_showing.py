@@ -28,7 +28,7 @@ def test_the_lists_name_every_member_of_the_rooms(capsys):
 @pytest.mark.parametrize("name", ["FedProx", "fedprox", "SGD", "Cosine"])
 def test_one_algorithm_or_part_is_shown_with_its_paper_and_parameters(capsys, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "200")  # wide enough that no cell is broken over lines
-    shown, = answer(capsys, "algorithms", name)["algorithms"]
+    (shown,) = answer(capsys, "algorithms", name)["algorithms"]
     assert shown["name"].lower() == name.lower()
     _, out, _ = run(capsys, "algorithms", name)
     assert all(p["doc"] in out and p["allowed"] in out for p in shown["parameters"])
@@ -36,17 +36,54 @@ def test_one_algorithm_or_part_is_shown_with_its_paper_and_parameters(capsys, mo
 
 
 def test_data_show_counts_every_row_where_it_lies(capsys):
-    value = answer(capsys, "data", "show", "digits", "--parties", "5", "--skew", "dirichlet", "--alpha", "0.3", "--seed=2", "--images", "true")
+    value = answer(
+        capsys,
+        "data",
+        "show",
+        "digits",
+        "--parties",
+        "5",
+        "--skew",
+        "dirichlet",
+        "--alpha",
+        "0.3",
+        "--seed=2",
+        "--images",
+        "true",
+    )
     fed = data.digits(images=True, seed=2).split(5, skew=data.Dirichlet(0.3), seed=2)
     assert value["counts"] == fed.summary()["counts"]
     assert value["features"] == [1, 8, 8]
-    _, out, _ = run(capsys, "data", "show", "digits", "--parties", "5", "--skew", "Dirichlet", "--alpha", "0.3", "--seed", "2")
+    _, out, _ = run(
+        capsys,
+        "data",
+        "show",
+        "digits",
+        "--parties",
+        "5",
+        "--skew",
+        "Dirichlet",
+        "--alpha",
+        "0.3",
+        "--seed",
+        "2",
+    )
     first = next(line for line in out.splitlines() if line.startswith("p0"))
-    assert first.split() == ["p0", str(value["sizes"][0]), f"{value['shift'][0]:.2f}", *(str(n) if n else "·" for n in value["counts"][0])]
+    assert first.split() == [
+        "p0",
+        str(value["sizes"][0]),
+        f"{value['shift'][0]:.2f}",
+        *(str(n) if n else "·" for n in value["counts"][0]),
+    ]
 
 
 def test_data_show_takes_the_natural_parties_where_there_are_some(capsys):
-    assert answer(capsys, "data", "show", "heart_disease")["parties"] == ["cleveland", "hungarian", "switzerland", "va"]
+    assert answer(capsys, "data", "show", "heart_disease")["parties"] == [
+        "cleveland",
+        "hungarian",
+        "switzerland",
+        "va",
+    ]
     assert len(answer(capsys, "data", "show", "heart_disease", "--parties", "3")["parties"]) == 3
     assert len(answer(capsys, "data", "show", "iris")["parties"]) == 10
 
@@ -54,7 +91,9 @@ def test_data_show_takes_the_natural_parties_where_there_are_some(capsys):
 def test_data_show_reads_a_table_and_draws(folder, capsys):
     rows = "\n".join(f"{i % 7},{'ab'[i % 2]},{i % 3}" for i in range(90))
     (folder / "patients.csv").write_text(f"age,clinic,stage\n{rows}\n", encoding="utf-8")
-    value = answer(capsys, "data", "show", "patients.csv", "--label", "stage", "--by", "clinic", "--plot", "who.svg")
+    value = answer(
+        capsys, "data", "show", "patients.csv", "--label", "stage", "--by", "clinic", "--plot", "who.svg"
+    )
     assert (value["parties"], value["labels"]) == (["a", "b"], ["0", "1", "2"])
     assert "<svg" in Path("who.svg").read_text(encoding="utf-8")
 
@@ -64,7 +103,9 @@ EVIL = ["[/b]", "[bold red]x", "\\[", "[link=file:///etc/passwd]y[/link]", "a\x1
 
 @pytest.fixture
 def evil(folder) -> Path:
-    """A table whose columns, labels and hospitals have names that a terminal could take for something else."""
+    """A table whose columns, labels and hospitals have names that a terminal could take for something
+    else.
+    """
     rows = "\n".join(f'{i % 7},"{EVIL[i % 5]}","{EVIL[(i // 5) % 5]}"' for i in range(150))
     (folder / "evil[red].csv").write_text(f'age,"[/b]",stage\n{rows}\n', encoding="utf-8")
     return folder
@@ -85,8 +126,11 @@ def test_names_in_brackets_are_shown_as_they_are(evil, capsys, monkeypatch):
 def test_a_run_and_a_comparison_of_parties_named_in_brackets_get_through(evil, capsys, monkeypatch, terminal):
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    (evil / "evil.toml").write_text('[data]\npath = "evil[red].csv"\nlabel = "stage"\nby = "[/b]"\n[model]\nname = "logistic"\n[train]\nrounds = 2\n',
-                                    encoding="utf-8")
+    (evil / "evil.toml").write_text(
+        '[data]\npath = "evil[red].csv"\nlabel = "stage"\nby = "[/b]"\n[model]\nname = '
+        '"logistic"\n[train]\nrounds = 2\n',
+        encoding="utf-8",
+    )
     code, out, err = run(capsys, "run", "evil.toml", "--out", "x[red]")
     assert (code, "Markup" in err) == (0, False)
     assert "x[red]" in out
@@ -106,12 +150,23 @@ def test_data_show_says_when_parties_are_left_out(capsys):
 def test_data_show_names_the_labels_there_are_most_of_where_there_are_many(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = "abcdefghijklmnopqrstuvwxyz   aa"
-    write_shakespeare(tmp_path / "shakespeare", json.dumps({"play": "A", "role": "X", "speeches": [text] * 5}).encode())
+    write_shakespeare(
+        tmp_path / "shakespeare", json.dumps({"play": "A", "role": "X", "speeches": [text] * 5}).encode()
+    )
     told = ("data", "show", "shakespeare", "--data-dir", str(tmp_path), "--verify", "false", "--by", "role")
     _, out, _ = run(capsys, *told)
-    head, line = next(([a.split(), b.split()] for a, b in zip(out.splitlines(), out.splitlines()[1:]) if a.startswith("party")))
+    head, line = next(
+        (
+            [a.split(), b.split()]
+            for a, b in zip(out.splitlines(), out.splitlines()[1:])
+            if a.startswith("party")
+        )
+    )
     assert head[3:7] == ["'", "'", "a", "'\\n'"]  # a space, which splits here
-    assert (head[-1], line[-1]) == ("others", str(4 * (26 - 17)))  # four lines to train on, in each the letters that have no column of their own
+    assert (head[-1], line[-1]) == (
+        "others",
+        str(4 * (26 - 17)),
+    )  # four lines to train on, in each the letters that have no column of their own
     assert sum(map(sum, answer(capsys, *told)["counts"])) == 4 * (len(text) + 1)
 
 
@@ -119,7 +174,10 @@ def test_data_sets_that_need_a_file_say_where_it_goes(capsys, tmp_path, monkeypa
     monkeypatch.setenv("TACIT_DATA", str(tmp_path))
     files = {s["name"]: s["files"] for s in answer(capsys, "data", "list")["datasets"]}
     assert files["digits"]["text"] == "needs none"
-    assert files["shakespeare"]["text"] == f"not in {tmp_path / 'shakespeare'}; put its file there, or set TACIT_DATA"
+    assert (
+        files["shakespeare"]["text"]
+        == f"not in {tmp_path / 'shakespeare'}; put its file there, or set TACIT_DATA"
+    )
     assert "downloaded when first used" in files["mnist"]["text"]
 
 
@@ -140,7 +198,9 @@ def test_the_doctor_gives_the_line_that_installs_what_is_missing(monkeypatch):
 
 def test_a_machine_that_computes_wrongly_is_told_and_exit_code_1(capsys, monkeypatch):
     honest = algorithms.FedSGD.merge
-    monkeypatch.setattr(algorithms.FedSGD, "merge", lambda self, w, *rest: (honest(self, w, *rest)[0] + 0.01, rest[0]))
+    monkeypatch.setattr(
+        algorithms.FedSGD, "merge", lambda self, w, *rest: (honest(self, w, *rest)[0] + 0.01, rest[0])
+    )
     code, out, _ = run(capsys, "doctor")
     assert code == 1
     assert "FAILED: FedAvg with one full step differs from FedSGD" in out
@@ -157,7 +217,14 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path):
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: f.stem)
 def test_every_shipped_job_runs(file, folder, capsys):
     several = "[[" in file.read_text(encoding="utf-8")
-    value = answer(capsys, "compare" if several else "run", str(file), "--rounds", "1", *(["--seeds", "1"] if several else []))
+    value = answer(
+        capsys,
+        "compare" if several else "run",
+        str(file),
+        "--rounds",
+        "1",
+        *(["--seeds", "1"] if several else []),
+    )
     assert Path(value["report"]).is_file()
 
 

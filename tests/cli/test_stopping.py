@@ -19,17 +19,24 @@ from .shell import ROOT, answer, process, run
 
 
 def slow_job(folder: Path) -> Path:
-    """Long enough to be stopped in the middle, and stateful: SCAFFOLD keeps something for the server and for every party."""
+    """Long enough to be stopped in the middle, and stateful: SCAFFOLD keeps something for the server and for
+    every party.
+    """
     file = folder / "slow.toml"
-    file.write_text('[data]\nname = "heart_disease"\nby = "hospital"\n[algorithm]\nname = "Scaffold"\nlr = 0.02\n'
-                    '[train]\nrounds = 120\nper_round = 3\nbatch_size = 16\nseed = 3\n', encoding="utf-8")
+    file.write_text(
+        '[data]\nname = "heart_disease"\nby = "hospital"\n[algorithm]\nname = "Scaffold"\nlr = 0.02\n'
+        "[train]\nrounds = 120\nper_round = 3\nbatch_size = 16\nseed = 3\n",
+        encoding="utf-8",
+    )
     return file
 
 
 def begun(started: subprocess.Popen, out: Path, rounds: int = 10) -> None:
     """Wait until some rounds are written down, and some state with them."""
     for _ in range(1200):
-        if (out / "state" / "state.json").exists() and (out / "events.jsonl").read_bytes().count(b'"round"') > rounds:
+        if (out / "state" / "state.json").exists() and (out / "events.jsonl").read_bytes().count(
+            b'"round"'
+        ) > rounds:
             return
         assert started.poll() is None, started.communicate()
         time.sleep(0.05)
@@ -82,7 +89,7 @@ def test_ctrl_c_ends_with_130_and_the_command_that_goes_on(folder, capsys):
     assert answer(capsys, "run", "--resume", "stop me")["history"][-1]["round"] == 120
 
 
-WORKS = '''
+WORKS = """
 import argparse, asyncio, sys, tempfile, time
 from tacit import cli
 
@@ -100,14 +107,24 @@ parser = argparse.ArgumentParser()
 parser.set_defaults(do=works, debug=False, json=False)
 cli._parser = lambda: parser
 sys.exit(cli.main([]))
-'''
+"""
 
 
-@pytest.mark.parametrize(("how", "shell"), [("asyncio", signal.SIG_DFL), ("plain", signal.SIG_IGN)], ids=["in a loop", "in the background"])
+@pytest.mark.parametrize(
+    ("how", "shell"),
+    [("asyncio", signal.SIG_DFL), ("plain", signal.SIG_IGN)],
+    ids=["in a loop", "in the background"],
+)
 def test_a_command_told_to_end_takes_its_rows_and_keys_off_the_disk(how, shell):
     """By SIGTERM, as schedulers and containers say it; also where the shell switched Ctrl-C off."""
-    started = subprocess.Popen([sys.executable, "-c", WORKS, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, shell))
+    started = subprocess.Popen(
+        [sys.executable, "-c", WORKS, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, shell),
+    )
     place = Path(started.stdout.readline().strip())
     assert place.is_dir()
     started.terminate()
@@ -118,7 +135,12 @@ def test_a_command_told_to_end_takes_its_rows_and_keys_off_the_disk(how, shell):
 
 @pytest.mark.slow
 def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, capsys):
-    slow = slow_job(folder).read_text(encoding="utf-8").replace("[algorithm]", "[[algorithms]]").replace("seed = 3", "seeds = 2")
+    slow = (
+        slow_job(folder)
+        .read_text(encoding="utf-8")
+        .replace("[algorithm]", "[[algorithms]]")
+        .replace("seed = 3", "seeds = 2")
+    )
     (folder / "slow.toml").write_text(slow + '[[algorithms]]\nname = "FedAvg"\n', encoding="utf-8")
     started = process("--json", "compare", "slow.toml", "--out", "stop me", cwd=folder)
     begun(started, folder / "stop me" / "runs" / "00-scaffold-bycolumn-column-hospital-0")
@@ -126,19 +148,30 @@ def test_ctrl_c_in_a_comparison_says_what_is_left_and_what_can_be_done(folder, c
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130
     left = len(list((folder / "stop me" / "runs").iterdir()))
-    said = (f"stopped. 'stop me' keeps the {left} runs begun, 0 of them finished; see them with: tacit report 'stop me'. "
-            "Go on with: tacit compare --resume 'stop me'")
+    said = (
+        f"stopped. 'stop me' keeps the {left} runs begun, 0 of them finished; see them with: tacit report "
+        "'stop me'. "
+        "Go on with: tacit compare --resume 'stop me'"
+    )
     assert err.splitlines()[-1] == f"tacit: {said}"
-    assert json.loads(out) == {"error": {"kind": "Stopped", "message": said, "resume": "tacit compare --resume 'stop me'"}}
+    assert json.loads(out) == {
+        "error": {"kind": "Stopped", "message": said, "resume": "tacit compare --resume 'stop me'"}
+    }
     code, _, told = run(capsys, "compare", "slow.toml", "--out", "stop me")
     assert code == 2
-    assert "stop me already holds a comparison, which is never written over. Go on with it by --resume 'stop me', or give another --out." in told
+    assert (
+        "stop me already holds a comparison, which is never written over. Go on with it by --resume 'stop "
+        "me', or give another --out." in told
+    )
     assert answer(capsys, "report", "stop me")["runs"] == left
     again = answer(capsys, "compare", "--resume", "stop me")
     whole = answer(capsys, "compare", "slow.toml", "--out", "not stopped")
     assert (again["rows"], again["table"], again["gain"]) == (whole["rows"], whole["table"], whole["gain"])
     Path("stop me/compare.json").write_text("{}", encoding="utf-8")
-    assert cli._left(Path("stop me")) == " The comparison itself is done and in 'stop me'; write its report with: tacit report 'stop me'"
+    assert (
+        cli._left(Path("stop me"))
+        == " The comparison itself is done and in 'stop me'; write its report with: tacit report 'stop me'"
+    )
 
 
 def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
@@ -146,15 +179,34 @@ def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
     tacit.train(fed, model="logistic", rounds=1, out="py")
     with pytest.raises(BadRun) as refused:
         tacit.train(fed, model="logistic", rounds=1, out="py")
-    assert str(refused.value) == "py already holds a run. Go on with it by resume=True, or give another directory."
-    for argv, words in ((["run", "job.toml", "--out", "py"], "py already holds a run, which is never written over. Give another --out."),
-                        (["run", "py/job.toml"], "py/job.toml is the job of a run that was started from Python, with data that only that program has."),
-                        (["run", "--resume", "py"], "py was started from Python, with data that only that program has. Resume it there")):
+    assert (
+        str(refused.value)
+        == "py already holds a run. Go on with it by resume=True, or give another directory."
+    )
+    for argv, words in (
+        (
+            ["run", "job.toml", "--out", "py"],
+            "py already holds a run, which is never written over. Give another --out.",
+        ),
+        (
+            ["run", "py/job.toml"],
+            "py/job.toml is the job of a run that was started from Python, with data that only that program "
+            "has.",
+        ),
+        (
+            ["run", "--resume", "py"],
+            "py was started from Python, with data that only that program has. Resume it there",
+        ),
+    ):
         code, _, err = run(capsys, *argv)
         assert code == 2
         assert words in err
     assert run(capsys, "run", "job.toml", "--out", "x")[0] == 0
-    with pytest.raises(BadRun, match=r"x already holds a run\. Go on with it by resume=True \(`tacit run --resume x`\), or give another directory\."):
+    with pytest.raises(
+        BadRun,
+        match=r"x already holds a run\. Go on with it by resume=True \(`tacit run --resume x`\), or give "
+        r"another directory\.",
+    ):
         tacit.train(fed, model="logistic", rounds=1, out="x")
 
 

@@ -1,4 +1,6 @@
-"""`tacit anonymize` and `tacit risk` as people run them: files in, files out, nothing half-written, nothing written over."""
+"""`tacit anonymize` and `tacit risk` as people run them: files in, files out, nothing half-written, nothing
+written over.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,15 @@ ROOT = Path(__file__).parents[2]
 
 def patients(n: int = 300) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    return pd.DataFrame({"id": [f"p{i}" for i in range(n)], "age": rng.integers(20, 60, n), "zip": rng.choice(["37203", "37215", "37217"], n),
-                         "sex": rng.choice(["m", "f"], n), "diagnosis": rng.choice(["flu", "cold", "ulcer"], n)})
+    return pd.DataFrame(
+        {
+            "id": [f"p{i}" for i in range(n)],
+            "age": rng.integers(20, 60, n),
+            "zip": rng.choice(["37203", "37215", "37217"], n),
+            "sex": rng.choice(["m", "f"], n),
+            "diagnosis": rng.choice(["flu", "cold", "ulcer"], n),
+        }
+    )
 
 
 @pytest.fixture
@@ -32,7 +41,9 @@ def folder(tmp_path, monkeypatch):
     patients().to_parquet("patients.parquet", index=False)
     ways = tmp_path / "ways"
     ways.mkdir()
-    (ways / "age.csv").write_text("".join(f"{a},{a // 10}0s,{'young' if a < 40 else 'old'},*\n" for a in range(20, 60)))
+    (ways / "age.csv").write_text(
+        "".join(f"{a},{a // 10}0s,{'young' if a < 40 else 'old'},*\n" for a in range(20, 60))
+    )
     (ways / "some_hierarchy_zip.csv").write_text("37203;3720*;*\n37215;3721*;*\n37217;3721*;*\n")
     return tmp_path
 
@@ -48,8 +59,24 @@ ASK = ("--quasi", "age,zip,sex", "--sensitive", "diagnosis", "--k", "5")
 
 def test_the_command_of_the_issue(folder, capsys):
     source = Path("patients.csv").read_bytes()
-    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--l", "3", "--hierarchies", "ways/", "--out", "anon.csv", "--report", "risk.html",
-                         "--max-suppressed", "0.1", "--drop", "id")
+    code, out, err = run(
+        capsys,
+        "anonymize",
+        "patients.csv",
+        *ASK,
+        "--l",
+        "3",
+        "--hierarchies",
+        "ways/",
+        "--out",
+        "anon.csv",
+        "--report",
+        "risk.html",
+        "--max-suppressed",
+        "0.1",
+        "--drop",
+        "id",
+    )
     assert code == 0, err
     after = pd.read_csv("anon.csv", dtype=str)
     classes = after.groupby(["age", "zip", "sex"])["diagnosis"].agg(["size", "nunique"])
@@ -61,27 +88,47 @@ def test_the_command_of_the_issue(folder, capsys):
     assert "reading patients.csv …" in err
     assert "</html>" in Path("risk.html").read_text()
     assert Path("patients.csv").read_bytes() == source
-    assert sorted(p.name for p in folder.iterdir()) == ["anon.csv", "patients.csv", "patients.parquet", "risk.html", "ways"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "anon.csv",
+        "patients.csv",
+        "patients.parquet",
+        "risk.html",
+        "ways",
+    ]
 
 
 def test_json_is_one_document_that_agrees_with_the_file(folder, capsys):
-    code, out, _ = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--method", "datafly", "--json")
+    code, out, _ = run(
+        capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--method", "datafly", "--json"
+    )
     value = json.loads(out)
     after = pd.read_csv("anon.csv", dtype=str)
     assert code == 0
     assert value["published"] == len(after) == 300 - value["suppressed"]
     assert value["k"] == after.groupby(["age", "zip", "sex"]).size().min()
     assert value["unchanged"] == ["id"]
-    assert any("'id' is neither a quasi-identifier nor sensitive and differs in every row" in w for w in value["warnings"])
+    assert any(
+        "'id' is neither a quasi-identifier nor sensitive and differs in every row" in w
+        for w in value["warnings"]
+    )
     assert value["trace"]
     assert value["risk"]["k"] == {"before": 1, "after": value["k"]}
 
 
-@pytest.mark.parametrize(("source", "out"), [("patients.parquet", "anon.parquet"), ("patients.parquet", "anon.csv"), ("patients.csv", "anon.csv.gz"),
-                                             ("patients.csv", "anon.parquet")])
+@pytest.mark.parametrize(
+    ("source", "out"),
+    [
+        ("patients.parquet", "anon.parquet"),
+        ("patients.parquet", "anon.csv"),
+        ("patients.csv", "anon.csv.gz"),
+        ("patients.csv", "anon.parquet"),
+    ],
+)
 def test_csv_and_parquet_in_and_out(folder, capsys, source, out):
     assert run(capsys, "anonymize", source, *ASK, "--out", out)[0] == 0
-    code, said, err = run(capsys, "risk", source, out, "--quasi", "age,zip,sex", "--sensitive", "diagnosis", "--json")
+    code, said, err = run(
+        capsys, "risk", source, out, "--quasi", "age,zip,sex", "--sensitive", "diagnosis", "--json"
+    )
     assert code == 0, err
     assert json.loads(said)["risk"]["k"]["after"] >= 5
 
@@ -94,8 +141,25 @@ def test_the_same_table_from_csv_and_parquet(folder, capsys):
 
 def test_the_separator_of_the_file_is_kept_and_its_words_stay_as_they_are(folder, capsys):
     """NA is Namibia, an empty cell is an empty cell, 007 is no 7."""
-    Path("odd.csv").write_text("country;code;note\nNA;007;\nNA;007;null\nNA;007;\nDE;010;NA\nDE;010;\nDE;010;x\n", encoding="utf-8")
-    assert run(capsys, "anonymize", "odd.csv", "--quasi", "country,code", "--k", "3", "--method", "datafly", "--out", "o.csv")[0] == 0
+    Path("odd.csv").write_text(
+        "country;code;note\nNA;007;\nNA;007;null\nNA;007;\nDE;010;NA\nDE;010;\nDE;010;x\n", encoding="utf-8"
+    )
+    assert (
+        run(
+            capsys,
+            "anonymize",
+            "odd.csv",
+            "--quasi",
+            "country,code",
+            "--k",
+            "3",
+            "--method",
+            "datafly",
+            "--out",
+            "o.csv",
+        )[0]
+        == 0
+    )
     assert Path("o.csv").read_text() == Path("odd.csv").read_text()
 
 
@@ -106,8 +170,23 @@ def test_an_empty_cell_is_a_value_of_its_own(folder, capsys):
 
 
 def test_suppressed_rows_kept_as_stars_are_no_class_when_they_come_back(folder, capsys):
-    Path("t.csv").write_text("town,sex\n" + "Ulm,m\n" * 20 + "Bonn,f\n" * 20 + "Kiel,f\nKiel,m\n", encoding="utf-8")
-    code, out, _ = run(capsys, "anonymize", "t.csv", "--quasi", "town,sex", "--out", "anon.csv", "--max-suppressed", "0.1", "--suppressed", "star", "--json")
+    Path("t.csv").write_text(
+        "town,sex\n" + "Ulm,m\n" * 20 + "Bonn,f\n" * 20 + "Kiel,f\nKiel,m\n", encoding="utf-8"
+    )
+    code, out, _ = run(
+        capsys,
+        "anonymize",
+        "t.csv",
+        "--quasi",
+        "town,sex",
+        "--out",
+        "anon.csv",
+        "--max-suppressed",
+        "0.1",
+        "--suppressed",
+        "star",
+        "--json",
+    )
     assert code == 0
     made = json.loads(out)
     assert made["suppressed"] == (pd.read_csv("anon.csv", dtype=str)["town"] == "*").sum() == 2
@@ -137,13 +216,19 @@ def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsy
 
 def test_a_failure_leaves_nothing_behind(folder, capsys):
     before = sorted(p.name for p in folder.iterdir())
-    code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "patients.csv", "--force")
+    code, _, err = run(
+        capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "patients.csv", "--force"
+    )
     assert code == 2
     assert "--report patients.csv is the name of a table too" in err
-    code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "no/where.html")
+    code, _, err = run(
+        capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "no/where.html"
+    )
     assert code == 2
     assert "cannot be written: no is no directory you may write to" in err
-    code, _, err = run(capsys, "anonymize", "patients.csv", "--quasi", "age", "--k", "301", "--out", "anon.csv")
+    code, _, err = run(
+        capsys, "anonymize", "patients.csv", "--quasi", "age", "--k", "301", "--out", "anon.csv"
+    )
     assert code == 2
     assert "301" in err
     assert sorted(p.name for p in folder.iterdir()) == before
@@ -153,16 +238,34 @@ BAD = [
     (("missing.csv", "--quasi", "a"), "there is no file missing.csv."),
     (("patient.csv", "--quasi", "age"), "there is no file patient.csv. Did you mean 'patients.csv'?"),
     (("patients.csv", "--quasi", "agee"), "there is no column 'agee' (columns). Did you mean 'age'?"),
-    (("patients.csv", "--quasi", "age,,sex"), "--quasi is 'age,,sex'; it must be column names with commas between them"),
+    (
+        ("patients.csv", "--quasi", "age,,sex"),
+        "--quasi is 'age,,sex'; it must be column names with commas between them",
+    ),
     (("patients.csv", "--quasi", "age", "--method", "mondrain"), "--method is 'mondrain'; it must be one of"),
     (("patients.csv", "--quasi", "age", "--metric", "los"), "--metric is 'los'; it must be one of loss"),
     (("patients.csv", "--quasi", "age", "--k", "0"), "k"),
-    (("patients.csv", "--quasi", "age", "--max-suppressed", "4"), "max_suppressed is 4.0; it must be a part of the rows between 0 and 1"),
-    (("patients.csv", "--quasi", "age", "--hierarchies", "nowhere"), "--hierarchies nowhere: there is no such directory"),
-    (("patients.csv", "--quasi", "sex", "--hierarchies", "ways"), "no file in it belongs to sex. Name them like sex.csv."),
+    (
+        ("patients.csv", "--quasi", "age", "--max-suppressed", "4"),
+        "max_suppressed is 4.0; it must be a part of the rows between 0 and 1",
+    ),
+    (
+        ("patients.csv", "--quasi", "age", "--hierarchies", "nowhere"),
+        "--hierarchies nowhere: there is no such directory",
+    ),
+    (
+        ("patients.csv", "--quasi", "sex", "--hierarchies", "ways"),
+        "no file in it belongs to sex. Name them like sex.csv.",
+    ),
     (("patients.csv", "--quasi", "age", "--pseudonymize", "id"), "--pseudonymize and --key belong together"),
-    (("patients.csv", "--quasi", "age", "--pseudonymize", "age", "--key", "k"), "--pseudonymize is 'age'; it must be columns that are neither"),
-    (("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"), "there is no key file k. Make one"),
+    (
+        ("patients.csv", "--quasi", "age", "--pseudonymize", "age", "--key", "k"),
+        "--pseudonymize is 'age'; it must be columns that are neither",
+    ),
+    (
+        ("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"),
+        "there is no key file k. Make one",
+    ),
     (("empty.csv", "--quasi", "age"), "empty.csv has no header. The first line must name the columns."),
     (("norows.csv", "--quasi", "age"), "norows.csv has a header and no rows"),
     (("twice.csv", "--quasi", "age"), "two columns are named 'age'"),
@@ -211,14 +314,33 @@ def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
 
 def test_risk_prints_both_tables_and_the_columns_that_single_out(folder, capsys):
     run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--quiet")
-    code, out, _ = run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--report", "r.html", "--population-size", "30000")
+    code, out, _ = run(
+        capsys,
+        "risk",
+        "patients.csv",
+        "anon.csv",
+        "--quasi",
+        "age,zip,sex",
+        "--report",
+        "r.html",
+        "--population-size",
+        "30000",
+    )
     assert code == 0
     assert "before" in out
     assert "columns that single most people out: age, zip, sex" in out
     assert "population uniques" in out
     assert Path("r.html").exists()
-    assert run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--report", "r.html")[0] == 2
-    assert run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--population-size", "10")[0] == 2
+    assert (
+        run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--report", "r.html")[0]
+        == 2
+    )
+    assert (
+        run(capsys, "risk", "patients.csv", "anon.csv", "--quasi", "age,zip,sex", "--population-size", "10")[
+            0
+        ]
+        == 2
+    )
 
 
 def test_quiet_says_nothing(folder, capsys):
@@ -230,8 +352,20 @@ def test_a_process_that_is_killed_leaves_no_table(folder):
     big = pd.concat([patients(3000)] * 20)
     big.assign(zip=np.arange(len(big)).astype(str)).to_csv("big.csv", index=False)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    argv = [sys.executable, "-m", "tacit", "anonymize", "big.csv", "--quasi", "age,zip,sex", "--out", "anon.csv"]
-    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    argv = [
+        sys.executable,
+        "-m",
+        "tacit",
+        "anonymize",
+        "big.csv",
+        "--quasi",
+        "age,zip,sex",
+        "--out",
+        "anon.csv",
+    ]
+    with subprocess.Popen(
+        argv, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         assert "reading" in process.stderr.readline()
         process.kill()
@@ -259,36 +393,104 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
     assert after.groupby(["zip", "sex"]).size().min() >= 74
     code, out, err = run(capsys, *ask, "--epsilon", "1", "--method", "fixed", "--levels", "zip=1", "--force")
     assert code == 0, err
-    assert "privacy     spent ε = 1, δ = 1e-06 for each row, added or removed, by sampling at 0.6321, levels fixed beforehand" in out
+    assert (
+        "privacy     spent ε = 1, δ = 1e-06 for each row, added or removed, by sampling at 0.6321, levels "
+        "fixed beforehand" in out
+    )
     code, _, err = run(capsys, *ask, "--epsilon", "1", "--method", "optimal", "--force")
     assert code == 2
     assert "it must be 'private' or Fixed(levels=…) when DifferentialPrivacy is asked for" in err
-    code, _, err = run(capsys, "anonymize", "patients.csv", "--quasi", "zip", "--hierarchies", "ways/", "--out", "x.csv", "--epsilon", "1")
+    code, _, err = run(
+        capsys,
+        "anonymize",
+        "patients.csv",
+        "--quasi",
+        "zip",
+        "--hierarchies",
+        "ways/",
+        "--out",
+        "x.csv",
+        "--epsilon",
+        "1",
+    )
     assert code == 2
     assert "name 'id', 'age', 'sex', 'diagnosis' among quasi=, or leave it out" in err
 
 
 def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
-    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-average-risk", "0.1", "--max-suppressed", "0.1", "--out", "a.csv",
-                         "--json")
+    code, out, err = run(
+        capsys,
+        "anonymize",
+        "patients.csv",
+        *ASK[:4],
+        "--k",
+        "1",
+        "--max-average-risk",
+        "0.1",
+        "--max-suppressed",
+        "0.1",
+        "--out",
+        "a.csv",
+        "--json",
+    )
     assert code == 0, err
     assert json.loads(out)["risk"]["prosecutor risk, average"]["after"] <= 0.1
-    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--k", "1", "--max-uniques", "0.001", "--population-size", "3000", "--out", "b.csv",
-                         "--max-suppressed", "0.1", "--json")
+    code, out, err = run(
+        capsys,
+        "anonymize",
+        "patients.csv",
+        *ASK[:4],
+        "--k",
+        "1",
+        "--max-uniques",
+        "0.001",
+        "--population-size",
+        "3000",
+        "--out",
+        "b.csv",
+        "--max-suppressed",
+        "0.1",
+        "--json",
+    )
     assert code == 0, err
-    assert json.loads(out)["risk"]["unique share"]["after"] < json.loads(out)["risk"]["unique share"]["before"]
-    code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--method", "fixed", "--levels", "age=2,sex=1", "--hierarchies", "ways/", "--out", "c.csv",
-                         "--json")
+    assert (
+        json.loads(out)["risk"]["unique share"]["after"] < json.loads(out)["risk"]["unique share"]["before"]
+    )
+    code, out, err = run(
+        capsys,
+        "anonymize",
+        "patients.csv",
+        *ASK,
+        "--method",
+        "fixed",
+        "--levels",
+        "age=2,sex=1",
+        "--hierarchies",
+        "ways/",
+        "--out",
+        "c.csv",
+        "--json",
+    )
     assert code == 0, err
     assert json.loads(out)["levels"] == {"age": 2, "zip": 0, "sex": 1}
 
 
-@pytest.mark.parametrize(("more", "words"), [
-    (("--max-uniques", "0.1"), "--max-uniques is a part of the population. Give --population-size too"),
-    (("--levels", "age=2"), "--levels fixes what --method optimal would choose. Leave it out, or take --method fixed"),
-    (("--levels", "age", "--method", "fixed"), "--levels is 'age'; it must be columns and levels, like age=2,zip=1"),
-    (("--max-average-risk", "0"), "AverageRisk: most is 0.0; it must be a number above 0"),
-    (("--epsilon", "0"), "DifferentialPrivacy: epsilon is 0.0; it must be a number above 0")])
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--max-uniques", "0.1"), "--max-uniques is a part of the population. Give --population-size too"),
+        (
+            ("--levels", "age=2"),
+            "--levels fixes what --method optimal would choose. Leave it out, or take --method fixed",
+        ),
+        (
+            ("--levels", "age", "--method", "fixed"),
+            "--levels is 'age'; it must be columns and levels, like age=2,zip=1",
+        ),
+        (("--max-average-risk", "0"), "AverageRisk: most is 0.0; it must be a number above 0"),
+        (("--epsilon", "0"), "DifferentialPrivacy: epsilon is 0.0; it must be a number above 0"),
+    ],
+)
 def test_bad_thresholds_and_levels_are_refused_on_the_command_line(folder, capsys, more, words):
     code, _, err = run(capsys, "anonymize", "patients.csv", *ASK[:4], "--out", "a.csv", *more)
     assert code == 2

@@ -1,4 +1,6 @@
-"""tacit ftl, as a user types it: all parties here, in processes, each with its own kit over a hub; then new rows of the target alone."""
+"""tacit ftl, as a user types it: all parties here, in processes, each with its own kit over a hub; then new
+rows of the target alone.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,25 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
     n = 240
     x = rng.normal(size=(n, 3))
-    whole = pd.DataFrame({"id": [f"{k:03d}" for k in range(n)], "age": 50 + 9 * x[:, 0], "income": x[:, 1], "basket": x[:, 0] + 0.3 * x[:, 2],
-                          "visits": 4 + x[:, 1] - 0.3 * x[:, 2]})
+    whole = pd.DataFrame(
+        {
+            "id": [f"{k:03d}" for k in range(n)],
+            "age": 50 + 9 * x[:, 0],
+            "income": x[:, 1],
+            "basket": x[:, 0] + 0.3 * x[:, 2],
+            "visits": 4 + x[:, 1] - 0.3 * x[:, 2],
+        }
+    )
     whole["default"] = np.where(x[:, 0] + x[:, 1] > 0, "yes", "no")
-    whole[["id", "age", "income", "default"]].iloc[:140].sample(frac=1, random_state=1).to_csv("bank.csv", index=False)
-    whole[["id", "basket", "visits"]].iloc[110:220].sample(frac=1, random_state=2).rename(columns={"id": "customer"}).to_csv("shop.csv", index=False)
-    whole[["id", "basket", "visits"]].iloc[220:].rename(columns={"id": "customer"}).to_csv("new.csv", index=False)
+    whole[["id", "age", "income", "default"]].iloc[:140].sample(frac=1, random_state=1).to_csv(
+        "bank.csv", index=False
+    )
+    whole[["id", "basket", "visits"]].iloc[110:220].sample(frac=1, random_state=2).rename(
+        columns={"id": "customer"}
+    ).to_csv("shop.csv", index=False)
+    whole[["id", "basket", "visits"]].iloc[220:].rename(columns={"id": "customer"}).to_csv(
+        "new.csv", index=False
+    )
     whole.to_csv("whole.csv", index=False)
     Path("job.toml").write_text(JOB)
     Path("shared.toml").write_text(SHARED)
@@ -59,7 +74,12 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     code, out = said(capsys, "ftl", job, "--out", "made")
     assert code == 0, out
     assert "rows    30 shared" in out
-    assert sorted(p.name for p in (place / "made" / "shop").iterdir()) == ["answers.csv", "ledger.json", "part.json", "part.safetensors"]
+    assert sorted(p.name for p in (place / "made" / "shop").iterdir()) == [
+        "answers.csv",
+        "ledger.json",
+        "part.json",
+        "part.safetensors",
+    ]
     assert right("made/shop/answers.csv", 110) > 0.8
     before = Path("made/shop/part.safetensors").stat().st_mtime_ns
     code, out = said(capsys, "ftl", job, "--out", "made")
@@ -71,14 +91,18 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     assert right("new_answers.csv", 20) > 0.8
 
 
-def test_processes_give_the_same_answers_as_one_process(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_processes_give_the_same_answers_as_one_process(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert said(capsys, "ftl", "job.toml", "--out", "one")[0] == 0
     code, out = said(capsys, "ftl", "job.toml", "--out", "two", "--processes")
     assert code == 0, out
     assert Path("one/shop/answers.csv").read_text() == Path("two/shop/answers.csv").read_text()
 
 
-def test_labels_of_the_target_are_measured_by_where_it_names_them(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_of_the_target_are_measured_by_where_it_names_them(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shop, whole = pd.read_csv("shop.csv", dtype=str), pd.read_csv("whole.csv", dtype=str).set_index("id")
     shop.assign(late=whole.loc[shop["customer"], "default"].to_numpy()).to_csv("shop.csv", index=False)
     Path("job.toml").write_text(JOB + 'measure = "late"\n')
@@ -91,36 +115,91 @@ def test_each_with_its_kit_over_a_hub(place: Path, capsys: pytest.CaptureFixture
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    (place / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["bank", "shop", "notary"]\n')
+    (place / "federation.toml").write_text(
+        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["bank", "shop", "notary"]\n'
+    )
     assert said(capsys, "provision", "federation.toml", "-o", "kits")[0] == 0
     hub = start("hub", "--kit", "kits/hub")
     try:
-        bank, shop, notary = map(finish, [start("ftl", "shared.toml", "--kit", f"kits/{name}", "--json") for name in ("bank", "shop", "notary")])
+        bank, shop, notary = map(
+            finish,
+            [
+                start("ftl", "shared.toml", "--kit", f"kits/{name}", "--json")
+                for name in ("bank", "shop", "notary")
+            ],
+        )
     finally:
         hub.send_signal(signal.SIGINT)
         hub.communicate(timeout=30)
     assert right("kits/shop/part/answers.csv", 110) > 0.8
-    code, out = said(capsys, "ftl", "shared.toml", "--kit", "kits/shop")  # the hub is gone, and is not even sought
+    code, out = said(
+        capsys, "ftl", "shared.toml", "--kit", "kits/shop"
+    )  # the hub is gone, and is not even sought
     assert code == 2
     assert "kits/shop/part already holds a party's part, which is never written over." in out
     assert bank["rows"] == shop["rows"] == notary["rows"] == 30
-    assert {line["kind"] for line in bank["ledger"]["seen"]} & {"Activations", "CutGradients", "SumsShare"} == set()
+    assert {line["kind"] for line in bank["ledger"]["seen"]} & {
+        "Activations",
+        "CutGradients",
+        "SumsShare",
+    } == set()
 
 
-@pytest.mark.parametrize(("job", "text"), [
-    (JOB.replace('label = "default"', ""), "0 with id and label (the source), 2 with id alone (the target)"),
-    (JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'), "ftl: secure is 'magic'; it must be one of 'cut', 'shared'."),
-    (JOB.replace("width", "breadth"), "ftl: there is no 'breadth'."),
-    (JOB.replace("width = 4", "width = 0"), "job.toml, ftl: width is 0; it must be a whole number at least 1."),
-    (JOB.replace("width = 4", 'lr = "fast"'), "job.toml, ftl: lr is 'fast'; it must be a number above 0."),
-    (JOB.replace("width = 4", 'guards = [{ name = "ClipRows", norm = 0 }]'), "job.toml, ftl, guards[0]: ClipRows: norm is 0; it must be a number above 0."),
-    (JOB.replace("width = 4", "protect = 3"), "job.toml, ftl, protect: value is 3; it must be a table with a `name`"),
-    (JOB.replace('id = "customer"', "id = 3"), "job.toml, parties.shop: id is 3; it must be text."),
-    ("parties = 3", "job.toml: parties is 3; it must be a table, written as [parties]."),
-    (JOB.replace('file = "shop.csv"', ""), "parties.shop: file is missing"),
-    (SHARED.replace("[parties.notary]\nhelper = true\n", ""), "there must be one, one and 1 with secure = 'shared'"),
-    (SHARED.replace("width", "guards = [{ name = \"ClipRows\" }]\nwidth"), "guards and protect stand at a cut"),
-], ids=["label", "secure", "setting", "width", "lr", "norm", "protect", "id", "parties", "file", "helper", "guards"])
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        (
+            JOB.replace('label = "default"', ""),
+            "0 with id and label (the source), 2 with id alone (the target)",
+        ),
+        (
+            JOB.replace("[ftl]", '[ftl]\nsecure = "magic"'),
+            "ftl: secure is 'magic'; it must be one of 'cut', 'shared'.",
+        ),
+        (JOB.replace("width", "breadth"), "ftl: there is no 'breadth'."),
+        (
+            JOB.replace("width = 4", "width = 0"),
+            "job.toml, ftl: width is 0; it must be a whole number at least 1.",
+        ),
+        (
+            JOB.replace("width = 4", 'lr = "fast"'),
+            "job.toml, ftl: lr is 'fast'; it must be a number above 0.",
+        ),
+        (
+            JOB.replace("width = 4", 'guards = [{ name = "ClipRows", norm = 0 }]'),
+            "job.toml, ftl, guards[0]: ClipRows: norm is 0; it must be a number above 0.",
+        ),
+        (
+            JOB.replace("width = 4", "protect = 3"),
+            "job.toml, ftl, protect: value is 3; it must be a table with a `name`",
+        ),
+        (JOB.replace('id = "customer"', "id = 3"), "job.toml, parties.shop: id is 3; it must be text."),
+        ("parties = 3", "job.toml: parties is 3; it must be a table, written as [parties]."),
+        (JOB.replace('file = "shop.csv"', ""), "parties.shop: file is missing"),
+        (
+            SHARED.replace("[parties.notary]\nhelper = true\n", ""),
+            "there must be one, one and 1 with secure = 'shared'",
+        ),
+        (
+            SHARED.replace("width", 'guards = [{ name = "ClipRows" }]\nwidth'),
+            "guards and protect stand at a cut",
+        ),
+    ],
+    ids=[
+        "label",
+        "secure",
+        "setting",
+        "width",
+        "lr",
+        "norm",
+        "protect",
+        "id",
+        "parties",
+        "file",
+        "helper",
+        "guards",
+    ],
+)
 def test_bad_jobs(place: Path, capsys: pytest.CaptureFixture[str], job: str, text: str) -> None:
     Path("job.toml").write_text(job)
     code, out = said(capsys, "ftl", "job.toml", "--out", "made")

@@ -1,4 +1,6 @@
-"""tacit psi and tacit split between real parties, one of whom is killed in the middle: the other says who has gone and what to do, and writes nothing."""
+"""tacit psi and tacit split between real parties, one of whom is killed in the middle: the other says who has
+gone and what to do, and writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ bottom = [4]
 
 
 @pytest.mark.parametrize("verb", ["psi", "split"])
-def test_the_other_side_of_a_killed_party_ends_with_its_name(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_side_of_a_killed_party_ends_with_its_name(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -47,7 +51,19 @@ def test_the_other_side_of_a_killed_party_ends_with_its_name(verb: str, tmp_path
     roles: dict[str, Role] = {}
     try:
         for name in "ab":
-            roles[name] = Role(tmp_path, name, *words, "--kit", f"kits/{name}", "--file", f"{name}.csv", "--out", f"out-{name}", "--patience", "2")
+            roles[name] = Role(
+                tmp_path,
+                name,
+                *words,
+                "--kit",
+                f"kits/{name}",
+                "--file",
+                f"{name}.csv",
+                "--out",
+                f"out-{name}",
+                "--patience",
+                "2",
+            )
         end = time.monotonic() + 90
         while "sealed words with 'b' have begun" not in roles["a"].log.read_text():
             assert time.monotonic() < end, [role.log.read_text() for role in roles.values()]

@@ -45,7 +45,20 @@ def test_a_job_becomes_a_student_and_its_own_job_file_makes_another(job, tmp_pat
     assert said["asked"] == 30
     assert "confidential" not in said
     assert (tmp_path / "run" / "report.html").exists()
-    assert cli.main(["pate", str(tmp_path / "run" / "job.toml"), "--out", str(tmp_path / "again"), "--set", "pate.queries=5", "--confidential"]) == 0
+    assert (
+        cli.main(
+            [
+                "pate",
+                str(tmp_path / "run" / "job.toml"),
+                "--out",
+                str(tmp_path / "again"),
+                "--set",
+                "pate.queries=5",
+                "--confidential",
+            ]
+        )
+        == 0
+    )
     words = capsys.readouterr().out
     assert "answers  5 of 5 questions" in words
     assert "do not publish it" in words
@@ -55,15 +68,25 @@ def test_a_job_file_says_what_the_arguments_say(job):
     dataset, told = command.load(job, ["data.parties=4", "pate.runtime=inprocess"])
     assert len(dataset) == 4
     assert type(told["runtime"]).__name__ == "InProcess"
-    assert (told["aggregator"], told["lessons"], told["student"]) == (GNMax(3.0), Lessons(epochs=10), Student(steps=10))
+    assert (told["aggregator"], told["lessons"], told["student"]) == (
+        GNMax(3.0),
+        Lessons(epochs=10),
+        Student(steps=10),
+    )
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ("pate.querys=3", "pate: 'querys' is not known here. Did you mean 'queries'"), ("pate.queries=many", "pate: queries is 'many'; it must be a whole number"),
-    ("aggregator.sigma=-1", "GNMax: sigma is -1; it must be a number above 0"), ("aggregator.name=Median", "'Median' is not known here"),
-    ("lessons.epoch=3", "Lessons has no parameter 'epoch'. Did you mean 'epochs'"),
-    ("pate.runtime=mars", "runtime is 'mars'; it must be 'inprocess' or 'processes'"),
-    ("train.rounds=3", "'train' is not known here")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("pate.querys=3", "pate: 'querys' is not known here. Did you mean 'queries'"),
+        ("pate.queries=many", "pate: queries is 'many'; it must be a whole number"),
+        ("aggregator.sigma=-1", "GNMax: sigma is -1; it must be a number above 0"),
+        ("aggregator.name=Median", "'Median' is not known here"),
+        ("lessons.epoch=3", "Lessons has no parameter 'epoch'. Did you mean 'epochs'"),
+        ("pate.runtime=mars", "runtime is 'mars'; it must be 'inprocess' or 'processes'"),
+        ("train.rounds=3", "'train' is not known here"),
+    ],
+)
 def test_what_a_job_file_may_not_say_is_told_with_its_place(job, change, words):
     with pytest.raises(BadJob, match=words):
         command.load(job, [change])

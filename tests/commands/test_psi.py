@@ -32,7 +32,9 @@ def kits(place: Path) -> Path:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    (place / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b", "c"]\n')
+    (place / "federation.toml").write_text(
+        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["a", "b", "c"]\n'
+    )
     assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
     return place
 
@@ -44,10 +46,26 @@ def rows(file: Path) -> pd.DataFrame:
 def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: Path) -> None:
     hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
     try:
+
         def start(name: str, other: str, *more: str) -> Role:
             file = "b-sum.csv" if more and name == "b" else f"{name}.csv"
-            return Role(kits, name, "psi", "--kit", f"kits/{name}", "--file", file, "--id", "patient_id", "--with", other, "--json",
-                        "--out", f"{'sum' if more else 'shared'}-{name}.csv", *more)
+            return Role(
+                kits,
+                name,
+                "psi",
+                "--kit",
+                f"kits/{name}",
+                "--file",
+                file,
+                "--id",
+                "patient_id",
+                "--with",
+                other,
+                "--json",
+                "--out",
+                f"{'sum' if more else 'shared'}-{name}.csv",
+                *more,
+            )
 
         both = [start("a", "b"), start("b", "a")]
         assert [role.wait() for role in both] == [0, 0], [role.log.read_text() for role in both]
@@ -61,84 +79,161 @@ def test_real_parties_through_a_hub_get_the_same_people_in_the_same_order(kits: 
         assert said == ["that 'b' holds 5 ids, and which of its own ids are shared (3 of 4)"]
 
         (kits / "kits" / "b" / "policy.toml").write_text("[psi]\nmin_ids = 3\nmin_overlap = 3\n")
-        sums = [start("a", "b", "--reveal", "sum", "--limit", "1000"), start("b", "a", "--reveal", "sum", "--limit", "1000", "--values", "cost")]
+        sums = [
+            start("a", "b", "--reveal", "sum", "--limit", "1000"),
+            start("b", "a", "--reveal", "sum", "--limit", "1000", "--values", "cost"),
+        ]
         assert [role.wait() for role in sums] == [0, 0], [role.log.read_text() for role in sums]
-        told = [json.loads(text[text.index("{\n"):]) for text in (role.log.read_text() for role in sums)]
+        told = [json.loads(text[text.index("{\n") :]) for text in (role.log.read_text() for role in sums)]
         assert (told[0]["sum"], told[0]["shared"]) == (210, 3)
         assert (told[1]["sum"], told[1]["shared"]) == (None, 3)
         assert told[0]["notes"] == [
             "a.csv, column 'patient_id': 1 of 6 ids are missing (empty; row 4); these rows take no part.",
-            "a.csv, column 'patient_id': 1 of 6 rows have an id that stands in an earlier row (row 5); the first row stands for the id."]
+            "a.csv, column 'patient_id': 1 of 6 rows have an id that stands in an earlier row (row 5); the "
+            "first row stands for the id.",
+        ]
 
-        three = [Role(kits, n, "psi", "--kit", f"kits/{n}", "--file", f"{n}.csv", "--id", "patient_id", "--out", f"all-{n}.csv") for n in "abc"]
+        three = [
+            Role(
+                kits,
+                n,
+                "psi",
+                "--kit",
+                f"kits/{n}",
+                "--file",
+                f"{n}.csv",
+                "--id",
+                "patient_id",
+                "--out",
+                f"all-{n}.csv",
+            )
+            for n in "abc"
+        ]
         assert [role.wait() for role in three] == [0, 0, 0], [role.log.read_text() for role in three]
         found = [[p.strip().lower() for p in rows(kits / f"all-{n}.csv")["patient_id"]] for n in "abc"]
         assert found[0] == found[1] == found[2]
         assert sorted(found[0]) == ["b-2", "z"]
-        assert "learned a: how many ids each holds ('b' 5, 'c' 2), and which of its own ids all share (2 of 4)" in three[0].log.read_text()
+        assert (
+            "learned a: how many ids each holds ('b' 5, 'c' 2), and which of its own ids all share (2 of 4)"
+            in three[0].log.read_text()
+        )
     finally:
         hub.process.terminate()
         hub.wait()
 
 
 def test_two_files_at_hand(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, printed = said(capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv")
+    code, printed = said(
+        capsys, "psi", "--file", "a.csv", "--try", "b.csv", "--id", "patient_id", "--out", "shared.csv"
+    )
     assert code == 0
     assert "ids     4 here; sender 5" in printed
     assert "shared  3" in printed
-    assert "learned sender: that 'receiver' holds 4 ids, and which of its own ids are shared (3 of 5)" in printed
+    assert (
+        "learned sender: that 'receiver' holds 4 ids, and which of its own ids are shared (3 of 5)" in printed
+    )
     assert sorted(rows(place / "shared.csv")["age"]) == ["31", "53", "64"]
     ask = ("psi", "--file", "a.csv", "--try", "b-sum.csv", "--id", "patient_id")
     code, printed = said(capsys, *ask, "--reveal", "sum", "--values", "cost")
     assert (code, printed.split(".")[0]) == (2, "tacit: the policy of 'sender' refused the query (min_ids)")
     (place / "policy.toml").write_text("[psi]\nmin_ids = 3\nmin_overlap = 3\n")
-    code, printed = said(capsys, *ask, "--reveal", "sum", "--values", "cost", "--policy", "policy.toml", "--json")
+    code, printed = said(
+        capsys, *ask, "--reveal", "sum", "--values", "cost", "--policy", "policy.toml", "--json"
+    )
     assert json.loads(printed)["sum"] == 210
-    code, printed = said(capsys, *ask, "--reveal", "size", "--out", "none.csv", "--policy", "policy.toml", "--json")
+    code, printed = said(
+        capsys, *ask, "--reveal", "size", "--out", "none.csv", "--policy", "policy.toml", "--json"
+    )
     assert json.loads(printed)["shared"] == 3
     assert not (place / "none.csv").exists()
     assert (place / "none.csv.ledger.json").exists()
 
 
-@pytest.mark.parametrize(("words", "text"), [
-    ([], "give --kit to match with other parties, or --try with the other's file"),
-    (["--try", "none.csv"], "there is no file none.csv"),
-    (["--try", "b.csv", "--id", "patient"], "a.csv has no column 'patient'. Did you mean 'patient_id'?"),
-    (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
-    (["--try", "b-sum.csv", "--reveal", "sum", "--values", "patient_id"], "row 0 has 'B-2'; a sum is exact, so it must be a whole number"),
-    (["--try", "b.csv", "--policy", "none.toml"], "none.toml cannot be read: No such file or directory. Give a policy file (TOML) with a [psi] table."),
-    (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
-    (["--try", "b.csv", "--out", "a.csv", "--force"], "a.csv is the table that is read, which is never written over. Give another name."),
-    (["--try", "b.csv", "--out", "semi.csv"], "semi.csv is already there. Give another name, or --force to write over it."),
-    (["--try", "b.csv", "--out", "c"], "c.ledger.json is already there. Give another name, or --force to write over it."),
-    (["--try", "b.csv", "--out", "no/c.csv"], "no/c.csv cannot be written: no is no directory you may write to."),
-    (["--try", "bad.csv"], "bad.csv cannot be read as a .csv file"), (["--try", "old.csv"], "Save it as UTF-8."),
-    (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),
-    (["--try", "semi.csv"], "Is it ';' that stands between them? Then save the file with commas.")])
-def test_what_cannot_be_matched_is_said_in_a_sentence(words: list[str], text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "give --kit to match with other parties, or --try with the other's file"),
+        (["--try", "none.csv"], "there is no file none.csv"),
+        (["--try", "b.csv", "--id", "patient"], "a.csv has no column 'patient'. Did you mean 'patient_id'?"),
+        (["--try", "b.csv", "--reveal", "sum"], "values is 'None'; it must be given with reveal='sum'"),
+        (
+            ["--try", "b-sum.csv", "--reveal", "sum", "--values", "patient_id"],
+            "row 0 has 'B-2'; a sum is exact, so it must be a whole number",
+        ),
+        (
+            ["--try", "b.csv", "--policy", "none.toml"],
+            "none.toml cannot be read: No such file or directory. Give a policy file (TOML) with a [psi] "
+            "table.",
+        ),
+        (["--try", "b.csv", "--method", "fast"], "method is 'fast'; it must be one of 'auto', 'dh', 'oprf'"),
+        (
+            ["--try", "b.csv", "--out", "a.csv", "--force"],
+            "a.csv is the table that is read, which is never written over. Give another name.",
+        ),
+        (
+            ["--try", "b.csv", "--out", "semi.csv"],
+            "semi.csv is already there. Give another name, or --force to write over it.",
+        ),
+        (
+            ["--try", "b.csv", "--out", "c"],
+            "c.ledger.json is already there. Give another name, or --force to write over it.",
+        ),
+        (
+            ["--try", "b.csv", "--out", "no/c.csv"],
+            "no/c.csv cannot be written: no is no directory you may write to.",
+        ),
+        (["--try", "bad.csv"], "bad.csv cannot be read as a .csv file"),
+        (["--try", "old.csv"], "Save it as UTF-8."),
+        (["--try", "more.csv"], "more.csv has more cells in its rows than names in its first line (2)"),
+        (["--try", "semi.csv"], "Is it ';' that stands between them? Then save the file with commas."),
+    ],
+)
+def test_what_cannot_be_matched_is_said_in_a_sentence(
+    words: list[str], text: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (place / "bad.csv").write_bytes(b"patient_id,x\n1,2\n\xff\xfe,3,4,5\n")
     (place / "old.csv").write_bytes(b"patient_id,gr\xf6\xdfe\n1,2\n")
     (place / "more.csv").write_text("patient_id,x\n1,2,3\n4,5,6\n")
     (place / "semi.csv").write_text("patient_id;x\n1;2\n")
     (place / "c.ledger.json").write_text("{}")
     before = {file: file.read_bytes() for file in place.iterdir()}
-    code, printed = said(capsys, "psi", "--file", "a.csv", *([] if "--id" in words else ["--id", "patient_id"]), *words)
+    code, printed = said(
+        capsys, "psi", "--file", "a.csv", *([] if "--id" in words else ["--id", "patient_id"]), *words
+    )
     assert code == 2
     assert text in printed
     assert {file: file.read_bytes() for file in place.iterdir()} == before
 
 
-@pytest.mark.parametrize(("words", "text"), [
-    (["--kit", "kits/none"], "there is no kit at kits/none"),
-    (["--kit", "kits/hub"], "this is the hub's kit; ids are matched by"),
-    (["--kit", "kits/a", "--with", "bb"], "with is 'bb'; it must be another party of the federation"),
-    (["--kit", "kits/a", "--with", "a"], "with is 'a'; it must be another party of the federation"),
-    (["--kit", "kits/a", "--with", "b", "--receiver", "c"], "receiver is 'c'; it must be one of those who take part: 'a', 'b'"),
-    (["--kit", "kits/a", "--reveal", "size"], "reveal is 'size'; it must be 'both' or 'receiver' with more than two parties"),
-    (["--kit", "kits/b", "--with", "a", "--reveal", "sum"], "values is None; it must be a column of whole numbers at the sender"),
-    (["--kit", "kits/b", "--with", "a", "--out", "b.csv"], "b.csv is already there. Give another name, or --force to write over it."),
-    (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at")])
-def test_what_a_party_cannot_do_is_said_in_a_sentence(words: list[str], text: str, kits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--kit", "kits/none"], "there is no kit at kits/none"),
+        (["--kit", "kits/hub"], "this is the hub's kit; ids are matched by"),
+        (["--kit", "kits/a", "--with", "bb"], "with is 'bb'; it must be another party of the federation"),
+        (["--kit", "kits/a", "--with", "a"], "with is 'a'; it must be another party of the federation"),
+        (
+            ["--kit", "kits/a", "--with", "b", "--receiver", "c"],
+            "receiver is 'c'; it must be one of those who take part: 'a', 'b'",
+        ),
+        (
+            ["--kit", "kits/a", "--reveal", "size"],
+            "reveal is 'size'; it must be 'both' or 'receiver' with more than two parties",
+        ),
+        (
+            ["--kit", "kits/b", "--with", "a", "--reveal", "sum"],
+            "values is None; it must be a column of whole numbers at the sender",
+        ),
+        (
+            ["--kit", "kits/b", "--with", "a", "--out", "b.csv"],
+            "b.csv is already there. Give another name, or --force to write over it.",
+        ),
+        (["--kit", "kits/b", "--with", "a", "--patience", "0.3"], "nobody listens at"),
+    ],
+)
+def test_what_a_party_cannot_do_is_said_in_a_sentence(
+    words: list[str], text: str, kits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, printed = said(capsys, "psi", "--file", "a.csv", "--id", "patient_id", *words)
     assert code == 2
     assert text in printed

@@ -31,7 +31,11 @@ lr = 0.2
 [train]
 rounds = 6
 """
-TACIT = [sys.executable, "-c", "import sys, torch; torch.set_num_threads(1); from tacit.cli import main; sys.exit(main())"]
+TACIT = [
+    sys.executable,
+    "-c",
+    "import sys, torch; torch.set_num_threads(1); from tacit.cli import main; sys.exit(main())",
+]
 
 
 @pytest.fixture
@@ -46,7 +50,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
     for name, n in (("a", 110), ("b", 100)):  # a tenth of them held back: enough to report figures on
         age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
-        pd.DataFrame({"age": age, "chol": chol, "sick": np.where(age > 50, "yes", "no")}).to_csv(tmp_path / f"{name}.csv", index=False)
+        pd.DataFrame({"age": age, "chol": chol, "sick": np.where(age > 50, "yes", "no")}).to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
     assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
     return tmp_path
 
@@ -58,7 +64,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, out.err + out.out
 
 
-def test_plan_reads_the_job_of_real_parties_with_a_kit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_reads_the_job_of_real_parties_with_a_kit(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, text = said(capsys, "plan", "job.toml", "--kit", "kits/a")
     assert code == 0
     assert "2 parties, 2 a round, 6 rounds" in text
@@ -73,27 +81,85 @@ def test_plan_reads_the_job_of_real_parties_with_a_kit(place: Path, capsys: pyte
     assert "`tacit plan --kit`" in text
 
 
-@pytest.mark.parametrize(("words", "code", "text"), [
-    (["party", "--kit", "kits/none", "--data", "a.csv"], 2, "there is no kit at kits/none"),
-    (["party", "--kit", "kits/hub"], 2, "is the hub's kit. Run it with `tacit hub --kit kits/hub`"),
-    (["party", "--kit", "kits/a"], 2, "'a' is a client, so it takes --data. Give --data with your own file"),
-    (["party", "--kit", "kits/a", "--data", "a.csv", "--deadline", "3"], 2, "--deadline is the server's, and 'a' is a client"),
-    (["party", "--kit", "kits/server"], 2, "the server needs a job"),
-    (["party", "--kit", "kits/server", "job.toml", "--data", "a.csv"], 2, "'server' is the server, which has no rows of its own"),
-    (["party", "--kit", "kits/server", "job.toml", "--device", "cpu"], 2, "'server' is the server, which has no rows of its own"),
-    (["party", "--kit", "kits/a", "--data", "a.csv", "--device", "gpu"], 2, "party: device is 'gpu'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'"),
-    (["party", "--kit", "kits/server", "job.toml", "--at-least", "1"], 2, "at_least is 1; it must be None without a deadline"),
-    (["party", "--kit", "kits/server", "job.toml", "--set", "train.rounds=0"], 2, "tacit: job.toml, train: rounds is 0; it must be a whole number"),
-    (["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"], 2, "of a job for real parties has no 'path'"),
-    (["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"], 2, "'engine' is for simulations"),
-    (["party", "--kit", "kits/server", "job.toml", "--set", "speed=Constant"], 2, "[speed] is for simulations; real parties take the time they take"),
-    (["party", "--kit", "kits/server", "job.toml", "--set", "pace.name=FedBuff", "--set", "pace.buffer=0"], 2,
-     "FedBuff: buffer is 0; it must be a whole number"),
-    (["party", "--kit", "kits/server", "nojob.toml"], 2, "there is no job file nojob.toml"),
-    (["hub", "--kit", "kits/a"], 2, "a hub needs the hub's own kit"),
-    (["party", "--kit", "kits/a", "--check", "--data", "a.csv", "job.toml"], 2, "nobody listens at"),
-    (["provision", "federation.toml", "-o", "kits", "--revoke", "zz"], 2, "'zz' cannot be revoked")])
-def test_what_cannot_be_is_refused_in_a_sentence(words: list[str], code: int, text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["party", "--kit", "kits/none", "--data", "a.csv"], 2, "there is no kit at kits/none"),
+        (["party", "--kit", "kits/hub"], 2, "is the hub's kit. Run it with `tacit hub --kit kits/hub`"),
+        (
+            ["party", "--kit", "kits/a"],
+            2,
+            "'a' is a client, so it takes --data. Give --data with your own file",
+        ),
+        (
+            ["party", "--kit", "kits/a", "--data", "a.csv", "--deadline", "3"],
+            2,
+            "--deadline is the server's, and 'a' is a client",
+        ),
+        (["party", "--kit", "kits/server"], 2, "the server needs a job"),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--data", "a.csv"],
+            2,
+            "'server' is the server, which has no rows of its own",
+        ),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--device", "cpu"],
+            2,
+            "'server' is the server, which has no rows of its own",
+        ),
+        (
+            ["party", "--kit", "kits/a", "--data", "a.csv", "--device", "gpu"],
+            2,
+            "party: device is 'gpu'; it must be 'cpu', 'cuda', 'cuda:0' and so on, or 'auto'",
+        ),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--at-least", "1"],
+            2,
+            "at_least is 1; it must be None without a deadline",
+        ),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--set", "train.rounds=0"],
+            2,
+            "tacit: job.toml, train: rounds is 0; it must be a whole number",
+        ),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--set", "data.path=x.csv"],
+            2,
+            "of a job for real parties has no 'path'",
+        ),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--set", "train.engine=stack"],
+            2,
+            "'engine' is for simulations",
+        ),
+        (
+            ["party", "--kit", "kits/server", "job.toml", "--set", "speed=Constant"],
+            2,
+            "[speed] is for simulations; real parties take the time they take",
+        ),
+        (
+            [
+                "party",
+                "--kit",
+                "kits/server",
+                "job.toml",
+                "--set",
+                "pace.name=FedBuff",
+                "--set",
+                "pace.buffer=0",
+            ],
+            2,
+            "FedBuff: buffer is 0; it must be a whole number",
+        ),
+        (["party", "--kit", "kits/server", "nojob.toml"], 2, "there is no job file nojob.toml"),
+        (["hub", "--kit", "kits/a"], 2, "a hub needs the hub's own kit"),
+        (["party", "--kit", "kits/a", "--check", "--data", "a.csv", "job.toml"], 2, "nobody listens at"),
+        (["provision", "federation.toml", "-o", "kits", "--revoke", "zz"], 2, "'zz' cannot be revoked"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    words: list[str], code: int, text: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     got, printed = said(capsys, *words)
     assert got == code
     assert text in printed
@@ -109,7 +175,9 @@ class Role:
         return self.process.wait(seconds)
 
 
-def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_the_middle(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_the_middle(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
         clients = [Role(place, c, "party", "--kit", f"kits/{c}", "--data", f"{c}.csv") for c in ("a", "b")]
@@ -122,21 +190,27 @@ def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_th
             time.sleep(0.005)
         os.kill(server.process.pid, signal.SIGKILL)
         server.wait()
-        code, printed = said(capsys, "party", "--kit", "kits/a", "--data", "a.csv", "--check", "job.toml", "--json")
+        code, printed = said(
+            capsys, "party", "--kit", "kits/a", "--data", "a.csv", "--check", "job.toml", "--json"
+        )
         assert code == 0
         assert all(c["wrong"] is None for c in json.loads(printed)["checks"])
         pd.DataFrame({"age": [1], "sick": ["no"]}).to_csv(place / "bad.csv", index=False)
         code, printed = said(capsys, "party", "--kit", "kits/b", "--data", "bad.csv", "--check", "job.toml")
         assert code == 2
         assert "the recipe needs a column 'chol' and the table has none" in printed
-        again = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--resume", "run", "--json")
+        again = Role(
+            place, "server", "party", "--kit", "kits/server", "job.toml", "--resume", "run", "--json"
+        )
         assert again.wait() == 0, again.log.read_text()
         assert [c.wait() for c in clients] == [0, 0]
         rounds = [json.loads(line) for line in events.read_text().splitlines() if '"kind": "round"' in line]
         assert [e["round"] for e in rounds] == list(range(7))
         assert rounds[-1]["loss"] < rounds[0]["loss"]
         for c in ("a", "b"):
-            seen: list[dict[str, Any]] = json.loads((place / "kits" / c / "state" / "ledger.json").read_text())["seen"]
+            seen: list[dict[str, Any]] = json.loads(
+                (place / "kits" / c / "state" / "ledger.json").read_text()
+            )["seen"]
             assert {s["party"] for s in seen} == {c}
             assert {s["sender"] for s in seen} == {"server"}
             assert (place / "kits" / c / "state" / "memory.safetensors").exists()
@@ -146,9 +220,16 @@ def test_a_run_across_processes_as_users_start_them_with_the_server_killed_in_th
         hub.wait()
 
 
-def test_simulate_parties_trains_without_waiting_where_the_job_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "sim.toml").write_text('[data]\nname = "iris"\nparties = 2\n[model]\nname = "logistic"\n[pace]\nname = "FedAsync"\n[train]\nrounds = 3\n')
-    code, printed = said(capsys, "simulate-parties", "sim.toml", "--set", "pace.alpha=0.5", "--out", "sim", "--quiet", "--json")
+def test_simulate_parties_trains_without_waiting_where_the_job_says_so(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "sim.toml").write_text(
+        '[data]\nname = "iris"\nparties = 2\n[model]\nname = "logistic"\n[pace]\nname = '
+        '"FedAsync"\n[train]\nrounds = 3\n'
+    )
+    code, printed = said(
+        capsys, "simulate-parties", "sim.toml", "--set", "pace.alpha=0.5", "--out", "sim", "--quiet", "--json"
+    )
     assert code == 0, printed
     value = json.loads(printed)
     assert value["job"]["pace"]["alpha"] == 0.5
@@ -156,8 +237,12 @@ def test_simulate_parties_trains_without_waiting_where_the_job_says_so(place: Pa
     assert 'id="time"' in (place / "sim" / "report.html").read_text()
 
 
-def test_simulate_parties_runs_a_job_with_real_processes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "sim.toml").write_text('[data]\nname = "iris"\nparties = 2\n[model]\nname = "logistic"\n[train]\nrounds = 2\n')
+def test_simulate_parties_runs_a_job_with_real_processes(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "sim.toml").write_text(
+        '[data]\nname = "iris"\nparties = 2\n[model]\nname = "logistic"\n[train]\nrounds = 2\n'
+    )
     code, printed = said(capsys, "simulate-parties", "sim.toml", "--out", "sim", "--quiet", "--json")
     assert code == 0, printed
     value = json.loads(printed)
@@ -166,16 +251,41 @@ def test_simulate_parties_runs_a_job_with_real_processes(place: Path, capsys: py
     assert {line["how"] for line in value["ledger"]["seen"]} == {"executed"}
 
 
-def test_a_job_for_real_parties_says_how_updates_become_one_and_by_what_parties_are_chosen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_for_real_parties_says_how_updates_become_one_and_by_what_parties_are_chosen(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """How many rows each has, the server knows only from what it is told as they join; losses it asks for."""
-    assert said(capsys, "party", "--kit", "kits/server", "job.toml", "--set", "select.name=PowerOfChance")[0] == 2
-    changes = ["select.name=PowerOfChoice", "select.candidates=2", "aggregate.name=Momentum", "train.rounds=3", "train.per_round=1",
-               "train.evaluate_every=0", "algorithm.name=FedAvg"]
+    assert (
+        said(capsys, "party", "--kit", "kits/server", "job.toml", "--set", "select.name=PowerOfChance")[0]
+        == 2
+    )
+    changes = [
+        "select.name=PowerOfChoice",
+        "select.candidates=2",
+        "aggregate.name=Momentum",
+        "train.rounds=3",
+        "train.per_round=1",
+        "train.evaluate_every=0",
+        "algorithm.name=FedAvg",
+    ]
     hub = Role(place, "hub", "hub", "--kit", "kits/hub")
     try:
-        server = Role(place, "server", "party", "--kit", "kits/server", "job.toml", "--out", "run", "--json",
-                      *(word for change in changes for word in ("--set", change)))
-        others = [Role(place, name, "party", "--kit", f"kits/{name}", "--data", f"{name}.csv") for name in ("a", "b")]
+        server = Role(
+            place,
+            "server",
+            "party",
+            "--kit",
+            "kits/server",
+            "job.toml",
+            "--out",
+            "run",
+            "--json",
+            *(word for change in changes for word in ("--set", change)),
+        )
+        others = [
+            Role(place, name, "party", "--kit", f"kits/{name}", "--data", f"{name}.csv")
+            for name in ("a", "b")
+        ]
         assert [role.wait() for role in (server, *others)] == [0, 0, 0], (place / "server.log").read_text()
     finally:
         hub.process.terminate()

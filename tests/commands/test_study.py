@@ -38,7 +38,9 @@ def test_the_studies_of_the_field_are_listed(capsys: pytest.CaptureFixture[str])
     assert all(name in out for name in NAMES)
 
 
-def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
     assert answer(capsys, "study", "new", "mine.toml") == {"file": "mine.toml"}
     part = answer(capsys, "study", "mine.toml", "--only", "FedProx")
     assert (part["done"], part["runs"]) == (8, 16)
@@ -49,7 +51,9 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
     assert "(.900)" in out  # the published figure, beside ours
     for name in ("results.csv", "curves.csv", "results.parquet", "summary.json", "report.html"):
         assert (here / "runs" / "study-mine" / name).stat().st_size > 0, name
-    less = answer(capsys, "study", "mine.toml", "--out", "less", "--rounds", "1", "--rows", "200", "--seeds", "1")
+    less = answer(
+        capsys, "study", "mine.toml", "--out", "less", "--rounds", "1", "--rows", "200", "--seeds", "1"
+    )
     assert less["done"] == 8
     both = answer(capsys, "study", "diff", "runs/study-mine", "less")
     assert len(both["cells"]) == 8
@@ -59,18 +63,27 @@ def test_a_new_study_is_a_file_that_runs_goes_on_and_compares(capsys: pytest.Cap
     answer(capsys, "study", "mine.toml", "--out", "part", "--quick", "--only", "FedAvg")
     code, out, _ = run(capsys, "study", "diff", "less", "part")
     assert "The first was run with 1 round, 200 rows, 1 seed." in out
-    assert "The second is a quick look, whose figures come from a few rows and rounds; the other is not." in out
+    assert (
+        "The second is a quick look, whose figures come from a few rows and rounds; the other is not." in out
+    )
     assert "only in less: accuracy | FedProx 0.01 | IID; " in out
     assert out.rstrip().endswith("accuracy | central | IID and 1 more")
     page = (here / "less" / "report.html").read_text()
     assert "Run with 1 round, 200 rows, 1 seed: this is not the study as its file has it." in page
-    assert "Run with 1 round, 200 rows, 1 seed: " in run(capsys, "study", "mine.toml", "--out", "less", "--rounds", "1", "--rows", "200", "--seeds", "1")[1]
+    assert (
+        "Run with 1 round, 200 rows, 1 seed: "
+        in run(
+            capsys, "study", "mine.toml", "--out", "less", "--rounds", "1", "--rows", "200", "--seeds", "1"
+        )[1]
+    )
     assert "Run with" not in (here / "runs" / "study-mine" / "report.html").read_text()
     assert "My study" in page
     assert "published 90.0%" in page
 
 
-def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
     answer(capsys, "study", "new", "hearts.toml", "heart-disease")
     from tacit.jobs.study import file
 
@@ -81,7 +94,9 @@ def test_a_new_study_may_begin_as_a_copy_of_one_that_is_there(capsys: pytest.Cap
     assert not (here / "other.toml").exists()
 
 
-def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tacit.jobs.study import run as studying
 
     def stop(*_: Any) -> None:
@@ -109,14 +124,19 @@ def test_a_study_that_stops_or_cannot_be_written_says_how_to_go_on(capsys: pytes
         (here / "runs" / "study-mine" / "report.html").unlink()
         code, _, err = run(capsys, "study", "mine.toml", "--seeds", "1")
     assert code == 130
-    assert err.endswith("stopped. What is done is in runs/study-mine/report.html. Go on with: tacit study mine.toml --seeds 1 --out runs/study-mine\n")
+    assert err.endswith(
+        "stopped. What is done is in runs/study-mine/report.html. Go on with: tacit study mine.toml --seeds "
+        "1 --out runs/study-mine\n"
+    )
     assert "2 of 8 runs" in (here / "runs" / "study-mine" / "report.html").read_text()
     code, out, _ = run(capsys, "study", "mine.toml", "--only", "nobody", "--json")
     assert code == 2
     assert "resume" not in json.loads(out)["error"]  # nothing was begun
 
 
-def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_a_quick_study_says_that_its_figures_mean_nothing(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
     code, out, _ = run(capsys, "study", "convergence-digits", "--quick", "--device", "cpu")
     assert code == 0
     assert "--quick: these figures come from a few rows and rounds" in out
@@ -124,26 +144,54 @@ def test_a_quick_study_says_that_its_figures_mean_nothing(capsys: pytest.Capture
     assert "A quick look" in (here / "runs" / "study-convergence-digits-quick" / "report.html").read_text()
 
 
-@pytest.mark.parametrize(("argv", "words"), [
-    (("nothing",), "there is no study 'nothing'. Known: cifar10-noniid, convergence, convergence-digits, heart-disease, mcmahan, niid-bench. A study of your "
-                   "own is a file"),
-    (("heart-diseases",), "there is no study 'heart-diseases'. Did you mean 'heart-disease'?"),
-    (("absent.toml",), "there is no study file absent.toml. Check the path, or begin one with `tacit study new absent.toml`"),
-    (("broken.toml",), "broken.toml is not TOML: "),
-    (("heart-disease", "--only", "["), "only is '['; it must be a regular expression"),
-    (("unfit.toml",), "model 'cnn' needs images of shape (channels, height, width)"),
-    (("new",), "study new: 0 arguments were given and 1 are needed: `tacit study new FILE.toml`"),
-    (("new", "broken.toml"), "broken.toml is there already, and is not written over. Give another name"),
-    (("new", "mine"), "mine is to be a study file, whose name ends in .toml. Write `tacit study new mine.toml`"),
-    (("diff", "a"), "study diff: 1 arguments were given and 2 are needed: `tacit study diff A B`"),
-    (("diff", "a", "b"), "a holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote"),
-    (("heart-disease", "extra"), "'extra' after 'heart-disease' means nothing. Settings are options: --out DIR, --only REGEX"),
-    (("mcmahan", "--quick", "--data-dir", "empty"), "mnist: missing train-images-idx3-ubyte.gz"),
-    (("heart-disease", "--seeds", "0"), "seeds is 0; it must be a whole number of at least 1"),
-    (("heart-disease", "--rows", "10"), "rows and test_rows keep a part of a data set of arrays; heart_disease is a table"),
-])
-def test_what_is_wrong_is_said_in_one_sentence(argv: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], here: Path,
-                                               monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (
+            ("nothing",),
+            "there is no study 'nothing'. Known: cifar10-noniid, convergence, convergence-digits, "
+            "heart-disease, mcmahan, niid-bench. A study of your "
+            "own is a file",
+        ),
+        (("heart-diseases",), "there is no study 'heart-diseases'. Did you mean 'heart-disease'?"),
+        (
+            ("absent.toml",),
+            "there is no study file absent.toml. Check the path, or begin one with `tacit study new "
+            "absent.toml`",
+        ),
+        (("broken.toml",), "broken.toml is not TOML: "),
+        (("heart-disease", "--only", "["), "only is '['; it must be a regular expression"),
+        (("unfit.toml",), "model 'cnn' needs images of shape (channels, height, width)"),
+        (("new",), "study new: 0 arguments were given and 1 are needed: `tacit study new FILE.toml`"),
+        (("new", "broken.toml"), "broken.toml is there already, and is not written over. Give another name"),
+        (
+            ("new", "mine"),
+            "mine is to be a study file, whose name ends in .toml. Write `tacit study new mine.toml`",
+        ),
+        (("diff", "a"), "study diff: 1 arguments were given and 2 are needed: `tacit study diff A B`"),
+        (
+            ("diff", "a", "b"),
+            "a holds no study: there is no summary.json in it. Give a directory that `tacit study` wrote",
+        ),
+        (
+            ("heart-disease", "extra"),
+            "'extra' after 'heart-disease' means nothing. Settings are options: --out DIR, --only REGEX",
+        ),
+        (("mcmahan", "--quick", "--data-dir", "empty"), "mnist: missing train-images-idx3-ubyte.gz"),
+        (("heart-disease", "--seeds", "0"), "seeds is 0; it must be a whole number of at least 1"),
+        (
+            ("heart-disease", "--rows", "10"),
+            "rows and test_rows keep a part of a data set of arrays; heart_disease is a table",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(
+    argv: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import tacit.data.sources as sources
 
     def refused(*_: Any) -> None:
@@ -151,7 +199,10 @@ def test_what_is_wrong_is_said_in_one_sentence(argv: tuple[str, ...], words: str
 
     monkeypatch.setattr(sources, "download_file", refused)
     (here / "broken.toml").write_text("title = \n")
-    (here / "unfit.toml").write_text('[data]\nname = "iris"\nparties = 2\n[model]\nname = "cnn"\n[[tables]]\n[[tables.rows]]\nlabel = "FedAvg"\n')
+    (here / "unfit.toml").write_text(
+        '[data]\nname = "iris"\nparties = 2\n[model]\nname = "cnn"\n[[tables]]\n[[tables.rows]]\nlabel = '
+        '"FedAvg"\n'
+    )
     code, out, err = run(capsys, "study", *argv)
     assert code == 2
     assert words in err

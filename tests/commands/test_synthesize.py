@@ -1,4 +1,6 @@
-"""tacit synthesize as users type it: all holders here, in processes of their own, and as real parties through a hub."""
+"""tacit synthesize as users type it: all holders here, in processes of their own, and as real parties through
+a hub.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,53 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(0)
     for name, n in (("north", 300), ("south", 400)):
         age = rng.integers(18, 91, n)
-        pd.DataFrame({"age": age, "sex": rng.choice(["F", "M"], n), "dose": (age / 10 + rng.random(n)).round(2)}).to_csv(f"{name}.csv", index=False)
+        pd.DataFrame(
+            {"age": age, "sex": rng.choice(["F", "M"], n), "dose": (age / 10 + rng.random(n)).round(2)}
+        ).to_csv(f"{name}.csv", index=False)
     (tmp_path / "columns.toml").write_text(COLUMNS)
     return tmp_path
 
 
 def test_one_table_of_two_files_with_progress_a_generator_and_the_rows_asked_for(place, capsys):
-    code, text = said(capsys, "synthesize", "north.csv", "south.csv", "--columns", "columns.toml", "--out", "s.csv", "--save", "g.tacit")
+    code, text = said(
+        capsys,
+        "synthesize",
+        "north.csv",
+        "south.csv",
+        "--columns",
+        "columns.toml",
+        "--out",
+        "s.csv",
+        "--save",
+        "g.tacit",
+    )
     assert code == 0, text
     assert "round 1/2  2 holders" in text
     assert "NOT DIFFERENTIALLY PRIVATE" in text
     rows = pd.read_csv("s.csv")
     assert len(rows) == 700
     assert rows["dose"].max() <= 14
-    assert rows["age"].corr(rows["dose"]) > 0.8  # which neither sex nor chance explains: both holders' rows have .99
+    assert (
+        rows["age"].corr(rows["dose"]) > 0.8
+    )  # which neither sex nor chance explains: both holders' rows have .99
     assert synth.load("g.tacit").sample(700, seed=0)["age"].tolist() == rows["age"].tolist()
-    code, text = said(capsys, "synthesize", "north.csv", "south.csv", "--columns", "columns.toml", "--out", "w.parquet", "--rows", "50", "--given", "sex=F",
-                      "--given", "age=30..60", "--json")
+    code, text = said(
+        capsys,
+        "synthesize",
+        "north.csv",
+        "south.csv",
+        "--columns",
+        "columns.toml",
+        "--out",
+        "w.parquet",
+        "--rows",
+        "50",
+        "--given",
+        "sex=F",
+        "--given",
+        "age=30..60",
+        "--json",
+    )
     assert code == 0, text
     women = pd.read_parquet("w.parquet")
     assert (women["sex"] == "F").all()
@@ -56,8 +88,22 @@ def test_one_table_of_two_files_with_progress_a_generator_and_the_rows_asked_for
 
 
 def test_a_network_over_processes_is_the_one_of_one_process_and_of_sums_in_the_clear(place, capsys):
-    common = ["synthesize", "north.csv", "south.csv", "--columns", "columns.toml", "--model", "ctgan", "--epochs", "2", "--set", "width=8", "--set", "noise=4",
-              "--quiet"]
+    common = [
+        "synthesize",
+        "north.csv",
+        "south.csv",
+        "--columns",
+        "columns.toml",
+        "--model",
+        "ctgan",
+        "--epochs",
+        "2",
+        "--set",
+        "width=8",
+        "--set",
+        "noise=4",
+        "--quiet",
+    ]
     for name, more in (("one", []), ("many", ["--processes"]), ("clear", ["--in-the-clear"])):
         code, text = said(capsys, *common, "--out", f"{name}.csv", *more)
         assert code == 0, text
@@ -69,17 +115,51 @@ def kits(place: Path) -> Path:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    (place / "federation.toml").write_text(f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["north", "south"]\n')
+    (place / "federation.toml").write_text(
+        f'name = "f"\nhub = "127.0.0.1:{port}"\nclients = ["north", "south"]\n'
+    )
     assert cli.main(["provision", "federation.toml", "-o", "kits"]) == 0
     return place
 
 
 def test_real_parties_through_a_hub_make_the_table_that_one_process_makes(kits, capsys):
-    assert said(capsys, "synthesize", "north.csv", "south.csv", "--columns", "columns.toml", "--rows", "200", "--out", "near.csv", "--quiet")[0] == 0
+    assert (
+        said(
+            capsys,
+            "synthesize",
+            "north.csv",
+            "south.csv",
+            "--columns",
+            "columns.toml",
+            "--rows",
+            "200",
+            "--out",
+            "near.csv",
+            "--quiet",
+        )[0]
+        == 0
+    )
     hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
     try:
-        parties = [Role(kits, name, "synthesize", f"{name}.csv", "--kit", f"kits/{name}", "--columns", "columns.toml") for name in ("north", "south")]
-        server = Role(kits, "server", "synthesize", "--kit", "kits/server", "--columns", "columns.toml", "--rows", "200", "--out", "far.csv")
+        parties = [
+            Role(
+                kits, name, "synthesize", f"{name}.csv", "--kit", f"kits/{name}", "--columns", "columns.toml"
+            )
+            for name in ("north", "south")
+        ]
+        server = Role(
+            kits,
+            "server",
+            "synthesize",
+            "--kit",
+            "kits/server",
+            "--columns",
+            "columns.toml",
+            "--rows",
+            "200",
+            "--out",
+            "far.csv",
+        )
         roles = [*parties, server]
         assert [role.wait() for role in roles] == [0, 0, 0], [role.log.read_text() for role in roles]
         assert Path("far.csv").read_bytes() == Path("near.csv").read_bytes()
@@ -92,11 +172,48 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
     (kits / "other.toml").write_text(COLUMNS.replace("high = 120", "high = 130"))
     hub = Role(kits, "hub", "hub", "--kit", "kits/hub")
     try:
-        north = Role(kits, "north", "synthesize", "north.csv", "--kit", "kits/north", "--columns", "other.toml", "--patience", "5")
-        south = Role(kits, "south", "synthesize", "south.csv", "--kit", "kits/south", "--columns", "columns.toml", "--patience", "5")
-        server = Role(kits, "server", "synthesize", "--kit", "kits/server", "--columns", "columns.toml", "--save", "g.tacit", "--patience", "5")
+        north = Role(
+            kits,
+            "north",
+            "synthesize",
+            "north.csv",
+            "--kit",
+            "kits/north",
+            "--columns",
+            "other.toml",
+            "--patience",
+            "5",
+        )
+        south = Role(
+            kits,
+            "south",
+            "synthesize",
+            "south.csv",
+            "--kit",
+            "kits/south",
+            "--columns",
+            "columns.toml",
+            "--patience",
+            "5",
+        )
+        server = Role(
+            kits,
+            "server",
+            "synthesize",
+            "--kit",
+            "kits/server",
+            "--columns",
+            "columns.toml",
+            "--save",
+            "g.tacit",
+            "--patience",
+            "5",
+        )
         assert north.wait() == 2
-        assert "the coordinator's job is another one than this holder's: the columns declared" in north.log.read_text()
+        assert (
+            "the coordinator's job is another one than this holder's: the columns declared"
+            in north.log.read_text()
+        )
         assert server.wait() == 2
         assert south.wait() == 2
         assert not (kits / "g.tacit").exists()
@@ -105,29 +222,80 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
         hub.wait()
 
 
-@pytest.mark.parametrize(("words", "text"), [
-    (["north.csv", "--out", "s.csv"], "synthesize: give the files of at least two holders, or --kit to take part with your own."),
-    (["north.csv", "south.csv"], "synthesize: nothing is asked for. Give --out FILE"),
-    (["north.csv", "south.csv", "--out", "s.txt"], "synthesize: --out s.txt ends in neither .csv, .csv.gz nor .parquet"),
-    (["north.csv", "south.csv", "--out", "no/s.csv"], "synthesize: --out no/s.csv: there is no such folder. Make it first."),
-    (["north.csv", "south.csv", "--out", "south.csv"], "synthesize: --out is a holder's table, which would be lost."),
-    (["north.csv", "south.csv", "--save", "columns.toml"], "columns.toml is already there. Give another name, or --force to write over it."),
-    (["north.csv", "south.csv", "--out", "s.csv", "--rows", "0"], "synthesize: --rows is 0; it must be at least 1."),
-    (["north.csv", "./north.csv", "--out", "s.csv"], "synthesize: two files are called 'north', and a holder is named by its file."),
-    (["north.csv", "west.csv", "--out", "s.csv"], "there is no file west.csv"),
-    (["north.csv", "south.csv", "--out", "s.csv", "--model", "cart"], "synthesize: 'cart' is not known here. Known: CTGAN, GAN, GaussianCopula, WGAN"),
-    (["north.csv", "south.csv", "--out", "s.csv", "--model", "gan", "--set", "checkpoints=2"], "checkpoints is 2; it must be 1"),
-    (["north.csv", "south.csv", "--out", "s.csv", "--columns", "kinds.toml"], "kinds.toml only says that 'age' is integer. Declare its domain, too"),
-    (["north.csv", "south.csv", "--out", "s.csv", "--columns", "none.toml"], "there is no file none.toml"),
-    (["north.csv", "south.csv", "--out", "s.csv", "--columns", "nameless.toml"], "nameless.toml: 'name' is missing"),
-    (["--kit", "kits/server", "--processes"], "synthesize: --processes plays all parties here"),
-    (["--kit", "kits/server", "north.csv", "--out", "s.csv", "--rows", "9"], "'server' is the server, which has no rows of its own. Leave out north.csv."),
-    (["--kit", "kits/server", "--out", "s.csv"], "the server has the generator in the end. Give --out FILE with --rows N"),
-    (["--kit", "kits/north"], "'north' holds rows, so it gives one file, its own, and neither --out nor --save"),
-    (["--kit", "kits/none", "north.csv"], "there is no kit at kits/none")])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["north.csv", "--out", "s.csv"],
+            "synthesize: give the files of at least two holders, or --kit to take part with your own.",
+        ),
+        (["north.csv", "south.csv"], "synthesize: nothing is asked for. Give --out FILE"),
+        (
+            ["north.csv", "south.csv", "--out", "s.txt"],
+            "synthesize: --out s.txt ends in neither .csv, .csv.gz nor .parquet",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "no/s.csv"],
+            "synthesize: --out no/s.csv: there is no such folder. Make it first.",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "south.csv"],
+            "synthesize: --out is a holder's table, which would be lost.",
+        ),
+        (
+            ["north.csv", "south.csv", "--save", "columns.toml"],
+            "columns.toml is already there. Give another name, or --force to write over it.",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "s.csv", "--rows", "0"],
+            "synthesize: --rows is 0; it must be at least 1.",
+        ),
+        (
+            ["north.csv", "./north.csv", "--out", "s.csv"],
+            "synthesize: two files are called 'north', and a holder is named by its file.",
+        ),
+        (["north.csv", "west.csv", "--out", "s.csv"], "there is no file west.csv"),
+        (
+            ["north.csv", "south.csv", "--out", "s.csv", "--model", "cart"],
+            "synthesize: 'cart' is not known here. Known: CTGAN, GAN, GaussianCopula, WGAN",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "s.csv", "--model", "gan", "--set", "checkpoints=2"],
+            "checkpoints is 2; it must be 1",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "s.csv", "--columns", "kinds.toml"],
+            "kinds.toml only says that 'age' is integer. Declare its domain, too",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "s.csv", "--columns", "none.toml"],
+            "there is no file none.toml",
+        ),
+        (
+            ["north.csv", "south.csv", "--out", "s.csv", "--columns", "nameless.toml"],
+            "nameless.toml: 'name' is missing",
+        ),
+        (["--kit", "kits/server", "--processes"], "synthesize: --processes plays all parties here"),
+        (
+            ["--kit", "kits/server", "north.csv", "--out", "s.csv", "--rows", "9"],
+            "'server' is the server, which has no rows of its own. Leave out north.csv.",
+        ),
+        (
+            ["--kit", "kits/server", "--out", "s.csv"],
+            "the server has the generator in the end. Give --out FILE with --rows N",
+        ),
+        (
+            ["--kit", "kits/north"],
+            "'north' holds rows, so it gives one file, its own, and neither --out nor --save",
+        ),
+        (["--kit", "kits/none", "north.csv"], "there is no kit at kits/none"),
+    ],
+)
 def test_what_is_wrong_is_said_before_anybody_waits(kits, capsys, words, text):
     (kits / "kinds.toml").write_text('age = "integer"\n')
-    (kits / "nameless.toml").write_text('constraints = [{low = 3}]\n')
-    code, said_ = said(capsys, "synthesize", *words, *([] if "--columns" in words else ["--columns", "columns.toml"]))
+    (kits / "nameless.toml").write_text("constraints = [{low = 3}]\n")
+    code, said_ = said(
+        capsys, "synthesize", *words, *([] if "--columns" in words else ["--columns", "columns.toml"])
+    )
     assert code == 2
     assert text in said_

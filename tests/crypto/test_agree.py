@@ -27,14 +27,18 @@ def test_both_ends_come_to_the_same_key() -> None:
 
 
 @given(PARTS, PARTS)
-def test_no_two_lists_of_parts_are_bound_alike(a: list[str | bytes | int], b: list[str | bytes | int]) -> None:
+def test_no_two_lists_of_parts_are_bound_alike(
+    a: list[str | bytes | int], b: list[str | bytes | int]
+) -> None:
     assert (bind(*a) == bind(*b)) == ([(type(x), x) for x in a] == [(type(x), x) for x in b])
 
 
 @settings(deadline=None)
 @given(PARTS, PARTS)
 def test_a_key_is_for_one_purpose(a: list[str | bytes | int], b: list[str | bytes | int]) -> None:
-    assert (agree(ALICE, public_of(BOB), bind(*a)) == agree(ALICE, public_of(BOB), bind(*b))) == (bind(*a) == bind(*b))
+    assert (agree(ALICE, public_of(BOB), bind(*a)) == agree(ALICE, public_of(BOB), bind(*b))) == (
+        bind(*a) == bind(*b)
+    )
 
 
 @pytest.mark.parametrize("public", [bytes(32), (1).to_bytes(32, "little"), bytes(31)])

@@ -30,7 +30,9 @@ def test_sums_are_exact_after_rounding(bits: int, parties: int, length: int, see
 
 def test_several_numbers_share_a_slot_where_they_fit() -> None:
     assert [ckks.per_slot(bits) for bits in (8, 16, 17, 32)] == [4, 2, 1, 1]
-    sizes = [sum(map(len, ckks.encrypt(KEY, np.zeros(16_384, np.int64), bits))) / 16_384 for bits in (8, 16, 32)]
+    sizes = [
+        sum(map(len, ckks.encrypt(KEY, np.zeros(16_384, np.int64), bits))) / 16_384 for bits in (8, 16, 32)
+    ]
     assert sizes[0] < 9
     assert sizes[1] < 16
     assert sizes[2] < 32
@@ -42,12 +44,19 @@ def test_the_same_numbers_are_encrypted_anew_each_time() -> None:
 
 
 def test_another_key_opens_nothing() -> None:
-    with pytest.raises(ProtocolError, match="away from whole numbers: the ciphertexts do not belong to this key, or were changed"):
+    with pytest.raises(
+        ProtocolError,
+        match="away from whole numbers: the ciphertexts do not belong to this key, or were changed",
+    ):
         ckks.decrypt(ckks.secret(), ckks.encrypt(KEY, np.arange(3000), 16), 3000, 16)
 
 
 def test_what_adds_up_holds_no_key() -> None:
-    made = ckks._context(ckks._parameters().serialize(save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False))
+    made = ckks._context(
+        ckks._parameters().serialize(
+            save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
+        )
+    )
     assert not made.is_private()
     assert made.has_secret_key() is False
     assert ckks._context(KEY).has_secret_key()
@@ -70,7 +79,9 @@ def test_more_bits_than_a_slot_has_are_refused() -> None:
 
 
 def test_the_parameters_are_those_of_128_bit_security() -> None:
-    """HomomorphicEncryption.org standard, Table 1, ternary secrets: at dimension 4096 a modulus of at most 109 bits. A wider one SEAL itself refuses."""
+    """HomomorphicEncryption.org standard, Table 1, ternary secrets: at dimension 4096 a modulus of at most
+    109 bits. A wider one SEAL itself refuses.
+    """
     import tenseal
 
     assert sum(ckks.MODULI) == 109

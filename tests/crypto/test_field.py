@@ -21,7 +21,9 @@ def test_adding_subtracting_and_combining_are_pythons(rows: list[tuple[int, int]
     assert field.add(a, b).tolist() == [(x + y) % Q for x, y in rows]
     assert field.subtract(a, b).tolist() == [(x - y) % Q for x, y in rows]
     weights = [w for w, _ in rows]
-    assert field.combine(weights, np.array([[v] for _, v in rows], np.uint64)).tolist() == [sum(w * v for w, v in rows) % Q]
+    assert field.combine(weights, np.array([[v] for _, v in rows], np.uint64)).tolist() == [
+        sum(w * v for w, v in rows) % Q
+    ]
 
 
 def test_the_largest_sum_does_not_overflow() -> None:

@@ -13,13 +13,26 @@ from tacit.crypto import group
 from tacit.errors import ProtocolError
 
 # RFC 9496, appendix A.1: the first multiples of the generator
-MULTIPLES = ["e2f2ae0a6abc4e71a884a961c500515f58e30b6aa582dd8db6a65945e08d2d76", "6a493210f7499cd17fecb510ae0cea23a110e8d5b901f8acadd3095c73a3b919",
-             "94741f5d5d52755ece4f23f044ee27d5d1ea1e2bd196b462166b16152a9d0259"]
-# edwards25519 points of order 1, 2, 4, 8 in their usual encoding, with both signs and the non-canonical forms: none of them is an element here
-SMALL_ORDER = ["00" * 32, "01" + "00" * 31, "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f", "00" * 31 + "80", "01" + "00" * 30 + "80",
-               "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a", "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
-               "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05", "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
-               "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f", "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"]
+MULTIPLES = [
+    "e2f2ae0a6abc4e71a884a961c500515f58e30b6aa582dd8db6a65945e08d2d76",
+    "6a493210f7499cd17fecb510ae0cea23a110e8d5b901f8acadd3095c73a3b919",
+    "94741f5d5d52755ece4f23f044ee27d5d1ea1e2bd196b462166b16152a9d0259",
+]
+# edwards25519 points of order 1, 2, 4, 8 in their usual encoding, with both signs and the non-canonical
+# forms: none of them is an element here
+SMALL_ORDER = [
+    "00" * 32,
+    "01" + "00" * 31,
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "00" * 31 + "80",
+    "01" + "00" * 30 + "80",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+]
 NEUTRAL = bytes(32)
 
 
@@ -52,9 +65,15 @@ def test_points_of_small_order_are_refused(encoding: str) -> None:
         group.times(group.scalar(os.urandom), bytes.fromhex(encoding))
 
 
-@pytest.mark.parametrize("point", [b"", b"\x01", b"\xff" * 32, b"\x02" * 33, hashlib.sha256(b"no point").digest()])
+@pytest.mark.parametrize(
+    "point", [b"", b"\x01", b"\xff" * 32, b"\x02" * 33, hashlib.sha256(b"no point").digest()]
+)
 def test_malformed_points_are_refused(point: bytes) -> None:
-    for refuse in (lambda: group.times(group.scalar(os.urandom), point), lambda: group.plus(point, point), lambda: group.minus(point, NEUTRAL)):
+    for refuse in (
+        lambda: group.times(group.scalar(os.urandom), point),
+        lambda: group.plus(point, point),
+        lambda: group.minus(point, NEUTRAL),
+    ):
         with pytest.raises(ProtocolError, match="is no element of ristretto255"):
             refuse()
 

@@ -60,5 +60,7 @@ def test_a_helper_that_is_killed_is_an_error_that_says_so() -> None:
         shop.multiply(KEY, POINTS)
         shop._helpers[0].process.kill()
         shop._helpers[0].process.wait()
-        with pytest.raises(ProtocolError, match="a helper process that multiplies points ended before it answered"):
+        with pytest.raises(
+            ProtocolError, match="a helper process that multiplies points ended before it answered"
+        ):
             shop.multiply(KEY, POINTS)

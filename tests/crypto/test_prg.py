@@ -1,4 +1,6 @@
-"""The keystream: AES-256-CTR by its published vector, any bit of the key counts, the same in blocks as at once."""
+"""The keystream: AES-256-CTR by its published vector, any bit of the key counts, the same in blocks as at
+once.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,26 @@ KEYS = st.binary(min_size=32, max_size=32)
 
 
 def test_the_keystream_is_aes_256_in_counter_mode() -> None:
-    """FIPS 197, C.3: AES-256 of the block 00112233…ff. In counter mode the block is the counter, so start there by hand: the first block is AES(key, 0)."""
+    """FIPS 197, C.3: AES-256 of the block 00112233…ff. In counter mode the block is the counter, so start
+    there by hand: the first block is AES(key, 0).
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     key = bytes(range(32))
     published = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    assert published.update(bytes.fromhex("00112233445566778899aabbccddeeff")).hex() == "8ea2b7ca516745bfeafc49904b496089"
+    assert (
+        published.update(bytes.fromhex("00112233445566778899aabbccddeeff")).hex()
+        == "8ea2b7ca516745bfeafc49904b496089"
+    )
     wanted = b"".join(published.update(i.to_bytes(16, "big")) for i in range(4))
     assert prg.stream(key, 64, 8).tobytes() == wanted
 
 
 @given(KEYS, st.integers(0, 255), st.sampled_from(WIDTHS))
 def test_changing_any_single_bit_of_a_key_changes_the_mask(key: bytes, bit: int, width: int) -> None:
-    """Two streams of 32 words agree in a word with probability 2^-8 or less; that all 32 do has 2^-256 for the narrowest ring."""
+    """Two streams of 32 words agree in a word with probability 2^-8 or less; that all 32 do has 2^-256 for
+    the narrowest ring.
+    """
     other = bytearray(key)
     other[bit // 8] ^= 1 << bit % 8
     assert not np.array_equal(prg.stream(key, 32, width), prg.stream(bytes(other), 32, width))
@@ -38,7 +47,9 @@ def test_changing_any_single_bit_of_a_key_changes_the_mask(key: bytes, bit: int,
 
 def test_every_bit_of_a_key_counts() -> None:
     key = bytes(32)
-    streams = {prg.stream((1 << bit).to_bytes(32, "little"), 8, 32).tobytes() for bit in range(256)} | {prg.stream(key, 8, 32).tobytes()}
+    streams = {prg.stream((1 << bit).to_bytes(32, "little"), 8, 32).tobytes() for bit in range(256)} | {
+        prg.stream(key, 8, 32).tobytes()
+    }
     assert len(streams) == 257
 
 
@@ -63,14 +74,42 @@ def test_a_vector_of_other_words_is_refused() -> None:
 
 
 SRC = Path(prg.__file__).parents[1]
-ROOMS = [file for room in ("crypto", "protocols", "guard", "accounting") for file in sorted((SRC / room).glob("*.py"))]
-BANNED = ("np.random", "numpy.random", "torch.rand", "torch.manual_seed", "torch.Generator", "torch.normal", "torch.bernoulli", "torch.multinomial", "random.")
-NO_SECRET = {"protocols/gossip.py",  # when a node wakes and whom it picks, which follows from the job's seed in every runtime
-             "protocols/splitnn_terms.py",  # the order of rows in an epoch, which all parties derive alike
-             "protocols/splitnn_seat.py",  # sets torch's generator for the layers' dropout, so that a part does what the whole does
-             "guard/sparsify.py",  # the places everybody sends, which all derive alike from the job's seed and nobody hides
-             "guard/conformance.py"}  # made-up updates for a check, which also sets torch's generator to show that nothing is drawn from it
-TENSOR_DRAWS = ("random_", "normal_", "uniform_", "bernoulli_", "exponential_", "default_rng", "RandomState", "manual_seed")
+ROOMS = [
+    file
+    for room in ("crypto", "protocols", "guard", "accounting")
+    for file in sorted((SRC / room).glob("*.py"))
+]
+BANNED = (
+    "np.random",
+    "numpy.random",
+    "torch.rand",
+    "torch.manual_seed",
+    "torch.Generator",
+    "torch.normal",
+    "torch.bernoulli",
+    "torch.multinomial",
+    "random.",
+)
+NO_SECRET = {
+    # when a node wakes and whom it picks, which follows from the job's seed in every runtime
+    "protocols/gossip.py",
+    "protocols/splitnn_terms.py",  # the order of rows in an epoch, which all parties derive alike
+    # sets torch's generator for the layers' dropout, so that a part does what the whole does
+    "protocols/splitnn_seat.py",
+    # the places everybody sends, which all derive alike from the job's seed and nobody hides
+    "guard/sparsify.py",
+    "guard/conformance.py",
+}  # made-up updates for a check, which also sets torch's generator to show that nothing is drawn from it
+TENSOR_DRAWS = (
+    "random_",
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "exponential_",
+    "default_rng",
+    "RandomState",
+    "manual_seed",
+)
 
 
 def draws(source: str) -> list[str]:
@@ -79,7 +118,11 @@ def draws(source: str) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import) and any(a.name.split(".")[0] == "random" for a in node.names):
             found.append("import random")
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "random" and not node.level:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] == "random"
+            and not node.level
+        ):
             found.append("from random import")
         if isinstance(node, ast.Attribute):
             text = ast.unparse(node)
@@ -89,13 +132,31 @@ def draws(source: str) -> list[str]:
 
 
 def test_no_generator_that_can_be_guessed_is_used_where_secrets_are_made() -> None:
-    """numpy's and torch's generators take 32 bits of a seed, or can be run backwards; `me.rng` is numpy's. Secrets come from the OS."""
+    """numpy's and torch's generators take 32 bits of a seed, or can be run backwards; `me.rng` is numpy's.
+    Secrets come from the OS.
+    """
     assert len(ROOMS) > 8
-    found = {file.relative_to(SRC).as_posix(): drawn for file in ROOMS if (drawn := draws(file.read_text(encoding="utf-8")))}
+    found = {
+        file.relative_to(SRC).as_posix(): drawn
+        for file in ROOMS
+        if (drawn := draws(file.read_text(encoding="utf-8")))
+    }
     assert {name: drawn for name, drawn in found.items() if name not in NO_SECRET} == {}
 
 
-@pytest.mark.parametrize("line", ["import random", "np.random.default_rng(0)", "torch.randint(0, 2, (3,))", "x.normal_()", "me.rng.integers(3)",
-                                  "torch.Generator()", "from random import randint", "np.random.RandomState(3)", "torch.rand(3)"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import random",
+        "np.random.default_rng(0)",
+        "torch.randint(0, 2, (3,))",
+        "x.normal_()",
+        "me.rng.integers(3)",
+        "torch.Generator()",
+        "from random import randint",
+        "np.random.RandomState(3)",
+        "torch.rand(3)",
+    ],
+)
 def test_the_scan_sees_each_way_to_draw(line: str) -> None:
     assert draws(line)

@@ -17,27 +17,48 @@ def test_a_sum_of_parties_numbers_is_read_back_exactly(width: int, parties: int,
     if bound == 0:
         return
     assert ring.width_for(parties, bound) <= width
-    rows = np.array(data.draw(st.lists(st.lists(st.integers(-bound, bound), min_size=3, max_size=3), min_size=parties, max_size=parties)), dtype=np.int64)
+    rows = np.array(
+        data.draw(
+            st.lists(
+                st.lists(st.integers(-bound, bound), min_size=3, max_size=3),
+                min_size=parties,
+                max_size=parties,
+            )
+        ),
+        dtype=np.int64,
+    )
     total = np.zeros(3, ring.word(width))
     for row in rows:
         total += ring.into(row, width, bound)
     assert np.array_equal(ring.lift(ring.cut(total, width), width), rows.sum(0))
 
 
-@pytest.mark.parametrize(("parties", "bound", "width"), [(1, 127, 8), (1, 128, 12), (100, 327, 16), (100, 328, 20), (1, 2**31 - 1, 32), (2, 2**31 - 1, 40)])
-def test_the_ring_is_the_narrowest_that_holds_parties_times_range(parties: int, bound: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("parties", "bound", "width"),
+    [(1, 127, 8), (1, 128, 12), (100, 327, 16), (100, 328, 20), (1, 2**31 - 1, 32), (2, 2**31 - 1, 40)],
+)
+def test_the_ring_is_the_narrowest_that_holds_parties_times_range(
+    parties: int, bound: int, width: int
+) -> None:
     assert ring.width_for(parties, bound) == width
     assert 2 * parties * bound < 2**width
 
 
 def test_a_sum_too_large_for_any_ring_is_refused() -> None:
-    with pytest.raises(BadParameter, match=r"SecAgg: the range of a sum is '±9223372036854775808'; it must be below 2\^63\. Quantize to fewer bits"):
+    with pytest.raises(
+        BadParameter,
+        match=r"SecAgg: the range of a sum is '±9223372036854775808'; it must be below 2\^63\. Quantize to "
+        r"fewer bits",
+    ):
         ring.width_for(2, 2**62)
 
 
 @given(st.sampled_from(ring.WIDTHS), st.integers(0, 65), st.integers(0, 2**32 - 1))
 def test_unpacking_is_the_reverse_of_packing_and_no_bit_is_spare(width: int, length: int, seed: int) -> None:
-    words = ring.cut(np.random.default_rng(seed).integers(0, 2**64, length, dtype=np.uint64).astype(ring.word(width)), width)
+    words = ring.cut(
+        np.random.default_rng(seed).integers(0, 2**64, length, dtype=np.uint64).astype(ring.word(width)),
+        width,
+    )
     packed = ring.pack(words, width)
     assert packed.dtype == np.uint8
     assert len(packed) == -(-length * width // 8) == ring.packed_bytes(length, width)
@@ -49,12 +70,18 @@ def test_a_million_numbers_take_as_many_bytes_as_their_bits() -> None:
 
 
 def test_numbers_that_do_not_fit_are_an_error_with_their_count() -> None:
-    with pytest.raises(BadData, match=r"2 of 4 numbers lie outside ±10, the range agreed for this sum\. Clip before quantising"):
+    with pytest.raises(
+        BadData,
+        match=r"2 of 4 numbers lie outside ±10, the range agreed for this sum\. Clip before quantising",
+    ):
         ring.into(np.array([10, -10, 11, -200]), 8, 10)
 
 
 def test_real_numbers_are_refused() -> None:
-    with pytest.raises(BadData, match=r"a ring holds one row of whole numbers, not float64 of 1 dimensions\. Quantize first\."):
+    with pytest.raises(
+        BadData,
+        match=r"a ring holds one row of whole numbers, not float64 of 1 dimensions\. Quantize first\.",
+    ):
         ring.into(np.array([1.0, float("nan")]), 8, 10)
 
 

@@ -42,7 +42,9 @@ def test_any_t_shares_give_the_secret(secret: bytes, parties: int, data: st.Data
 @settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(2, 8))
 def test_one_share_less_fits_every_other_secret_as_well(secret: bytes, other: bytes, t: int) -> None:
-    """There is a polynomial of degree t − 1 through the t − 1 shares and any secret at 0: the shares favour none."""
+    """There is a polynomial of degree t − 1 through the t − 1 shares and any secret at 0: the shares favour
+    none.
+    """
     shares = shamir.split(secret, t, t, os.urandom)
     some = dict(enumerate(shares[: t - 1]))
     # the last share that would go with `other`: solve Σ wᵢ·yᵢ = other for y_t
@@ -69,8 +71,13 @@ def test_a_share_that_is_no_number_of_the_field_is_refused() -> None:
         shamir.join({0: bytes(32), 1: bytes(33)}, 2)
 
 
-@pytest.mark.parametrize(("secret", "threshold", "words"), [(bytes(31), 2, "the length of the secret is 31; it must be 32 bytes"),
-                                                            (bytes(32), 6, "threshold is 6; it must be between 1 and the 5 shares")])
+@pytest.mark.parametrize(
+    ("secret", "threshold", "words"),
+    [
+        (bytes(31), 2, "the length of the secret is 31; it must be 32 bytes"),
+        (bytes(32), 6, "threshold is 6; it must be between 1 and the 5 shares"),
+    ],
+)
 def test_what_cannot_be_shared_is_refused(secret: bytes, threshold: int, words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         shamir.split(secret, threshold, 5, os.urandom)

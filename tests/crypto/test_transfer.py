@@ -1,4 +1,6 @@
-"""Oblivious transfer and what large sets need beside it: bit matrices, cuckoo tables, key-value stores, tags, sums under encryption."""
+"""Oblivious transfer and what large sets need beside it: bit matrices, cuckoo tables, key-value stores, tags,
+sums under encryption.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def rows_of(n: int, seed: int = 0, width: int = 16) -> np.ndarray:
     return np.frombuffer(SeededSecret(seed).bytes(n * width), np.uint8).reshape(n, width)
 
 
-# oblivious transfer ------------------------------------------------------------------------------------------------------------
+# oblivious transfer -----------------------------------------------------------------------------------------
 
 
 def test_the_chooser_gets_the_key_it_chose_and_not_the_other() -> None:
@@ -36,8 +38,10 @@ def test_the_chooser_gets_the_key_it_chose_and_not_the_other() -> None:
 
 
 def test_the_choosers_points_do_not_tell_its_bits() -> None:
-    """Two runs with the same randomness and opposite bits give points that differ; and both are elements with no bit of their own that follows the choice:
-    over 600 points the lowest free bit is as often 1 with choice 0 as with choice 1 (a false alarm in one of 10^6 runs is 4.9 standard deviations)."""
+    """Two runs with the same randomness and opposite bits give points that differ; and both are elements with
+    no bit of their own that follows the choice: over 600 points the lowest free bit is as often 1 with choice
+    0 as with choice 1 (a false alarm in one of 10^6 runs is 4.9 standard deviations).
+    """
     _, said = ot.offer(os.urandom)
     ones = []
     for bit in (0, 1):
@@ -77,7 +81,7 @@ def test_a_long_matrix_goes_in_pieces() -> None:
     assert np.array_equal(bits.transpose(columns), np.packbits(plain, axis=1, bitorder="little"))
 
 
-# cuckoo hashing ----------------------------------------------------------------------------------------------------------------
+# cuckoo hashing ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 100, 5000])
@@ -101,11 +105,15 @@ def test_the_likeliest_obstacle_is_rarer_than_stated_in_sets_of_every_size() -> 
 
 
 def test_items_that_cannot_be_placed_are_an_error() -> None:
-    with pytest.raises(ProtocolError, match="4 ids could not be laid out in 24 places, which happens by chance less often than once in 2\\^40 runs"):
+    with pytest.raises(
+        ProtocolError,
+        match="4 ids could not be laid out in 24 places, which happens by chance less often than once in "
+        "2\\^40 runs",
+    ):
         cuckoo.place(np.zeros((4, 3), int), 8)
 
 
-# key-value stores --------------------------------------------------------------------------------------------------------------
+# key-value stores -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 300, 4000])
@@ -134,23 +142,33 @@ def test_two_keys_that_are_one_cannot_have_two_values() -> None:
 
 
 def test_a_store_does_not_tell_its_keys() -> None:
-    """Stores of two disjoint sets of 500 keys with random values: each of the 128 bits of an entry is 1 as often in one as in the other
-    (300 stores of about 754 entries; Bonferroni over 128 bits, false alarm 10^-6 in all: 5.8 standard deviations)."""
+    """Stores of two disjoint sets of 500 keys with random values: each of the 128 bits of an entry is 1 as
+    often in one as in the other (300 stores of about 754 entries; Bonferroni over 128 bits, false alarm 10^-6
+    in all: 5.8 standard deviations).
+    """
     counts = np.zeros((2, 128))
     for turn in range(20):
         for which in (0, 1):
-            table = okvs.encode(rows_of(500, which), rows_of(500, f"{turn}/{which}"), b"s" * 32, SeededSecret(f"draw {turn}/{which}").bytes)  # type: ignore[arg-type]
+            table = okvs.encode(
+                rows_of(500, which),
+                rows_of(500, f"{turn}/{which}"),
+                b"s" * 32,
+                SeededSecret(f"draw {turn}/{which}").bytes,
+            )  # type: ignore[arg-type]
             counts[which] += np.unpackbits(table, axis=1).sum(0)
     n = 20 * okvs.entries(500)
     assert (np.abs(counts[0] - counts[1]) < 5.8 * math.sqrt(2 * n / 4)).all()
 
 
-# tags --------------------------------------------------------------------------------------------------------------------------
+# tags -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=50, deadline=None)
-@given(mine=st.lists(st.integers(0, 30), max_size=20, unique=True), theirs=st.lists(st.integers(0, 30), max_size=20, unique=True),
-       size=st.sampled_from([8, 10]))
+@given(
+    mine=st.lists(st.integers(0, 30), max_size=20, unique=True),
+    theirs=st.lists(st.integers(0, 30), max_size=20, unique=True),
+    size=st.sampled_from([8, 10]),
+)
 def test_matching_finds_what_sets_have_in_common(mine: list[int], theirs: list[int], size: int) -> None:
     def made(values: list[int]) -> np.ndarray:
         # only 4 different first words: tags that begin alike must still be told apart
@@ -179,7 +197,7 @@ def test_an_order_holds_everyone_once() -> None:
     assert (tags.permutation(1000, os.urandom) != tags.permutation(1000, os.urandom)).any()
 
 
-# sums --------------------------------------------------------------------------------------------------------------------------
+# sums -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=10, deadline=None)
@@ -192,7 +210,9 @@ def test_a_sum_of_ciphertexts_is_a_ciphertext_of_the_sum(values: list[int]) -> N
     mask = group.scalar(os.urandom)
     anew = elgamal.masked(total, group.times_base(private), mask, os.urandom)
     assert anew[:32] != total[:32]
-    assert elgamal.number(group.minus(elgamal.opened(private, anew), group.times_base(mask)), 2**16 * len(values)) == sum(values)
+    assert elgamal.number(
+        group.minus(elgamal.opened(private, anew), group.times_base(mask)), 2**16 * len(values)
+    ) == sum(values)
 
 
 def test_numbers_are_read_out_up_to_their_bound_and_refused_beyond() -> None:

@@ -43,9 +43,17 @@ class Wanders(data.IID):
         return data.Rows(fed.rows.x, (fed.rows.y + round) % fed.classes)
 
 
-@pytest.mark.parametrize(("skew", "words"), [
-    (Loses(), "rows dealt of"), (Doubles(), "a row has no owner, or two"), (Global(), "used numpy's global randomness"),
-    (Unseeded(), "the same seed gave two federations"), (Wanders(), "rows change over rounds")], ids=lambda v: str(v)[:12])
+@pytest.mark.parametrize(
+    ("skew", "words"),
+    [
+        (Loses(), "rows dealt of"),
+        (Doubles(), "a row has no owner, or two"),
+        (Global(), "used numpy's global randomness"),
+        (Unseeded(), "the same seed gave two federations"),
+        (Wanders(), "rows change over rounds"),
+    ],
+    ids=lambda v: str(v)[:12],
+)
 def test_a_broken_skew_is_caught(skew, words):
     with pytest.raises(AssertionError, match=words):
         check_skew(skew)
@@ -54,12 +62,13 @@ def test_a_broken_skew_is_caught(skew, words):
 def test_a_broken_data_set_is_caught():
     good = data.iris()
     for broken, words in [
-            (replace(good, rows=data.Rows(good.rows.x.double(), good.rows.y)), "x is torch.float64, not float32"),
-            (replace(good, rows=data.Rows(good.rows.x, good.rows.y + 1)), "a label is not in 0 … 2"),
-            (replace(good, rows=data.Rows(good.rows.x, good.rows.y[:-1])), "120 examples and 119 labels"),
-            (replace(good, rows=data.Rows(good.rows.x * torch.inf, good.rows.y)), "x has NaN or infinite values"),
-            (replace(good, labels=("one",)), "1 names for 3 labels"),
-            (replace(good, groups={"g": np.zeros(3)}), "group 'g' has 3 values for 120 rows")]:
+        (replace(good, rows=data.Rows(good.rows.x.double(), good.rows.y)), "x is torch.float64, not float32"),
+        (replace(good, rows=data.Rows(good.rows.x, good.rows.y + 1)), "a label is not in 0 … 2"),
+        (replace(good, rows=data.Rows(good.rows.x, good.rows.y[:-1])), "120 examples and 119 labels"),
+        (replace(good, rows=data.Rows(good.rows.x * torch.inf, good.rows.y)), "x has NaN or infinite values"),
+        (replace(good, labels=("one",)), "1 names for 3 labels"),
+        (replace(good, groups={"g": np.zeros(3)}), "group 'g' has 3 values for 120 rows"),
+    ]:
         with pytest.raises(AssertionError, match=words):
             check_dataset(broken)
     with pytest.raises(AssertionError, match="two builds with the same arguments differ"):

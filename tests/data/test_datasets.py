@@ -16,14 +16,22 @@ from tacit.errors import BadData, BadParameter, MissingExtra, MissingFiles
 from . import formats
 
 ROOT = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data")
-# The shipped heart_disease is always there, so that this list is never empty; the others where their files are (as on CI).
-REAL = ["heart_disease"] + [name for name in ("mnist", "fashion_mnist", "cifar10", "adult", "shakespeare") if (ROOT / name).is_dir()]
+# The shipped heart_disease is always there, so that this list is never empty; the others where their files
+# are (as on CI).
+REAL = ["heart_disease"] + [
+    name for name in ("mnist", "fashion_mnist", "cifar10", "adult", "shakespeare") if (ROOT / name).is_dir()
+]
 
 
 def small(name: str, folder: Path) -> partial:
     """A constructor of the data set that needs nothing the test does not make."""
-    written = {"mnist": partial(formats.write_idx, packed=True), "fashion_mnist": partial(formats.write_idx, packed=False),
-               "cifar10": formats.write_cifar_binary, "adult": formats.write_adult, "shakespeare": formats.write_shakespeare}
+    written = {
+        "mnist": partial(formats.write_idx, packed=True),
+        "fashion_mnist": partial(formats.write_idx, packed=False),
+        "cifar10": formats.write_cifar_binary,
+        "adult": formats.write_adult,
+        "shakespeare": formats.write_shakespeare,
+    }
     if name not in written:
         return partial(data.ALL[name])
     written[name](folder / name)
@@ -45,10 +53,16 @@ def test_every_data_set_conforms(name, tmp_path):
 @pytest.mark.parametrize("name", REAL)
 def test_real_files_are_the_published_ones_and_conform(name):
     facts = {  # rows, test rows, rows of label 1: from the publications
-        "heart_disease": (486, 254, None), "mnist": (60000, 10000, 6742), "fashion_mnist": (60000, 10000, 6000),
-        "cifar10": (50000, 10000, 5000), "adult": (32561, 16281, 7841),
-        "shakespeare": (85614, 22027, 560887)}  # and so many of its characters are spaces
-    made = check_dataset(data.ALL[name]() if name == "heart_disease" else data.ALL[name](data_dir=ROOT, **offline(name)))
+        "heart_disease": (486, 254, None),
+        "mnist": (60000, 10000, 6742),
+        "fashion_mnist": (60000, 10000, 6000),
+        "cifar10": (50000, 10000, 5000),
+        "adult": (32561, 16281, 7841),
+        "shakespeare": (85614, 22027, 560887),
+    }  # and so many of its characters are spaces
+    made = check_dataset(
+        data.ALL[name]() if name == "heart_disease" else data.ALL[name](data_dir=ROOT, **offline(name))
+    )
     rows, test, ones = facts[name]
     assert (len(made), len(made.test.y)) == (rows, test)
     assert ones is None or int((made.rows.y == 1).sum()) == ones
@@ -74,7 +88,9 @@ def test_the_test_set_is_a_stratified_fraction_and_follows_the_seed(name):
 
 def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
-    with pytest.raises(MissingExtra, match=r"data.digits\(\) needs the package 'scikit-learn'.*tacit\[data\]"):
+    with pytest.raises(
+        MissingExtra, match=r"data.digits\(\) needs the package 'scikit-learn'.*tacit\[data\]"
+    ):
         data.digits()
 
 
@@ -89,7 +105,9 @@ def test_heart_disease_follows_flambys_rule():
         own = fed.rows.x[fed.train.of(k)][:, :8]
         assert own.mean(0).abs().max() < 1e-5
         unit = (own.std(0, correction=0) - 1).abs() < 1e-4
-        assert [name for name, ok in zip(fed.columns, unit) if not ok] == (["chol"] if fed.parties[k] == "switzerland" else [])
+        assert [name for name, ok in zip(fed.columns, unit) if not ok] == (
+            ["chol"] if fed.parties[k] == "switzerland" else []
+        )
         # Switzerland did not record cholesterol: it wrote 0 for everyone
 
 
@@ -97,14 +115,20 @@ def test_heart_disease_can_have_flambys_own_test_patients():
     a, b = data.heart_disease(split="flamby", seed=0), data.heart_disease(split="flamby", seed=1)
     assert torch.equal(a.test.x, b.test.x)
     assert np.unique(a.test_groups["hospital"], return_counts=True)[1].tolist() == [104, 89, 16, 45]
-    with pytest.raises(BadParameter, match="heart_disease: split is 'own'; it must be one of 'seeded', 'flamby'"):
+    with pytest.raises(
+        BadParameter, match="heart_disease: split is 'own'; it must be one of 'seeded', 'flamby'"
+    ):
         data.heart_disease(split="own")
 
 
 def test_heart_disease_files_of_ones_own_are_held_to_the_published_sums(tmp_path):
     for name in ("cleveland", "hungarian", "switzerland", "va"):
-        (tmp_path / f"processed.{name}.data").write_text("63,1,4,140,260,0,1,112,1,3,2,?,?,2\n44,1,4,130,209,0,1,127,0,0,?,?,?,0\n" * 3)
-    with pytest.raises(BadData, match=r"processed.cleveland.data is not the published file: its sha256 is .* verify=False"):
+        (tmp_path / f"processed.{name}.data").write_text(
+            "63,1,4,140,260,0,1,112,1,3,2,?,?,2\n44,1,4,130,209,0,1,127,0,0,?,?,?,0\n" * 3
+        )
+    with pytest.raises(
+        BadData, match=r"processed.cleveland.data is not the published file: its sha256 is .* verify=False"
+    ):
         data.heart_disease(data_dir=tmp_path)
     assert len(data.heart_disease(data_dir=tmp_path, verify=False)) == 4 * (6 - 3)
 
@@ -116,13 +140,18 @@ def test_synthetic_is_the_logistic_model_of_each_device():
     assert fed.parties[0] == "d00"
     assert int(made.rows.y.max()) <= 9
     assert made.rows.x.shape[1] == 60
-    per_device = np.unique(made.groups["device"], return_counts=True)[1] + np.unique(made.test_groups["device"], return_counts=True)[1]
+    per_device = (
+        np.unique(made.groups["device"], return_counts=True)[1]
+        + np.unique(made.test_groups["device"], return_counts=True)[1]
+    )
     assert per_device.min() >= 50
     # x ~ N(v_k, diag(i^-1.2)): within a device the deviation of feature i is i^-0.6
     big = fed.train.of(int(fed.sizes.argmax()))
     x = fed.rows.x[big]
     error = x.std(0) / torch.arange(1, 61) ** -0.6 - 1
-    assert error.abs().max() < 6 / (2 * len(x)) ** 0.5  # six standard errors on each of 60: below 1e-6 to fail by chance
+    assert (
+        error.abs().max() < 6 / (2 * len(x)) ** 0.5
+    )  # six standard errors on each of 60: below 1e-6 to fail by chance
 
 
 def test_synthetic_devices_lie_further_apart_with_beta_and_not_at_all_when_iid():
@@ -165,7 +194,9 @@ def test_tacit_data_is_where_files_are_looked_for(tmp_path, monkeypatch):
 
 def test_scales_of_pictures(tmp_path):
     formats.write_idx(tmp_path, packed=True)
-    unit, half, standard = (data.mnist(scale=s, data_dir=tmp_path, verify=False).rows.x for s in ("unit", "half", "standard"))
+    unit, half, standard = (
+        data.mnist(scale=s, data_dir=tmp_path, verify=False).rows.x for s in ("unit", "half", "standard")
+    )
     assert (unit.min(), unit.max()) == (0, 1)
     assert torch.allclose(half, unit * 2 - 1, atol=1e-6)
     assert torch.allclose(standard, (unit - 0.1307) / 0.3081, atol=1e-5)
@@ -173,10 +204,14 @@ def test_scales_of_pictures(tmp_path):
         data.mnist(scale="imagenet", data_dir=tmp_path, verify=False)
 
 
-@pytest.mark.parametrize(("damage", "words"), [
-    (lambda b: b[:100], "says it holds 40×28×28 bytes and has 84"),
-    (lambda b: b"PNG" + b, "is no idx file of bytes: it starts with 504e4700"),
-    (lambda b: b"", "starts with nothing")])
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda b: b[:100], "says it holds 40×28×28 bytes and has 84"),
+        (lambda b: b"PNG" + b, "is no idx file of bytes: it starts with 504e4700"),
+        (lambda b: b"", "starts with nothing"),
+    ],
+)
 def test_damaged_idx_files_are_refused(tmp_path, damage, words):
     formats.write_idx(tmp_path, packed=False)
     file = tmp_path / "train-images-idx3-ubyte"
@@ -188,13 +223,26 @@ def test_damaged_idx_files_are_refused(tmp_path, damage, words):
 def test_files_that_are_not_the_published_ones_are_refused(tmp_path):
     formats.write_idx(tmp_path, packed=True)
     for name in ("mnist", "fashion_mnist"):
-        with pytest.raises(BadData, match=r"train-images-idx3-ubyte.gz is not the published file: its sha256 is .* verify=False"):
+        with pytest.raises(
+            BadData,
+            match=r"train-images-idx3-ubyte.gz is not the published file: its sha256 is .* verify=False",
+        ):
             data.ALL[name](data_dir=tmp_path)
 
 
-@pytest.mark.parametrize(("name", "files"), [
-    ("mnist", "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz"),
-    ("fashion_mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "cifar-10-binary.tar.gz"), ("adult", "adult.data, adult.test")])
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        (
+            "mnist",
+            "train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-idx3-ubyte.gz, "
+            "t10k-labels-idx1-ubyte.gz",
+        ),
+        ("fashion_mnist", "train-images-idx3-ubyte.gz"),
+        ("cifar10", "cifar-10-binary.tar.gz"),
+        ("adult", "adult.data, adult.test"),
+    ],
+)
 def test_with_no_files_the_error_says_which_to_put_where(tmp_path, name, files):
     with pytest.raises(MissingFiles) as caught:
         data.ALL[name](data_dir=tmp_path, download=False)
@@ -203,8 +251,16 @@ def test_with_no_files_the_error_says_which_to_put_where(tmp_path, name, files):
     assert "data_dir=…, --data-dir or TACIT_DATA" in str(caught.value)
 
 
-@pytest.mark.parametrize("write", [formats.write_cifar_binary, formats.write_cifar_webp, formats.write_cifar_archive,
-                                   formats.write_cifar_python, partial(formats.write_cifar_python, protocol=4)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        formats.write_cifar_binary,
+        formats.write_cifar_webp,
+        formats.write_cifar_archive,
+        formats.write_cifar_python,
+        partial(formats.write_cifar_python, protocol=4),
+    ],
+)
 def test_every_form_of_cifar10_gives_the_same_rows(tmp_path, write):
     write(tmp_path / "cifar10")
     made = data.cifar10(data_dir=tmp_path, verify=False, download=False)
@@ -274,10 +330,16 @@ def spoken(made: data.Dataset, rows: data.Rows) -> list[str]:
 def test_a_line_is_a_row_and_every_character_is_asked_for_what_comes_next(tmp_path):
     made = plays(tmp_path)
     assert made.labels == tuple(sorted({"\n", *"onetwothreefourfivesixsevennineten"}))
-    assert sorted(spoken(made, made.rows)) == sorted(f"{w}\n" for w in ("one", "two", "three", "four", "six", "nine"))
-    assert sorted(spoken(made, made.test)) == sorted(f"{w}\n" for w in ("five", "seven", "ten"))  # the last fifth of each role, at least one
+    assert sorted(spoken(made, made.rows)) == sorted(
+        f"{w}\n" for w in ("one", "two", "three", "four", "six", "nine")
+    )
+    assert sorted(spoken(made, made.test)) == sorted(
+        f"{w}\n" for w in ("five", "seven", "ten")
+    )  # the last fifth of each role, at least one
     there = made.rows.y >= 0
-    assert torch.equal(made.rows.x[:, 1:][there[:, 1:]], made.rows.y[:, :-1][there[:, 1:]])  # each is the next one's past
+    assert torch.equal(
+        made.rows.x[:, 1:][there[:, 1:]], made.rows.y[:, :-1][there[:, 1:]]
+    )  # each is the next one's past
     assert (made.rows.x[:, 0] == 0).all()  # a line begins after a newline
 
 
@@ -295,11 +357,17 @@ def test_a_line_longer_than_the_network_looks_back_goes_on_in_the_next_row(tmp_p
     assert "".join(spoken(made, made.rows)) == "ab" * 50 + "\n"
 
 
-@pytest.mark.parametrize(("text", "why"), [
-    (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is no role with its speeches"), (b'{"play": "A"}', "KeyError: 'speeches'"),
-    (b'{"play": "A", "role": "X", "speeches": [1]}', "AttributeError"), (b"", "is empty"),
-    (b'{"play": "A", "role": "X", "speeches": "to be"}', "its speeches are no list"),
-    (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines")])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"no json", "line 1 of shakespeare_by_role.jsonl.gz is no role with its speeches"),
+        (b'{"play": "A"}', "KeyError: 'speeches'"),
+        (b'{"play": "A", "role": "X", "speeches": [1]}', "AttributeError"),
+        (b"", "is empty"),
+        (b'{"play": "A", "role": "X", "speeches": "to be"}', "its speeches are no list"),
+        (b'{"play": "A", "role": "X", "speeches": ["one line"]}', "no role has 2 lines"),
+    ],
+)
 def test_a_file_of_plays_that_is_none_is_said_so(tmp_path, text, why):
     with pytest.raises(BadData, match=why):
         plays(tmp_path, text)
@@ -309,7 +377,11 @@ def test_plays_others_than_the_published_ones_are_refused(tmp_path):
     formats.write_shakespeare(tmp_path / "shakespeare")
     with pytest.raises(BadData, match="is not the published file"):
         data.shakespeare(data_dir=tmp_path)
-    with pytest.raises(MissingFiles, match=r"missing shakespeare_by_role\.jsonl\.gz\. They have no address to download them from\. Put it in"):
+    with pytest.raises(
+        MissingFiles,
+        match=r"missing shakespeare_by_role\.jsonl\.gz\. They have no address to download them from\. Put "
+        r"it in",
+    ):
         data.shakespeare(data_dir=tmp_path / "nowhere")
     with pytest.raises(BadParameter, match="least is 1"):
         data.shakespeare(least=1)

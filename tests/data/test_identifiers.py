@@ -14,15 +14,28 @@ from tacit.data.identifiers import MISSING, identify, normal
 from tacit.errors import BadData
 
 
-@pytest.mark.parametrize(("a", "b"), [
-    ("A-17", " a-17\t"), ("Ａ－１７", "a-17"), ("ﬁre", "FIRE"), ("Ångström", "ANGSTRÖM".replace("A", "Å", 1)), ("straße", "STRASSE"),
-    ("Σίσυφος", "ΣΊΣΥΦΟΣ"), ("12", "１２"), ("\u00a0x\u2003", "x")])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("A-17", " a-17\t"),
+        ("Ａ－１７", "a-17"),
+        ("ﬁre", "FIRE"),
+        ("Ångström", "ANGSTRÖM".replace("A", "Å", 1)),
+        ("straße", "STRASSE"),
+        ("Σίσυφος", "ΣΊΣΥΦΟΣ"),
+        ("12", "１２"),
+        ("\u00a0x\u2003", "x"),
+    ],
+)
 def test_these_are_one_person(a: str, b: str) -> None:
     assert normal(a) == normal(b)
     assert np.array_equal(identify([a]).digests, identify([b]).digests)
 
 
-@pytest.mark.parametrize(("a", "b"), [("007", "7"), ("a b", "ab"), ("a-1", "a1"), ("1.0", "1"), ("+1", "1"), ("é", "e"), ("NA", "")])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("007", "7"), ("a b", "ab"), ("a-1", "a1"), ("1.0", "1"), ("+1", "1"), ("é", "e"), ("NA", "")],
+)
 def test_these_are_two(a: str, b: str) -> None:
     assert normal(a) != normal(b)
 
@@ -36,8 +49,14 @@ def test_the_rule_is_the_same_applied_twice(text: str) -> None:
 def test_many_at_once_are_each_by_the_rule(ids: list[str]) -> None:
     """The quick way for plain text gives what the rule gives for one."""
     found = identify(ids)
-    assert [d.tobytes() for d in found.digests] == [hashlib.sha256(b"tacit identifier 1|" + normal(ids[row]).encode()).digest()[:16] for row in found.rows]
-    firsts = [k for k, i in enumerate(ids) if normal(i) not in MISSING and normal(i) not in [normal(j) for j in ids[:k]]]
+    assert [d.tobytes() for d in found.digests] == [
+        hashlib.sha256(b"tacit identifier 1|" + normal(ids[row]).encode()).digest()[:16] for row in found.rows
+    ]
+    firsts = [
+        k
+        for k, i in enumerate(ids)
+        if normal(i) not in MISSING and normal(i) not in [normal(j) for j in ids[:k]]
+    ]
     assert found.rows.tolist() == firsts
 
 
@@ -47,12 +66,26 @@ def test_duplicates_missing_ids_and_mixed_kinds_are_reported() -> None:
     assert found.total == 8
     assert found.notes == (
         "column 'id': 3 of 8 ids are missing (empty; rows 2, 3, 6); these rows take no part.",
-        "column 'id': 2 of 8 rows have an id that stands in an earlier row (rows 1, 5); the first row stands for the id.",
-        "column 'id': text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is '7' and not '007'.")
+        "column 'id': 2 of 8 rows have an id that stands in an earlier row (rows 1, 5); the first row "
+        "stands for the id.",
+        "column 'id': text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is "
+        "'7' and not '007'.",
+    )
     assert identify(["a", "b"]).notes == ()
 
 
-@pytest.mark.parametrize("ids", [["NULL", "null"], ["NA", " na"], ["nan", float("nan")], ["None", None], ["N/A", "n/a"], ["", " "], ["<NA>", "NaT"]])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["NULL", "null"],
+        ["NA", " na"],
+        ["nan", float("nan")],
+        ["None", None],
+        ["N/A", "n/a"],
+        ["", " "],
+        ["<NA>", "NaT"],
+    ],
+)
 def test_words_that_say_there_is_no_id_are_nobodys(ids: list[object]) -> None:
     found = identify(["a", *ids, "b"])
     assert found.rows.tolist() == [0, 3]
@@ -60,9 +93,17 @@ def test_words_that_say_there_is_no_id_are_nobodys(ids: list[object]) -> None:
     assert "rows 1, 2); these rows take no part." in found.notes[0]
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    (1.5, "row 1 has 1.5, a float; an id must be text or a whole number. Read the column as text"), (7.0, "row 1 has 7.0, a float"),
-    (True, "row 1 has True, a bool"), (b"x", "row 1 has b'x', a bytes"), ([1], "row 1 has \\[1\\], a list"), (pd.Timestamp("2020-01-01"), "a Timestamp")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "row 1 has 1.5, a float; an id must be text or a whole number. Read the column as text"),
+        (7.0, "row 1 has 7.0, a float"),
+        (True, "row 1 has True, a bool"),
+        (b"x", "row 1 has b'x', a bytes"),
+        ([1], "row 1 has \\[1\\], a list"),
+        (pd.Timestamp("2020-01-01"), "a Timestamp"),
+    ],
+)
 def test_what_is_no_id_is_refused_with_its_row(value: object, text: str) -> None:
     with pytest.raises(BadData, match=text):
         identify(["fine", value])
@@ -76,5 +117,11 @@ def test_one_string_is_no_list_of_ids(ids: object) -> None:
 
 def test_columns_and_arrays_are_lists_of_ids_too() -> None:
     wanted = identify(["1", "2", "3"]).digests
-    for ids in ([1, 2, 3], range(1, 4), np.array([1, 2, 3]), pd.Series(["1", "2", "3"]), (str(i) for i in (1, 2, 3))):
+    for ids in (
+        [1, 2, 3],
+        range(1, 4),
+        np.array([1, 2, 3]),
+        pd.Series(["1", "2", "3"]),
+        (str(i) for i in (1, 2, 3)),
+    ):
         assert np.array_equal(identify(ids).digests, wanted)

@@ -52,7 +52,9 @@ def mirror(monkeypatch):
 
 
 def test_a_download_appears_whole_and_leaves_nothing_else(mirror, tmp_path):
-    files = (Published("a.bin", SUM, urls=(f"{mirror.url}/gone", f"{mirror.url}/a.bin")),)  # the first mirror does not have it
+    files = (
+        Published("a.bin", SUM, urls=(f"{mirror.url}/gone", f"{mirror.url}/a.bin")),
+    )  # the first mirror does not have it
     assert contents("toy", files, [tmp_path / "toy"], verify=True, download=True) == [BODY]
     assert [p.name for p in (tmp_path / "toy").iterdir()] == ["a.bin"]
     asked = len(mirror.asked)
@@ -102,7 +104,9 @@ def test_a_cut_gzip_file_is_refused(tmp_path):
 
 def test_a_file_packed_by_others_is_known_by_what_is_inside(tmp_path):
     (tmp_path / "a.gz").write_bytes(gzip.compress(BODY, compresslevel=1))
-    assert contents("toy", (Published("a.gz", "0" * 64, SUM),), [tmp_path], verify=True, download=False) == [BODY]
+    assert contents("toy", (Published("a.gz", "0" * 64, SUM),), [tmp_path], verify=True, download=False) == [
+        BODY
+    ]
 
 
 def test_files_are_looked_for_in_the_given_folder_then_the_environments_then_the_cache(tmp_path, monkeypatch):

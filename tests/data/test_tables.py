@@ -18,8 +18,15 @@ def patients(n: int = 60, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     hospital = np.array(["north", "south", "west"])[np.arange(n) % 3]
     age = rng.normal(50 + 10 * (hospital == "west"), 8, n).round()
-    frame = pd.DataFrame({"age": age, "sex": rng.choice(["f", "m"], n), "hospital": hospital, "pulse": rng.normal(70, 9, n),
-                          "ill": rng.choice(["yes", "no"], n)})
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "sex": rng.choice(["f", "m"], n),
+            "hospital": hospital,
+            "pulse": rng.normal(70, 9, n),
+            "ill": rng.choice(["yes", "no"], n),
+        }
+    )
     frame.loc[rng.choice(n, 6, replace=False), "pulse"] = np.nan
     frame.loc[rng.choice(n, 4, replace=False), "sex"] = np.nan
     return frame
@@ -63,18 +70,26 @@ def test_a_partys_rows_do_not_depend_on_another_partys_numbers(csv, tmp_path):
     for k, name in enumerate(a.parties):
         same = torch.equal(a.party(k).rows.x, b.party(k).rows.x)
         assert same or name == "west"
-    pooled = [data.from_csv(p, label="ill", fit="pooled").by("hospital").party(0).rows.x for p in (csv, tmp_path / "other.csv")]
+    pooled = [
+        data.from_csv(p, label="ill", fit="pooled").by("hospital").party(0).rows.x
+        for p in (csv, tmp_path / "other.csv")
+    ]
     assert not torch.equal(*pooled)
 
 
 def test_a_test_row_is_standardised_as_the_party_it_came_from(csv):
     made = data.from_csv(csv, label="ill", test_fraction=0.3)
-    fed, raw = made.by("hospital"), data.from_csv(csv, label="ill", test_fraction=0.3, fit="none").by("hospital")
+    fed, raw = (
+        made.by("hospital"),
+        data.from_csv(csv, label="ill", test_fraction=0.3, fit="none").by("hospital"),
+    )
     came_from = made.column("hospital", test=True)
     for k, name in enumerate(fed.parties):
         age = raw.rows.x[fed.train.of(k), 0]
         mine = torch.from_numpy(came_from == name)
-        assert torch.allclose(fed.test.x[mine, 0], (raw.test.x[mine, 0] - age.mean()) / age.std(correction=0), atol=1e-5)
+        assert torch.allclose(
+            fed.test.x[mine, 0], (raw.test.x[mine, 0] - age.mean()) / age.std(correction=0), atol=1e-5
+        )
 
 
 def test_without_a_column_to_go_by_the_test_set_uses_its_own_statistics(csv):
@@ -115,11 +130,24 @@ def test_a_declared_recipe_is_used_as_it_is_and_nothing_is_read_off(csv):
     assert torch.allclose(ages, ages.round(), atol=1e-4)
 
 
-@pytest.mark.parametrize(("recipe", "words"), [
-    (data.Recipe(("agee",)), r"the recipe needs a column 'agee' and the table has none. Did you mean 'age'?"),
-    (data.Recipe(("sex",)), "the recipe has 'sex' as a number; the table has text in it"),
-    (data.Recipe(("pulse",)), "the column 'pulse' has missing values; the recipe must allow them: missing=('pulse',)"),
-    (data.Recipe((), {"sex": ("f",)}, ("sex",)), "the column 'sex' has the value 'm', which the recipe does not know. Known: f.")])
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (
+            data.Recipe(("agee",)),
+            r"the recipe needs a column 'agee' and the table has none. Did you mean 'age'?",
+        ),
+        (data.Recipe(("sex",)), "the recipe has 'sex' as a number; the table has text in it"),
+        (
+            data.Recipe(("pulse",)),
+            "the column 'pulse' has missing values; the recipe must allow them: missing=('pulse',)",
+        ),
+        (
+            data.Recipe((), {"sex": ("f",)}, ("sex",)),
+            "the column 'sex' has the value 'm', which the recipe does not know. Known: f.",
+        ),
+    ],
+)
 def test_a_table_that_does_not_fit_the_recipe_is_refused(csv, recipe, words):
     with pytest.raises(BadData) as caught:
         data.from_csv(csv, label="ill", fit=recipe)
@@ -142,7 +170,9 @@ def test_a_test_file_of_its_own(csv, tmp_path):
 
 
 def test_numbers_can_be_declared_categories_and_columns_dropped(tmp_path):
-    pd.DataFrame({"zip": [10, 20, 10, 20], "id": [1, 2, 3, 4], "y": [0, 1, 0, 1]}).to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"zip": [10, 20, 10, 20], "id": [1, 2, 3, 4], "y": [0, 1, 0, 1]}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
     made = data.from_csv(tmp_path / "t.csv", label="y", categories=["zip"], drop=["id"], test_fraction=0)
     assert made.columns == ("zip=10", "zip=20")
 
@@ -153,26 +183,71 @@ def test_a_regression_keeps_its_targets(csv):
     assert made.rows.y.dtype == torch.float32
 
 
-@pytest.mark.parametrize(("text", "more", "words"), [
-    ("", {}, "cannot be read as a table"),
-    ("a,y\n", {}, "the table has no rows"),
-    ("a,y\n1,0\n2,0\n", {}, "every row has the label '0'"),
-    ("a,yy\n1,0\n2,1\n", {}, "there is no column 'y' (label). Did you mean 'yy'?"),
-    ("y\n0\n1\n", {}, "no column is left to learn from"),
-    ("a,y\n1,0\n2,\n", {}, "1 rows have no 'y', the first is row 1"),
-    ("a,y\n1,0.5\n2,0.7\n", {}, "the label 'y' has fractions, e.g. 0.5. If it is a quantity to predict, pass regression=True"),
-    ("a,y\n1,no\n2,yes\n", {"regression": True}, "the label 'y' holds text, e.g. 'no'; a regression needs numbers"),
-    ("a,y\ninf,0\n2,1\n", {}, "the column 'a' has an infinite value in row 0"),
-    ("a,y\n" + "1,0\n2,1\n" * 10 + "1o,0\n", {}, "the column 'a' holds numbers, but 1 of 21 values are none, the first '1o' in row 20"),
-    ("a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150)), {}, "has 150 different values in 150 rows: an identifier or free text"),
-    ("a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)), {}, "Leave it out with drop=['a']. So have 'b'."),
-    ("a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)), {}, "dates or times, which are no categories. Make a number"),
-    ("a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)), {"separator": ";"}, "numbers with a comma, like '0,5'. Read the file with decimal=','"),
-    ("a;y\n" + "0,5;1\n1;0\n" * 9, {"separator": ";"}, "the column 'a' has numbers with a comma, like '0,5'. Read the file with decimal=','"),
-    ("a,y\n1,0,7\n5,1,8\n", {}, "t.csv has more cells in its rows than names in its first line (2). Name every column"),
-    ("a;y\n1;0\n2;1\n", {}, "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass separator=';'"),
-    ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
-    ("a,y\n1,0\n2,1,3,4\n", {}, "cannot be read as a table")])
+@pytest.mark.parametrize(
+    ("text", "more", "words"),
+    [
+        ("", {}, "cannot be read as a table"),
+        ("a,y\n", {}, "the table has no rows"),
+        ("a,y\n1,0\n2,0\n", {}, "every row has the label '0'"),
+        ("a,yy\n1,0\n2,1\n", {}, "there is no column 'y' (label). Did you mean 'yy'?"),
+        ("y\n0\n1\n", {}, "no column is left to learn from"),
+        ("a,y\n1,0\n2,\n", {}, "1 rows have no 'y', the first is row 1"),
+        (
+            "a,y\n1,0.5\n2,0.7\n",
+            {},
+            "the label 'y' has fractions, e.g. 0.5. If it is a quantity to predict, pass regression=True",
+        ),
+        (
+            "a,y\n1,no\n2,yes\n",
+            {"regression": True},
+            "the label 'y' holds text, e.g. 'no'; a regression needs numbers",
+        ),
+        ("a,y\ninf,0\n2,1\n", {}, "the column 'a' has an infinite value in row 0"),
+        (
+            "a,y\n" + "1,0\n2,1\n" * 10 + "1o,0\n",
+            {},
+            "the column 'a' holds numbers, but 1 of 21 values are none, the first '1o' in row 20",
+        ),
+        (
+            "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150)),
+            {},
+            "has 150 different values in 150 rows: an identifier or free text",
+        ),
+        (
+            "a,b,y\n" + "".join(f"name{i},word{i},{i % 2}\n" for i in range(150)),
+            {},
+            "Leave it out with drop=['a']. So have 'b'.",
+        ),
+        (
+            "a,y\n" + "".join(f"{2000 + i // 12}-{i % 12 + 1:02}-07,{i % 2}\n" for i in range(150)),
+            {},
+            "dates or times, which are no categories. Make a number",
+        ),
+        (
+            "a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)),
+            {"separator": ";"},
+            "numbers with a comma, like '0,5'. Read the file with decimal=','",
+        ),
+        (
+            "a;y\n" + "0,5;1\n1;0\n" * 9,
+            {"separator": ";"},
+            "the column 'a' has numbers with a comma, like '0,5'. Read the file with decimal=','",
+        ),
+        (
+            "a,y\n1,0,7\n5,1,8\n",
+            {},
+            "t.csv has more cells in its rows than names in its first line (2). Name every column",
+        ),
+        (
+            "a;y\n1;0\n2;1\n",
+            {},
+            "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass "
+            "separator=';'",
+        ),
+        ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
+        ("a,y\n1,0\n2,1,3,4\n", {}, "cannot be read as a table"),
+    ],
+)
 def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
     path = tmp_path / "t.csv"
     path.write_text(text)
@@ -183,18 +258,29 @@ def test_a_table_that_cannot_be_used_is_refused(tmp_path, text, more, words):
 
 def test_what_looks_like_numbers_with_a_comma_may_be_called_categories(tmp_path):
     (tmp_path / "t.csv").write_text("a;y\n" + "0,5;1\n1;0\n" * 9)
-    assert data.from_csv(tmp_path / "t.csv", label="y", separator=";", categories=["a"]).columns == ("a=0,5", "a=1")
+    assert data.from_csv(tmp_path / "t.csv", label="y", separator=";", categories=["a"]).columns == (
+        "a=0,5",
+        "a=1",
+    )
 
 
 def test_numbers_with_a_comma_are_the_numbers_with_a_point(tmp_path):
     patients().to_csv(tmp_path / "point.csv", index=False)
     patients().to_csv(tmp_path / "comma.csv", index=False, sep=";", decimal=",")
     one = data.from_csv(tmp_path / "point.csv", label="ill").by("hospital")
-    assert torch.equal(data.from_csv(tmp_path / "comma.csv", label="ill", separator=";", decimal=",").by("hospital").rows.x, one.rows.x)
-    (tmp_path / "job.toml").write_text('[data]\npath = "comma.csv"\nlabel = "ill"\nby = "hospital"\nseparator = ";"\ndecimal = ","\n')
-    fed, = job.load(tmp_path / "job.toml").federations()
+    assert torch.equal(
+        data.from_csv(tmp_path / "comma.csv", label="ill", separator=";", decimal=",").by("hospital").rows.x,
+        one.rows.x,
+    )
+    (tmp_path / "job.toml").write_text(
+        '[data]\npath = "comma.csv"\nlabel = "ill"\nby = "hospital"\nseparator = ";"\ndecimal = ","\n'
+    )
+    (fed,) = job.load(tmp_path / "job.toml").federations()
     assert torch.equal(fed.rows.x, one.rows.x)
-    for decimal, words in ((";", "decimal is ';'; it must be '.' or ','"), (",", "decimal is ','; it must be another sign than the one between columns")):
+    for decimal, words in (
+        (";", "decimal is ';'; it must be '.' or ','"),
+        (",", "decimal is ','; it must be another sign than the one between columns"),
+    ):
         with pytest.raises(BadParameter, match=f"from_csv: {words}"):
             data.from_csv(tmp_path / "point.csv", label="ill", decimal=decimal)
 
@@ -209,7 +295,9 @@ def test_a_counter_before_each_row_as_r_writes_it_is_no_column(tmp_path):
 def test_a_number_that_only_counts_rows_is_noted(tmp_path):
     frame = patients(130).assign(number=[f"0{2**40 + i}" for i in range(130)])
     fed = data.from_frame(frame, label="ill").by("hospital")
-    assert [note for note in fed.notes if "'number' has another whole number in every row" in note] == [fed.notes[1]]
+    assert [note for note in fed.notes if "'number' has another whole number in every row" in note] == [
+        fed.notes[1]
+    ]
     assert "drop=['number']" in fed.notes[1]
     assert len(data.from_frame(frame, label="ill", drop=["number"]).by("hospital").notes) == 1
 
@@ -241,11 +329,17 @@ def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(csv, monkeypatch)
 def test_bad_arguments_and_missing_files(csv, tmp_path):
     with pytest.raises(MissingFiles, match=r"there is no file .*patient.csv. Did you mean 'patients.csv'\?"):
         data.from_csv(tmp_path / "patient.csv", label="ill")
-    with pytest.raises(BadParameter, match="fit is 'all'; it must be one of 'party', 'pooled', 'none', or a Recipe"):
+    with pytest.raises(
+        BadParameter, match="fit is 'all'; it must be one of 'party', 'pooled', 'none', or a Recipe"
+    ):
         data.from_csv(csv, label="ill", fit="all")
-    with pytest.raises(BadParameter, match=r"drop is 'age'; it must be a list of column names, like \['age'\]"):
+    with pytest.raises(
+        BadParameter, match=r"drop is 'age'; it must be a list of column names, like \['age'\]"
+    ):
         data.from_csv(csv, label="ill", drop="age")
-    with pytest.raises(BadData, match=r"patients has no column 'hospitals' to deal by. Did you mean 'hospital'\?"):
+    with pytest.raises(
+        BadData, match=r"patients has no column 'hospitals' to deal by. Did you mean 'hospital'\?"
+    ):
         data.from_csv(csv, label="ill").by("hospitals")
     with pytest.raises(BadData, match="4 rows have no 'sex', so no party holds them"):
         data.from_csv(csv, label="ill", test_fraction=0).by("sex")

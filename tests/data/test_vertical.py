@@ -16,8 +16,15 @@ from tacit.errors import BadData, BadParameter
 @pytest.fixture
 def csv(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"id": [f"{k:03d}" for k in range(50)], "age": rng.normal(50, 9, 50), "town": rng.choice(["a", "b"], 50),
-                          "pulse": rng.normal(70, 9, 50), "ill": rng.choice(["yes", "no"], 50)})
+    frame = pd.DataFrame(
+        {
+            "id": [f"{k:03d}" for k in range(50)],
+            "age": rng.normal(50, 9, 50),
+            "town": rng.choice(["a", "b"], 50),
+            "pulse": rng.normal(70, 9, 50),
+            "ill": rng.choice(["yes", "no"], 50),
+        }
+    )
     frame.loc[3, "pulse"] = np.nan
     frame.to_csv(tmp_path / "people.csv", index=False)
     return tmp_path / "people.csv", frame
@@ -25,7 +32,9 @@ def csv(tmp_path):
 
 def test_columns_are_dealt_and_every_row_keeps_its_person(csv):
     path, frame = csv
-    made = data.from_csv(path, label="ill", id="id").vertical(into={"a": ["age"], "b": ["town", "pulse"]}, label_at="a")
+    made = data.from_csv(path, label="ill", id="id").vertical(
+        into={"a": ["age"], "b": ["town", "pulse"]}, label_at="a"
+    )
     assert made.parties["b"].columns == ("pulse", "town=a", "town=b", "pulse missing")
     known = frame.set_index("id")
     for k, person in enumerate(made.parties["a"].ids):
@@ -37,7 +46,9 @@ def test_columns_are_dealt_and_every_row_keeps_its_person(csv):
 
 
 def test_statistics_are_a_partys_own_and_of_the_rows_learned_from(csv):
-    made = data.from_csv(csv[0], label="ill", id="id").vertical(into={"a": ["age"], "b": ["pulse"]}, label_at="a")
+    made = data.from_csv(csv[0], label="ill", id="id").vertical(
+        into={"a": ["age"], "b": ["pulse"]}, label_at="a"
+    )
     x, recipe = made.parties["a"].fitted(made.train)
     age = made.parties["a"].x[made.train, 0]
     assert torch.allclose(x[made.train, 0], (age - age.mean()) / age.std(correction=0), atol=1e-5)
@@ -60,8 +71,12 @@ def test_a_file_without_a_label_is_a_partys_columns_and_one_without_columns_its_
 
 
 def test_the_holder_of_the_label_may_have_no_columns(csv):
-    for made in (data.from_csv(csv[0], label="ill", id="id").vertical(into={"clinic": ["age", "pulse"], "registry": []}, label_at="registry"),
-                 data.digits().vertical(into={"clinic": range(64), "registry": []}, label_at="registry")):
+    for made in (
+        data.from_csv(csv[0], label="ill", id="id").vertical(
+            into={"clinic": ["age", "pulse"], "registry": []}, label_at="registry"
+        ),
+        data.digits().vertical(into={"clinic": range(64), "registry": []}, label_at="registry"),
+    ):
         run = tacit.splitnn(made, configuration="vanilla", epochs=1)
         assert set(run.shares) == {"clinic", "registry"}
         assert run.shares["registry"].bottom is None
@@ -85,23 +100,52 @@ def test_what_does_not_fit_is_told(csv, tmp_path):
     path, frame = csv
     whole = data.from_csv(path, label="ill", id="id")
     for ask, kind, words in (
-            (lambda: whole.vertical(into={"a": ["aeg"]}, label_at="a"), BadData, r"there is no column 'aeg' for 'a'\. Did you mean 'age'\?"),
-            (lambda: whole.vertical(into={"a": ["age"]}, label_at="b"), BadParameter, r"label_at is 'b'; it must be one of the parties"),
-            (lambda: whole.vertical(into={"a": [], "b": ["age"]}, label_at="b"), BadParameter, r"the columns of 'a' is \[\]; it must be at least one column"),
-            (lambda: data.digits().vertical(into={"a": [99]}, label_at="a"), BadParameter, r"places from 0 to 63"),
-            (lambda: data.from_csv(path), BadParameter, r"label is None; it must be the column to predict\. Only a table with an id"),
-            (lambda: data.from_csv(path, id="ident", label="ill"), BadData, r"there is no column 'ident' \(id\)"),
-            (lambda: data.from_csv(path, id="id", drop=["age", "town", "pulse", "ill"]), BadData, r"no column is left to learn from beside the id")):
+        (
+            lambda: whole.vertical(into={"a": ["aeg"]}, label_at="a"),
+            BadData,
+            r"there is no column 'aeg' for 'a'\. Did you mean 'age'\?",
+        ),
+        (
+            lambda: whole.vertical(into={"a": ["age"]}, label_at="b"),
+            BadParameter,
+            r"label_at is 'b'; it must be one of the parties",
+        ),
+        (
+            lambda: whole.vertical(into={"a": [], "b": ["age"]}, label_at="b"),
+            BadParameter,
+            r"the columns of 'a' is \[\]; it must be at least one column",
+        ),
+        (
+            lambda: data.digits().vertical(into={"a": [99]}, label_at="a"),
+            BadParameter,
+            r"places from 0 to 63",
+        ),
+        (
+            lambda: data.from_csv(path),
+            BadParameter,
+            r"label is None; it must be the column to predict\. Only a table with an id",
+        ),
+        (lambda: data.from_csv(path, id="ident", label="ill"), BadData, r"there is no column 'ident' \(id\)"),
+        (
+            lambda: data.from_csv(path, id="id", drop=["age", "town", "pulse", "ill"]),
+            BadData,
+            r"no column is left to learn from beside the id",
+        ),
+    ):
         with pytest.raises(kind, match=words):
             ask()
     frame.loc[1, "id"] = frame.loc[0, "id"]
     frame.to_csv(tmp_path / "twice.csv", index=False)
     with pytest.raises(BadData, match="an id stands in more than one row"):
-        data.from_csv(tmp_path / "twice.csv", label="ill", id="id").vertical(into={"a": ["age"]}, label_at="a")
+        data.from_csv(tmp_path / "twice.csv", label="ill", id="id").vertical(
+            into={"a": ["age"]}, label_at="a"
+        )
 
 
 def test_columns_of_other_people_or_in_another_order_are_not_put_side_by_side(csv):
-    made = data.from_csv(csv[0], label="ill", id="id").vertical(into={"a": ["age"], "b": ["pulse"]}, label_at="a")
+    made = data.from_csv(csv[0], label="ill", id="id").vertical(
+        into={"a": ["age"], "b": ["pulse"]}, label_at="a"
+    )
     with pytest.raises(BadData, match="are not of the same people in the same order"):
         Vertical.of({"a": made.parties["a"], "b": made.parties["b"].take(np.arange(50)[::-1])}, "a")
     with pytest.raises(BadData, match="its table was read without one"):

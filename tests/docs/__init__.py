@@ -1,1 +1,3 @@
-"""Tests of the documentation: every snippet runs, every link resolves, the reference says what the code says."""
+"""Tests of the documentation: every snippet runs, every link resolves, the reference says what the code
+says.
+"""

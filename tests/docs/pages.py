@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 class Block(NamedTuple):
-    """A fenced block. `words` is what stands behind the three ticks: `python`, `toml job.toml`, `console`, `text`."""
+    """A fenced block. `words` is what stands behind the three ticks: `python`, `toml job.toml`, `console`,
+    `text`.
+    """
 
     words: tuple[str, ...]
     code: str
@@ -51,11 +58,16 @@ def links(text: str) -> list[str]:
 def anchors(text: str) -> set[str]:
     """The names a link may end in, made from headings as GitHub makes them."""
     kept = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in re.findall(r"^#+ (.+)$", kept, flags=re.MULTILINE)}
+    return {
+        re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-")
+        for h in re.findall(r"^#+ (.+)$", kept, flags=re.MULTILINE)
+    }
 
 
 def alike(shown: str, printed: str) -> bool:
-    """The same words in the same order, and numbers that are nearly the same: another processor rounds otherwise. A line of `…` skips the rest."""
+    """The same words in the same order, and numbers that are nearly the same: another processor rounds
+    otherwise. A line of `…` skips the rest.
+    """
     a, b = _tokens(shown), _tokens(printed)
     if "…" in shown.splitlines():
         a = a[: len(_tokens(f"\n{shown}".split("\n…")[0]))]

@@ -1,6 +1,7 @@
 """A page is one session: its snippets share a namespace and a directory, and run in the order they are read.
 
-`python -m tests.docs.session` writes what the snippets print now into the pages, and the tables of the reference anew. Read the difference before you keep it.
+`python -m tests.docs.session` writes what the snippets print now into the pages, and the tables of the
+reference anew. Read the difference before you keep it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .pages import PAGES, ROOT, Block, blocks
 
 
 class Shown(NamedTuple):
-    """Lines `first` to `last` of a page, and what was printed for them. `failed` is what a command said when it did not end well."""
+    """Lines `first` to `last` of a page, and what was printed for them. `failed` is what a command said when
+    it did not end well.
+    """
 
     command: str
     first: int
@@ -41,10 +44,14 @@ def play(page: Path, directory: Path) -> Iterator[Shown]:
             (directory / block.words[1]).write_text(block.code)
         elif block.words == ("python",):
             with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
-                exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True), space)  # tracebacks show the page's lines
+                exec(
+                    compile("\n" * (block.line - 1) + block.code, str(page), "exec", dont_inherit=True), space
+                )  # tracebacks show the page's lines
             printed = out.getvalue()
         elif block.kind == "text":
-            yield Shown("the snippet above", block.line, block.line + block.code.count("\n") - 1, block.code, printed)
+            yield Shown(
+                "the snippet above", block.line, block.line + block.code.count("\n") - 1, block.code, printed
+            )
         elif block.kind == "console":
             yield from _commands(block)
 
@@ -57,10 +64,20 @@ def _commands(block: Block) -> Iterator[Shown]:
         words = shlex.split(lines[start][2:], comments=True)
         if words[0] != "tacit":
             continue
-        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
             status = cli.main(words[1:])
         shown = "".join(line + "\n" for line in lines[start + 1 : end])
-        yield Shown(" ".join(words), block.line + start + 1, block.line + end - 1, shown, out.getvalue(), f"{status}: {err.getvalue()}" if status else "")
+        yield Shown(
+            " ".join(words),
+            block.line + start + 1,
+            block.line + end - 1,
+            shown,
+            out.getvalue(),
+            f"{status}: {err.getvalue()}" if status else "",
+        )
 
 
 def refreshed(page: Path) -> str:

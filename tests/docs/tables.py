@@ -25,7 +25,12 @@ MARK = re.compile(r"(<!-- table: ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def grid(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     cells = [list(head), ["---"] * len(list(head)), *map(list, rows)]
-    return "\n".join("| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in row) + " |" for row in cells) + "\n"
+    return (
+        "\n".join(
+            "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in row) + " |" for row in cells
+        )
+        + "\n"
+    )
 
 
 def parameters(cls: type) -> str:
@@ -33,7 +38,10 @@ def parameters(cls: type) -> str:
     declared = {name.split("=")[0]: (name, allowed, doc) for name, allowed, doc in describe(cls)}
     rows = []
     for f in dataclasses.fields(cls):
-        name, allowed, doc = declared.get(f.name, (f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}", f"`{f.type}`", ""))
+        name, allowed, doc = declared.get(
+            f.name,
+            (f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}", f"`{f.type}`", ""),
+        )
         rows.append([f"`{short(name)}`", allowed, doc])
     return grid(("parameter", "may be", "is"), rows) if rows else "No parameters.\n"
 
@@ -44,7 +52,10 @@ def short(text: str) -> str:
 
 
 def several(members: dict[str, type]) -> str:
-    return "\n".join(f"### {name}\n\n{as_markdown(inspect.getdoc(cls) or '')}\n\n{parameters(cls)}" for name, cls in members.items())
+    return "\n".join(
+        f"### {name}\n\n{as_markdown(inspect.getdoc(cls) or '')}\n\n{parameters(cls)}"
+        for name, cls in members.items()
+    )
 
 
 def as_markdown(text: str) -> str:
@@ -66,7 +77,10 @@ def data_sets() -> str:
     rows = []
     for name, make in data.ALL.items():
         first = (inspect.getdoc(inspect.getmodule(make)) or "").split("\n")[0]
-        options = ", ".join(f"`{p.name}={p.default!r}`" if p.default is not p.empty else f"`{p.name}`" for p in inspect.signature(make).parameters.values())
+        options = ", ".join(
+            f"`{p.name}={p.default!r}`" if p.default is not p.empty else f"`{p.name}`"
+            for p in inspect.signature(make).parameters.values()
+        )
         rows.append([f"`{name}`", first, options or "none"])
     return grid(("name", "what it is", "options"), rows)
 
@@ -82,20 +96,36 @@ def members(result: type) -> str:
     rows = [[f"`{f.name}`", f"`{f.type}`"] for f in dataclasses.fields(result)]
     rows += [[f"`{n}`", "property"] for n, v in vars(result).items() if isinstance(v, property)]
     methods = [(n, v) for n, v in vars(result).items() if inspect.isfunction(v) and not n.startswith("_")]
-    rows += [[f"`{n}{inspect.signature(v)}`".replace("self, ", "").replace("'", ""), "method"] for n, v in methods]
+    rows += [
+        [f"`{n}{inspect.signature(v)}`".replace("self, ", "").replace("'", ""), "method"] for n, v in methods
+    ]
     return grid(("name", "type"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "train": lambda: arguments(tacit.train), "compare": lambda: arguments(tacit.compare),
-    "result": lambda: members(tacit.Result), "comparison": lambda: members(tacit.Comparison),
-    "algorithms": lambda: several(algorithms.ALL), "parts": lambda: several(algorithms.PARTS),
-    "paces": lambda: several(pace.ALL), "staleness": lambda: several(pace.staleness.ALL), "speeds": lambda: several(speeds.ALL),
-    "aggregates": lambda: several(aggregate.ALL), "attacks": lambda: several({k.__name__: k for k in poisoning.ALL.values()}),
-    "skews": lambda: several(data.SKEWS), "models": lambda: several(models.ALL),
-    "datasets": data_sets, "split": lambda: arguments(data.Dataset.split), "by": lambda: arguments(data.Dataset.by),
-    "from_arrays": lambda: arguments(data.from_arrays), "from_csv": lambda: arguments(data.from_csv), "recipe": lambda: parameters(data.Recipe),
-    "errors": error_tree, "guards": lambda: several({**guard.ALL, "Laplace": guard.Laplace, "RandomizedResponse": guard.RandomizedResponse}),
+    "train": lambda: arguments(tacit.train),
+    "compare": lambda: arguments(tacit.compare),
+    "result": lambda: members(tacit.Result),
+    "comparison": lambda: members(tacit.Comparison),
+    "algorithms": lambda: several(algorithms.ALL),
+    "parts": lambda: several(algorithms.PARTS),
+    "paces": lambda: several(pace.ALL),
+    "staleness": lambda: several(pace.staleness.ALL),
+    "speeds": lambda: several(speeds.ALL),
+    "aggregates": lambda: several(aggregate.ALL),
+    "attacks": lambda: several({k.__name__: k for k in poisoning.ALL.values()}),
+    "skews": lambda: several(data.SKEWS),
+    "models": lambda: several(models.ALL),
+    "datasets": data_sets,
+    "split": lambda: arguments(data.Dataset.split),
+    "by": lambda: arguments(data.Dataset.by),
+    "from_arrays": lambda: arguments(data.from_arrays),
+    "from_csv": lambda: arguments(data.from_csv),
+    "recipe": lambda: parameters(data.Recipe),
+    "errors": error_tree,
+    "guards": lambda: several(
+        {**guard.ALL, "Laplace": guard.Laplace, "RandomizedResponse": guard.RandomizedResponse}
+    ),
 }
 
 

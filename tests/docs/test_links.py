@@ -1,4 +1,6 @@
-"""Links lead somewhere, the changelog knows the version, and the pages say nothing about the machine they were written on."""
+"""Links lead somewhere, the changelog knows the version, and the pages say nothing about the machine they
+were written on.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_every_relative_link_resolves(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {link}, and there is no {path}"
         if anchor:
-            assert anchor in anchors(target.read_text()), f"{page.name} links to {link}, and {target.name} has no such heading"
+            assert anchor in anchors(target.read_text()), (
+                f"{page.name} links to {link}, and {target.name} has no such heading"
+            )
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -48,8 +52,22 @@ def test_the_readme_shows_each_job_in_at_most_eight_lines() -> None:
 
 
 def test_the_readme_counts_algorithms_and_skews_right() -> None:
-    words = {9: "nine", 10: "ten", 11: "eleven", 12: "twelve", 13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen", 21: "twenty-one", 22: "twenty-two",
-             23: "twenty-three", 24: "twenty-four", 25: "twenty-five", 26: "twenty-six"}
+    words = {
+        9: "nine",
+        10: "ten",
+        11: "eleven",
+        12: "twelve",
+        13: "thirteen",
+        14: "fourteen",
+        15: "fifteen",
+        16: "sixteen",
+        21: "twenty-one",
+        22: "twenty-two",
+        23: "twenty-three",
+        24: "twenty-four",
+        25: "twenty-five",
+        26: "twenty-six",
+    }
     text = " ".join((ROOT / "README.md").read_text().split())
     assert f"{words[len(algorithms.ALL)]} algorithms" in text
     assert f"{words[len(data.SKEWS)]} kinds of skew" in text

@@ -19,7 +19,9 @@ from .tables import MARK, TABLES, filled
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name.startswith("reference-")], ids=lambda p: p.name)
 def test_the_tables_of_the_reference_are_those_of_the_code(page: Path) -> None:
     text = page.read_text()
-    assert filled(text) == text, f"{page.name} is not what the code says; write it anew with: python -m tests.docs.tables"
+    assert filled(text) == text, (
+        f"{page.name} is not what the code says; write it anew with: python -m tests.docs.tables"
+    )
 
 
 def test_every_table_stands_in_the_reference() -> None:
@@ -33,18 +35,27 @@ def test_every_parameter_of_every_algorithm_and_part_is_explained() -> None:
         section = text.split(f"### {name}\n")[1].split("\n###")[0]
         for declared, allowed, doc in describe(cls):
             assert doc, f"{name}.{declared} has no doc"
-            assert re.search(rf"\| `{re.escape(declared.split('=')[0])}\b", section), f"{name}: {declared} is not in the reference"
+            assert re.search(rf"\| `{re.escape(declared.split('=')[0])}\b", section), (
+                f"{name}: {declared} is not in the reference"
+            )
             assert allowed in section
 
 
 def test_every_argument_of_train_is_explained() -> None:
     text = (ROOT / "docs" / "reference-train.md").read_text().split("## tacit.compare")[0]
-    explained = re.findall(r"^\| `(\w+)` \| ", text.split("| argument | means |")[1].split("\n\n")[0], re.MULTILINE)
+    explained = re.findall(
+        r"^\| `(\w+)` \| ", text.split("| argument | means |")[1].split("\n\n")[0], re.MULTILINE
+    )
     assert explained == [name for name in inspect.signature(tacit.train).parameters if name != "fed"]
 
 
 def test_the_reference_names_every_member_of_every_room() -> None:
-    for page, room in (("algorithms", algorithms.ALL), ("skews", data.SKEWS), ("models", models.ALL), ("data", data.ALL)):
+    for page, room in (
+        ("algorithms", algorithms.ALL),
+        ("skews", data.SKEWS),
+        ("models", models.ALL),
+        ("data", data.ALL),
+    ):
         text = (ROOT / "docs" / f"reference-{page}.md").read_text()
         absent = [name for name in room if not re.search(rf"\b{name}\b", text)]
         assert not absent, f"reference-{page}.md does not name {absent}"

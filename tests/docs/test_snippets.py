@@ -25,15 +25,21 @@ def test_every_snippet_runs_and_prints_what_the_page_shows(page: Path, tmp_path:
     for s in play(page, tmp_path):
         where = f"{page.name}, line {s.first}: {s.command}"
         assert not s.failed, f"{where} ended with {s.failed}"
-        assert not s.shown.strip() or alike(s.shown, s.printed), f"{where}: the page shows\n{s.shown}\nbut this was printed\n{s.printed}"
+        assert not s.shown.strip() or alike(s.shown, s.printed), (
+            f"{where}: the page shows\n{s.shown}\nbut this was printed\n{s.printed}"
+        )
 
 
 def test_every_block_says_what_it_is() -> None:
-    """`python` runs, `console` runs where it says tacit, `text` is compared; a misspelt word would silently do nothing."""
+    """`python` runs, `console` runs where it says tacit, `text` is compared; a misspelt word would silently
+    do nothing.
+    """
     known = {("python",), ("console",), ("text",), ("toml",), ("bash",), ("mermaid",), ("json",), ()}
     for page in PAGES:
         for b in blocks(page.read_text()):
-            assert b.words in known or b.kind == "toml", f"{page.name}, line {b.line}: {' '.join(b.words)!r} is no kind of block"
+            assert b.words in known or b.kind == "toml", (
+                f"{page.name}, line {b.line}: {' '.join(b.words)!r} is no kind of block"
+            )
 
 
 def test_the_comparison_of_outputs_can_fail() -> None:

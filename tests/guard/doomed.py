@@ -1,4 +1,5 @@
-"""Clients that are killed in the middle of a secure sum, and many training runs in the same few processes: for tests.
+"""Clients that are killed in the middle of a secure sum, and many training runs in the same few processes:
+for tests.
 
 The programs are found here by the processes of `tacit.Processes`, so they are functions of a module.
 """
@@ -27,8 +28,10 @@ from tacit.protocols.secagg import MaskedVector
 
 
 class Deadly:
-    """Kills this process, as the kernel would, in place of sending the n-th message of a kind (a masked vector, if not given); with several runs in this
-    process, once all of them have come so far. `mark` is a file: only the first life is so short."""
+    """Kills this process, as the kernel would, in place of sending the n-th message of a kind (a masked
+    vector, if not given); with several runs in this process, once all of them have come so far. `mark` is a
+    file: only the first life is so short.
+    """
 
     def __init__(self, inner: Transport, nth: int, mark: Path, runs: int = 1, kind: str = MaskedVector.kind):
         self.inner, self.nth, self.mark, self.runs, self.kind = inner, nth, mark, runs, kind
@@ -46,8 +49,12 @@ class Deadly:
         await self.inner.deliver(sender, to, scope, frame)
 
 
-async def member(me: Party, doomed: Mapping[str, int], marks: str, kind: str = MaskedVector.kind, **told: Any) -> None:
-    """A client of a training run, of which those in `doomed` are killed at their n-th message of this kind."""
+async def member(
+    me: Party, doomed: Mapping[str, int], marks: str, kind: str = MaskedVector.kind, **told: Any
+) -> None:
+    """A client of a training run, of which those in `doomed` are killed at their n-th message of this
+    kind.
+    """
     mark = Path(marks) / me.name
     if me.name in doomed and not mark.exists():
         me = replace(me, transport=Deadly(me.transport, doomed[me.name], mark, kind=kind))
@@ -60,18 +67,28 @@ def doom(monkeypatch: pytest.MonkeyPatch, marks: Path, kind: str = MaskedVector.
     monkeypatch.setattr(networked, "member", partial(member, doomed=doomed, marks=str(marks), kind=kind))
 
 
-# many runs in the same processes -------------------------------------------------------------------------------------------------------
+# many runs in the same processes ----------------------------------------------------------------------------
 
 
 async def clients(me: Party, runs: Sequence[str], rows: str, state: str, dies: int, mark: str) -> None:
     """One party's part in every run, each in a scope of its own."""
     if dies:
         me = replace(me, transport=Deadly(me.transport, dies, Path(mark), len(runs)))
-    await asyncio.gather(*(members.member(me.scope(run), data={"dealt": rows}, state=f"{state}/{run}") for run in runs))
+    await asyncio.gather(
+        *(members.member(me.scope(run), data={"dealt": rows}, state=f"{state}/{run}") for run in runs)
+    )
 
 
-def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path, doomed: Mapping[str, int], runtime: tacit.Processes) -> dict[str, Any]:
-    """`tacit.train` for each of `jobs`, all at once: one process a party, in which each run is a scope. Starting processes is what takes the time."""
+def train_together(
+    fed: Any,
+    jobs: Mapping[str, Mapping[str, Any]],
+    folder: Path,
+    doomed: Mapping[str, int],
+    runtime: tacit.Processes,
+) -> dict[str, Any]:
+    """`tacit.train` for each of `jobs`, all at once: one process a party, in which each run is a scope.
+    Starting processes is what takes the time.
+    """
     waiting: dict[str, tuple[Any, Future[None]]] = {}
     another = threading.Event()
 
@@ -100,18 +117,28 @@ def train_together(fed: Any, jobs: Mapping[str, Mapping[str, Any]], folder: Path
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(jobs)) as pool:
         patch.setattr(networked.Networked, "_on_this_machine", meet)
         results = {}
-        for name in jobs:  # one after the other until they wait: a model's first values come from torch's one generator, which threads would share
+        # one after the other until they wait: a model's first values come from torch's one generator, which
+        # threads would share
+        for name in jobs:
             another.clear()
             results[name] = pool.submit(train, name)
             while not another.wait(0.1):
                 if results[name].done():  # none ends before all have met
                     for _, done in waiting.values():
                         done.cancel()
-                    raise AssertionError(f"{name} was refused before anything was started: {results[name].exception()}")
+                    raise AssertionError(
+                        f"{name} was refused before anything was started: {results[name].exception()}"
+                    )
         programs: dict[str, Any] = {"server": server}
         for k, name in enumerate(fed.parties):
             members.deal(fed, k, folder / f"rows-{k}")
-            programs[name] = partial(clients, runs=list(jobs), rows=str(folder / f"rows-{k}"), state=str(folder / f"state-{k}"), dies=doomed.get(name, 0),
-                                     mark=str(folder / f"killed-{k}"))
+            programs[name] = partial(
+                clients,
+                runs=list(jobs),
+                rows=str(folder / f"rows-{k}"),
+                state=str(folder / f"state-{k}"),
+                dies=doomed.get(name, 0),
+                mark=str(folder / f"killed-{k}"),
+            )
         runtime.run_sync(programs, here=("server",), may_leave=fed.parties)
         return {name: r.result(60) for name, r in results.items()}

@@ -1,5 +1,6 @@
-"""Run by test_deployed.py as a program: a hub, a server and three clients as the commands start them, each a process, with a guard in the job file. The server
-is killed between the survivors' list and the shares, and started again. Says, as JSON, what came out.
+"""Run by test_deployed.py as a program: a hub, a server and three clients as the commands start them, each a
+process, with a guard in the job file. The server is killed between the survivors' list and the shares, and
+started again. Says, as JSON, what came out.
 
 One process loads torch, then forks every role.
 """
@@ -64,7 +65,9 @@ def files(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for name, n in SIZES.items():
         age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
-        pd.DataFrame({"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}).to_csv(folder / f"{name}.csv", index=False)
+        pd.DataFrame(
+            {"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}
+        ).to_csv(folder / f"{name}.csv", index=False)
 
 
 class Run:
@@ -80,7 +83,9 @@ class Run:
             s.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{s.getsockname()[1]}"
         hub, parties = kits.temporary("clinics", ("server", *SIZES))
-        self.kits = {name: replace(kit, directory=folder / name).at(address) for name, kit in parties.items()} | {"hub": replace(hub, listen=address)}
+        self.kits = {
+            name: replace(kit, directory=folder / name).at(address) for name, kit in parties.items()
+        } | {"hub": replace(hub, listen=address)}
 
     def start(self, role: str, dies: bool = False) -> None:
         pid = os.fork()
@@ -102,12 +107,16 @@ class Run:
         if role == "hub":
             asyncio.run(hubs.serve(self.kits["hub"]))
         elif role != "server":
-            deployed.take_part(self.kits[role], self.folder / f"{role}.csv", agreed=self.folder / "agreed.toml")
+            deployed.take_part(
+                self.kits[role], self.folder / f"{role}.csv", agreed=self.folder / "agreed.toml"
+            )
         else:
             if dies:
                 die_before_the_shares()
             out = self.folder / "run"
-            result = deployed.coordinate(self.kits["server"], self.folder / "job.toml", out=out, resume=(out / "job.toml").exists())
+            result = deployed.coordinate(
+                self.kits["server"], self.folder / "job.toml", out=out, resume=(out / "job.toml").exists()
+            )
             torch.save(result.model.state_dict(), self.folder / "model.pt")
 
     def wait(self, role: str, seconds: float = 60.0) -> int:
@@ -118,7 +127,10 @@ class Run:
                 del self.pids[role]
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.01)
-        raise TimeoutError(f"{role} did not end: " + "\n".join(f"{p.name}: {p.read_text()[-1500:]}" for p in self.folder.glob("*.log")))
+        raise TimeoutError(
+            f"{role} did not end: "
+            + "\n".join(f"{p.name}: {p.read_text()[-1500:]}" for p in self.folder.glob("*.log"))
+        )
 
     def close(self) -> None:
         for role, pid in list(self.pids.items()):
@@ -156,9 +168,19 @@ def play(folder: Path, job: str, killed: bool) -> dict[str, Any]:
             raise RuntimeError((folder / "server.log").read_text()[-3000:])
         events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
         model = torch.load(folder / "model.pt")
-        return {"codes": codes, "clients": clients, "rounds": [e["round"] for e in events if e["kind"] == "round"],
-                "seen": sorted({s["kind"] for s in json.loads((folder / "run" / "ledger.json").read_text())["seen"] if s["party"] == "server"}),
-                "model": [v for t in model.values() for v in t.flatten().tolist()]}
+        return {
+            "codes": codes,
+            "clients": clients,
+            "rounds": [e["round"] for e in events if e["kind"] == "round"],
+            "seen": sorted(
+                {
+                    s["kind"]
+                    for s in json.loads((folder / "run" / "ledger.json").read_text())["seen"]
+                    if s["party"] == "server"
+                }
+            ),
+            "model": [v for t in model.values() for v in t.flatten().tolist()],
+        }
     finally:
         run.close()
 
@@ -171,10 +193,19 @@ def deceived(folder: Path) -> dict[str, Any]:
             run.start(role)
         codes = {"server": run.wait("server")}
         for name in SIZES:
-            with contextlib.suppress(TimeoutError):  # the server gave up at the first refusal, and whoever had not asked it for the job by then waits for it
+            with contextlib.suppress(
+                TimeoutError
+                # the server gave up at the first refusal, and whoever had not asked it for the job by then
+                # waits
+                # for it
+            ):
                 codes[name] = run.wait(name, 5)
         refused = [(folder / f"{name}.log").read_text()[-2000:] for name in codes if name != "server"]
-        return {"codes": list(codes.values()), "clients": refused, "server": (folder / "server.log").read_text()[-2000:]}
+        return {
+            "codes": list(codes.values()),
+            "clients": refused,
+            "server": (folder / "server.log").read_text()[-2000:],
+        }
     finally:
         run.close()
 
@@ -182,5 +213,12 @@ def deceived(folder: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    print(json.dumps({"plain": play(place / "plain", JOB, killed=False), "guarded": play(place / "guarded", JOB + GUARD, killed=True),
-                      "deceived": deceived(place / "deceived")}))
+    print(
+        json.dumps(
+            {
+                "plain": play(place / "plain", JOB, killed=False),
+                "guarded": play(place / "guarded", JOB + GUARD, killed=True),
+                "deceived": deceived(place / "deceived"),
+            }
+        )
+    )

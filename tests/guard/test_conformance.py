@@ -15,12 +15,25 @@ from tacit.parameters import real
 
 RING = (Clip(1.0), Quantize(bits=26))
 STAGES: list[tuple[Stage, tuple[Stage, ...]]] = [
-    (Clip(1.0), ()), (Clip(1.0, per="layer"), ()), (Clip(1.0, quantile=0.5), (Noise(multiplier=0.5),)), (Sparsify(top_k=0.2), ()),
-    (Sparsify(random_k=0.2), (Clip(1.0),)), (Sparsify(random_k=0.2, feedback=False), ()), (Lazy(xi=2.0), ()), (Quantize(bits=8), ()),
-    (Quantize(bits=12, stochastic=False), (Clip(1.0),)), (Noise(multiplier=1.0), (Clip(1.0),)), (Noise(multiplier=1.0, placement="local"), RING),
+    (Clip(1.0), ()),
+    (Clip(1.0, per="layer"), ()),
+    (Clip(1.0, quantile=0.5), (Noise(multiplier=0.5),)),
+    (Sparsify(top_k=0.2), ()),
+    (Sparsify(random_k=0.2), (Clip(1.0),)),
+    (Sparsify(random_k=0.2, feedback=False), ()),
+    (Lazy(xi=2.0), ()),
+    (Quantize(bits=8), ()),
+    (Quantize(bits=12, stochastic=False), (Clip(1.0),)),
+    (Noise(multiplier=1.0), (Clip(1.0),)),
+    (Noise(multiplier=1.0, placement="local"), RING),
     (Noise(multiplier=1.0, placement="distributed"), (*RING, SecAgg())),
     (Noise(multiplier=1.0, placement="distributed", distribution="skellam"), (*RING, LightSecAgg())),
-    (SecAgg(), RING), (SecAgg(neighbours=2), RING), (SecAgg(threshold=0.7, adversary="active"), RING), (LightSecAgg(), RING), (Encrypt(), RING)]
+    (SecAgg(), RING),
+    (SecAgg(neighbours=2), RING),
+    (SecAgg(threshold=0.7, adversary="active"), RING),
+    (LightSecAgg(), RING),
+    (Encrypt(), RING),
+]
 
 
 @pytest.mark.parametrize(("stage", "beside"), STAGES, ids=[f"{s!r} beside {len(b)}" for s, b in STAGES])
@@ -97,11 +110,19 @@ def test_a_stage_of_ones_own_conforms() -> None:
     testing.check_stage(Halve(), [Clip(1.0), Quantize(bits=16)])
 
 
-@pytest.mark.parametrize(("stage", "beside", "words"), [
-    (InPlace(), (), "InPlace.out changes its rows in place"), (TooLong(), (Clip(1.0),), r"TooLong.out gives a row of length 2; its form says at most 1"),
-    (Short(), (), r"Short.out gives rows of \(29,\) numbers; its form says 30"), (Crowded(), (), "Crowded: what 'a' sends alone and in a stack is"),
-    (FromTorch(), (), "FromTorch.out draws from torch's generator"), (Forgets(), (), r"Forgets.out keeps \[\] for each client, and began with \['kept'\]"),
-    (Lonely(), RING, "Lonely: of 2 clients 1 must stay; that is no number between 2 and 2"), (Thawed(), (), "Thawed is no frozen dataclass")])
+@pytest.mark.parametrize(
+    ("stage", "beside", "words"),
+    [
+        (InPlace(), (), "InPlace.out changes its rows in place"),
+        (TooLong(), (Clip(1.0),), r"TooLong.out gives a row of length 2; its form says at most 1"),
+        (Short(), (), r"Short.out gives rows of \(29,\) numbers; its form says 30"),
+        (Crowded(), (), "Crowded: what 'a' sends alone and in a stack is"),
+        (FromTorch(), (), "FromTorch.out draws from torch's generator"),
+        (Forgets(), (), r"Forgets.out keeps \[\] for each client, and began with \['kept'\]"),
+        (Lonely(), RING, "Lonely: of 2 clients 1 must stay; that is no number between 2 and 2"),
+        (Thawed(), (), "Thawed is no frozen dataclass"),
+    ],
+)
 def test_what_is_wrong_with_a_stage_is_said(stage: Any, beside: Any, words: str) -> None:
     with pytest.raises(AssertionError, match=words):
         testing.check_stage(stage, beside)

@@ -17,7 +17,9 @@ def seeded(seed: int):
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     """Standard deviations that χ² lies above its mean."""
-    return float((((counts - expected) ** 2 / expected).sum() - (len(counts) - 1)) / math.sqrt(2 * (len(counts) - 1)))
+    return float(
+        (((counts - expected) ** 2 / expected).sum() - (len(counts) - 1)) / math.sqrt(2 * (len(counts) - 1))
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.5])
@@ -35,7 +37,9 @@ def test_laplace_noise_has_the_discrete_laplace_distribution(epsilon):
 
 
 def test_randomised_response_tells_the_truth_as_often_as_epsilon_allows_and_the_estimate_is_right():
-    """3 answers at ε = 1: kept with e/(e + 2) = 0.576. Deviations of 5 are passed by chance less than once in 10⁶."""
+    """3 answers at ε = 1: kept with e/(e + 2) = 0.576. Deviations of 5 are passed by chance less than once in
+    10⁶.
+    """
     stage, n = RandomizedResponse(1.0, answers=3), 40_000
     given = np.repeat([0, 1, 2], [n // 2, n // 4, n // 4])
     told = stage.out(given, seeded(2))
@@ -54,11 +58,27 @@ def test_the_ratio_of_two_answers_is_never_more_than_epsilon_allows():
         assert p * 3 / (1 - p) <= math.exp(epsilon)
 
 
-@pytest.mark.parametrize(("call", "error", "words"), [
-    (lambda: Laplace(1.0).out(np.array([1.5])), BadData, "counts are whole numbers, not float64"),
-    (lambda: Laplace(0.0).out(np.array([1])), BadParameter, r"Laplace: epsilon is 0\.0; it must be a number above 0\."),
-    (lambda: RandomizedResponse(1.0).out(np.array([0, 2])), BadData, "answers lie in 0 … 2; they must lie in 0 … 1"),
-    (lambda: RandomizedResponse(1.0, answers=1).out(np.array([0])), BadParameter, "answers is 1; it must be a whole number at least 2")])
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: Laplace(1.0).out(np.array([1.5])), BadData, "counts are whole numbers, not float64"),
+        (
+            lambda: Laplace(0.0).out(np.array([1])),
+            BadParameter,
+            r"Laplace: epsilon is 0\.0; it must be a number above 0\.",
+        ),
+        (
+            lambda: RandomizedResponse(1.0).out(np.array([0, 2])),
+            BadData,
+            "answers lie in 0 … 2; they must lie in 0 … 1",
+        ),
+        (
+            lambda: RandomizedResponse(1.0, answers=1).out(np.array([0])),
+            BadParameter,
+            "answers is 1; it must be a whole number at least 2",
+        ),
+    ],
+)
 def test_bad_input_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()

@@ -1,4 +1,6 @@
-"""Guards between organisations: the job file of the commands, parties that say only at the door how many rows they have, a server that is killed in a sum."""
+"""Guards between organisations: the job file of the commands, parties that say only at the door how many rows
+they have, a server that is killed in a sum.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,19 @@ from tacit.protocols import joining
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_and_is_the_unguarded_run(tmp_path: Path) -> None:
-    """40, 25 and 12 rows: the mean is weighted, and nobody's weight is seen in a round. The clients leave the sum that the dead server began."""
-    done = subprocess.run([sys.executable, "-m", "tests.guard.organisations", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=240)
+def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_and_is_the_unguarded_run(
+    tmp_path: Path,
+) -> None:
+    """40, 25 and 12 rows: the mean is weighted, and nobody's weight is seen in a round. The clients leave the
+    sum that the dead server began.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.guard.organisations", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     plain, guarded = found["plain"], found["guarded"]
@@ -42,7 +54,10 @@ def test_a_weighted_signed_sum_between_organisations_survives_a_killed_server_an
     deceived = found["deceived"]
     assert all(deceived["codes"])
     assert deceived["clients"]
-    assert all("to which this party agreed, in guard (agreed: " in log and "Nothing was read or sent" in log for log in deceived["clients"])
+    assert all(
+        "to which this party agreed, in guard (agreed: " in log and "Nothing was read or sent" in log
+        for log in deceived["clients"]
+    )
     assert "it has not agreed to this job" in deceived["server"]
 
 
@@ -51,12 +66,23 @@ RING = [Clip(1.0), Quantize(bits=24)]
 
 
 def contract_of(stages: list[Any], **more: Any) -> Contract:
-    return Contract.of(make_plan(FED, model="logistic", rounds=5, guard=stages, **more), None, "server", list(FED.rows.x.shape[1:]))
+    return Contract.of(
+        make_plan(FED, model="logistic", rounds=5, guard=stages, **more),
+        None,
+        "server",
+        list(FED.rows.x.shape[1:]),
+    )
 
 
-@pytest.mark.parametrize("stages", [[*RING, SecAgg(threshold=0.7, adversary="active", max_rows=64)], [Clip(1.0), Noise(epsilon=3.0, placement="local")],
-                                    [Clip(1.0), Noise(epsilon=3.0, placement="distributed"), Quantize(bits=24), SecAgg(max_rows=64)]],
-                         ids=["signed", "local", "distributed"])
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [*RING, SecAgg(threshold=0.7, adversary="active", max_rows=64)],
+        [Clip(1.0), Noise(epsilon=3.0, placement="local")],
+        [Clip(1.0), Noise(epsilon=3.0, placement="distributed"), Quantize(bits=24), SecAgg(max_rows=64)],
+    ],
+    ids=["signed", "local", "distributed"],
+)
 def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list[Any]) -> None:
     """The noise, too: nobody tells a party how much to add."""
     p = make_plan(FED, model="logistic", rounds=5, guard=stages, runtime=Deployed(None, {}))
@@ -69,29 +95,58 @@ def test_a_party_comes_to_the_servers_guard_from_the_contract_alone(stages: list
     assert (mine.clients, mine.expected) == (theirs.clients, theirs.expected)
 
 
-@pytest.mark.parametrize(("agreed", "named"), [
-    ([*RING, SecAgg(threshold=0.7, adversary="active", max_rows=64)], [*RING, SecAgg(threshold=0.7, max_rows=64)]),
-    ([*RING, SecAgg(max_rows=64)], RING), (RING, [*RING, SecAgg(max_rows=64)]),
-    ([Clip(1.0), Noise(epsilon=3.0, placement="local")], [Clip(1.0), Noise(multiplier=0.1, epsilon=3.0, placement="local")]),
-    ([Clip(1.0), Noise(multiplier=2.0, placement="local")], [Clip(1.0), Noise(multiplier=1.9, placement="local")])],
-    ids=["curious", "open", "hidden", "less noise for its ε", "less noise"])
+@pytest.mark.parametrize(
+    ("agreed", "named"),
+    [
+        (
+            [*RING, SecAgg(threshold=0.7, adversary="active", max_rows=64)],
+            [*RING, SecAgg(threshold=0.7, max_rows=64)],
+        ),
+        ([*RING, SecAgg(max_rows=64)], RING),
+        (RING, [*RING, SecAgg(max_rows=64)]),
+        (
+            [Clip(1.0), Noise(epsilon=3.0, placement="local")],
+            [Clip(1.0), Noise(multiplier=0.1, epsilon=3.0, placement="local")],
+        ),
+        (
+            [Clip(1.0), Noise(multiplier=2.0, placement="local")],
+            [Clip(1.0), Noise(multiplier=1.9, placement="local")],
+        ),
+    ],
+    ids=["curious", "open", "hidden", "less noise for its ε", "less noise"],
+)
 def test_a_party_refuses_another_guard_than_it_agreed_to(agreed: list[Any], named: list[Any]) -> None:
     ours = Agreement(FED.name, "server", FED.parties, contract_of(agreed), "agreed.toml")
-    with pytest.raises(NotAgreed, match=r"differs from agreed\.toml, to which this party agreed, in guard \(agreed: .*offered: .*\)\. Nothing was read"):
+    with pytest.raises(
+        NotAgreed,
+        match=r"differs from agreed\.toml, to which this party agreed, in guard \(agreed: .*offered: .*\)\. "
+        r"Nothing was read",
+    ):
         ours.check_offer(contract_of(named))
 
 
 def test_a_party_refuses_to_hide_among_fewer_than_it_agreed_to() -> None:
-    ours = Agreement(FED.name, "server", FED.parties, contract_of([*RING, SecAgg(max_rows=64)]), "agreed.toml")
+    ours = Agreement(
+        FED.name, "server", FED.parties, contract_of([*RING, SecAgg(max_rows=64)]), "agreed.toml"
+    )
     with pytest.raises(NotAgreed, match=r"in train\.per_round \(agreed: 6, offered: 3\)\."):
         ours.check_offer(contract_of([*RING, SecAgg(max_rows=64)], per_round=3))
 
 
 @pytest.mark.parametrize("hides", [False, True], ids=["local", "distributed"])
-def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(hides: bool, tmp_path: Path) -> None:
-    """Whatever the server asks for, after the party's process was restarted, and under another name of the run."""
+def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
+    hides: bool, tmp_path: Path
+) -> None:
+    """Whatever the server asks for, after the party's process was restarted, and under another name of the
+    run.
+    """
     noise = Noise(epsilon=3.0, placement="distributed" if hides else "local")
-    p = make_plan(FED, model="logistic", rounds=3, guard=[Clip(1.0), noise, *([Quantize(bits=24), SecAgg(max_rows=64)] if hides else [])])
+    p = make_plan(
+        FED,
+        model="logistic",
+        rounds=3,
+        guard=[Clip(1.0), noise, *([Quantize(bits=24), SecAgg(max_rows=64)] if hides else [])],
+    )
     task = make_task(p)
     down = start = task.initial()
     contract = Contract.of(p, None, "server", list(FED.rows.x.shape[1:]))
@@ -109,7 +164,9 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
         work.local(r, down)
         if hides:
             assert work.commit("update", r).upload(list(FED.parties))
-            assert work.commit("update", r).upload(list(FED.parties))  # a try that nobody opened is paid for once
+            assert work.commit("update", r).upload(
+                list(FED.parties)
+            )  # a try that nobody opened is paid for once
             assert work.commit("update", r).reveal()
 
     work = started("run")
@@ -124,5 +181,7 @@ def test_a_party_gives_no_answer_beyond_the_rounds_and_the_epsilon_it_agreed_to(
         if hides:
             assert not work.admit("update", 2, Digests({"w": start["w"] + 2}))
         else:
-            with pytest.raises(BudgetSpent, match=r"has answered 3 of the 3 times it agreed to.* Nothing more was sent"):
+            with pytest.raises(
+                BudgetSpent, match=r"has answered 3 of the 3 times it agreed to.* Nothing more was sent"
+            ):
                 work.local(2, down)

@@ -25,35 +25,86 @@ def test_of_all_orders_of_five_stages_one_is_right():
             as_stages(order)
 
 
-@pytest.mark.parametrize(("stages", "words"), [
-    ([Quantize(bits=8), Clip(1.0)], "guard: Clip stands behind Quantize. The order is"),
-    ([Clip(1.0), Clip(2.0)], "guard: Clip does what Clip before it already does; keep one of them."),
-    ([Noise(multiplier=1.0)], "guard: Noise needs a bound on each update to know how much to add, and there is no Clip before it."),
-    ([Clip(1.0), SecAgg()], "guard: SecAgg adds up whole numbers, and there is no Quantize before it."),
-    ([Quantize(), SecAgg()], "guard: SecAgg needs a range in which all updates lie, and there is no Clip before it."),
-    ([Clip(1.0), Noise(multiplier=1.0, placement="distributed"), Quantize()], "it protects nothing unless a stage behind it hides single updates."),
-    ([Sparsify(top_k=0.1), Clip(1.0), Quantize(), SecAgg()], "Use random_k, whose places all clients share."),
-    ([Sparsify(top_k=0.1), Clip(1.0), Noise(multiplier=1.0, placement="local")], "and Noise must fill every place"),
-    ([Lazy(), Clip(1.0), Noise(multiplier=1.0)], "and its silence would show who changed little, so it does not go with Noise."),
-    ([Lazy(), Sparsify(top_k=0.1)], "and both would keep what was not sent, so it does not go with Sparsify."),
-    ([Lazy(), Quantize(bits=8)], "Use Quantize(stochastic=False), and Clip without a quantile."),
-    ([Clip(1.0), Noise(multiplier=1.0, distribution="skellam")], "Noise: distribution is 'skellam' and placement is 'central'; it is for noise that many"),
-    ([Clip(1.0), Noise()], "Noise: neither multiplier nor epsilon is given."),
-    ([Clip(-1.0)], "Clip: norm is -1.0; it must be a number above 0."),
-    ([Clip(1.0, per="layer", quantile=0.5)], "Clip: quantile and per='layer' are both given"),
-    ([Sparsify()], "Sparsify: top_k is None and random_k is None; give one of them, such as top_k=0.01."),
-    (["Clip"], "train: guard is ['Clip']; it must be a list of stages such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]."),
-    ([Clip], "it must be a list of stages")])
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ([Quantize(bits=8), Clip(1.0)], "guard: Clip stands behind Quantize. The order is"),
+        ([Clip(1.0), Clip(2.0)], "guard: Clip does what Clip before it already does; keep one of them."),
+        (
+            [Noise(multiplier=1.0)],
+            "guard: Noise needs a bound on each update to know how much to add, and there is no Clip before "
+            "it.",
+        ),
+        ([Clip(1.0), SecAgg()], "guard: SecAgg adds up whole numbers, and there is no Quantize before it."),
+        (
+            [Quantize(), SecAgg()],
+            "guard: SecAgg needs a range in which all updates lie, and there is no Clip before it.",
+        ),
+        (
+            [Clip(1.0), Noise(multiplier=1.0, placement="distributed"), Quantize()],
+            "it protects nothing unless a stage behind it hides single updates.",
+        ),
+        (
+            [Sparsify(top_k=0.1), Clip(1.0), Quantize(), SecAgg()],
+            "Use random_k, whose places all clients share.",
+        ),
+        (
+            [Sparsify(top_k=0.1), Clip(1.0), Noise(multiplier=1.0, placement="local")],
+            "and Noise must fill every place",
+        ),
+        (
+            [Lazy(), Clip(1.0), Noise(multiplier=1.0)],
+            "and its silence would show who changed little, so it does not go with Noise.",
+        ),
+        (
+            [Lazy(), Sparsify(top_k=0.1)],
+            "and both would keep what was not sent, so it does not go with Sparsify.",
+        ),
+        ([Lazy(), Quantize(bits=8)], "Use Quantize(stochastic=False), and Clip without a quantile."),
+        (
+            [Clip(1.0), Noise(multiplier=1.0, distribution="skellam")],
+            "Noise: distribution is 'skellam' and placement is 'central'; it is for noise that many",
+        ),
+        ([Clip(1.0), Noise()], "Noise: neither multiplier nor epsilon is given."),
+        ([Clip(-1.0)], "Clip: norm is -1.0; it must be a number above 0."),
+        ([Clip(1.0, per="layer", quantile=0.5)], "Clip: quantile and per='layer' are both given"),
+        ([Sparsify()], "Sparsify: top_k is None and random_k is None; give one of them, such as top_k=0.01."),
+        (
+            ["Clip"],
+            "train: guard is ['Clip']; it must be a list of stages such as [guard.Clip(1.0), "
+            "guard.Noise(multiplier=1.0)].",
+        ),
+        ([Clip], "it must be a list of stages"),
+    ],
+)
 def test_a_guard_that_cannot_work_says_why(stages, words):
     with pytest.raises(BadParameter, match=re.escape(words)):
         as_stages(stages)
 
 
-@pytest.mark.parametrize(("noise", "run", "words"), [
-    ("poisson", {"per_round": 3}, "guard: Noise assumes that each client takes part by a coin of its own (Poisson), and in this run a fixed number of clients"),
-    ("fixed", {"per_round": 3, "sampling": "poisson"}, "assumes that a fixed number of clients is drawn without replacement, and in this run each client"),
-    ("everyone", {"per_round": 3}, "assumes that everyone takes part in every round, and in this run a fixed number"),
-    ("poisson", {}, "and in this run everyone takes part in every round; its ε would be of another run.")])
+@pytest.mark.parametrize(
+    ("noise", "run", "words"),
+    [
+        (
+            "poisson",
+            {"per_round": 3},
+            "guard: Noise assumes that each client takes part by a coin of its own (Poisson), and in this "
+            "run a fixed number of clients",
+        ),
+        (
+            "fixed",
+            {"per_round": 3, "sampling": "poisson"},
+            "assumes that a fixed number of clients is drawn without replacement, and in this run each "
+            "client",
+        ),
+        (
+            "everyone",
+            {"per_round": 3},
+            "assumes that everyone takes part in every round, and in this run a fixed number",
+        ),
+        ("poisson", {}, "and in this run everyone takes part in every round; its ε would be of another run."),
+    ],
+)
 def test_a_sampling_that_is_assumed_and_not_used_is_refused(noise, run, words):
     fed = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
     with pytest.raises(BadParameter, match=re.escape(words)):
@@ -62,7 +113,11 @@ def test_a_sampling_that_is_assumed_and_not_used_is_refused(noise, run, words):
 
 def test_a_secure_sum_of_an_unknown_number_is_refused():
     fed = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
-    with pytest.raises(BadParameter, match=r"guard: SecAgg needs to know how many take part in a round, and by Poisson sampling nobody does\."):
+    with pytest.raises(
+        BadParameter,
+        match=r"guard: SecAgg needs to know how many take part in a round, and by Poisson sampling nobody "
+        r"does\.",
+    ):
         make_plan(fed, guard=[Clip(1.0), Quantize(), SecAgg()], per_round=4, sampling="poisson")
 
 
@@ -72,6 +127,9 @@ def test_a_rule_that_must_see_each_update_refuses_masks_with_the_reason():
         sees_each: ClassVar[bool] = True
 
     stages = as_stages([Clip(1.0), Quantize(), SecAgg()])
-    with pytest.raises(BadParameter, match=r"guard: SecAgg hides each update from the server, and Median must see each of them"):
+    with pytest.raises(
+        BadParameter,
+        match=r"guard: SecAgg hides each update from the server, and Median must see each of them",
+    ):
         must_see_each(stages, Median())
     must_see_each(as_stages([Clip(1.0)]), Median())  # what hides nothing may stand with any rule

@@ -22,14 +22,16 @@ NAMES = tuple("abcdefgh")
 
 def crowd(stage_or_guard, form=None, round=0, secret_seed=7):
     fresh = stage_or_guard.client_state(form) if form is not None else stage_or_guard.client_state()
-    return Clients(NAMES, round, {k: v.expand(len(NAMES), *v.shape).clone() for k, v in fresh.items()}, {}, secret_seed)
+    return Clients(
+        NAMES, round, {k: v.expand(len(NAMES), *v.shape).clone() for k, v in fresh.items()}, {}, secret_seed
+    )
 
 
 def updates(d=40, scale=1.0, seed=0):
     return scale * torch.from_numpy(np.random.default_rng(seed).normal(size=(len(NAMES), d)))
 
 
-# Clip --------------------------------------------------------------------------------------------------------------------------------
+# Clip -------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, derandomize=True)
@@ -53,7 +55,9 @@ def test_per_layer_clips_each_layer_to_its_share_and_the_whole_to_the_norm():
 
 
 def test_the_adaptive_norm_goes_to_the_quantile_it_is_told():
-    """Andrew et al. 2021: norms 1 … 8; with γ = 0.5 and η_C = 0.2 the norm settles where half are shorter, from above and from below."""
+    """Andrew et al. 2021: norms 1 … 8; with γ = 0.5 and η_C = 0.2 the norm settles where half are shorter,
+    from above and from below.
+    """
     lengths = torch.arange(1.0, 9.0, dtype=torch.float64)
     x = lengths[:, None] * torch.nn.functional.normalize(updates(), dim=1)
     for start in (0.1, 100.0):
@@ -75,12 +79,14 @@ def test_the_adaptive_bound_covers_the_update_and_its_bit():
     assert y.norm(dim=1).max() <= after.bound * (1 + 1e-12)
 
 
-# Quantize ----------------------------------------------------------------------------------------------------------------------------
+# Quantize ---------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(bits=st.integers(10, 40), stochastic=st.booleans(), clients=st.integers(1, 50), hidden=st.booleans())
-def test_whole_numbers_stay_within_the_limit_and_the_bound_and_all_clients_fit_the_ring(bits, stochastic, clients, hidden):
+def test_whole_numbers_stay_within_the_limit_and_the_bound_and_all_clients_fit_the_ring(
+    bits, stochastic, clients, hidden
+):
     stage = Quantize(bits=bits, stochastic=stochastic)
     form = Form(dimension=40, clients=clients, bound=1.0, hidden=hidden, noise=1.0)
     after = stage.form(form, {})
@@ -91,17 +97,23 @@ def test_whole_numbers_stay_within_the_limit_and_the_bound_and_all_clients_fit_t
     assert rows.dtype == torch.int64
     assert int(rows.abs().max()) <= after.limit
     assert float((rows.double() * after.step).norm(dim=1).max()) <= after.bound * (1 + 1e-9)
-    assert (rows.double() * after.step - x).abs().max() <= after.step * (1 if stochastic else 0.5) * (1 + 1e-9)
+    assert (rows.double() * after.step - x).abs().max() <= after.step * (1 if stochastic else 0.5) * (
+        1 + 1e-9
+    )
     if hidden:
         assert 2 * clients * after.limit < after.modulus == 2**bits
 
 
 def test_stochastic_rounding_is_right_on_average():
-    """20,000 clients round 0.3 of a unit: the mean of 0s and 1s has a deviation of 0.00324, so 5 of them are passed by chance once in 10⁶."""
+    """20,000 clients round 0.3 of a unit: the mean of 0s and 1s has a deviation of 0.00324, so 5 of them are
+    passed by chance once in 10⁶.
+    """
     names = tuple(map(str, range(20_000)))
     form = Form(dimension=1, bound=1.0)
     step = Quantize(bits=8).form(form, {}).step
-    rows = Quantize(bits=8).out(torch.full((20_000, 1), 0.3 * step, dtype=torch.float64), Clients(names), form)
+    rows = Quantize(bits=8).out(
+        torch.full((20_000, 1), 0.3 * step, dtype=torch.float64), Clients(names), form
+    )
     assert set(rows.flatten().tolist()) == {0, 1}
     assert float(rows.double().mean()) == pytest.approx(0.3, abs=5 * 0.00324)
 
@@ -111,7 +123,9 @@ def test_without_clip_each_client_has_a_grid_of_its_own():
     stage, form = Quantize(bits=12, stochastic=False), Form(dimension=40)
     rows = stage.out(x, crowd(stage, form), form)
     back = stage.read(rows, stage.form(form, {}))
-    assert ((back - x).abs().amax(1) / x.abs().amax(1)).max() <= 0.51 / 2047 + 1e-6  # 1e-6: the scale travels as float32
+    assert (
+        (back - x).abs().amax(1) / x.abs().amax(1)
+    ).max() <= 0.51 / 2047 + 1e-6  # 1e-6: the scale travels as float32
 
 
 def test_the_grid_under_noise_never_lengthens_an_update():
@@ -125,29 +139,55 @@ def test_the_grid_under_noise_never_lengthens_an_update():
     assert (rows.double() * after.step - x).abs().max() <= 2 * after.step
 
 
-# Noise -------------------------------------------------------------------------------------------------------------------------------
+# Noise ------------------------------------------------------------------------------------------------------
 
 
 def fitted(stages, clients=8, expected=8.0, d=40, seed=3, **more):
-    return Guard(as_stages(stages), Layout({"delta": (d,)}, (), (d // 4, d - d // 4)), clients, expected, secret_seed=seed, **more)
+    return Guard(
+        as_stages(stages),
+        Layout({"delta": (d,)}, (), (d // 4, d - d // 4)),
+        clients,
+        expected,
+        secret_seed=seed,
+        **more,
+    )
 
 
 def through(guard, x, weights=None, number=0):
-    me = Clients(NAMES, number, {k: v.expand(len(NAMES), *v.shape).clone() for k, v in guard.client_state().items()}, guard.state, guard.secret_seed)
+    me = Clients(
+        NAMES,
+        number,
+        {k: v.expand(len(NAMES), *v.shape).clone() for k, v in guard.client_state().items()},
+        guard.state,
+        guard.secret_seed,
+    )
     down = {"w": torch.zeros(x.shape[1])}
     sent = guard.out(torch.ones(len(NAMES)) if weights is None else weights, {"delta": x}, down, me)
     return guard.back(*guard.total(*sent, number), down, number)["delta"], sent[1]
 
 
-@pytest.mark.parametrize(("placement", "width"), [("central", 1 / 8), ("local", 1 / math.sqrt(8)), ("distributed", math.sqrt(8 / 5) / 8)])
+@pytest.mark.parametrize(
+    ("placement", "width"),
+    [("central", 1 / 8), ("local", 1 / math.sqrt(8)), ("distributed", math.sqrt(8 / 5) / 8)],
+)
 @pytest.mark.parametrize("bits", [None, 24])
 def test_the_mean_carries_the_noise_its_placement_says(placement, width, bits):
-    """z = 1, bound 1, 8 clients: σ of the mean is 1/8 where the server adds it, 1/√8 where each client does, and √(8/5)/8 where 5 of 8
-    must suffice. Over 20,000 numbers the deviation is known to 0.5%; 4 of those are passed by chance once in 15,000."""
+    """z = 1, bound 1, 8 clients: σ of the mean is 1/8 where the server adds it, 1/√8 where each client does,
+    and √(8/5)/8 where 5 of 8 must suffice. Over 20,000 numbers the deviation is known to 0.5%; 4 of those are
+    passed by chance once in 15,000.
+    """
     if bits is None and placement == "distributed":
         bits = 32
     hide = [SecAgg(threshold=0.6)] if placement == "distributed" else []
-    guard = fitted([Clip(1.0), Noise(multiplier=1.0, placement=placement), *([Quantize(bits=bits)] if bits else []), *hide], d=20_000)
+    guard = fitted(
+        [
+            Clip(1.0),
+            Noise(multiplier=1.0, placement=placement),
+            *([Quantize(bits=bits)] if bits else []),
+            *hide,
+        ],
+        d=20_000,
+    )
     mean, _ = through(guard, torch.zeros(8, 20_000))
     rounded = guard.leaves().bound  # what the noise is calibrated to, rounding included
     assert float(mean.std()) == pytest.approx(width * rounded, rel=0.02)
@@ -155,9 +195,18 @@ def test_the_mean_carries_the_noise_its_placement_says(placement, width, bits):
 
 
 def test_skellam_noise_of_many_clients_is_skellam_noise_of_the_sum():
-    """8 clients of which 5 must suffice, on a coarse grid. χ² of 20,000 numbers fails a right one once in 10⁶ seeds."""
-    guard = fitted([Clip(1.0), Noise(multiplier=0.25, placement="distributed", distribution="skellam"), Quantize(bits=13, stochastic=False),
-                    SecAgg(threshold=0.6)], d=20_000)
+    """8 clients of which 5 must suffice, on a coarse grid. χ² of 20,000 numbers fails a right one once in 10⁶
+    seeds.
+    """
+    guard = fitted(
+        [
+            Clip(1.0),
+            Noise(multiplier=0.25, placement="distributed", distribution="skellam"),
+            Quantize(bits=13, stochastic=False),
+            SecAgg(threshold=0.6),
+        ],
+        d=20_000,
+    )
     _, rows = through(guard, torch.zeros(8, 20_000))
     form = guard.leaves()
     own = form.own_noise * form.bound / form.step
@@ -168,7 +217,10 @@ def test_skellam_noise_of_many_clients_is_skellam_noise_of_the_sum():
     expected = special.ive(np.arange(-reach, reach + 1), variance) * len(total)
     seen = np.bincount(total + reach, minlength=2 * reach + 1)
     many = expected >= 5
-    a, b = np.append(seen[many], len(total) - seen[many].sum()), np.append(expected[many], len(total) - expected[many].sum())
+    a, b = (
+        np.append(seen[many], len(total) - seen[many].sum()),
+        np.append(expected[many], len(total) - expected[many].sum()),
+    )
     assert stats.chisquare(a, b).pvalue > 1e-6
     mean, _ = through(guard, torch.zeros(8, 20_000))
     assert float(mean.std()) == pytest.approx(0.25 * math.sqrt(8 / 5) / 8 * form.bound, rel=0.02)
@@ -202,12 +254,18 @@ def test_noise_comes_from_the_operating_system_not_from_torch_or_numpy():
     for _ in range(2):
         torch.manual_seed(0)
         np.random.seed(0)
-        found.append(through(fitted([Clip(1.0), Noise(multiplier=1.0, placement="local"), Quantize(bits=20)], seed=None), x)[0])
+        found.append(
+            through(
+                fitted([Clip(1.0), Noise(multiplier=1.0, placement="local"), Quantize(bits=20)], seed=None), x
+            )[0]
+        )
     assert not torch.equal(*found)
 
 
 def test_the_floating_point_attack_finds_only_multiples_of_one_step():
-    """Mironov 2012: which floats can be reached tells the value under the noise. Here all reachable sums are multiples of one step, whatever it was."""
+    """Mironov 2012: which floats can be reached tells the value under the noise. Here all reachable sums are
+    multiples of one step, whatever it was.
+    """
     for x in (torch.zeros(8, 40), updates(scale=0.1)):
         guard = fitted([Clip(1.0), Noise(multiplier=1.0)])
         _, rows = through(guard, x)
@@ -216,7 +274,7 @@ def test_the_floating_point_attack_finds_only_multiples_of_one_step():
         assert guard.noise.server(total, guard.leaves(), np.random.default_rng(0).bytes).dtype == torch.int64
 
 
-# Sparsify and Lazy -------------------------------------------------------------------------------------------------------------------
+# Sparsify and Lazy ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", [Sparsify(top_k=0.1), Sparsify(random_k=0.1)])
@@ -239,7 +297,9 @@ def test_random_k_without_feedback_is_right_on_average_and_its_places_change():
     forms = [Form(dimension=40, shared=1, round=r) for r in range(400)]
     mean = sum(stage.back(stage.out(x, crowd(stage, f), f)[0], 1, f, {})[0] for f in forms) / 400
     assert mean.mean() == pytest.approx(1.0)
-    assert float((mean - 1).abs().max()) < 5 * math.sqrt(3 / 400)  # each number is 4 in a quarter of the rounds: deviation √3; once in 10⁵ by chance
+    assert float((mean - 1).abs().max()) < 5 * math.sqrt(
+        3 / 400
+    )  # each number is 4 in a quarter of the rounds: deviation √3; once in 10⁵ by chance
     assert len({tuple(stage.places(f).tolist()) for f in forms}) == 400
 
 
@@ -265,20 +325,40 @@ def test_a_lazy_client_speaks_when_its_update_moves_more_than_the_model_did():
     assert me.events["skipped"] == 0
 
 
-# the whole guard ---------------------------------------------------------------------------------------------------------------------
+# the whole guard --------------------------------------------------------------------------------------------
 
-EVERY = [[Clip(1.0)], [Clip(1.0, per="layer"), Quantize(bits=10)], [Quantize(bits=6)], [Sparsify(top_k=0.2)], [Sparsify(top_k=0.2), Quantize(bits=5)],
-         [Sparsify(random_k=0.2), Clip(1.0), Noise(multiplier=0.5, placement="local")], [Clip(1.0), Noise(multiplier=0.5)], [Lazy()],
-         [Clip(1.0, quantile=0.5), Noise(multiplier=0.5), Quantize(bits=20)], [Clip(1.0), Quantize(bits=24), SecAgg()],
-         [Clip(1.0), Noise(multiplier=2.0, placement="distributed"), Quantize(bits=24), SecAgg()],
-         [Clip(1.0), Noise(multiplier=2.0, placement="distributed", distribution="skellam"), Quantize(bits=16), SecAgg()]]
+EVERY = [
+    [Clip(1.0)],
+    [Clip(1.0, per="layer"), Quantize(bits=10)],
+    [Quantize(bits=6)],
+    [Sparsify(top_k=0.2)],
+    [Sparsify(top_k=0.2), Quantize(bits=5)],
+    [Sparsify(random_k=0.2), Clip(1.0), Noise(multiplier=0.5, placement="local")],
+    [Clip(1.0), Noise(multiplier=0.5)],
+    [Lazy()],
+    [Clip(1.0, quantile=0.5), Noise(multiplier=0.5), Quantize(bits=20)],
+    [Clip(1.0), Quantize(bits=24), SecAgg()],
+    [Clip(1.0), Noise(multiplier=2.0, placement="distributed"), Quantize(bits=24), SecAgg()],
+    [
+        Clip(1.0),
+        Noise(multiplier=2.0, placement="distributed", distribution="skellam"),
+        Quantize(bits=16),
+        SecAgg(),
+    ],
+]
 
 
 @pytest.mark.parametrize("stages", EVERY, ids=lambda s: "+".join(type(x).__name__ for x in s))
 def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(stages):
     x, weights = updates(scale=0.3), torch.arange(1.0, 9.0)
     together, apart = fitted(stages, heaviest=8.0), fitted(stages, heaviest=8.0)
-    me = Clients(NAMES, 2, {k: v.expand(8, *v.shape).clone() for k, v in together.client_state().items()}, together.state, 3)
+    me = Clients(
+        NAMES,
+        2,
+        {k: v.expand(8, *v.shape).clone() for k, v in together.client_state().items()},
+        together.state,
+        3,
+    )
     down = {"w": torch.zeros(40), **apart.sent()}
     w, rows = together.out(weights, {"delta": x}, down, me)
     for i, name in enumerate(NAMES):
@@ -287,8 +367,11 @@ def test_a_stack_of_clients_and_each_alone_send_the_same_and_the_wire_keeps_it(s
         assert torch.allclose(apart.unpack(sent, 2).double(), rows[i].double(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("stages", [[Clip(100.0), Quantize(bits=40), SecAgg()], [Clip(100.0)], [Quantize(bits=24)], [Lazy()]],
-                         ids=lambda s: type(s[-1]).__name__)
+@pytest.mark.parametrize(
+    "stages",
+    [[Clip(100.0), Quantize(bits=40), SecAgg()], [Clip(100.0)], [Quantize(bits=24)], [Lazy()]],
+    ids=lambda s: type(s[-1]).__name__,
+)
 def test_a_guard_that_takes_nothing_away_gives_the_weighted_mean(stages):
     x, weights = updates(scale=0.3), torch.arange(1.0, 9.0)
     mean, _ = through(fitted(stages, heaviest=8.0), x, weights)
@@ -303,17 +386,28 @@ def test_under_noise_every_client_counts_the_same():
 
 def test_a_weight_above_what_was_agreed_counts_as_what_was_agreed():
     stages, x = [Clip(1000.0), Quantize(bits=40, stochastic=False), SecAgg()], updates()
-    more, most = (through(fitted(stages, heaviest=4.0), x, w)[0] for w in (torch.arange(1.0, 9.0), torch.arange(1.0, 9.0).clamp(max=4.0)))
+    more, most = (
+        through(fitted(stages, heaviest=4.0), x, w)[0]
+        for w in (torch.arange(1.0, 9.0), torch.arange(1.0, 9.0).clamp(max=4.0))
+    )
     assert torch.equal(more, most)
 
 
 def test_an_update_that_is_not_finite_is_refused():
-    with pytest.raises(ValueError, match=r"guard: an update of round 1 is not finite, so it cannot be bounded\. Use a smaller learning rate\."):
+    with pytest.raises(
+        ValueError,
+        match=r"guard: an update of round 1 is not finite, so it cannot be bounded\. Use a smaller learning "
+        r"rate\.",
+    ):
         through(fitted([Clip(1.0)]), torch.full((8, 40), torch.nan))
 
 
 def test_too_few_bits_for_the_sum_say_so():
-    with pytest.raises(BadParameter, match=r"has 4 bits for the sum of 8 clients of 41 numbers, which leaves each number 1 points\. Give it more bits"):
+    with pytest.raises(
+        BadParameter,
+        match=r"has 4 bits for the sum of 8 clients of 41 numbers, which leaves each number 1 points\. Give "
+        r"it more bits",
+    ):
         fitted([Clip(1.0), Quantize(bits=4), SecAgg()])
 
 
@@ -322,19 +416,31 @@ def test_too_few_bits_for_the_sum_say_so():
 def test_packed_numbers_come_back_and_take_no_spare_byte(data, bits, count):
     limit = (2**bits - 1) // 2
     form = Form("ring", count, step=1.0, limit=limit, bits=bits)
-    row = torch.tensor(data.draw(st.lists(st.integers(-limit, limit), min_size=count, max_size=count)), dtype=torch.int64)
+    row = torch.tensor(
+        data.draw(st.lists(st.integers(-limit, limit), min_size=count, max_size=count)), dtype=torch.int64
+    )
     sent = room.wire.pack_row(row, form)
     assert sent["whole"].numel() == -(-count * bits // 8)
     assert torch.equal(room.wire.unpack_row(sent, form), row)
 
 
-@pytest.mark.parametrize(("sent", "words"), [
-    ({"real": torch.zeros(4)}, r"an upload holds \['real'\], and \['whole'\] was agreed"),
-    ({"whole": torch.zeros(3, dtype=torch.uint8)}, "3 bytes for 4 numbers of 8 bits, which take 4"),
-    ({"whole": torch.zeros(4)}, "bytes for 4 numbers"),
-    ({"whole": torch.full((4,), 255, dtype=torch.uint8)}, "numbers outside ±100, the range agreed"),
-    ({"whole": torch.zeros(2, dtype=torch.uint8), "at": torch.tensor([1, 1], dtype=torch.int32)}, r"places outside 0 … 3, or one of them twice"),
-    ({"whole": torch.zeros(1, dtype=torch.uint8), "at": torch.tensor([4], dtype=torch.int32)}, r"places outside 0 … 3")])
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({"real": torch.zeros(4)}, r"an upload holds \['real'\], and \['whole'\] was agreed"),
+        ({"whole": torch.zeros(3, dtype=torch.uint8)}, "3 bytes for 4 numbers of 8 bits, which take 4"),
+        ({"whole": torch.zeros(4)}, "bytes for 4 numbers"),
+        ({"whole": torch.full((4,), 255, dtype=torch.uint8)}, "numbers outside ±100, the range agreed"),
+        (
+            {"whole": torch.zeros(2, dtype=torch.uint8), "at": torch.tensor([1, 1], dtype=torch.int32)},
+            r"places outside 0 … 3, or one of them twice",
+        ),
+        (
+            {"whole": torch.zeros(1, dtype=torch.uint8), "at": torch.tensor([4], dtype=torch.int32)},
+            r"places outside 0 … 3",
+        ),
+    ],
+)
 def test_an_upload_that_does_not_fit_is_refused_before_it_reaches_a_sum(sent, words):
     with pytest.raises(ProtocolError, match=words):
         room.wire.unpack_row(sent, Form("ring", 4, step=1.0, limit=100, bits=8))
@@ -347,5 +453,7 @@ def test_real_numbers_that_are_none_are_refused():
 
 def test_a_client_that_never_spoke_cannot_be_silent():
     guard = fitted([Lazy()])
-    with pytest.raises(ProtocolError, match="'a' sent nothing, and nothing it sent before is there to be taken again"):
+    with pytest.raises(
+        ProtocolError, match="'a' sent nothing, and nothing it sent before is there to be taken again"
+    ):
         guard.take({"a": (1.0, {})}, {"w": torch.zeros(40)}, 0)

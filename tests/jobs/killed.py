@@ -1,6 +1,8 @@
-"""Run by test_resume.py as a program: train or compare, be killed by SIGKILL, resume, and say whether anything came out differently.
+"""Run by test_resume.py as a program: train or compare, be killed by SIGKILL, resume, and say whether
+anything came out differently.
 
-One process imports torch, then forks a fresh child for every run, so that each kill is a real one and costs no import.
+One process imports torch, then forks a fresh child for every run, so that each kill is a real one and costs
+no import.
 """
 
 from __future__ import annotations
@@ -26,23 +28,51 @@ from tacit import algorithms, data, pace, runs, speeds
 from tacit.jobs.train import messages, paced_parties  # noqa: F401
 
 ROUNDS = 12
-PACED = {"FedBuff": {"pace": pace.FedBuff(buffer=2), "per_round": 4, "speed": speeds.Lognormal(sigma=1.0)},
-         "SAFA": {"pace": pace.SAFA(fraction=0.5, lag=1, deadline=0.7), "speed": speeds.Exponential()}}
+PACED = {
+    "FedBuff": {"pace": pace.FedBuff(buffer=2), "per_round": 4, "speed": speeds.Lognormal(sigma=1.0)},
+    "SAFA": {"pace": pace.SAFA(fraction=0.5, lag=1, deadline=0.7), "speed": speeds.Exponential()},
+}
 
 
 def settings(algorithm: str, runtime: str) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4))
-    fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(6, skew=data.Quantity(0.7), seed=0, min_size=3)
-    if algorithm == "compare":  # the first two are one stack; the baselines are another, and parties alone have no directory
-        return {"feds": fed, "algorithms": [algorithms.Scaffold(lr=0.1), algorithms.Scaffold(lr=0.2), "FedAvg"], "seeds": 2, "model": "logistic", "rounds": 8,
-                "per_round": 3, "batch_size": 8, "evaluate_every": 3}
-    how: dict[str, Any] = {"algorithm": algorithms.ALL[algorithm](lr=0.1), "per_round": 3} if algorithm in algorithms.ALL else PACED[algorithm]
-    return {"fed": fed, "model": "logistic", "rounds": ROUNDS, "batch_size": 8, "runtime": runtime, "evaluate_every": 3, **how}
+    fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(
+        6, skew=data.Quantity(0.7), seed=0, min_size=3
+    )
+    if (
+        algorithm == "compare"
+    ):  # the first two are one stack; the baselines are another, and parties alone have no directory
+        return {
+            "feds": fed,
+            "algorithms": [algorithms.Scaffold(lr=0.1), algorithms.Scaffold(lr=0.2), "FedAvg"],
+            "seeds": 2,
+            "model": "logistic",
+            "rounds": 8,
+            "per_round": 3,
+            "batch_size": 8,
+            "evaluate_every": 3,
+        }
+    how: dict[str, Any] = (
+        {"algorithm": algorithms.ALL[algorithm](lr=0.1), "per_round": 3}
+        if algorithm in algorithms.ALL
+        else PACED[algorithm]
+    )
+    return {
+        "fed": fed,
+        "model": "logistic",
+        "rounds": ROUNDS,
+        "batch_size": 8,
+        "runtime": runtime,
+        "evaluate_every": 3,
+        **how,
+    }
 
 
 class Clock:
-    """Stands for `time` in runs.py: 0.4 s pass at each look, so that the state is saved about every third round and not in the first second only."""
+    """Stands for `time` in runs.py: 0.4 s pass at each look, so that the state is saved about every third
+    round and not in the first second only.
+    """
 
     now = 0.0
 
@@ -52,7 +82,9 @@ class Clock:
 
 
 class Axe:
-    """Counts the moments at which something reaches the disk, before and after, and strikes at the one it was told."""
+    """Counts the moments at which something reaches the disk, before and after, and strikes at the one it was
+    told.
+    """
 
     def __init__(self, moment: int | None):
         self.moment, self.count = moment, 0
@@ -90,7 +122,9 @@ def child(out: Path, job: dict[str, Any], moment: int | None = None, delay: floa
             models = [r.model for r in found.results]
         else:
             models = [tacit.train(job.pop("fed"), **job, out=out, resume=(out / "job.toml").exists()).model]
-        torch.save({f"{i} {k}": v for i, m in enumerate(models) for k, v in m.state_dict().items()}, out / "model.pt")
+        torch.save(
+            {f"{i} {k}": v for i, m in enumerate(models) for k, v in m.state_dict().items()}, out / "model.pt"
+        )
         (out / "ticks").write_text(str(axe.count))
         os._exit(0)
     if delay is not None:
@@ -102,9 +136,13 @@ def child(out: Path, job: dict[str, Any], moment: int | None = None, delay: floa
 def told(out: Path) -> Any:
     """What a run says about itself, but for the time of day and the seconds it took."""
     if (out / "runs").exists():
-        return [told(run) for run in sorted((out / "runs").iterdir())], json.loads((out / "compare.json").read_text())
+        return [told(run) for run in sorted((out / "runs").iterdir())], json.loads(
+            (out / "compare.json").read_text()
+        )
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in e.items() if k not in ("time", "seconds")} for e in events], json.loads((out / "ledger.json").read_text())
+    return [{k: v for k, v in e.items() if k not in ("time", "seconds")} for e in events], json.loads(
+        (out / "ledger.json").read_text()
+    )
 
 
 def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
@@ -117,16 +155,23 @@ def main(folder: str, algorithm: str, runtime: str, seed: str) -> None:
     whole, ticks = torch.load(base / "whole" / "model.pt"), int((base / "whole" / "ticks").read_text())
     report = []
     plans: list[list[dict[str, Any]]] = [[{"moment": m}] for m in sorted(rng.sample(range(1, ticks), 6))]
-    plans += [[{"moment": rng.randrange(ticks // 4, ticks // 2)}, {"moment": rng.randrange(5, ticks // 3)}], [{"delay": rng.uniform(0, took)}]]
+    plans += [
+        [{"moment": rng.randrange(ticks // 4, ticks // 2)}, {"moment": rng.randrange(5, ticks // 3)}],
+        [{"delay": rng.uniform(0, took)}],
+    ]
     for i, kills in enumerate(plans):
         out = base / f"cut{i}"
         killed = [child(out, job, **kill) for kill in kills]
-        for journal in (out.rglob("events.jsonl") if i % 2 and not (out / "model.pt").exists() else ()):  # a run that was faster than the axe is whole
+        for journal in (
+            out.rglob("events.jsonl") if i % 2 and not (out / "model.pt").exists() else ()
+        ):  # a run that was faster than the axe is whole
             with open(journal, "ab") as file:
                 file.write(b'{"kind": "round", "rou')  # the kill tore the line that was being written
         assert (out / "model.pt").exists() or not child(out, job)
         same = all(torch.equal(v, whole[k]) for k, v in torch.load(out / "model.pt").items())
-        report.append({"kills": kills, "killed": killed, "model": same, "told": told(out) == told(base / "whole")})
+        report.append(
+            {"kills": kills, "killed": killed, "model": same, "told": told(out) == told(base / "whole")}
+        )
     print(json.dumps(report))
 
 

@@ -71,5 +71,19 @@ def cells(store: run.Store) -> dict[str, Any]:
 
 def written(cell: study_file.Cell, test: list[Any]) -> dict[str, Any]:
     """What is written of a run whose accuracies were these."""
-    return {"kind": "cell", "id": cell.id, "table": cell.table, "row": cell.row, "column": cell.column, "seed": cell.seed, "choice": cell.choice,
-            "rounds": list(range(1, len(test) + 1)), "test": test, "held": test, "samples": 1, "parties": 4, "sizes": [1, 2], "diverged": "nan" in test}
+    return {
+        "kind": "cell",
+        "id": cell.id,
+        "table": cell.table,
+        "row": cell.row,
+        "column": cell.column,
+        "seed": cell.seed,
+        "choice": cell.choice,
+        "rounds": list(range(1, len(test) + 1)),
+        "test": test,
+        "held": test,
+        "samples": 1,
+        "parties": 4,
+        "sizes": [1, 2],
+        "diverged": "nan" in test,
+    }

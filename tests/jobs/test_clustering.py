@@ -1,4 +1,6 @@
-"""Clusters that part as training goes on: found where parties differ, never where they do not; the same in every runtime; resumed to the same bits."""
+"""Clusters that part as training goes on: found where parties differ, never where they do not; the same in
+every runtime; resumed to the same bits.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tacit.jobs.train.plan import make_plan
 
 def permuted(parties: int = 6, kinds: int = 2) -> data.Federation:
     """As many kinds of parties: what is class c to the first is c + 1 to the second, and so on."""
-    fed = data.gaussian_blobs(rows=70 * parties, classes=4, features=4, seed=5).split(parties, held_fraction=0.25, seed=1)
+    fed = data.gaussian_blobs(rows=70 * parties, classes=4, features=4, seed=5).split(
+        parties, held_fraction=0.25, seed=1
+    )
     y = (fed.rows.y + fed.owner % kinds) % 4
     return dataclasses.replace(fed, rows=fed.rows._replace(y=y))
 
@@ -56,7 +60,10 @@ def found(run: tacit.Result) -> set[frozenset[str]]:
 @pytest.mark.parametrize("kinds", [2, 3])
 def test_kinds_of_parties_are_found_and_each_party_is_better_off_than_with_one_model(kinds):
     fed = permuted(9, kinds)
-    run, one = tacit.train(fed, **{**JOB, "rounds": 15}), tacit.train(fed, **{**JOB, "rounds": 15, "algorithm": FedAvg(lr=0.3)})
+    run, one = (
+        tacit.train(fed, **{**JOB, "rounds": 15}),
+        tacit.train(fed, **{**JOB, "rounds": 15, "algorithm": FedAvg(lr=0.3)}),
+    )
     assert found(run) == {frozenset(f"p{k}" for k in range(9) if k % kinds == kind) for kind in range(kinds)}
     ours, theirs = (np.array(r.history[-1]["parties"]["accuracy"]) for r in (run, one))
     assert ours.mean() > theirs.mean() + 0.2
@@ -67,17 +74,31 @@ def test_kinds_of_parties_are_found_and_each_party_is_better_off_than_with_one_m
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_parties_that_are_alike_are_never_parted(model, seed):
-    """Rows dealt at random, models trained past the point where they come to rest; seeds are fixed, so it fails always or never."""
+    """Rows dealt at random, models trained past the point where they come to rest; seeds are fixed, so it
+    fails always or never.
+    """
     fed = data.digits().split(4 + seed, seed=seed, held_fraction=0.1)
-    run = tacit.train(fed, model=model, algorithm=CFL(lr=0.2), rounds=20, local_epochs=3, batch_size=16, seed=seed)
+    run = tacit.train(
+        fed, model=model, algorithm=CFL(lr=0.2), rounds=20, local_epochs=3, batch_size=16, seed=seed
+    )
     assert all(e["clusters"] == 1 for e in run.history)
     assert run.metrics["accuracy"] > 0.85
 
 
-@pytest.mark.parametrize("options", [{}, {"per_round": 4}, {"aggregate": aggregate.Momentum(aggregate.Median(), beta=0.3)}, {"model": Normed()}],
-                         ids=["plain", "some take part", "momentum of medians", "batch norm"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"per_round": 4},
+        {"aggregate": aggregate.Momentum(aggregate.Median(), beta=0.3)},
+        {"model": Normed()},
+    ],
+    ids=["plain", "some take part", "momentum of medians", "batch norm"],
+)
 def test_a_program_for_each_party_parts_them_alike(options):
-    stacked, apart = (tacit.train(permuted(), **{**JOB, **options}, runtime=r) for r in ("cohort", "inprocess"))
+    stacked, apart = (
+        tacit.train(permuted(), **{**JOB, **options}, runtime=r) for r in ("cohort", "inprocess")
+    )
     assert found(stacked) == {frozenset(("p0", "p2", "p4")), frozenset(("p1", "p3", "p5"))}
     assert (vector(stacked) - vector(apart)).abs().max() < 1e-6
     assert told(stacked) == told(apart)
@@ -98,7 +119,10 @@ def test_a_party_is_sent_its_own_clusters_model_and_no_other():
     """What reaches a party grows by not a byte when clusters are cut: nobody hears of a second model."""
     run = tacit.train(permuted(), **JOB, runtime="inprocess")
     plain = tacit.train(permuted(), **{**JOB, "algorithm": FedAvg(lr=0.3)}, runtime="inprocess")
-    down = {r: {s.party: s.bytes for s in x.ledger.seen if s.kind == "Down"} for r, x in (("cfl", run), ("fedavg", plain))}
+    down = {
+        r: {s.party: s.bytes for s in x.ledger.seen if s.kind == "Down"}
+        for r, x in (("cfl", run), ("fedavg", plain))
+    }
     assert down["cfl"] == down["fedavg"]
 
 
@@ -109,6 +133,7 @@ def test_a_run_goes_on_to_the_same_bits_from_before_and_after_a_cut(runtime, opt
     whole = tacit.train(permuted(), **job)
     (cut,) = [e["round"] for e in whole.history if "splits" in e]
     for at in (cut - 1, cut, cut + 2):
+
         def stop(event: dict[str, Any], at: int = at) -> None:
             if event["kind"] == "round" and event["round"] == at:
                 raise RuntimeError("stopped on purpose")
@@ -129,12 +154,16 @@ def test_what_is_kept_comes_back():
     again = Book(p)
     again.load(book.save())
     assert again.of.tolist() == book.of.tolist()
-    assert (again.numbers, again.born, again.reach) == (book.numbers, book.born, book.reach) == ([1, 2], 3, 1.0)
+    assert (
+        (again.numbers, again.born, again.reach) == (book.numbers, book.born, book.reach) == ([1, 2], 3, 1.0)
+    )
     assert {k: (v.tolist(), w) for k, (v, w) in again.last.items()} == {2: ([1.0], 3.0), 3: ([0.0], 1.0)}
 
 
 def test_a_comparison_has_the_gain_of_each_party():
-    found = tacit.compare(permuted(), model="logistic", algorithms=[FedAvg(lr=0.3), CFL(lr=0.3)], rounds=8, seeds=2)
+    found = tacit.compare(
+        permuted(), model="logistic", algorithms=[FedAvg(lr=0.3), CFL(lr=0.3)], rounds=8, seeds=2
+    )
     own = {g["label"]: np.array(g["federated_own"]) for g in found.summary["gain"]}
     assert (own["CFL"] > own["FedAvg"]).all()
     alone = tacit.train(permuted(), **JOB, seed=1)
@@ -149,17 +178,32 @@ def test_the_report_draws_the_tree(tmp_path: Path):
     assert section.count("<circle ") == 5  # everybody, two parts, and one of them in two again
     for names in found(run):
         assert ", ".join(sorted(names)) in section
-    assert 'id="clusters"' not in tacit.train(permuted(), **{**JOB, "algorithm": FedAvg()}).report(tmp_path / "plain.html").read_text()
+    assert (
+        'id="clusters"'
+        not in tacit.train(permuted(), **{**JOB, "algorithm": FedAvg()})
+        .report(tmp_path / "plain.html")
+        .read_text()
+    )
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    (dict(guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]),
-     r"guard: SecAgg hides each update from the server, and CFL must see each of them to tell who is like whom\. Use another algorithm, such as IFCA"),
-    (dict(guard=[guard.Clip(1.0)]), r"guard: CFL parts the parties by what each of them sends to one server.*Leave out guard"),
-    (dict(pace="FedBuff"), "pace: CFL parts the parties"),
-    (dict(topology=tacit.Hierarchy(edges=2)), "topology: CFL parts the parties"),
-    (dict(select=selection.BySize(), per_round=2), "select: CFL parts the parties"),
-], ids=["hidden", "guard", "pace", "topology", "select"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            dict(guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]),
+            r"guard: SecAgg hides each update from the server, and CFL must see each of them to tell who is "
+            r"like whom\. Use another algorithm, such as IFCA",
+        ),
+        (
+            dict(guard=[guard.Clip(1.0)]),
+            r"guard: CFL parts the parties by what each of them sends to one server.*Leave out guard",
+        ),
+        (dict(pace="FedBuff"), "pace: CFL parts the parties"),
+        (dict(topology=tacit.Hierarchy(edges=2)), "topology: CFL parts the parties"),
+        (dict(select=selection.BySize(), per_round=2), "select: CFL parts the parties"),
+    ],
+    ids=["hidden", "guard", "pace", "topology", "select"],
+)
 def test_what_does_not_go_with_it_is_refused(options, said):
     with pytest.raises(BadParameter, match=said):
         tacit.train(permuted(), **{**JOB, **options})

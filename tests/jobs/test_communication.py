@@ -1,4 +1,6 @@
-"""What an accuracy costs on the wire: five ways in one comparison, whose bytes are the ledger's, stacked and over real messages."""
+"""What an accuracy costs on the wire: five ways in one comparison, whose bytes are the ledger's, stacked and
+over real messages.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,13 @@ from tacit import algorithms, data, guard
 from tacit.config.job import job as config
 from tacit.errors import BadJob, BadParameter
 
-WAYS = {"none": {}, "quantised": {"guard": [guard.Quantize(bits=8)]}, "sparsified": {"guard": [guard.Sparsify(top_k=0.1)]},
-        "lazily skipped": {"guard": [guard.Lazy(xi=4.0)]}, "several local steps": {"local_steps": 4}}
+WAYS = {
+    "none": {},
+    "quantised": {"guard": [guard.Quantize(bits=8)]},
+    "sparsified": {"guard": [guard.Sparsify(top_k=0.1)]},
+    "lazily skipped": {"guard": [guard.Lazy(xi=4.0)]},
+    "several local steps": {"local_steps": 4},
+}
 TOLD = {"model": "logistic", "rounds": 6, "local_steps": 1}
 
 
@@ -28,7 +35,9 @@ def found():
 
 def wire(run):
     """Bytes of updates and of models, as the ledger has them."""
-    return sum(s.bytes for s in run.ledger.seen if s.kind == "Upload"), sum(s.bytes for s in run.ledger.seen if s.kind == "Down")
+    return sum(s.bytes for s in run.ledger.seen if s.kind == "Upload"), sum(
+        s.bytes for s in run.ledger.seen if s.kind == "Down"
+    )
 
 
 def test_five_ways_are_five_rows_beside_the_baselines():
@@ -37,7 +46,9 @@ def test_five_ways_are_five_rows_beside_the_baselines():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_bytes_until_the_last_rounds_accuracy_are_the_ledgers_stacked_and_over_messages(way):
-    """An accuracy that is reached in the last round only costs all that was sent: the table's bytes are the ledger's to the byte."""
+    """An accuracy that is reached in the last round only costs all that was sent: the table's bytes are the
+    ledger's to the byte.
+    """
     run = found().results[list(WAYS).index(way)]
     history = run.history
     assert (sum(e["bytes_up"] for e in history), sum(e["bytes_down"] for e in history)) == wire(run)
@@ -46,7 +57,9 @@ def test_bytes_until_the_last_rounds_accuracy_are_the_ledgers_stacked_and_over_m
     assert row["rounds"] == first
     assert row["bytes"] == sum(e["bytes_up"] + e["bytes_down"] for e in history[:first])
     assert row["up"] == sum(e["bytes_up"] for e in history[:first])
-    spoken = tacit.train(fed(), algorithm=algorithms.FedAvg(lr=0.3), runtime="inprocess", **{**TOLD, **WAYS[way]})
+    spoken = tacit.train(
+        fed(), algorithm=algorithms.FedAvg(lr=0.3), runtime="inprocess", **{**TOLD, **WAYS[way]}
+    )
     assert wire(spoken) == wire(run)
     assert [e["bytes_up"] for e in spoken.history] == [e["bytes_up"] for e in history]
     if way != "quantised":  # which rounds at random, with numbers of the operating system's
@@ -54,7 +67,9 @@ def test_bytes_until_the_last_rounds_accuracy_are_the_ledgers_stacked_and_over_m
 
 
 def test_bytes_over_processes_are_those_of_the_table():
-    spoken = tacit.train(fed(), algorithm=algorithms.FedAvg(lr=0.3), runtime="processes", **{**TOLD, **WAYS["lazily skipped"]})
+    spoken = tacit.train(
+        fed(), algorithm=algorithms.FedAvg(lr=0.3), runtime="processes", **{**TOLD, **WAYS["lazily skipped"]}
+    )
     assert wire(spoken) == wire(found().results[list(WAYS).index("lazily skipped")])
 
 
@@ -65,14 +80,18 @@ def test_each_way_saves_what_it_says_it_saves():
     assert up["lazily skipped"] < up["none"]
     assert up["several local steps"] == up["none"]  # no less a round, but
     level = found().results[0].history[-1]["accuracy"]
-    assert found().bytes_to(level)["rounds"]["several local steps"] < found().bytes_to(level)["rounds"]["none"]
+    assert (
+        found().bytes_to(level)["rounds"]["several local steps"] < found().bytes_to(level)["rounds"]["none"]
+    )
 
 
 def test_what_is_never_reached_has_no_number():
     row = found().bytes_to(1.0).loc["none"]
     assert row["reached"] == 0
     assert row.isna()["bytes"]
-    with pytest.raises(BadParameter, match="bytes_to: accuracy is 90; it must be a number above 0 and at most 1"):
+    with pytest.raises(
+        BadParameter, match="bytes_to: accuracy is 90; it must be a number above 0 and at most 1"
+    ):
         found().bytes_to(90)
 
 
@@ -84,19 +103,29 @@ def test_the_report_draws_one_plot_of_all_with_the_table(tmp_path: Path):
     assert f"sent until {int(100 * lowest)}" in page
 
 
-@pytest.mark.parametrize(("variants", "text"), [
-    ({"a": {"depth": 3}}, "a setting of the variant 'a' is 'depth'; it must be one of 'guard', 'local_epochs'"),
-    ([1], r"compare: variants is \[1\]; it must be settings by name"),
-    ({}, "settings by name, such as"),
-    ({"a": {"local_steps": 0}}, "local_steps is 0"),
-], ids=["key", "list", "none", "value"])
+@pytest.mark.parametrize(
+    ("variants", "text"),
+    [
+        (
+            {"a": {"depth": 3}},
+            "a setting of the variant 'a' is 'depth'; it must be one of 'guard', 'local_epochs'",
+        ),
+        ([1], r"compare: variants is \[1\]; it must be settings by name"),
+        ({}, "settings by name, such as"),
+        ({"a": {"local_steps": 0}}, "local_steps is 0"),
+    ],
+    ids=["key", "list", "none", "value"],
+)
 def test_bad_variants(variants, text):
     with pytest.raises(BadParameter, match=text):
         tacit.compare(fed(), algorithms=[algorithms.FedAvg()], variants=variants, **TOLD)
 
 
 def test_a_guard_for_all_and_one_of_a_variants_own_do_not_go_together():
-    with pytest.raises(BadParameter, match="guards is 'given'; it must be None where a variant has a guard of its own, as 'quantised' has"):
+    with pytest.raises(
+        BadParameter,
+        match="guards is 'given'; it must be None where a variant has a guard of its own, as 'quantised' has",
+    ):
         tacit.compare(fed(), algorithms=[algorithms.FedAvg()], guards=[None], variants=WAYS, **TOLD)
 
 
@@ -111,11 +140,15 @@ def test_the_example_is_this_comparison_and_survives_being_written_down(tmp_path
         job.train()
 
 
-@pytest.mark.parametrize(("text", "told"), [
-    ("[[variants]]\nlocal_steps = 2\n", "a list of tables with a label each"),
-    ('[[variants]]\nlabel = "a"\n[[variants]]\nlabel = "a"\n', "two have the same label"),
-    ('[[variants]]\nlabel = "a"\nlocal_step = 2\n', r"variants\[0\].*local_step"),
-], ids=["label", "twice", "key"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[variants]]\nlocal_steps = 2\n", "a list of tables with a label each"),
+        ('[[variants]]\nlabel = "a"\n[[variants]]\nlabel = "a"\n', "two have the same label"),
+        ('[[variants]]\nlabel = "a"\nlocal_step = 2\n', r"variants\[0\].*local_step"),
+    ],
+    ids=["label", "twice", "key"],
+)
 def test_bad_variants_in_a_job_file(tmp_path: Path, text: str, told: str):
     (tmp_path / "job.toml").write_text('[data]\nname = "digits"\nparties = 3\n' + text)
     with pytest.raises(BadJob, match=told):

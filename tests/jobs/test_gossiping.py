@@ -1,4 +1,6 @@
-"""Training without a server: equal to FedAvg where it must be, the same on every runtime, and hidden where it says so."""
+"""Training without a server: equal to FedAvg where it must be, the same on every runtime, and hidden where it
+says so.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,23 @@ def test_everybody_with_everybody_is_fedavg():
 
 
 def test_the_mean_of_all_nodes_moves_as_if_they_had_met():
-    """A doubly stochastic W leaves the mean of the models as it is: what one exchange changes is the consensus, never the mean."""
+    """A doubly stochastic W leaves the mean of the models as it is: what one exchange changes is the
+    consensus, never the mean.
+    """
     with_links, without = gossip(graphs.ring(6), rounds=1), gossip(graphs.ring(6), rounds=1, period=2)
     same(with_links, without)
     assert with_links.metrics["consensus"] < without.metrics["consensus"]
 
 
-MODES = [dict(graph=graphs.ring(6)), dict(graph=graphs.torus(2, 3), period=2), dict(graph=graphs.one_peer_exponential(6)),
-         dict(graph=graphs.alternating(graphs.ring(6), graphs.star(6))), dict(graph=graphs.directed_ring(6), mode="push_sum"),
-         dict(graph=graphs.erdos_renyi(6, p=0.6, seed=2), mode="push"), dict(graph=graphs.ring(6), mode="push", churn=0.3, wait=2.5)]
+MODES = [
+    dict(graph=graphs.ring(6)),
+    dict(graph=graphs.torus(2, 3), period=2),
+    dict(graph=graphs.one_peer_exponential(6)),
+    dict(graph=graphs.alternating(graphs.ring(6), graphs.star(6))),
+    dict(graph=graphs.directed_ring(6), mode="push_sum"),
+    dict(graph=graphs.erdos_renyi(6, p=0.6, seed=2), mode="push"),
+    dict(graph=graphs.ring(6), mode="push", churn=0.3, wait=2.5),
+]
 IDS = ["ring", "torus, two local rounds", "one peer", "alternating", "push-sum", "push", "push with churn"]
 
 
@@ -57,7 +67,9 @@ def test_a_program_for_each_node_gives_what_the_stack_gives(given):
     assert stacked.metrics["consensus"] == pytest.approx(apart.metrics["consensus"], abs=1e-5)
     assert all(s.how == "executed" for s in apart.ledger.seen)
     assert all(s.how == "ideal" for s in stacked.ledger.seen)
-    if given.get("mode") != "push":  # push has lines for what arrived, and those who were away still were sent something
+    if (
+        given.get("mode") != "push"
+    ):  # push has lines for what arrived, and those who were away still were sent something
         count = {s.kind: 0 for s in stacked.ledger.seen}
         for s in stacked.ledger.seen:
             count[s.kind] += s.count
@@ -80,12 +92,18 @@ def test_push_sum_agrees_on_the_true_mean():
 
 
 def test_a_denser_graph_agrees_better():
-    near = [gossip(g, parties=12, rounds=6).metrics["consensus"] for g in (graphs.ring(12), graphs.exponential(12), graphs.complete(12))]
+    near = [
+        gossip(g, parties=12, rounds=6).metrics["consensus"]
+        for g in (graphs.ring(12), graphs.exponential(12), graphs.complete(12))
+    ]
     assert near[0] > near[1] > near[2]
 
 
 def test_a_hidden_average_shows_a_node_no_neighbours_model():
-    plain, hidden = gossip(graphs.ring(6), rounds=2, runtime="inprocess"), gossip(graphs.ring(6), rounds=2, runtime="inprocess", secure=True)
+    plain, hidden = (
+        gossip(graphs.ring(6), rounds=2, runtime="inprocess"),
+        gossip(graphs.ring(6), rounds=2, runtime="inprocess", secure=True),
+    )
     same(plain, hidden, within=1e-5)
     kinds = {s.kind for s in hidden.ledger.seen}
     assert "Model" not in kinds
@@ -124,24 +142,38 @@ def test_buffers_are_mixed_like_weights():
     class Normed(torch.nn.Sequential):
         def __init__(self):
             torch.manual_seed(0)
-            super().__init__(torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
+            super().__init__(
+                torch.nn.Linear(4, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+            )
 
     fed = blobs()
-    one, all_of_them = (tacit.gossip(fed, model=Normed(), algorithm=STEP, rounds=2, graph=graphs.complete(6)),
-                        tacit.train(fed, model=Normed(), algorithm=STEP, rounds=2))
+    one, all_of_them = (
+        tacit.gossip(fed, model=Normed(), algorithm=STEP, rounds=2, graph=graphs.complete(6)),
+        tacit.train(fed, model=Normed(), algorithm=STEP, rounds=2),
+    )
     same(one, all_of_them, within=1e-5)
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    (dict(graph=graphs.ring(5)), "ring has 5 nodes, and there are 6 parties"),
-    (dict(graph="ring"), "graph is 'ring'; it must be a graph such as"),
-    (dict(graph=graphs.directed_ring(6)), "links of directed ring go one way.*push_sum"),
-    (dict(graph=graphs.ring(6), churn=0.2), "churn is 0.2; it must be 0 with mode='average'"),
-    (dict(graph=graphs.ring(6), mode="push", period=2), "leave out period"),
-    (dict(graph=graphs.star(6), secure=True), "node 1 of star hears from 1 other, and a sum of one is no secret"),
-    (dict(graph=graphs.ring(6), mode="shout"), "mode is 'shout'; it must be one of"),
-    (dict(graph=graphs.ring(6), mode="push", secure=True), "secure is True; it must be False with mode='push'"),
-], ids=range(8))
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (dict(graph=graphs.ring(5)), "ring has 5 nodes, and there are 6 parties"),
+        (dict(graph="ring"), "graph is 'ring'; it must be a graph such as"),
+        (dict(graph=graphs.directed_ring(6)), "links of directed ring go one way.*push_sum"),
+        (dict(graph=graphs.ring(6), churn=0.2), "churn is 0.2; it must be 0 with mode='average'"),
+        (dict(graph=graphs.ring(6), mode="push", period=2), "leave out period"),
+        (
+            dict(graph=graphs.star(6), secure=True),
+            "node 1 of star hears from 1 other, and a sum of one is no secret",
+        ),
+        (dict(graph=graphs.ring(6), mode="shout"), "mode is 'shout'; it must be one of"),
+        (
+            dict(graph=graphs.ring(6), mode="push", secure=True),
+            "secure is True; it must be False with mode='push'",
+        ),
+    ],
+    ids=range(8),
+)
 def test_what_is_refused(given, said):
     with pytest.raises(BadParameter, match=said):
         gossip(**given)
@@ -154,7 +186,11 @@ def test_an_algorithm_that_needs_a_server_is_refused():
 
 def test_waves_keep_the_order_that_matters():
     rng = np.random.default_rng(0)
-    events = [protocol.Push(float(t), int(a), int(b)) for t, (a, b) in enumerate(rng.integers(0, 6, (200, 2))) if a != b]
+    events = [
+        protocol.Push(float(t), int(a), int(b))
+        for t, (a, b) in enumerate(rng.integers(0, 6, (200, 2)))
+        if a != b
+    ]
     state = {k: str(k) for k in range(6)}
     for e in events:
         state[e.receiver] = both(state[e.receiver], state[e.sender])

@@ -35,12 +35,21 @@ def test_rows_of_both_are_in_one_order_and_the_original_rows() -> None:
     assert sorted(found.value) == ["a", "b", "c"]
     assert found.rows["receiver"].tolist() == [r for r in found.rows["receiver"].tolist() if r in (1, 2, 4)]
     assert len(found.notes) == 3
-    assert found.notes[0] == "the ids of 'receiver': 1 of 5 ids are missing (empty; row 0); these rows take no part."
+    assert (
+        found.notes[0]
+        == "the ids of 'receiver': 1 of 5 ids are missing (empty; row 0); these rows take no part."
+    )
 
 
 def test_size_and_sum() -> None:
     assert tacit.psi(range(20), range(5, 40), reveal="size").value == 15
-    found = tacit.psi(["a", "b"], ["b", "c", "a"], reveal="sum", values=np.array([10, 100, 1000]), policy=tacit.PsiPolicy(min_ids=2, min_overlap=2))
+    found = tacit.psi(
+        ["a", "b"],
+        ["b", "c", "a"],
+        reveal="sum",
+        values=np.array([10, 100, 1000]),
+        policy=tacit.PsiPolicy(min_ids=2, min_overlap=2),
+    )
     assert (found.value, found.size) == (1010, 2)
     assert found.rows == {}
 
@@ -54,16 +63,26 @@ def test_a_large_set_takes_the_oprf_and_gives_the_same_rows() -> None:
 
 
 def test_three_tables_are_aligned() -> None:
-    tables = {"bank": ["c", "a", "b", "d"], "shop": pd.Series(["b", "z", "c"]), "city": (i for i in ["x", "b", "C", "a"])}
+    tables = {
+        "bank": ["c", "a", "b", "d"],
+        "shop": pd.Series(["b", "z", "c"]),
+        "city": (i for i in ["x", "b", "C", "a"]),
+    }
     found = tacit.align(tables)
     assert sorted(found.value) == ["b", "c"]
     order = [["c", "a", "b", "d"][r] for r in found.rows["bank"]]
-    assert [["b", "z", "c"][r] for r in found.rows["shop"]] == [["x", "b", "c", "a"][r] for r in found.rows["city"]] == order
+    assert (
+        [["b", "z", "c"][r] for r in found.rows["shop"]]
+        == [["x", "b", "c", "a"][r] for r in found.rows["city"]]
+        == order
+    )
     assert found.sizes == {"bank": 4, "shop": 3, "city": 4}
     said = [line.reveals for line in found.ledger.seen if line.kind == "Conclusion"]
-    assert said == ["how many ids each holds ('shop' 3, 'city' 4), and which of its own ids all share (2 of 4)",
-                    "that 'bank' holds 4 ids, and which of its own ids all share (2 of 3)",
-                    "that 'bank' holds 4 ids, and which of its own ids all share (2 of 4)"]
+    assert said == [
+        "how many ids each holds ('shop' 3, 'city' 4), and which of its own ids all share (2 of 4)",
+        "that 'bank' holds 4 ids, and which of its own ids all share (2 of 3)",
+        "that 'bank' holds 4 ids, and which of its own ids all share (2 of 4)",
+    ]
     alone = tacit.align({"a": ["x"], "b": ["x"], "c": ["x"]}, reveal="leader")
     assert list(alone.rows) == ["a"]
     assert alone.size == 1
@@ -76,6 +95,7 @@ def test_a_program_that_goes_on_gets_its_rows_in_the_common_order(parties: list[
     def program(name: str) -> Any:
         async def run(me: Party) -> list[str]:
             return [ids[name][row] for row in await aligned(me, ids[name], parties=parties)]
+
         return run
 
     made = InProcess().run_sync({name: program(name) for name in parties})
@@ -87,21 +107,42 @@ def test_between_processes() -> None:
     found = tacit.psi(range(50), range(25, 99), reveal="both", runtime=Processes())
     assert sorted(found.value) == list(range(25, 50))
     assert np.array_equal(found.rows["receiver"], found.rows["sender"] + 25)
-    assert tacit.psi(range(20), range(25), reveal="sum", values=[*range(25)], runtime=Processes()).value == sum(range(20))
+    assert tacit.psi(
+        range(20), range(25), reveal="sum", values=[*range(25)], runtime=Processes()
+    ).value == sum(range(20))
 
 
-@pytest.mark.parametrize(("more", "text"), [
-    ({"method": "rsa"}, "psi: method is 'rsa'; it must be one of 'auto', 'dh', 'oprf'"),
-    ({"reveal": "everything"}, "psi: reveal is 'everything'; it must be one of 'receiver', 'both', 'size', 'sum'"),
-    ({"reveal": "sum"}, "psi: values is 'None'; it must be given with reveal='sum', and only then"),
-    ({"values": [1]}, "psi: values is '1 numbers'; it must be given with reveal='sum', and only then"),
-    ({"policy": 3}, "psi: policy is 3; it must be a tacit.PsiPolicy(…)"),
-    ({"policy": tacit.PsiPolicy(reveal=("all",))}, "psi: reveal is ('all',); it must be one or more of 'receiver', 'both', 'size', 'sum'"),
-    ({"policy": tacit.PsiPolicy(min_overlap=-1)}, "psi: min_overlap is -1; it must be a whole number"),
-    ({"names": ("a", "a")}, "psi: names is ('a', 'a'); it must be different words, one for each party"),
-    ({"runtime": "processes"}, "psi: runtime is 'processes'; it must be tacit.InProcess(…) or tacit.Processes(…)"),
-    ({"reveal": "sum", "values": [1, 2]}, "the values of 'sender': there are 2 for 1 rows; there must be one for each."),
-    ({"reveal": "sum", "values": [1.5]}, "the values of 'sender' are float64; a sum is exact, so they must be whole numbers.")])
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"method": "rsa"}, "psi: method is 'rsa'; it must be one of 'auto', 'dh', 'oprf'"),
+        (
+            {"reveal": "everything"},
+            "psi: reveal is 'everything'; it must be one of 'receiver', 'both', 'size', 'sum'",
+        ),
+        ({"reveal": "sum"}, "psi: values is 'None'; it must be given with reveal='sum', and only then"),
+        ({"values": [1]}, "psi: values is '1 numbers'; it must be given with reveal='sum', and only then"),
+        ({"policy": 3}, "psi: policy is 3; it must be a tacit.PsiPolicy(…)"),
+        (
+            {"policy": tacit.PsiPolicy(reveal=("all",))},
+            "psi: reveal is ('all',); it must be one or more of 'receiver', 'both', 'size', 'sum'",
+        ),
+        ({"policy": tacit.PsiPolicy(min_overlap=-1)}, "psi: min_overlap is -1; it must be a whole number"),
+        ({"names": ("a", "a")}, "psi: names is ('a', 'a'); it must be different words, one for each party"),
+        (
+            {"runtime": "processes"},
+            "psi: runtime is 'processes'; it must be tacit.InProcess(…) or tacit.Processes(…)",
+        ),
+        (
+            {"reveal": "sum", "values": [1, 2]},
+            "the values of 'sender': there are 2 for 1 rows; there must be one for each.",
+        ),
+        (
+            {"reveal": "sum", "values": [1.5]},
+            "the values of 'sender' are float64; a sum is exact, so they must be whole numbers.",
+        ),
+    ],
+)
 def test_what_cannot_be_asked_for_is_said_in_a_sentence(more: dict[str, Any], text: str) -> None:
     with pytest.raises((BadParameter, BadData), match=re.escape(text)):
         tacit.psi(["a"], ["a"], **more)
@@ -112,10 +153,22 @@ def test_values_of_an_id_that_stands_twice_are_refused() -> None:
         tacit.psi(["a"], ["a", "A"], reveal="sum", values=[1, 2])
 
 
-@pytest.mark.parametrize(("ids", "more", "text"), [
-    ({"a": ["x"]}, {}, "align: there is 1 party; it takes two or more"),
-    ({"a": ["x"], "b": ["x"]}, {"reveal": "size"}, "align: reveal is 'size'; it must be one of 'leader', 'all'"),
-    ({"a": ["x"], "b": ["x"], "c": ["x"]}, {"method": "oprf"}, "align: method is 'oprf'; it must be 'auto' or 'dh' for more than two parties")])
+@pytest.mark.parametrize(
+    ("ids", "more", "text"),
+    [
+        ({"a": ["x"]}, {}, "align: there is 1 party; it takes two or more"),
+        (
+            {"a": ["x"], "b": ["x"]},
+            {"reveal": "size"},
+            "align: reveal is 'size'; it must be one of 'leader', 'all'",
+        ),
+        (
+            {"a": ["x"], "b": ["x"], "c": ["x"]},
+            {"method": "oprf"},
+            "align: method is 'oprf'; it must be 'auto' or 'dh' for more than two parties",
+        ),
+    ],
+)
 def test_what_cannot_be_aligned(ids: dict[str, list[str]], more: dict[str, Any], text: str) -> None:
     with pytest.raises(BadParameter, match=re.escape(text)):
         tacit.align(ids, **more)

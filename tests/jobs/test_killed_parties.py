@@ -1,4 +1,6 @@
-"""Whoever is killed in the middle of a protocol over real processes ends it: an error that names the party, soon, and nothing that looks like a result."""
+"""Whoever is killed in the middle of a protocol over real processes ends it: an error that names the party,
+soon, and nothing that looks like a result.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def align(place: Path) -> Any:
 
 
 def split(place: Path) -> Any:
-    return tacit.splitnn(columns(), LABELS, epochs=LONG, every=LONG, runtime=tacit.Processes(), out=place / "parts")
+    return tacit.splitnn(
+        columns(), LABELS, epochs=LONG, every=LONG, runtime=tacit.Processes(), out=place / "parts"
+    )
 
 
 def infer(place: Path) -> Any:
@@ -62,20 +66,48 @@ def regress(place: Path) -> Any:
 
 
 def gossip(place: Path) -> Any:
-    return tacit.gossip(nodes(), graph=tacit.graphs.ring(3), model="logistic", rounds=2000, evaluate_every=0, runtime=tacit.Processes(), out=place / "run")
+    return tacit.gossip(
+        nodes(),
+        graph=tacit.graphs.ring(3),
+        model="logistic",
+        rounds=2000,
+        evaluate_every=0,
+        runtime=tacit.Processes(),
+        out=place / "run",
+    )
 
 
 def hierarchy(place: Path) -> Any:
-    return tacit.train(nodes(), model="logistic", rounds=2000, evaluate_every=0, topology=tacit.Hierarchy(edges=2), runtime=tacit.Processes(),
-                       out=place / "run")
+    return tacit.train(
+        nodes(),
+        model="logistic",
+        rounds=2000,
+        evaluate_every=0,
+        topology=tacit.Hierarchy(edges=2),
+        runtime=tacit.Processes(),
+        out=place / "run",
+    )
 
 
-JOBS: list[tuple[Callable[[Path], Any], str]] = [(psi, "sender"), (align, "b"), (split, "bank"), (infer, "owner"), (infer, "helper"),
-                                                 (regress, "shop"), (regress, "helper"), (gossip, "p1"), (hierarchy, "edge-0")]
+JOBS: list[tuple[Callable[[Path], Any], str]] = [
+    (psi, "sender"),
+    (align, "b"),
+    (split, "bank"),
+    (infer, "owner"),
+    (infer, "helper"),
+    (regress, "shop"),
+    (regress, "helper"),
+    (gossip, "p1"),
+    (hierarchy, "edge-0"),
+]
 
 
-@pytest.mark.parametrize(("job", "victim"), [pytest.param(*pair, id=f"{pair[0].__name__}, {pair[1]}") for pair in JOBS])
-def test_a_killed_party_ends_the_run_with_its_name(job: Callable[[Path], Any], victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("job", "victim"), [pytest.param(*pair, id=f"{pair[0].__name__}, {pair[1]}") for pair in JOBS]
+)
+def test_a_killed_party_ends_the_run_with_its_name(
+    job: Callable[[Path], Any], victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     struck: list[float] = []
     wait = random.Random(f"{job.__name__} {victim}").uniform(0, 1.0)
 
@@ -93,7 +125,10 @@ def test_a_killed_party_ends_the_run_with_its_name(job: Callable[[Path], Any], v
 
     whole = processes._Stage.play
     monkeypatch.setattr(processes._Stage, "play", play)
-    with pytest.raises(PartyFailed, match=f"party '{victim}' failed: ProtocolError: its process was killed by signal 9 .* Start again"):
+    with pytest.raises(
+        PartyFailed,
+        match=f"party '{victim}' failed: ProtocolError: its process was killed by signal 9 .* Start again",
+    ):
         job(tmp_path)
     assert time.monotonic() - struck[0] < SOON
     assert not (tmp_path / "parts").exists()
@@ -101,14 +136,29 @@ def test_a_killed_party_ends_the_run_with_its_name(job: Callable[[Path], Any], v
         assert json.loads(kept.read_text()) if kept.suffix == ".json" else load_file(kept)
 
 
-@pytest.mark.parametrize("runtime", [tacit.Processes(restart=True), tacit.Processes(deadline=5.0)], ids=["restart", "deadline"])
-@pytest.mark.parametrize("job", [
-    lambda **more: tacit.psi([1], [1], **more), lambda **more: tacit.splitnn(columns(), LABELS, **more),
-    lambda **more: tacit.infer(torch.nn.Linear(4, 2), torch.zeros(1, 4), **more), lambda **more: tacit.regress(columns(), LABELS, **more),
-    lambda **more: tacit.gossip(nodes(), graph=tacit.graphs.ring(3), model="logistic", **more),
-    lambda **more: tacit.train(nodes(), model="logistic", topology=tacit.Hierarchy(edges=2), **more),
-    lambda **more: tacit.synthesize(dict.fromkeys("ab", pandas.DataFrame({"x": [1, 2]})), {"x": tacit.synth.integer(0, 9)}, **more)],
-    ids=["psi", "splitnn", "infer", "regress", "gossip", "hierarchy", "synthesize"])
-def test_a_protocol_nobody_can_leave_takes_no_runtime_that_goes_on_without_them(job: Callable[..., Any], runtime: Any) -> None:
-    with pytest.raises(BadParameter, match=r"of the runtime is (True|5.0); it must be (False|None)\. Nobody can leave this protocol"):
+@pytest.mark.parametrize(
+    "runtime", [tacit.Processes(restart=True), tacit.Processes(deadline=5.0)], ids=["restart", "deadline"]
+)
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda **more: tacit.psi([1], [1], **more),
+        lambda **more: tacit.splitnn(columns(), LABELS, **more),
+        lambda **more: tacit.infer(torch.nn.Linear(4, 2), torch.zeros(1, 4), **more),
+        lambda **more: tacit.regress(columns(), LABELS, **more),
+        lambda **more: tacit.gossip(nodes(), graph=tacit.graphs.ring(3), model="logistic", **more),
+        lambda **more: tacit.train(nodes(), model="logistic", topology=tacit.Hierarchy(edges=2), **more),
+        lambda **more: tacit.synthesize(
+            dict.fromkeys("ab", pandas.DataFrame({"x": [1, 2]})), {"x": tacit.synth.integer(0, 9)}, **more
+        ),
+    ],
+    ids=["psi", "splitnn", "infer", "regress", "gossip", "hierarchy", "synthesize"],
+)
+def test_a_protocol_nobody_can_leave_takes_no_runtime_that_goes_on_without_them(
+    job: Callable[..., Any], runtime: Any
+) -> None:
+    with pytest.raises(
+        BadParameter,
+        match=r"of the runtime is (True|5.0); it must be (False|None)\. Nobody can leave this protocol",
+    ):
         job(runtime=runtime)

@@ -18,7 +18,9 @@ MASKED = [guard.Clip(10.0), guard.Quantize(bits=24), guard.SecAgg()]
 
 @functools.cache
 def blobs():
-    return data.gaussian_blobs(rows=240, classes=3, features=4, seed=3).split(8, skew=data.Quantity(alpha=1.0), seed=1)
+    return data.gaussian_blobs(rows=240, classes=3, features=4, seed=3).split(
+        8, skew=data.Quantity(alpha=1.0), seed=1
+    )
 
 
 def train(rounds=4, algorithm=WEIGHED, **given):
@@ -31,28 +33,51 @@ def same(a, b, within=1e-6):
 
 
 @pytest.mark.parametrize("edges", [1, 3, 8, (4, 2), (6, 3, 2)], ids=str)
-@pytest.mark.parametrize("algorithm", [WEIGHED, ALIKE, algorithms.FedProx(mu=0.1)], ids=["weighed", "alike", "FedProx"])
+@pytest.mark.parametrize(
+    "algorithm", [WEIGHED, ALIKE, algorithms.FedProx(mu=0.1)], ids=["weighed", "alike", "FedProx"]
+)
 def test_with_every_period_one_it_is_the_flat_algorithm(edges, algorithm):
-    same(train(algorithm=algorithm), train(algorithm=algorithm, topology=tacit.Hierarchy(edges=edges)), within=1e-6)
+    same(
+        train(algorithm=algorithm),
+        train(algorithm=algorithm, topology=tacit.Hierarchy(edges=edges)),
+        within=1e-6,
+    )
 
 
 def test_also_when_some_edges_have_nobody_in_a_round():
-    same(train(per_round=2, rounds=6), train(per_round=2, rounds=6, topology=tacit.Hierarchy(edges=4)), within=1e-6)
+    same(
+        train(per_round=2, rounds=6),
+        train(per_round=2, rounds=6, topology=tacit.Hierarchy(edges=4)),
+        within=1e-6,
+    )
 
 
 def test_a_longer_period_lets_edges_go_their_own_way():
     apart = train(topology=tacit.Hierarchy(edges=4, period=2))
     flat = train()
-    assert max(float((a - b).abs().max()) for a, b in zip(apart.model.state_dict().values(), flat.model.state_dict().values())) > 1e-3
+    assert (
+        max(
+            float((a - b).abs().max())
+            for a, b in zip(apart.model.state_dict().values(), flat.model.state_dict().values())
+        )
+        > 1e-3
+    )
 
 
-SHAPES = [dict(edges=4), dict(edges=3, period=2), dict(edges=(4, 2), period=(2, 2)), dict(edges=(4, 2), period=(1, 3))]
+SHAPES = [
+    dict(edges=4),
+    dict(edges=3, period=2),
+    dict(edges=(4, 2), period=(2, 2)),
+    dict(edges=(4, 2), period=(1, 3)),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_program_for_everyone_gives_what_the_stack_gives(shape):
     """Five rounds: the last exchange comes before its period is over."""
-    stacked, apart = (train(rounds=5, topology=tacit.Hierarchy(**shape), runtime=r) for r in ("cohort", "inprocess"))
+    stacked, apart = (
+        train(rounds=5, topology=tacit.Hierarchy(**shape), runtime=r) for r in ("cohort", "inprocess")
+    )
     same(stacked, apart)
     assert {s.how for s in apart.ledger.seen} == {"executed"}
     ups = [sum(s.count for s in run.ledger.seen if s.kind == "Below") for run in (stacked, apart)]
@@ -61,7 +86,10 @@ def test_a_program_for_everyone_gives_what_the_stack_gives(shape):
 
 def test_inside_an_edge_sums_are_hidden():
     flat = train(algorithm=ALIKE)
-    stacked, apart = (train(algorithm=ALIKE, topology=tacit.Hierarchy(edges=2), guard=MASKED, runtime=r) for r in ("cohort", "inprocess"))
+    stacked, apart = (
+        train(algorithm=ALIKE, topology=tacit.Hierarchy(edges=2), guard=MASKED, runtime=r)
+        for r in ("cohort", "inprocess")
+    )
     same(flat, stacked, within=1e-4)
     same(flat, apart, within=1e-4)
     assert not any(s.kind == "Upload" for s in apart.ledger.seen)
@@ -74,13 +102,28 @@ def test_the_server_never_hears_of_a_client():
 
 
 def test_over_real_processes():
-    same(train(rounds=2, algorithm=ALIKE), train(rounds=2, algorithm=ALIKE, topology=tacit.Hierarchy(edges=2), guard=MASKED, runtime=tacit.Processes()),
-         within=1e-4)
+    same(
+        train(rounds=2, algorithm=ALIKE),
+        train(
+            rounds=2,
+            algorithm=ALIKE,
+            topology=tacit.Hierarchy(edges=2),
+            guard=MASKED,
+            runtime=tacit.Processes(),
+        ),
+        within=1e-4,
+    )
 
 
 def test_clients_keep_their_state_below_edges():
-    same(train(algorithm=algorithms.FedAvgM(lr=0.1)), train(algorithm=algorithms.FedAvgM(lr=0.1), topology=tacit.Hierarchy(edges=1)))
-    one, two = (train(algorithm=algorithms.Scaffold(lr=0.1), topology=tacit.Hierarchy(edges=2, period=2), runtime=r) for r in ("cohort", "inprocess"))
+    same(
+        train(algorithm=algorithms.FedAvgM(lr=0.1)),
+        train(algorithm=algorithms.FedAvgM(lr=0.1), topology=tacit.Hierarchy(edges=1)),
+    )
+    one, two = (
+        train(algorithm=algorithms.Scaffold(lr=0.1), topology=tacit.Hierarchy(edges=2, period=2), runtime=r)
+        for r in ("cohort", "inprocess")
+    )
     same(one, two)
 
 
@@ -106,17 +149,30 @@ def test_a_weighted_mean_of_those_below():
     assert mean["w"].tolist() == [3.0]
 
 
-@pytest.mark.parametrize(("given", "said"), [
-    (dict(topology=tacit.Hierarchy(edges=9)), "edges is 9; it must be at most 8 for 8 parties"),
-    (dict(topology=tacit.Hierarchy(edges=(2, 4))), r"edges is \(2, 4\); it must be .* does not grow"),
-    (dict(topology=tacit.Hierarchy(edges=2, period=0)), "period is 0; it must be a whole number of at least 1"),
-    (dict(topology=tacit.Hierarchy(edges=2, period=(1, 2))), "a list of 1, one for each level"),
-    (dict(topology="Hierarchy"), "it must be tacit.Hierarchy"),
-    (dict(topology={"name": "Hierarhcy"}), "Did you mean 'Hierarchy'"),
-    (dict(topology=tacit.Hierarchy(2), guard=[guard.Clip(1.0), guard.Noise(multiplier=1.0)]), "Noise is accounted for one server's sum"),
-    (dict(topology=tacit.Hierarchy(2), guard=MASKED), "FedAvg weighs by rows. Use an algorithm with weighted=False"),
-    (dict(topology=tacit.Hierarchy(2), adversaries={"scale": 0.2}), "honest parties"),
-], ids=range(9))
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (dict(topology=tacit.Hierarchy(edges=9)), "edges is 9; it must be at most 8 for 8 parties"),
+        (dict(topology=tacit.Hierarchy(edges=(2, 4))), r"edges is \(2, 4\); it must be .* does not grow"),
+        (
+            dict(topology=tacit.Hierarchy(edges=2, period=0)),
+            "period is 0; it must be a whole number of at least 1",
+        ),
+        (dict(topology=tacit.Hierarchy(edges=2, period=(1, 2))), "a list of 1, one for each level"),
+        (dict(topology="Hierarchy"), "it must be tacit.Hierarchy"),
+        (dict(topology={"name": "Hierarhcy"}), "Did you mean 'Hierarchy'"),
+        (
+            dict(topology=tacit.Hierarchy(2), guard=[guard.Clip(1.0), guard.Noise(multiplier=1.0)]),
+            "Noise is accounted for one server's sum",
+        ),
+        (
+            dict(topology=tacit.Hierarchy(2), guard=MASKED),
+            "FedAvg weighs by rows. Use an algorithm with weighted=False",
+        ),
+        (dict(topology=tacit.Hierarchy(2), adversaries={"scale": 0.2}), "honest parties"),
+    ],
+    ids=range(9),
+)
 def test_what_is_refused(given, said):
     with pytest.raises(BadParameter, match=said):
         train(**given)
@@ -131,10 +187,20 @@ def test_a_party_may_not_be_called_an_edge():
 
 
 def test_edges_and_clients_that_are_gone_are_not_resumed(tmp_path):
-    """They would begin with nothing of what they kept, and the model would be another: refused before anything is touched."""
+    """They would begin with nothing of what they kept, and the model would be another: refused before
+    anything is touched.
+    """
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(4)
-    job = dict(model="logistic", algorithm=algorithms.Scaffold(lr=0.2), rounds=4, topology=tacit.Hierarchy(edges=2, period=2))
-    with pytest.raises(BadParameter, match=r"train: resume is True; it must be False where a Hierarchy has a program for each party"):
+    job = dict(
+        model="logistic",
+        algorithm=algorithms.Scaffold(lr=0.2),
+        rounds=4,
+        topology=tacit.Hierarchy(edges=2, period=2),
+    )
+    with pytest.raises(
+        BadParameter,
+        match=r"train: resume is True; it must be False where a Hierarchy has a program for each party",
+    ):
         tacit.train(fed, **job, runtime="inprocess", out=tmp_path / "run", resume=True)
 
     def stop(event):
@@ -144,5 +210,10 @@ def test_edges_and_clients_that_are_gone_are_not_resumed(tmp_path):
     whole = tacit.train(fed, **job)
     with pytest.raises(RuntimeError, match="stopped on purpose"):
         tacit.train(fed, **job, out=tmp_path / "run", watch=stop)
-    again = tacit.train(fed, **job, out=tmp_path / "run", resume=True)  # in a simulation everything is in the run's directory
-    assert all(torch.equal(a, b) for a, b in zip(again.model.state_dict().values(), whole.model.state_dict().values()))
+    again = tacit.train(
+        fed, **job, out=tmp_path / "run", resume=True
+    )  # in a simulation everything is in the run's directory
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(again.model.state_dict().values(), whole.model.state_dict().values())
+    )

@@ -23,13 +23,22 @@ def fed():
 
 
 def trained(fed, private=None, **more):
-    told = {"model": "mlp", "algorithm": algorithms.FedAvg(lr=0.3), "rounds": 3, "local_epochs": 2, "batch_size": 60, **more}
+    told = {
+        "model": "mlp",
+        "algorithm": algorithms.FedAvg(lr=0.3),
+        "rounds": 3,
+        "local_epochs": 2,
+        "batch_size": 60,
+        **more,
+    }
     return tacit.train(fed, private=private, **told)
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_every_party_has_an_epsilon_of_its_own(fed, runtime):
-    """Two passes of ⌈n/60⌉ steps in each of three rounds, at the rate 60/n: what dp-accounting says of just that, for each party."""
+    """Two passes of ⌈n/60⌉ steps in each of three rounds, at the rate 60/n: what dp-accounting says of just
+    that, for each party.
+    """
     n = 400
     run = trained(fed, DPSGD(noise_multiplier=1.5, delta=1e-4, public_size=n), runtime=runtime)
     assert len(run.ledger.spent) == 3
@@ -46,8 +55,16 @@ def test_a_target_is_met_by_each_party_whatever_its_size(fed):
     assert len({line.mechanism for line in run.ledger.spent}) > 1, "smaller parties add more noise"
 
 
-@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(lr=0.3), algorithms.FedProx(lr=0.3, mu=0.1), algorithms.FedSGD(lr=0.3), algorithms.FedNova(lr=0.3)],
-                         ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        algorithms.FedAvg(lr=0.3),
+        algorithms.FedProx(lr=0.3, mu=0.1),
+        algorithms.FedSGD(lr=0.3),
+        algorithms.FedNova(lr=0.3),
+    ],
+    ids=lambda a: type(a).__name__,
+)
 def test_without_noise_and_clipping_it_is_the_algorithm_itself(fed, algorithm):
     """All rows in every step, so that nothing is drawn: the same model as without `private`."""
     plain = trained(fed, algorithm=algorithm, batch_size=None)
@@ -61,11 +78,15 @@ def test_clipping_and_noise_change_the_model(fed):
     plain, private = trained(fed), trained(fed, DPSGD(noise_multiplier=0.5, delta=1e-4))
     assert not all(torch.allclose(a, b) for a, b in zip(plain.model.parameters(), private.model.parameters()))
     again = trained(fed, DPSGD(noise_multiplier=0.5, delta=1e-4))
-    assert not all(torch.equal(a, b) for a, b in zip(again.model.parameters(), private.model.parameters())), "noise from the operating system"
+    assert not all(torch.equal(a, b) for a, b in zip(again.model.parameters(), private.model.parameters())), (
+        "noise from the operating system"
+    )
 
 
 def test_a_job_file_has_it(tmp_path):
-    (tmp_path / "job.toml").write_text('[data]\nname = "digits"\nparties = 3\n[private]\nepsilon = 8.0\nclip = 0.5\n[train]\nrounds = 2\n')
+    (tmp_path / "job.toml").write_text(
+        '[data]\nname = "digits"\nparties = 3\n[private]\nepsilon = 8.0\nclip = 0.5\n[train]\nrounds = 2\n'
+    )
     job = config.load(tmp_path / "job.toml")
     assert job.train()["private"] == DPSGD(epsilon=8.0, clip=0.5)
     again = config.from_tables(job.resolved())
@@ -77,47 +98,87 @@ def test_a_job_file_has_it(tmp_path):
         config.load(tmp_path / "job.toml")
 
 
-@pytest.mark.parametrize(("more", "words"), [
-    ({"private": DPFTRL(epsilon=1.0)}, "private is DPFTRL.*it must be private.DPSGD"),
-    ({"private": DPSGD(epsilon=1.0, sampling="shuffle")}, "with sampling='poisson'"),
-    ({"private": 3.0}, "private is 3.0"),
-    ({"private": DPSGD(epsilon=1.0), "landscape": True}, "private does not go with landscape"),
-    ({"private": DPSGD(epsilon=1.0), "pace": tacit.pace.FedBuff()}, "private does not go with pace"),
-    ({"private": DPSGD(epsilon=1.0), "engine": "stack"}, "with private, clients run one by one. Leave engine at 'auto'"),
-    ({"private": DPSGD(epsilon=1.0, accountant="rdp"), "rounds": 10**15}, "noise_multiplier is [0-9.]+; it must be at most"),
-    ({"private": DPSGD(epsilon=1.0), "resume": True}, "resume is True; it must be False with private")])
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"private": DPFTRL(epsilon=1.0)}, "private is DPFTRL.*it must be private.DPSGD"),
+        ({"private": DPSGD(epsilon=1.0, sampling="shuffle")}, "with sampling='poisson'"),
+        ({"private": 3.0}, "private is 3.0"),
+        ({"private": DPSGD(epsilon=1.0), "landscape": True}, "private does not go with landscape"),
+        ({"private": DPSGD(epsilon=1.0), "pace": tacit.pace.FedBuff()}, "private does not go with pace"),
+        (
+            {"private": DPSGD(epsilon=1.0), "engine": "stack"},
+            "with private, clients run one by one. Leave engine at 'auto'",
+        ),
+        (
+            {"private": DPSGD(epsilon=1.0, accountant="rdp"), "rounds": 10**15},
+            "noise_multiplier is [0-9.]+; it must be at most",
+        ),
+        ({"private": DPSGD(epsilon=1.0), "resume": True}, "resume is True; it must be False with private"),
+    ],
+)
 def test_what_does_not_go_together_leaves_nothing_behind(fed, tmp_path, more, words):
     with pytest.raises(BadParameter, match=words):
         trained(fed, **more, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("algorithm", "more"), [
-    (algorithms.FedPSO(), {"aggregate": aggregate.Best()}), (algorithms.QFedAvg(lr=0.3), {}), (algorithms.AFL(lr=0.3), {}), (algorithms.IFCA(lr=0.3), {}),
-    (algorithms.FedAvg(lr=0.3), {"select": selection.PowerOfChoice(candidates=3), "per_round": 2})], ids=["score", "fair", "mixture", "cluster", "select"])
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        (algorithms.FedPSO(), {"aggregate": aggregate.Best()}),
+        (algorithms.QFedAvg(lr=0.3), {}),
+        (algorithms.AFL(lr=0.3), {}),
+        (algorithms.IFCA(lr=0.3), {}),
+        (algorithms.FedAvg(lr=0.3), {"select": selection.PowerOfChoice(candidates=3), "per_round": 2}),
+    ],
+    ids=["score", "fair", "mixture", "cluster", "select"],
+)
 def test_what_goes_by_exact_losses_of_private_rows_is_refused(fed, tmp_path, algorithm, more):
-    """The server would learn them, or what was chosen by them, beside an ε that says it learns gradients with noise and nothing else."""
+    """The server would learn them, or what was chosen by them, beside an ε that says it learns gradients with
+    noise and nothing else.
+    """
     with pytest.raises(BadParameter, match=r"losses of .* rows, which no noise"):
-        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithm, **more, out=tmp_path / "run")
+        trained(
+            fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithm, **more, out=tmp_path / "run"
+        )
     assert not (tmp_path / "run").exists()
 
 
 def test_how_many_rows_a_coin_took_shows_nowhere_but_in_their_clipped_sum(fed):
-    """FedNova by epochs uploads a party's rows looked at over its rows, FedSGD weighs its steps by them: under Poisson sampling that number is a secret."""
-    p = make_plan(fed, model="logistic", rounds=1, batch_size=60, private=DPSGD(noise_multiplier=1.0, delta=1e-4))
+    """FedNova by epochs uploads a party's rows looked at over its rows, FedSGD weighs its steps by them:
+    under Poisson sampling that number is a secret.
+    """
+    p = make_plan(
+        fed, model="logistic", rounds=1, batch_size=60, private=DPSGD(noise_multiplier=1.0, delta=1e-4)
+    )
     task = make_task(p)
     plans = task.redraw(plan(0, 0, identify(["p0"]), p.sizes[:1], 1, 60, None), "p0", 1)
     assert (plans.live.sum(-1) == 60).all()
-    assert len(set(task.there.values())) > 1  # or chance made all alike: 60 ± 6 of each, five or more times over
+    assert (
+        len(set(task.there.values())) > 1
+    )  # or chance made all alike: 60 ± 6 of each, five or more times over
     seen, forward = [], task._loss
     task._loss = lambda out, y: seen.append(len(y)) or forward(out, y)
     batches = plans.of(0)
-    algorithms.FedSGD().local(task, {**task.initial(), "round": torch.zeros(())}, {}, batches._replace(index=fed.train.index[batches.index]))
+    algorithms.FedSGD().local(
+        task,
+        {**task.initial(), "round": torch.zeros(())},
+        {},
+        batches._replace(index=fed.train.index[batches.index]),
+    )
     assert seen == list(task.there.values())
 
 
 def test_an_algorithm_that_looks_more_often_than_it_steps_is_refused(fed, tmp_path):
-    """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody accounted for."""
+    """Scaffold's option i computes a full gradient at the server's model beside the local steps, which nobody
+    accounted for.
+    """
     with pytest.raises(BadParameter, match="Scaffold looks at more gradients than local steps"):
-        trained(fed, DPSGD(noise_multiplier=1.0, delta=1e-4), algorithm=algorithms.Scaffold(lr=0.3, option="i"), out=tmp_path / "run")
+        trained(
+            fed,
+            DPSGD(noise_multiplier=1.0, delta=1e-4),
+            algorithm=algorithms.Scaffold(lr=0.3, option="i"),
+            out=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,6 @@
-"""tacit.train with a process for each party: the same model, over real sockets; client state on disk; resume."""
+"""tacit.train with a process for each party: the same model, over real sockets; client state on disk;
+resume.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from tacit.jobs.train.member import Memory, deal, dealt
 def federation(parties: int = 3) -> data.Federation:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 5))
-    return data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(parties, skew=data.Quantity(0.7), seed=0)
+    return data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(
+        parties, skew=data.Quantity(0.7), seed=0
+    )
 
 
 def dropping() -> nn.Module:
@@ -33,24 +37,47 @@ def vector(result: tacit.Result) -> torch.Tensor:
 
 
 def train(runtime: Any, **options: Any) -> tacit.Result:
-    return tacit.train(federation(), **{"model": "logistic", "rounds": 3, "per_round": 2, "batch_size": 8, **options}, runtime=runtime)
+    return tacit.train(
+        federation(),
+        **{"model": "logistic", "rounds": 3, "per_round": 2, "batch_size": 8, **options},
+        runtime=runtime,
+    )
 
 
-@pytest.mark.parametrize("options", [{"algorithm": algorithms.Scaffold(lr=0.1)}, {"model": dropping, "evaluate_every": 2}], ids=["scaffold", "own model"])
+@pytest.mark.parametrize(
+    "options",
+    [{"algorithm": algorithms.Scaffold(lr=0.1)}, {"model": dropping, "evaluate_every": 2}],
+    ids=["scaffold", "own model"],
+)
 def test_a_process_for_each_party_gives_the_model_of_one_process_for_all(options: dict[str, Any]) -> None:
     here, there = train("inprocess", **options), train(tacit.Processes(), **options)
     assert (vector(here) - vector(there)).abs().max() <= 1e-6
     for a, b in zip(here.history, there.history):
-        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+        assert {k: v for k, v in a.items() if k != "seconds"} == {
+            k: v for k, v in b.items() if k != "seconds"
+        }
     lines = {(s.party, s.sender, s.kind): (s.count, s.bytes) for s in there.ledger.seen}
     for s in here.ledger.seen:  # nobody saw more of the rounds, or less; the joining stands beside them
         assert lines[s.party, s.sender, s.kind] == (s.count, s.bytes)
-    assert {k for _, _, k in lines} == {"Upload", "Tested", "Down", "Test", "Stop", "Join", "Ready", "Free", "Call", "Work"}
+    assert {k for _, _, k in lines} == {
+        "Upload",
+        "Tested",
+        "Down",
+        "Test",
+        "Stop",
+        "Join",
+        "Ready",
+        "Free",
+        "Call",
+        "Work",
+    }
     assert all(s.how == "executed" for s in there.ledger.seen)
 
 
 def test_a_run_across_processes_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """Stopped after its second round; what the clients remember (SCAFFOLD's c_k) is on their disks, not in the server's state."""
+    """Stopped after its second round; what the clients remember (SCAFFOLD's c_k) is on their disks, not in
+    the server's state.
+    """
     options: dict[str, Any] = {"algorithm": algorithms.Scaffold(lr=0.1), "rounds": 4}
 
     def stop(event: dict[str, Any]) -> None:
@@ -67,12 +94,24 @@ def test_a_run_across_processes_goes_on_where_it_stopped(tmp_path: Path) -> None
     assert b"c_k" not in state
 
 
-@pytest.mark.parametrize("options", [{"algorithm": algorithms.Scaffold(lr=0.1)}, {"guard": [guard.Clip(20.0), guard.Quantize(bits=40, stochastic=False),
-                                                                                        guard.SecAgg()], "per_round": 3},
-                                     {"pace": pace.SAFA(fraction=1.0), "per_round": None}], ids=["clear", "hidden", "paced"])
-def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_model(options: dict[str, Any], tmp_path: Path,
-                                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parties have seen the model of round 2: another one in its place would be refused. It is on disk before they see it, and is tested again."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": algorithms.Scaffold(lr=0.1)},
+        {
+            "guard": [guard.Clip(20.0), guard.Quantize(bits=40, stochastic=False), guard.SecAgg()],
+            "per_round": 3,
+        },
+        {"pace": pace.SAFA(fraction=1.0), "per_round": None},
+    ],
+    ids=["clear", "hidden", "paced"],
+)
+def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_model(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parties have seen the model of round 2: another one in its place would be refused. It is on disk before
+    they see it, and is tested again.
+    """
     options = {**options, "rounds": 3}
     whole = train("inprocess", **options)
     count = networked.Networked._metrics
@@ -90,7 +129,9 @@ def test_a_server_that_is_stopped_while_its_model_is_tested_goes_on_with_that_mo
     assert (vector(whole) - vector(resumed)).abs().max() <= 1e-6
     assert [row["round"] for row in resumed.history] == [1, 2, 3]
     tested = [row["round"] for row in resumed.history if "loss" in row]
-    assert tested == ([1, 3] if "guard" in options else [1, 2, 3])  # a hidden sum of counts was opened, and is not opened again
+    assert tested == (
+        [1, 3] if "guard" in options else [1, 2, 3]
+    )  # a hidden sum of counts was opened, and is not opened again
 
 
 def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path) -> None:
@@ -99,7 +140,9 @@ def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path)
     memory.keep(0, memory.before(0), two)
     memory.keep(1, memory.before(1), three)
     again = Memory(tmp_path, "run", one)  # after a restart
-    assert torch.equal(again.before(1)["c_k"], two["c_k"])  # asked for the same round again: from where it was
+    assert torch.equal(
+        again.before(1)["c_k"], two["c_k"]
+    )  # asked for the same round again: from where it was
     assert torch.equal(again.before(2)["c_k"], three["c_k"])
     assert torch.equal(Memory(tmp_path, "another run", one).before(5)["c_k"], one["c_k"])
     with pytest.raises(BadRun, match="it was set back further than one round"):
@@ -110,7 +153,9 @@ def test_a_client_remembers_the_last_round_from_before_and_after(tmp_path: Path)
 
 
 def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
-    fed = data.from_arrays(np.arange(40.0).reshape(20, 2), np.arange(20) % 2).split(2, skew=data.ConceptDrift(every=2), seed=1)
+    fed = data.from_arrays(np.arange(40.0).reshape(20, 2), np.arange(20) % 2).split(
+        2, skew=data.ConceptDrift(every=2), seed=1
+    )
     deal(fed, 1, tmp_path)
     mine, alone = fed.party(1), dealt(tmp_path)
     for r in (0, 2, 5):
@@ -125,12 +170,18 @@ def test_a_partys_rows_are_handed_over_whole_and_alone(tmp_path: Path) -> None:
 def test_what_cannot_be_found_by_another_process_is_refused_before_anything_starts() -> None:
     with pytest.raises(BadParameter, match="which another process cannot find"):
         train(tacit.Processes(), model=lambda: nn.Linear(5, 3))
-    with pytest.raises(BadParameter, match=r"runtime is 3; it must be one of 'cohort', 'inprocess', 'processes', or tacit\.Processes"):
+    with pytest.raises(
+        BadParameter,
+        match=r"runtime is 3; it must be one of 'cohort', 'inprocess', 'processes', or tacit\.Processes",
+    ):
         train(3)
 
 
 def test_an_update_that_is_no_number_stops_at_the_party_it_comes_from() -> None:
-    with pytest.raises(PartyFailed, match=r"party 'p\d' failed: BadData: the update of 'p\d' in round 1 holds NaN or infinity"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"party 'p\d' failed: BadData: the update of 'p\d' in round 1 holds NaN or infinity",
+    ):
         train(tacit.Processes(), algorithm=algorithms.FedAvg(lr=3e38), local_epochs=10)
 
 
@@ -141,5 +192,7 @@ def test_run_gives_what_each_program_returned() -> None:
     assert tacit.run({"alice": name, "bob": name}) == {"alice": "alice", "bob": "bob"}
     with pytest.raises(BadParameter, match=r"run: runtime is 'inprocess'; it must be tacit\.InProcess"):
         tacit.run({"alice": name}, runtime="inprocess")
-    with pytest.raises(BadParameter, match=r"run: programs is .*; it must be a program for each party by its name"):
+    with pytest.raises(
+        BadParameter, match=r"run: programs is .*; it must be a program for each party by its name"
+    ):
         tacit.run([name])  # type: ignore[arg-type]

@@ -21,11 +21,16 @@ from tacit.errors import BadJob, BadParameter
 def federation(parties: int = 4) -> data.Federation:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 5))
-    return data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(parties, skew=data.Quantity(0.7), seed=0)
+    return data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(
+        parties, skew=data.Quantity(0.7), seed=0
+    )
 
 
 def train(fed: data.Federation | None = None, **options: Any) -> tacit.Result:
-    return tacit.train(fed or federation(), **{"model": "logistic", "rounds": 8, "batch_size": 8, "evaluate_every": 3, "min_rows": 1, **options})
+    return tacit.train(
+        fed or federation(),
+        **{"model": "logistic", "rounds": 8, "batch_size": 8, "evaluate_every": 3, "min_rows": 1, **options},
+    )
 
 
 def vector(result: tacit.Result) -> torch.Tensor:
@@ -50,30 +55,58 @@ SLOW = speeds.Lognormal(sigma=1.0)
 PACES = [pace.FedBuff(buffer=3), pace.FedAsync(), pace.SAFA(fraction=0.5, lag=1, deadline=0.8)]
 
 
-# what it must equal -----------------------------------------------------------------------------------------------------------
+# what it must equal -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
-@pytest.mark.parametrize("algorithm", [algorithms.FedAvg(), algorithms.FedAvg(option="I"), algorithms.FedProx(mu=0.1), algorithms.FedAvgM(),
-                                       algorithms.FedAdam(), algorithms.FedSGD(), algorithms.FedNAG()],
-                         ids=lambda a: type(a).__name__ + getattr(a, "option", ""))
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        algorithms.FedAvg(),
+        algorithms.FedAvg(option="I"),
+        algorithms.FedProx(mu=0.1),
+        algorithms.FedAvgM(),
+        algorithms.FedAdam(),
+        algorithms.FedSGD(),
+        algorithms.FedNAG(),
+    ],
+    ids=lambda a: type(a).__name__ + getattr(a, "option", ""),
+)
 def test_a_buffer_of_everyone_at_equal_speed_is_synchronous_training(algorithm: Any, runtime: str) -> None:
     speed = speeds.Constant(2.5)
-    rounds, buffered = (train(algorithm=algorithm, runtime=runtime, speed=speed, pace=p, rounds=4) for p in (None, pace.FedBuff(buffer=4)))
+    rounds, buffered = (
+        train(algorithm=algorithm, runtime=runtime, speed=speed, pace=p, rounds=4)
+        for p in (None, pace.FedBuff(buffer=4))
+    )
     assert off(rounds, buffered) <= 1e-6
-    assert [e["clock"] for e in rounds.history] == [e["clock"] for e in buffered.history] == [2.5, 5.0, 7.5, 10.0]
+    assert (
+        [e["clock"] for e in rounds.history]
+        == [e["clock"] for e in buffered.history]
+        == [2.5, 5.0, 7.5, 10.0]
+    )
     assert [e["staleness"] for e in buffered.history] == [{"0": 4}] * 4
 
 
 @pytest.mark.parametrize("model", ["logistic", normed], ids=["logistic", "batch norm"])
 def test_safa_that_waits_for_all_at_equal_speed_is_synchronous_training(model: Any) -> None:
-    assert off(train(model=model, rounds=4), train(model=model, rounds=4, pace=pace.SAFA(fraction=1.0))) <= 2e-6
+    assert (
+        off(train(model=model, rounds=4), train(model=model, rounds=4, pace=pace.SAFA(fraction=1.0))) <= 2e-6
+    )
 
 
 def test_fedasync_is_the_papers_algorithm_written_out() -> None:
-    """Three parties that take 1, 1.7 and 3.3 s; every arrival mixed in by hand, with plain torch and no engine of ours."""
+    """Three parties that take 1, 1.7 and 3.3 s; every arrival mixed in by hand, with plain torch and no
+    engine of ours.
+    """
     fed, seconds, lr, alpha = federation(3), (1.0, 1.7, 3.3), 0.2, 0.7
-    ours = train(fed, rounds=9, algorithm=algorithms.FedAvg(lr=lr), speed=speeds.Given(seconds), pace=pace.FedAsync(alpha, pace.Polynomial(0.5)), seed=3)
+    ours = train(
+        fed,
+        rounds=9,
+        algorithm=algorithms.FedAvg(lr=lr),
+        speed=speeds.Given(seconds),
+        pace=pace.FedAsync(alpha, pace.Polynomial(0.5)),
+        seed=3,
+    )
 
     def walked(w: dict[str, torch.Tensor], k: int, number: int) -> dict[str, torch.Tensor]:
         rows = fed.train.index[fed.train.start[k] : fed.train.start[k + 1]]
@@ -82,13 +115,22 @@ def test_fedasync_is_the_papers_algorithm_written_out() -> None:
         for index, live in zip(plans.index, plans.live):
             some = rows[index[live > 0]]
             logits = fed.rows.x[some] @ w["weight"].T + w["bias"]
-            grads = torch.autograd.grad(nn.functional.cross_entropy(logits, fed.rows.y[some]), list(w.values()))
+            grads = torch.autograd.grad(
+                nn.functional.cross_entropy(logits, fed.rows.y[some]), list(w.values())
+            )
             w = {name: (v - lr * g).detach().requires_grad_() for (name, v), g in zip(w.items(), grads)}
         return {name: v.detach() for name, v in w.items()}
 
-    first = [v.clone() for v in train(fed, rounds=1, algorithm=algorithms.FedAvg(lr=1e-30), seed=3).model.state_dict().values()]
+    first = [
+        v.clone()
+        for v in train(fed, rounds=1, algorithm=algorithms.FedAvg(lr=1e-30), seed=3)
+        .model.state_dict()
+        .values()
+    ]
     w = dict(zip(("weight", "bias"), first))
-    work = [(seconds[k], k, 0, 0, w) for k in range(3)]  # (due, party, its piece of work, the version it began with, that version)
+    work = [
+        (seconds[k], k, 0, 0, w) for k in range(3)
+    ]  # (due, party, its piece of work, the version it began with, that version)
     stale = []
     for t in range(9):
         work.sort(key=lambda piece: piece[:2])
@@ -108,7 +150,10 @@ def test_fedasync_is_the_papers_algorithm_written_out() -> None:
 @pytest.mark.parametrize("model", ["logistic", normed], ids=["logistic", "batch norm"])
 def test_simulation_and_one_program_a_party_are_one(one: Any, model: Any) -> None:
     some = {} if isinstance(one, pace.SAFA) else {"per_round": 3}
-    stacked, each, parties = (train(model=model, pace=one, speed=SLOW, **some, **how) for how in ({}, {"engine": "each"}, {"runtime": "inprocess"}))
+    stacked, each, parties = (
+        train(model=model, pace=one, speed=SLOW, **some, **how)
+        for how in ({}, {"engine": "each"}, {"runtime": "inprocess"})
+    )
     assert off(stacked, parties) <= 2e-6
     assert off(stacked, each) <= 2e-6
     assert told(stacked) == told(parties)
@@ -117,14 +162,21 @@ def test_simulation_and_one_program_a_party_are_one(one: Any, model: Any) -> Non
 def test_drifting_rows_are_those_of_the_version_at_hand() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 5))
-    fed = data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(3, skew=data.ConceptDrift(every=2), seed=0)
-    both = [train(fed, pace=pace.FedBuff(2), speed=SLOW, runtime=runtime) for runtime in ("cohort", "inprocess")]
+    fed = data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(
+        3, skew=data.ConceptDrift(every=2), seed=0
+    )
+    both = [
+        train(fed, pace=pace.FedBuff(2), speed=SLOW, runtime=runtime) for runtime in ("cohort", "inprocess")
+    ]
     assert off(*both) <= 2e-6
 
 
 @pytest.mark.parametrize("runtime", ["cohort", "inprocess"])
 def test_the_same_seed_gives_the_same_bits(runtime: str) -> None:
-    a, b, c = (train(pace=pace.FedBuff(2), speed=speeds.Exponential(), runtime=runtime, seed=seed) for seed in (0, 0, 1))
+    a, b, c = (
+        train(pace=pace.FedBuff(2), speed=speeds.Exponential(), runtime=runtime, seed=seed)
+        for seed in (0, 0, 1)
+    )
     assert torch.equal(vector(a), vector(b))
     assert told(a) == told(b)
     assert [e["clock"] for e in a.history] != [e["clock"] for e in c.history]
@@ -168,24 +220,37 @@ def test_a_synchronous_run_with_a_speed_goes_on_with_its_clock(tmp_path: Path) -
         out = tmp_path / runtime
         with pytest.raises(Exception, match="stopped on purpose"):
             train(speed=SLOW, out=out, watch=stop, runtime=runtime)
-        assert told(train(speed=SLOW, out=out, resume=True, runtime=runtime)) == told(train(speed=SLOW, runtime=runtime))
+        assert told(train(speed=SLOW, out=out, resume=True, runtime=runtime)) == told(
+            train(speed=SLOW, runtime=runtime)
+        )
 
 
 def test_asynchronous_training_is_sooner_where_parties_are_of_different_speed() -> None:
-    """What the paper is about: with one party ten times slower, eight versions of three updates come before two synchronous rounds are over."""
+    """What the paper is about: with one party ten times slower, eight versions of three updates come before
+    two synchronous rounds are over.
+    """
     speed = speeds.Given((1.0, 1.1, 1.2, 10.0))
     rounds, buffered = train(speed=speed), train(speed=speed, pace=pace.FedBuff(buffer=3))
     assert buffered.history[-1]["clock"] < rounds.history[1]["clock"]
 
 
-# guards -----------------------------------------------------------------------------------------------------------------------
+# guards -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stages", [[guard.Clip(0.05)], [guard.Sparsify(top_k=0.3, feedback=False), guard.Clip(1.0),
-                                                         guard.Quantize(8, stochastic=False)]], ids=["clip", "three"])
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [guard.Clip(0.05)],
+        [guard.Sparsify(top_k=0.3, feedback=False), guard.Clip(1.0), guard.Quantize(8, stochastic=False)],
+    ],
+    ids=["clip", "three"],
+)
 def test_stages_that_look_at_one_update_go_with_a_pace(stages: list[Any]) -> None:
     one = pace.FedBuff(2)
-    bare, here, there = train(pace=one, speed=SLOW), *(train(pace=one, speed=SLOW, guard=stages, runtime=runtime) for runtime in ("cohort", "inprocess"))
+    bare, here, there = (
+        train(pace=one, speed=SLOW),
+        *(train(pace=one, speed=SLOW, guard=stages, runtime=runtime) for runtime in ("cohort", "inprocess")),
+    )
     assert off(here, there) <= 2e-6
     assert off(bare, here) > 1e-3
     assert told(here) == told(there)
@@ -199,42 +264,88 @@ def test_an_update_is_clipped_however_old_it_is() -> None:
     assert 0 < float((seen[1] - seen[0]).norm()) <= 0.01 + 1e-6
 
 
-@pytest.mark.parametrize(("stages", "why"), [
-    ([guard.Clip(1.0), guard.Noise(multiplier=1.0)], "Noise needs to know how many take part in a round and who may be in it twice"),
-    ([guard.Clip(1.0), guard.Quantize(8), guard.SecAgg()], "SecAgg agrees on masks or keys among the parties of one round, and here there is none"),
-    ([guard.Sparsify(top_k=0.1)], "Sparsify keeps at the client what it left out, for the next round"),
-    ([guard.Clip(1.0, quantile=0.5)], "Clip follows how many updates of a round are shortened")], ids=["noise", "secagg", "feedback", "quantile"])
+@pytest.mark.parametrize(
+    ("stages", "why"),
+    [
+        (
+            [guard.Clip(1.0), guard.Noise(multiplier=1.0)],
+            "Noise needs to know how many take part in a round and who may be in it twice",
+        ),
+        (
+            [guard.Clip(1.0), guard.Quantize(8), guard.SecAgg()],
+            "SecAgg agrees on masks or keys among the parties of one round, and here there is none",
+        ),
+        ([guard.Sparsify(top_k=0.1)], "Sparsify keeps at the client what it left out, for the next round"),
+        ([guard.Clip(1.0, quantile=0.5)], "Clip follows how many updates of a round are shortened"),
+    ],
+    ids=["noise", "secagg", "feedback", "quantile"],
+)
 def test_stages_that_need_a_round_are_refused_with_the_reason(stages: list[Any], why: str) -> None:
-    with pytest.raises(BadParameter, match=f"guard: {why}.*, so it does not go with FedBuff. Leave one of the two out; Clip and Quantize go with it."):
+    with pytest.raises(
+        BadParameter,
+        match=f"guard: {why}.*, so it does not go with FedBuff. Leave one of the two out; Clip and Quantize "
+        "go with it.",
+    ):
         train(pace=pace.FedBuff(2), guard=stages)
 
 
-# what is refused ---------------------------------------------------------------------------------------------------------------
+# what is refused --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"algorithm": "Scaffold"}, "the clients of Scaffold keep state from round to round, and with FedBuff there are none"),
-    ({"algorithm": "FedNova"}, "FedBuff counts old updates for less, and an update of FedNova cannot be scaled"),
-    ({"algorithm": "FedSGD", "pace": pace.FedAsync()}, "FedAsync works on the models that parties arrive at, and FedSGD sends"),
-    ({"pace": "slow"}, r"train: pace is 'slow'; it must be one of pace.FedBuff\(…\), pace.FedAsync\(…\), pace.SAFA\(…\), or None"),
-    ({"pace": pace.FedBuff(0)}, "FedBuff: buffer is 0; it must be a whole number at least 1"),
-    ({"pace": pace.FedAsync(1.5)}, "FedAsync: alpha is 1.5; it must be a number above 0 and at most 1"),
-    ({"pace": pace.FedBuff(staleness=3)}, "FedBuff: staleness is 3; it must be a staleness function"),
-    ({"pace": pace.SAFA(), "per_round": 2}, "train: per_round is 2; it must be left out with SAFA, in which every party trains. Set its fraction instead."),
-    ({"sampling": "poisson", "per_round": 2}, "train: sampling is 'poisson'; it must be 'fixed' with FedBuff"),
-    ({"pace": None, "speed": speeds.Constant(), "topology": tacit.Hierarchy(2)},
-     "topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed."),
-    ({"speed": 3}, r"train: speed is 3; it must be one of speeds.Constant\(…\)"),
-    ({"speed": speeds.Given((1.0, 2.0))}, "it must be of 4 numbers, one for each party"),
-    ({"speed": speeds.Constant(), "runtime": "processes"}, "it must be None where parties are processes: they take the time they take")],
-    ids=lambda o: None if isinstance(o, str) else "-".join(o))
-def test_what_does_not_go_together_is_refused_before_anything_starts(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"algorithm": "Scaffold"},
+            "the clients of Scaffold keep state from round to round, and with FedBuff there are none",
+        ),
+        (
+            {"algorithm": "FedNova"},
+            "FedBuff counts old updates for less, and an update of FedNova cannot be scaled",
+        ),
+        (
+            {"algorithm": "FedSGD", "pace": pace.FedAsync()},
+            "FedAsync works on the models that parties arrive at, and FedSGD sends",
+        ),
+        (
+            {"pace": "slow"},
+            r"train: pace is 'slow'; it must be one of pace.FedBuff\(…\), pace.FedAsync\(…\), "
+            r"pace.SAFA\(…\), or None",
+        ),
+        ({"pace": pace.FedBuff(0)}, "FedBuff: buffer is 0; it must be a whole number at least 1"),
+        ({"pace": pace.FedAsync(1.5)}, "FedAsync: alpha is 1.5; it must be a number above 0 and at most 1"),
+        ({"pace": pace.FedBuff(staleness=3)}, "FedBuff: staleness is 3; it must be a staleness function"),
+        (
+            {"pace": pace.SAFA(), "per_round": 2},
+            "train: per_round is 2; it must be left out with SAFA, in which every party trains. Set its "
+            "fraction instead.",
+        ),
+        (
+            {"sampling": "poisson", "per_round": 2},
+            "train: sampling is 'poisson'; it must be 'fixed' with FedBuff",
+        ),
+        (
+            {"pace": None, "speed": speeds.Constant(), "topology": tacit.Hierarchy(2)},
+            "topology: a Hierarchy goes by rounds and has no clock. Leave out pace and speed.",
+        ),
+        ({"speed": 3}, r"train: speed is 3; it must be one of speeds.Constant\(…\)"),
+        ({"speed": speeds.Given((1.0, 2.0))}, "it must be of 4 numbers, one for each party"),
+        (
+            {"speed": speeds.Constant(), "runtime": "processes"},
+            "it must be None where parties are processes: they take the time they take",
+        ),
+    ],
+    ids=lambda o: None if isinstance(o, str) else "-".join(o),
+)
+def test_what_does_not_go_together_is_refused_before_anything_starts(
+    options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(BadParameter, match=said):
         train(**{"pace": pace.FedBuff(2), **options}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-# job files ---------------------------------------------------------------------------------------------------------------------
+# job files --------------------------------------------------------------------------------------------------
 
 JOB = """
 [data]
@@ -273,12 +384,20 @@ def test_a_value_of_a_pace_is_changed_on_the_command_line(tmp_path: Path) -> Non
     file.write_text(JOB)
     assert config.load(file, ["pace.buffer=3"]).pace.buffer == 3
     assert config.load(file, ["pace=FedAsync"]).pace == pace.FedAsync()
-    assert config.load(file, ["pace=FedAsync", "pace.alpha=0.3", "pace.staleness.name=Constant"]).pace == pace.FedAsync(0.3, pace.Constant())
+    assert config.load(
+        file, ["pace=FedAsync", "pace.alpha=0.3", "pace.staleness.name=Constant"]
+    ).pace == pace.FedAsync(0.3, pace.Constant())
 
 
-@pytest.mark.parametrize(("line", "said"), [
-    ("pace.buffr=3", "FedBuff has no parameter 'buffr'. Did you mean 'buffer'?"), ("pace=FedBuf", "'FedBuf' is not known here. Did you mean 'FedBuff'?"),
-    ("pace.buffer=0", "FedBuff: buffer is 0"), ("speed.seconds=[1.0, -2.0, 3.0]", "Given: seconds is")])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pace.buffr=3", "FedBuff has no parameter 'buffr'. Did you mean 'buffer'?"),
+        ("pace=FedBuf", "'FedBuf' is not known here. Did you mean 'FedBuff'?"),
+        ("pace.buffer=0", "FedBuff: buffer is 0"),
+        ("speed.seconds=[1.0, -2.0, 3.0]", "Given: seconds is"),
+    ],
+)
 def test_a_wrong_pace_in_a_job_file_is_named(line: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(JOB)

@@ -20,11 +20,17 @@ from tacit.errors import PartyFailed
 def federation() -> data.Federation:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 5))
-    return data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(3, skew=data.Quantity(0.7), seed=0)
+    return data.from_arrays(x, (x @ rng.normal(size=(5, 3))).argmax(1), classes=3).split(
+        3, skew=data.Quantity(0.7), seed=0
+    )
 
 
 def train(runtime: Any, **options: Any) -> tacit.Result:
-    return tacit.train(federation(), **{"model": "logistic", "rounds": 4, "batch_size": 8, "evaluate_every": 2, **options}, runtime=runtime)
+    return tacit.train(
+        federation(),
+        **{"model": "logistic", "rounds": 4, "batch_size": 8, "evaluate_every": 2, **options},
+        runtime=runtime,
+    )
 
 
 def vector(result: tacit.Result) -> torch.Tensor:
@@ -56,18 +62,37 @@ def fragile(marker: str, home: int) -> nn.Module:
 
 
 def test_one_at_a_time_leaves_nothing_to_chance_and_equals_the_simulation() -> None:
-    """One party is at work at a time, drawn from the seed: real clock or virtual, the same pieces of work in the same order."""
+    """One party is at work at a time, drawn from the seed: real clock or virtual, the same pieces of work in
+    the same order.
+    """
     options: dict[str, Any] = {"pace": pace.FedAsync(), "per_round": 1, "rounds": 5}
     there, here = train(tacit.Processes(), **options), train("cohort", **options)
     assert off(there, here) <= 1e-6
     assert [e["staleness"] for e in there.history] == [e["staleness"] for e in here.history] == [{"0": 1}] * 5
 
 
-@pytest.mark.parametrize("options", [{}, {"guard": [guard.Clip(0.5), guard.Quantize(12, stochastic=False)]}], ids=["bare", "guarded"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"guard": [guard.Clip(0.5), guard.Quantize(12, stochastic=False)]}],
+    ids=["bare", "guarded"],
+)
 def test_safa_that_waits_for_all_equals_the_simulation(options: dict[str, Any]) -> None:
-    there, here = (train(runtime, pace=pace.SAFA(fraction=1.0), **options) for runtime in (tacit.Processes(), "cohort"))
+    there, here = (
+        train(runtime, pace=pace.SAFA(fraction=1.0), **options) for runtime in (tacit.Processes(), "cohort")
+    )
     assert off(there, here) <= 1e-6
-    assert {s.kind for s in there.ledger.seen} == {"Answer", "Tested", "Order", "Test", "Stop", "Join", "Ready", "Free", "Call", "Work"}
+    assert {s.kind for s in there.ledger.seen} == {
+        "Answer",
+        "Tested",
+        "Order",
+        "Test",
+        "Stop",
+        "Join",
+        "Ready",
+        "Free",
+        "Call",
+        "Work",
+    }
     assert all(s.how == "executed" for s in there.ledger.seen)
 
 
@@ -97,7 +122,9 @@ def test_a_run_goes_on_where_it_stopped_and_asks_again_for_what_was_under_way(tm
 
 
 @pytest.mark.parametrize("how", [None, pace.SAFA(fraction=1.0)], ids=["synchronous", "asynchronous"])
-def test_a_client_killed_at_its_work_is_started_again_and_the_model_is_the_same(how: Any, tmp_path: Path) -> None:
+def test_a_client_killed_at_its_work_is_started_again_and_the_model_is_the_same(
+    how: Any, tmp_path: Path
+) -> None:
     model = partial(fragile, marker=str(tmp_path / "died"), home=os.getpid())
     run = train(tacit.Processes(restart=True), model=model, pace=how)
     assert (tmp_path / "died").exists()
@@ -107,11 +134,20 @@ def test_a_client_killed_at_its_work_is_started_again_and_the_model_is_the_same(
 
 def test_a_client_that_stays_away_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     model = partial(fragile, marker=str(tmp_path / "died"), home=os.getpid())
-    run = train(tacit.Processes(deadline=5.0, at_least=2), model=model, pace=pace.FedBuff(buffer=2), rounds=40, evaluate_every=0)
+    run = train(
+        tacit.Processes(deadline=5.0, at_least=2),
+        model=model,
+        pace=pace.FedBuff(buffer=2),
+        rounds=40,
+        evaluate_every=0,
+    )
     assert (tmp_path / "died").exists()
     assert [e["round"] for e in run.history] == list(range(1, 41))
 
 
 def test_an_update_that_is_no_number_stops_at_the_party_it_comes_from() -> None:
-    with pytest.raises(PartyFailed, match=r"party 'p\d' failed: BadData: the update of 'p\d' in round 1 holds NaN or infinity"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"party 'p\d' failed: BadData: the update of 'p\d' in round 1 holds NaN or infinity",
+    ):
         train(tacit.Processes(), algorithm=algorithms.FedAvg(lr=3e38), local_epochs=10, pace=pace.FedBuff(2))

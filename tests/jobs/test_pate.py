@@ -1,4 +1,6 @@
-"""tacit.pate as a whole: teachers that never meet, labels that cost what the ledger says, a student that anybody may have."""
+"""tacit.pate as a whole: teachers that never meet, labels that cost what the ledger says, a student that
+anybody may have.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from tacit.jobs.pate import teachers
 from tacit.jobs.pate.pate import SmallDelta
 from tacit.private import ConfidentGNMax, GNMax, Lessons, LNMax, Student
 
-QUICK = {"lessons": Lessons(epochs=20, lr=0.01), "student": Student(steps=20), "model": tacit.models.MLP(hidden=(16,)), "public": 0.7}
+QUICK = {
+    "lessons": Lessons(epochs=20, lr=0.01),
+    "student": Student(steps=20),
+    "model": tacit.models.MLP(hidden=(16,)),
+    "public": 0.7,
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +42,12 @@ def test_it_gives_student_labels_answered_fraction_and_epsilon(first, digits):
     assert first.epsilon == pytest.approx(GNMax(3.0).epsilon(40, 40, 1e-5))
     assert first.metrics["label_accuracy"] > 0.5
     assert first.student(digits.test.x[:3]).shape == (3, 10)
-    line, = first.ledger.spent
-    assert (line.epsilon, line.delta, line.unit) == (first.epsilon, 1e-5, "teacher's whole data, and so each row")
+    (line,) = first.ledger.spent
+    assert (line.epsilon, line.delta, line.unit) == (
+        first.epsilon,
+        1e-5,
+        "teacher's whole data, and so each row",
+    )
     assert "discrete Gaussian" in line.mechanism
     assert "data-independent" in line.note
 
@@ -51,7 +62,14 @@ def test_many_teachers_are_trained_as_one_stack_and_each_as_if_it_were_alone(dig
     all_of_them = teachers.train(fed, QUICK["model"], QUICK["lessons"], 0, "cpu")
     assert all_of_them.engine == "stack"
     mine = fed.train.of(7)
-    alone = teachers.train(teachers.alone(fed.rows.x[mine], fed.rows.y[mine], fed.parties[7], 10), QUICK["model"], QUICK["lessons"], 0, "cpu", fed.parties)
+    alone = teachers.train(
+        teachers.alone(fed.rows.x[mine], fed.rows.y[mine], fed.parties[7], 10),
+        QUICK["model"],
+        QUICK["lessons"],
+        0,
+        "cpu",
+        fed.parties,
+    )
     assert torch.allclose(alone.w[0], all_of_them.w[7], atol=1e-5)
     assert not torch.allclose(all_of_them.w[6], all_of_them.w[7], atol=1e-2)
 
@@ -60,7 +78,9 @@ def test_what_must_not_be_published_is_kept_apart_and_said_so(first, tmp_path):
     assert first.confidential["epsilon"] <= first.epsilon
     assert "do not publish" in first.confidential["note"]
     assert "confidential" not in repr(first)
-    assert not {"confidential", "counts", "consensus"} & set(json.dumps(first.to_dict()).replace('"', " ").split())
+    assert not {"confidential", "counts", "consensus"} & set(
+        json.dumps(first.to_dict()).replace('"', " ").split()
+    )
     page = first.report(tmp_path / "report.html").read_text()
     assert "Differential privacy spent" in page
     assert "Accuracy against ε" in page
@@ -68,16 +88,34 @@ def test_what_must_not_be_published_is_kept_apart_and_said_so(first, tmp_path):
 
 
 def test_more_questions_to_the_same_teachers_add_up_and_a_spent_budget_is_refused(first, digits):
-    again = tacit.pate(digits, teachers=first.teachers, queries=10, aggregator=GNMax(3.0), before=[first], **QUICK)
+    again = tacit.pate(
+        digits, teachers=first.teachers, queries=10, aggregator=GNMax(3.0), before=[first], **QUICK
+    )
     assert again.epsilon == pytest.approx(GNMax(3.0).epsilon(50, 50, 1e-5))
     assert again.teachers is first.teachers
     assert not set(again.questions) & set(first.questions), "nothing is paid for twice"
     assert [h["epsilon"] for h in again.history] == [first.epsilon, again.epsilon]
-    with pytest.raises(BadParameter, match="queries is 240; it must be at most 211, the public rows that earlier runs did not ask about"):
-        tacit.pate(digits, teachers=first.teachers, queries=240, aggregator=GNMax(3.0), before=[first], **QUICK)
-    spent = r"pate: the budget ε = 10 is spent: earlier runs cost ε = 18\.7\d at δ = 1e-05, and one more answer makes it 1\d\.\d+"
+    with pytest.raises(
+        BadParameter,
+        match="queries is 240; it must be at most 211, the public rows that earlier runs did not ask about",
+    ):
+        tacit.pate(
+            digits, teachers=first.teachers, queries=240, aggregator=GNMax(3.0), before=[first], **QUICK
+        )
+    spent = (
+        r"pate: the budget ε = 10 is spent: earlier runs cost ε = 18\.7\d at δ = 1e-05, and one more "
+        r"answer makes it 1\d\.\d+"
+    )
     with pytest.raises(BadParameter, match=spent):
-        tacit.pate(digits, teachers=first.teachers, queries=10, aggregator=GNMax(3.0), before=[first], epsilon=10.0, **QUICK)
+        tacit.pate(
+            digits,
+            teachers=first.teachers,
+            queries=10,
+            aggregator=GNMax(3.0),
+            before=[first],
+            epsilon=10.0,
+            **QUICK,
+        )
 
 
 def test_a_budget_ends_the_questions_before_it_is_exceeded(digits, first):
@@ -93,19 +131,50 @@ def test_a_budget_ends_the_questions_before_it_is_exceeded(digits, first):
 
 
 def test_the_published_epsilon_is_the_smaller_of_the_two_that_may_be_told(digits, first):
-    run = tacit.pate(digits, teachers=first.teachers, queries=40, aggregator=GNMax(3.0), publish=True, **QUICK)
+    run = tacit.pate(
+        digits, teachers=first.teachers, queries=40, aggregator=GNMax(3.0), publish=True, **QUICK
+    )
     plain = GNMax(3.0).epsilon(40, 40, 1e-5)
     assert run.epsilon < 2 * plain, "at most the data-independent one and what publishing costs"
-    assert ("smooth-sensitivity" in run.ledger.spent[0].note) or run.epsilon > plain, "the attempt costs, also where it gains nothing"
-    with pytest.raises(BadParameter, match="publish is True; it must be False where `before` lists earlier runs"):
-        tacit.pate(digits, teachers=first.teachers, queries=4, aggregator=GNMax(3.0), publish=True, before=[first], **QUICK)
+    assert ("smooth-sensitivity" in run.ledger.spent[0].note) or run.epsilon > plain, (
+        "the attempt costs, also where it gains nothing"
+    )
+    with pytest.raises(
+        BadParameter, match="publish is True; it must be False where `before` lists earlier runs"
+    ):
+        tacit.pate(
+            digits,
+            teachers=first.teachers,
+            queries=4,
+            aggregator=GNMax(3.0),
+            publish=True,
+            before=[first],
+            **QUICK,
+        )
     with pytest.raises(BadParameter, match="publish is True; it must be False with a budget"):
-        tacit.pate(digits, teachers=first.teachers, queries=4, aggregator=GNMax(3.0), publish=True, epsilon=9.0, **QUICK)
+        tacit.pate(
+            digits,
+            teachers=first.teachers,
+            queries=4,
+            aggregator=GNMax(3.0),
+            publish=True,
+            epsilon=9.0,
+            **QUICK,
+        )
 
 
 def test_a_directory_holds_what_may_be_published_and_is_never_written_over(digits, first, tmp_path):
-    run = tacit.pate(digits, teachers=first.teachers, queries=20, aggregator=GNMax(3.0), out=tmp_path / "run", **QUICK)
-    assert sorted(p.name for p in run.directory.iterdir()) == ["job.toml", "labels.csv", "ledger.json", "report.html", "result.json", "student.safetensors"]
+    run = tacit.pate(
+        digits, teachers=first.teachers, queries=20, aggregator=GNMax(3.0), out=tmp_path / "run", **QUICK
+    )
+    assert sorted(p.name for p in run.directory.iterdir()) == [
+        "job.toml",
+        "labels.csv",
+        "ledger.json",
+        "report.html",
+        "result.json",
+        "student.safetensors",
+    ]
     rows = np.loadtxt(run.directory / "labels.csv", delimiter=",", skiprows=1, dtype=int)
     assert (rows[:, 1] == run.labels).all()
     assert tacit.Ledger.from_dict(json.loads((run.directory / "ledger.json").read_text())) == run.ledger
@@ -114,7 +183,9 @@ def test_a_directory_holds_what_may_be_published_and_is_never_written_over(digit
 
 
 def test_votes_of_real_parties_are_those_of_the_simulation(digits):
-    """Each party trains by itself and only sums of votes leave; with hardly any noise the labels are those of the simulation."""
+    """Each party trains by itself and only sums of votes leave; with hardly any noise the labels are those of
+    the simulation.
+    """
     fed = digits.split(5, seed=0)
     told = {"queries": 15, "aggregator": GNMax(0.01), **QUICK}
     with warnings.catch_warnings():
@@ -123,13 +194,22 @@ def test_votes_of_real_parties_are_those_of_the_simulation(digits):
     together = tacit.pate(fed, **told)
     assert (apart.labels == together.labels).all()
     assert (apart.confidential["counts"] == together.confidential["counts"]).all()
-    assert {s.kind for s in apart.ledger.seen if s.party == "server"} == {"AdvertisedKeys", "SealedShares", "MaskedVector", "RevealedShares"}
+    assert {s.kind for s in apart.ledger.seen if s.party == "server"} == {
+        "AdvertisedKeys",
+        "SealedShares",
+        "MaskedVector",
+        "RevealedShares",
+    }
     assert "but not the server, which sees the counts" in apart.ledger.spent[0].adversary
 
 
-def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_more_than_the_guarantee(digits):
+def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_more_than_the_guarantee(
+    digits,
+):
     fed = digits.split(3, seed=0)
-    run = tacit.pate(fed, queries=10, aggregator=GNMax(4.0), runtime=tacit.Processes(), noise="teachers", **QUICK)
+    run = tacit.pate(
+        fed, queries=10, aggregator=GNMax(4.0), runtime=tacit.Processes(), noise="teachers", **QUICK
+    )
     assert "epsilon" not in run.confidential, "without the counts there is no data-dependent ε"
     assert "counts" not in run.confidential
     assert run.epsilon == pytest.approx(GNMax(4.0).epsilon(10, 10, 1e-5), rel=0.02)
@@ -137,19 +217,58 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
     assert {s.how for s in run.ledger.seen} == {"executed"}
 
 
-@pytest.mark.parametrize(("more", "words", "kind"), [
-    ({"teachers": 500}, r"pate: 500 teachers for 1,438 rows of digits leave 2 rows each; with 10 classes a teacher needs at least 10", BadData),
-    ({"teachers": None}, "pate: teachers is None; it must be a whole number: among how many teachers the rows are dealt out", BadParameter),
-    ({"queries": 0}, r"pate: queries is 0; it must be a whole number from 1 to 251, the public rows", BadParameter),
-    ({"queries": 5000}, r"pate: queries is 5000; it must be a whole number from 1 to 251", BadParameter),
-    ({"epsilon": 0.1}, r"pate: the budget ε = 0.1 does not pay for one answer of GNMax\(sigma=3.0\), which costs ε = 2.37", BadParameter),
-    ({"delta": 0}, "pate: delta is 0; it must be a probability above 0 and below 1", BadParameter),
-    ({"aggregator": ConfidentGNMax()}, "ConfidentGNMax: threshold is 200.0; it must be at most 12, the number of teachers", BadParameter),
-    ({"aggregator": "gnmaxx"}, "pate: aggregator is 'gnmaxx'.*Did you mean 'GNMax'", BadParameter),
-    ({"noise": "teachers"}, "pate: noise is 'teachers'; it must be 'server' where one process holds all teachers", BadParameter),
-    ({"public": 1.5}, "pate: public is 1.5; it must be a share of the test set above 0 and below 1", BadParameter),
-    ({"public": torch.zeros(5, 3)}, r"pate: the public rows have shape \(5, 3\); each must be like a private one, \(64,\)", BadData),
-    ({"device": "tpu"}, "pate: device is 'tpu'; it must be 'cpu', 'cuda'", BadParameter)])
+@pytest.mark.parametrize(
+    ("more", "words", "kind"),
+    [
+        (
+            {"teachers": 500},
+            r"pate: 500 teachers for 1,438 rows of digits leave 2 rows each; with 10 classes a teacher "
+            r"needs at least 10",
+            BadData,
+        ),
+        (
+            {"teachers": None},
+            "pate: teachers is None; it must be a whole number: among how many teachers the rows are dealt "
+            "out",
+            BadParameter,
+        ),
+        (
+            {"queries": 0},
+            r"pate: queries is 0; it must be a whole number from 1 to 251, the public rows",
+            BadParameter,
+        ),
+        ({"queries": 5000}, r"pate: queries is 5000; it must be a whole number from 1 to 251", BadParameter),
+        (
+            {"epsilon": 0.1},
+            r"pate: the budget ε = 0.1 does not pay for one answer of GNMax\(sigma=3.0\), which costs ε = "
+            r"2.37",
+            BadParameter,
+        ),
+        ({"delta": 0}, "pate: delta is 0; it must be a probability above 0 and below 1", BadParameter),
+        (
+            {"aggregator": ConfidentGNMax()},
+            "ConfidentGNMax: threshold is 200.0; it must be at most 12, the number of teachers",
+            BadParameter,
+        ),
+        ({"aggregator": "gnmaxx"}, "pate: aggregator is 'gnmaxx'.*Did you mean 'GNMax'", BadParameter),
+        (
+            {"noise": "teachers"},
+            "pate: noise is 'teachers'; it must be 'server' where one process holds all teachers",
+            BadParameter,
+        ),
+        (
+            {"public": 1.5},
+            "pate: public is 1.5; it must be a share of the test set above 0 and below 1",
+            BadParameter,
+        ),
+        (
+            {"public": torch.zeros(5, 3)},
+            r"pate: the public rows have shape \(5, 3\); each must be like a private one, \(64,\)",
+            BadData,
+        ),
+        ({"device": "tpu"}, "pate: device is 'tpu'; it must be 'cpu', 'cuda'", BadParameter),
+    ],
+)
 def test_what_cannot_be_is_refused_before_a_teacher_is_trained(digits, monkeypatch, more, words, kind):
     monkeypatch.setattr("tacit.jobs.pate.pate.train", None)
     with pytest.raises(kind, match=words):
@@ -157,24 +276,50 @@ def test_what_cannot_be_is_refused_before_a_teacher_is_trained(digits, monkeypat
 
 
 def test_laplace_parts_cannot_be_added_up(digits):
-    with pytest.raises(BadParameter, match=r"noise is 'teachers'; it must be 'server' with LNMax. A sum of Laplace parts is not Laplace noise"):
-        tacit.pate(digits.split(3), queries=5, aggregator=LNMax(1.0), runtime=tacit.InProcess(), noise="teachers", **QUICK)
+    with pytest.raises(
+        BadParameter,
+        match=r"noise is 'teachers'; it must be 'server' with LNMax. A sum of Laplace parts is not Laplace "
+        r"noise",
+    ):
+        tacit.pate(
+            digits.split(3),
+            queries=5,
+            aggregator=LNMax(1.0),
+            runtime=tacit.InProcess(),
+            noise="teachers",
+            **QUICK,
+        )
 
 
 def test_votes_are_on_classes(digits):
-    numbers = data.from_arrays(np.random.default_rng(0).normal(size=(200, 3)), np.random.default_rng(0).normal(size=200))
+    numbers = data.from_arrays(
+        np.random.default_rng(0).normal(size=(200, 3)), np.random.default_rng(0).normal(size=200)
+    )
     with pytest.raises(BadData, match="has numbers to predict, and teachers can only vote on classes"):
         tacit.pate(numbers, teachers=4, queries=5, **QUICK)
 
 
 def test_no_answer_at_all_says_what_asking_cost(digits, first, tmp_path, monkeypatch):
-    """Votes that are torn in halves, and a check that wants ten of twelve with next to no noise: the ledger is written all the same."""
+    """Votes that are torn in halves, and a check that wants ten of twelve with next to no noise: the ledger
+    is written all the same.
+    """
     monkeypatch.setattr(teachers.Ensemble, "counts", lambda self, x: np.tile([6, 6, *[0] * 8], (len(x), 1)))
     with pytest.raises(BadData, match=r"none of the 40 questions was answered, and asking cost ε = "):
-        tacit.pate(digits, teachers=first.teachers, queries=40, aggregator=ConfidentGNMax(10.0, 0.01, 0.01), out=tmp_path / "run", **QUICK)
+        tacit.pate(
+            digits,
+            teachers=first.teachers,
+            queries=40,
+            aggregator=ConfidentGNMax(10.0, 0.01, 0.01),
+            out=tmp_path / "run",
+            **QUICK,
+        )
     assert json.loads((tmp_path / "run" / "ledger.json").read_text())["spent"]
 
 
 def test_a_delta_as_large_as_one_in_all_rows_is_warned_of(digits, first):
-    with pytest.warns(SmallDelta, match="δ = 0.01 is not below 1/1,438, one over the private rows: a mechanism that publishes one row whole would pass"):
+    with pytest.warns(
+        SmallDelta,
+        match="δ = 0.01 is not below 1/1,438, one over the private rows: a mechanism that publishes one row "
+        "whole would pass",
+    ):
         tacit.pate(digits, teachers=first.teachers, queries=5, aggregator=GNMax(3.0), delta=0.01, **QUICK)

@@ -25,11 +25,23 @@ def digits():
 
 
 def test_it_learns_within_its_budget(digits, tmp_path):
-    """90% on most runs with these settings; below 75% would be more than ten standard deviations of the runs we saw."""
-    run = tacit.train_private(digits, model="mlp", epsilon=3.0, delta=1e-5, epochs=12, lr=1.0, clip=1.0, batch_size=256, public_size=1500,
-                              out=tmp_path / "run")
+    """90% on most runs with these settings; below 75% would be more than ten standard deviations of the runs
+    we saw.
+    """
+    run = tacit.train_private(
+        digits,
+        model="mlp",
+        epsilon=3.0,
+        delta=1e-5,
+        epochs=12,
+        lr=1.0,
+        clip=1.0,
+        batch_size=256,
+        public_size=1500,
+        out=tmp_path / "run",
+    )
     assert run.metrics["accuracy"] > 0.75
-    line, = run.ledger.spent
+    (line,) = run.ledger.spent
     assert line.epsilon == run.metrics["epsilon"] <= 3.0
     assert line.delta == 1e-5
     assert [e["round"] for e in run.history] == list(range(1, 13))
@@ -40,12 +52,26 @@ def test_it_learns_within_its_budget(digits, tmp_path):
     page = run.report().read_text()
     assert "Accuracy against ε" in page
     assert "discrete Gaussian noise" in page
-    assert json.loads((tmp_path / "run" / "ledger.json").read_text())["spent"][0]["sampling"].startswith("Poisson")
+    assert json.loads((tmp_path / "run" / "ledger.json").read_text())["spent"][0]["sampling"].startswith(
+        "Poisson"
+    )
 
 
-@pytest.mark.parametrize("more", [{"clipping": "automatic"}, {"clipping": "per-layer"}, {"sampling": "shuffle"}, {"sampling": "fixed"}, {"sampling": "order"},
-                                  {"optimizer": "adam"}, {"micro_batch": 50}, {"method": "functional"}, {"momentum": 0.5}],
-                         ids=lambda m: str(next(iter(m.values()))))
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"clipping": "automatic"},
+        {"clipping": "per-layer"},
+        {"sampling": "shuffle"},
+        {"sampling": "fixed"},
+        {"sampling": "order"},
+        {"optimizer": "adam"},
+        {"micro_batch": 50},
+        {"method": "functional"},
+        {"momentum": 0.5},
+    ],
+    ids=lambda m: str(next(iter(m.values()))),
+)
 def test_every_way_to_train(digits, more):
     run = tacit.train_private(digits, model="logistic", epsilon=5.0, epochs=2, evaluate_every=0, **more)
     assert run.ledger.spent[0].epsilon <= 5.0
@@ -68,9 +94,17 @@ def test_a_regression():
 
 
 def patients(gaps=True):
-    """Two measurements of very different size, of which one decides, a category, and cells that are missing."""
+    """Two measurements of very different size, of which one decides, a category, and cells that are
+    missing.
+    """
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"dose": rng.normal(40_000, 9_000, 400).round(), "age": rng.normal(50, 9, 400).round(), "sex": rng.choice(["f", "m"], 400)})
+    frame = pd.DataFrame(
+        {
+            "dose": rng.normal(40_000, 9_000, 400).round(),
+            "age": rng.normal(50, 9, 400).round(),
+            "sex": rng.choice(["f", "m"], 400),
+        }
+    )
     frame["ill"] = np.where(frame.dose > 40_000, "yes", "no")
     if gaps:
         frame.loc[::20, "age"] = np.nan
@@ -88,7 +122,9 @@ def test_a_table_is_encoded_before_it_is_trained_on_and_the_ledger_says_what_tha
 
 
 def test_a_table_whose_encoding_is_declared_looks_at_no_row():
-    recipe = tacit.data.Recipe(numbers=("dose", "age"), categories={"sex": ("f", "m")}, mean=(40_000.0, 50.0), std=(10_000.0, 10.0))
+    recipe = tacit.data.Recipe(
+        numbers=("dose", "age"), categories={"sex": ("f", "m")}, mean=(40_000.0, 50.0), std=(10_000.0, 10.0)
+    )
     table = tacit.data.from_frame(patients(gaps=False), label="ill", fit=recipe)
     run = tacit.train_private(table, model="logistic", noise_multiplier=0.5, epochs=10)
     assert run.metrics["accuracy"] > 0.8
@@ -102,14 +138,31 @@ def test_noise_zero_is_stamped(digits):
     assert run.ledger.stamps == ["NOT PRIVATE: no noise was added; nothing is guaranteed."]
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    ({"clip": 0}, "DPSGD: clip is 0; it must be a number above 0"), ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1"),
-    ({"batch_size": 10**6}, "batch_size is 1000000; it must be a whole number between 1 and the number of rows"),
-    ({"optimizer": "lbfgs"}, "optimizer is 'lbfgs'; it must be one of 'sgd', 'adam'"), ({"sampling": "weighted"}, "sampling is 'weighted'"),
-    ({"epsilon": None}, "neither epsilon nor noise_multiplier is given"),
-    ({"lr": 0}, "lr is 0; it must be a number above 0"), ({"model": "transformer"}, "model is 'transformer'"),
-    ({"model": nn.Linear(64, 9)}, r"train_private: model 'linear' gives outputs of shape \(9,\); digits has 10 classes, so it must give 10 numbers a row"),
-    ({"model": nn.Sequential(nn.Linear(64, 10), nn.Softmax(-1))}, "train_private: model 'sequential' gives probabilities, .*Leave out the softmax")])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"clip": 0}, "DPSGD: clip is 0; it must be a number above 0"),
+        ({"epochs": 0}, "epochs is 0; it must be a whole number of at least 1"),
+        (
+            {"batch_size": 10**6},
+            "batch_size is 1000000; it must be a whole number between 1 and the number of rows",
+        ),
+        ({"optimizer": "lbfgs"}, "optimizer is 'lbfgs'; it must be one of 'sgd', 'adam'"),
+        ({"sampling": "weighted"}, "sampling is 'weighted'"),
+        ({"epsilon": None}, "neither epsilon nor noise_multiplier is given"),
+        ({"lr": 0}, "lr is 0; it must be a number above 0"),
+        ({"model": "transformer"}, "model is 'transformer'"),
+        (
+            {"model": nn.Linear(64, 9)},
+            r"train_private: model 'linear' gives outputs of shape \(9,\); digits has 10 classes, so it "
+            r"must give 10 numbers a row",
+        ),
+        (
+            {"model": nn.Sequential(nn.Linear(64, 10), nn.Softmax(-1))},
+            "train_private: model 'sequential' gives probabilities, .*Leave out the softmax",
+        ),
+    ],
+)
 def test_bad_values_are_one_sentence(digits, given, words):
     with pytest.raises(BadParameter, match=words):
         tacit.train_private(digits, **{"model": "logistic", "epsilon": 3.0, **given})
@@ -141,7 +194,20 @@ batch_size = 128
 
 def test_a_job_file_on_the_command_line(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB)
-    assert cli.main(["train-private", str(tmp_path / "job.toml"), "--out", str(tmp_path / "run"), "--epochs", "1", "--json"]) == 0
+    assert (
+        cli.main(
+            [
+                "train-private",
+                str(tmp_path / "job.toml"),
+                "--out",
+                str(tmp_path / "run"),
+                "--epochs",
+                "1",
+                "--json",
+            ]
+        )
+        == 0
+    )
     said = json.loads(capsys.readouterr().out)
     assert said["ledger"]["spent"][0]["epsilon"] <= 3.0
     assert len(said["history"]) == 1
@@ -150,16 +216,29 @@ def test_a_job_file_on_the_command_line(tmp_path, capsys):
     assert again.model.hidden == (16,)
     assert again.settings["epsilon"] == 3.0
     assert (tmp_path / "run" / "report.html").exists()
-    assert cli.main(["train-private", str(tmp_path / "job.toml"), "--out", str(tmp_path / "other"), "--epochs", "0"]) == 2
-    assert "job.toml, train_private: epochs is 0; it must be a whole number of at least 1" in capsys.readouterr().err
+    assert (
+        cli.main(
+            ["train-private", str(tmp_path / "job.toml"), "--out", str(tmp_path / "other"), "--epochs", "0"]
+        )
+        == 2
+    )
+    assert (
+        "job.toml, train_private: epochs is 0; it must be a whole number of at least 1"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    (JOB.replace("epsilon", "epsilom"), "'epsilom' is not known here. Did you mean 'epsilon'?"),
-    (JOB.replace("[private]", "[train]"), "'train' is not known here"),
-    (JOB.replace("[data]\nname = \"digits\"", ""), r"there is no \[data\] table"), (JOB.replace("digits", "digitz"), "'digitz' is not a data set"),
-    (JOB.replace("epochs = 2", "epochs = \"two\""), "epochs is 'two'; it must be a whole number")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (JOB.replace("epsilon", "epsilom"), "'epsilom' is not known here. Did you mean 'epsilon'?"),
+        (JOB.replace("[private]", "[train]"), "'train' is not known here"),
+        (JOB.replace('[data]\nname = "digits"', ""), r"there is no \[data\] table"),
+        (JOB.replace("digits", "digitz"), "'digitz' is not a data set"),
+        (JOB.replace("epochs = 2", 'epochs = "two"'), "epochs is 'two'; it must be a whole number"),
+    ],
+)
 def test_a_wrong_job_file_names_the_place(tmp_path, text, words):
     (tmp_path / "job.toml").write_text(text)
     with pytest.raises(BadJob, match=words.replace("?", r"\?")):

@@ -15,7 +15,9 @@ from tacit.errors import BadParameter
 
 
 def in_raw_units(made):
-    """Coefficients and intercept of a scikit-learn model behind a StandardScaler, in the units of the columns."""
+    """Coefficients and intercept of a scikit-learn model behind a StandardScaler, in the units of the
+    columns.
+    """
     scaler, model = made[0], made[1]
     coefficients = np.ravel(model.coef_) / scaler.scale_
     return coefficients, float(np.ravel(model.intercept_)[0] - coefficients @ scaler.mean_)
@@ -26,13 +28,24 @@ def of(run, *names):
 
 
 def test_logistic_ridge_regression_equals_scikit_learns_on_breast_cancer():
-    """Columns in their own units, from 0.001 to 4,254. C = 0.05, 45 steps: coefficients of standardized columns to 0.01, where the largest is 0.4."""
+    """Columns in their own units, from 0.001 to 4,254. C = 0.05, 45 steps: coefficients of standardized
+    columns to 0.01, where the largest is 0.4.
+    """
     rows = data.breast_cancer().rows
     x, y = rows.x.double(), rows.y
     test, train = torch.arange(0, len(y), 5), torch.tensor([i for i in range(len(y)) if i % 5])
     held = ({"guest": x[test][:, :10], "host": x[test][:, 10:]}, y[test])
-    run = tacit.regress({"guest": x[train][:, :10], "host": x[train][:, 10:]}, {"guest": y[train]}, test=held, l2=20 / len(train), momentum=0.7, epochs=45)
-    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=0.05, max_iter=5000, tol=1e-8)).fit(x[train], y[train])
+    run = tacit.regress(
+        {"guest": x[train][:, :10], "host": x[train][:, 10:]},
+        {"guest": y[train]},
+        test=held,
+        l2=20 / len(train),
+        momentum=0.7,
+        epochs=45,
+    )
+    theirs = make_pipeline(StandardScaler(), LogisticRegression(C=0.05, max_iter=5000, tol=1e-8)).fit(
+        x[train], y[train]
+    )
     w, b = in_raw_units(theirs)
     std = x[train].std(0, correction=0).numpy()
     assert np.abs((of(run, "guest", "host") - w) * std).max() < 0.01
@@ -51,13 +64,21 @@ def test_linear_and_ridge_regression_equal_scikit_learns_on_diabetes(l2, theirs)
     x, y = torch.from_numpy(x), torch.from_numpy(y) + 0.25  # whole numbers would be classes
     train, test = torch.arange(354), torch.arange(354, len(y))
     held = ({"clinic": x[test][:, :5], "lab": x[test][:, 5:]}, y[test])
-    run = tacit.regress({"clinic": x[train][:, :5], "lab": x[train][:, 5:]}, {"clinic": y[train]}, test=held, l2=l2, epochs=200)
+    run = tacit.regress(
+        {"clinic": x[train][:, :5], "lab": x[train][:, 5:]},
+        {"clinic": y[train]},
+        test=held,
+        l2=l2,
+        epochs=200,
+    )
     model = make_pipeline(StandardScaler(), theirs).fit(x[train], y[train])
     w, _ = in_raw_units(model)
     std = x[train].std(0, correction=0).numpy()
     assert np.abs((of(run, "clinic", "lab") - w) * std).max() < 0.01 * float(y.std())
     guess = model.predict(x[test])
-    assert np.abs(x[test].numpy() @ of(run, "clinic", "lab") + run.intercept - guess).max() < 0.01 * float(y.std())
+    assert np.abs(x[test].numpy() @ of(run, "clinic", "lab") + run.intercept - guess).max() < 0.01 * float(
+        y.std()
+    )
     assert run.metrics["r2"] == pytest.approx(r2_score(y[test], guess), abs=1e-3)
     assert run.metrics["mae"] == pytest.approx(mean_absolute_error(y[test], guess), rel=1e-3)
 
@@ -81,7 +102,9 @@ def test_labels_without_columns_of_their_own_and_opened_test_scores():
     assert run.metrics["auc"] > 0.9
     assert "ScoreShare" not in {line.kind for line in run.ledger.seen}
     scored = tacit.regress(x, {"registry": y}, epochs=5, test_scores=True)
-    assert {n: scored.metrics[n] for n in ("auc", "accuracy", "f1")} == pytest.approx({n: run.metrics[n] for n in ("auc", "accuracy", "f1")})
+    assert {n: scored.metrics[n] for n in ("auc", "accuracy", "f1")} == pytest.approx(
+        {n: run.metrics[n] for n in ("auc", "accuracy", "f1")}
+    )
     assert scored.metrics["loss"] == pytest.approx(run.metrics["loss"], abs=1e-3)
     assert any(stamp.startswith("TEST SCORES OPENED") for stamp in scored.ledger.stamps)
     assert not any(stamp.startswith("TEST SCORES OPENED") for stamp in run.ledger.stamps)
@@ -91,7 +114,9 @@ def test_opened_test_scores_of_numbers_give_the_same_metrics():
     g = torch.Generator().manual_seed(0)
     x = {"a": torch.randn(100, 2, generator=g), "b": torch.randn(100, 2, generator=g)}
     y = 7000 + 300 * (x["a"][:, 0] - x["b"][:, 1] + torch.randn(100, generator=g))
-    hidden, scored = (tacit.regress(x, {"a": y}, epochs=5, test_scores=opened).metrics for opened in (False, True))
+    hidden, scored = (
+        tacit.regress(x, {"a": y}, epochs=5, test_scores=opened).metrics for opened in (False, True)
+    )
     assert hidden == pytest.approx(scored, rel=1e-3)
     assert hidden["r2"] > 0.4
 
@@ -103,13 +128,24 @@ def test_without_test_rows_nothing_is_opened_about_them():
     assert {line.kind for line in run.ledger.seen} & {"MetricShare", "ScoreShare"} == set()
 
 
-@pytest.mark.parametrize(("told", "words"), [
-    ({"secure": "trust"}, r"secure is 'trust'; it must be 'shared'\.$"),
-    ({"family": "linear"}, r"family is 'linear'; it must be 'logistic' for two classes, 'linear' for numbers\. These labels are of 2 classes"),
-    ({"batch_size": 2}, r"regress: batch_size is 2; it must be a whole number at least 8, or None"),
-    ({"l2": -1}, r"l2 is -1; it must be a number at least 0"),
-    ({"lr": 0}, r"lr is 0; it must be a number above 0"),
-    ({"lr": 1.5}, r"lr is 1\.5; it must be at most 1 where 2 parties have columns\. Above it descent can diverge")])
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"secure": "trust"}, r"secure is 'trust'; it must be 'shared'\.$"),
+        (
+            {"family": "linear"},
+            r"family is 'linear'; it must be 'logistic' for two classes, 'linear' for numbers\. These "
+            r"labels are of 2 classes",
+        ),
+        ({"batch_size": 2}, r"regress: batch_size is 2; it must be a whole number at least 8, or None"),
+        ({"l2": -1}, r"l2 is -1; it must be a number at least 0"),
+        ({"lr": 0}, r"lr is 0; it must be a number above 0"),
+        (
+            {"lr": 1.5},
+            r"lr is 1\.5; it must be at most 1 where 2 parties have columns\. Above it descent can diverge",
+        ),
+    ],
+)
 def test_bad_requests(told, words):
     x = {"a": torch.randn(60, 2), "b": torch.randn(60, 2)}
     with pytest.raises(BadParameter, match=words):

@@ -18,12 +18,31 @@ from tacit import algorithms, data
 from tacit.errors import BadParameter, BadRun
 
 
-@pytest.mark.parametrize(("algorithm", "runtime"), [("FedAvg", "cohort"), ("Scaffold", "cohort"), ("FedAvg", "inprocess"), ("Scaffold", "inprocess"),
-                                                      ("FedBuff", "cohort"), ("SAFA", "inprocess"), ("compare", "cohort")])
-def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(algorithm: str, runtime: str, tmp_path: Path) -> None:
-    """SIGKILL before or after any write, twice in a row, at a random time: the model, every event and the ledger come out the same."""
+@pytest.mark.parametrize(
+    ("algorithm", "runtime"),
+    [
+        ("FedAvg", "cohort"),
+        ("Scaffold", "cohort"),
+        ("FedAvg", "inprocess"),
+        ("Scaffold", "inprocess"),
+        ("FedBuff", "cohort"),
+        ("SAFA", "inprocess"),
+        ("compare", "cohort"),
+    ],
+)
+def test_a_run_killed_at_any_moment_resumes_to_the_same_bits(
+    algorithm: str, runtime: str, tmp_path: Path
+) -> None:
+    """SIGKILL before or after any write, twice in a row, at a random time: the model, every event and the
+    ledger come out the same.
+    """
     program = Path(__file__).with_name("killed.py")
-    done = subprocess.run([sys.executable, str(program), str(tmp_path), algorithm, runtime, "7"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), algorithm, runtime, "7"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert len(report) == 8
@@ -40,7 +59,9 @@ def federation() -> data.Federation:
 
 
 def run(out: Path, **options: Any) -> tacit.Result:
-    return tacit.train(options.pop("fed", None) or federation(), **{"model": "logistic", "rounds": 3, "out": out, **options})
+    return tacit.train(
+        options.pop("fed", None) or federation(), **{"model": "logistic", "rounds": 3, "out": out, **options}
+    )
 
 
 def files(out: Path) -> dict[str, bytes]:
@@ -62,30 +83,54 @@ def test_resuming_a_finished_run_gives_it_again_and_changes_nothing(runtime: str
 def test_an_existing_run_is_not_written_over(tmp_path: Path) -> None:
     run(tmp_path / "a")
     before = files(tmp_path / "a")
-    with pytest.raises(BadRun, match=r"already holds a run\. Go on with it by resume=True, or give another directory\."):
+    with pytest.raises(
+        BadRun, match=r"already holds a run\. Go on with it by resume=True, or give another directory\."
+    ):
         run(tmp_path / "a")
     assert files(tmp_path / "a") == before
 
 
-@pytest.mark.parametrize(("change", "key"), [
-    ({"rounds": 4}, "train.rounds"), ({"seed": 1}, "train.seed"), ({"batch_size": None}, "train.batch_size"), ({"model": "mlp"}, "model.name"),
-    ({"algorithm": algorithms.FedAvg(lr=0.2)}, "algorithm.lr"), ({"algorithm": "Scaffold"}, "algorithm.name"), ({"runtime": "inprocess"}, "train.runtime"),
-    ({"local_steps": 2}, "train.local_steps")], ids=lambda c: str(c))
-def test_resuming_with_other_settings_is_refused_naming_the_key_and_changes_nothing(change: dict[str, Any], key: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"rounds": 4}, "train.rounds"),
+        ({"seed": 1}, "train.seed"),
+        ({"batch_size": None}, "train.batch_size"),
+        ({"model": "mlp"}, "model.name"),
+        ({"algorithm": algorithms.FedAvg(lr=0.2)}, "algorithm.lr"),
+        ({"algorithm": "Scaffold"}, "algorithm.name"),
+        ({"runtime": "inprocess"}, "train.runtime"),
+        ({"local_steps": 2}, "train.local_steps"),
+    ],
+    ids=lambda c: str(c),
+)
+def test_resuming_with_other_settings_is_refused_naming_the_key_and_changes_nothing(
+    change: dict[str, Any], key: str, tmp_path: Path
+) -> None:
     run(tmp_path / "a")
     with open(tmp_path / "a" / "events.jsonl", "ab") as file:
         file.write(b'{"torn')
     before = files(tmp_path / "a")
-    with pytest.raises(BadRun, match=rf"holds another run: it differs in .*{key}.*\. Resume with the same settings, or start a new directory\."):
+    with pytest.raises(
+        BadRun,
+        match=rf"holds another run: it differs in .*{key}.*\. Resume with the same settings, or start a new "
+        r"directory\.",
+    ):
         run(tmp_path / "a", resume=True, **change)
     assert files(tmp_path / "a") == before
 
 
 def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
-    with pytest.raises(BadRun, match=r"holds no run to resume: there is no job\.toml in it\. Start it without resume\."):
+    with pytest.raises(
+        BadRun, match=r"holds no run to resume: there is no job\.toml in it\. Start it without resume\."
+    ):
         run(tmp_path / "nothing", resume=True)
     assert not (tmp_path / "nothing").exists()
-    with pytest.raises(BadParameter, match=r"train: out is None; it must be the directory of the run to go on with\. Or leave out resume\."):
+    with pytest.raises(
+        BadParameter,
+        match=r"train: out is None; it must be the directory of the run to go on with\. Or leave out "
+        r"resume\.",
+    ):
         run(None, resume=True)  # type: ignore[arg-type]
 
 
@@ -126,21 +171,47 @@ def damage_events_gone(out: Path) -> str:
     return r"events\.jsonl has 0 lines, and the saved state was written after 6\."
 
 
-@pytest.mark.parametrize("damage", [damage_missing, damage_tensors, damage_state, damage_state_key, damage_job, damage_events, damage_events_gone],
-                         ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_missing,
+        damage_tensors,
+        damage_state,
+        damage_state_key,
+        damage_job,
+        damage_events,
+        damage_events_gone,
+    ],
+    ids=lambda d: d.__name__,
+)
 def test_a_damaged_run_is_refused_with_advice(damage: Any, tmp_path: Path) -> None:
     run(tmp_path / "a")
     words = damage(tmp_path / "a")
-    with pytest.raises(BadRun, match=words + r".*Put it back from a copy, or start the run anew in another directory\."):
+    with pytest.raises(
+        BadRun, match=words + r".*Put it back from a copy, or start the run anew in another directory\."
+    ):
         run(tmp_path / "a", resume=True)
 
 
 def test_a_run_of_a_comparison_can_go_on_alone(tmp_path: Path) -> None:
-    """Its directory has the whole state, the control variates of every client included, though it ran in a stack with others."""
+    """Its directory has the whole state, the control variates of every client included, though it ran in a
+    stack with others.
+    """
     options = {"model": "logistic", "rounds": 3, "per_round": 2}
-    both = tacit.compare(federation(), algorithms=[algorithms.Scaffold(lr=0.1), algorithms.Scaffold(lr=0.2)], out=tmp_path / "study", **options)
+    both = tacit.compare(
+        federation(),
+        algorithms=[algorithms.Scaffold(lr=0.1), algorithms.Scaffold(lr=0.2)],
+        out=tmp_path / "study",
+        **options,
+    )
     row = next(r for r in both.summary["rows"] if r["label"] == "Scaffold(lr=0.2)")
-    again = tacit.train(federation(), algorithm=algorithms.Scaffold(lr=0.2), out=tmp_path / "study" / row["run"], resume=True, **options)
+    again = tacit.train(
+        federation(),
+        algorithm=algorithms.Scaffold(lr=0.2),
+        out=tmp_path / "study" / row["run"],
+        resume=True,
+        **options,
+    )
     assert again.metrics["loss"] == row["metrics"]["loss"]
     assert len(again.history) == 3
 
@@ -155,12 +226,16 @@ def test_a_diverged_run_resumes_to_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_resumed_with_other_rows_or_another_model(tmp_path: Path) -> None:
-    """job.toml cannot hold rows: their digests are kept, and what changed is named. Nothing is written then."""
+    """job.toml cannot hold rows: their digests are kept, and what changed is named. Nothing is written
+    then.
+    """
     run(tmp_path / "a", rounds=2)
     before = (tmp_path / "a" / "events.jsonl").read_bytes()
     fed = federation()
     moved = dataclasses.replace(fed, rows=data.Rows(fed.rows.x + 1e-3, fed.rows.y))
-    with pytest.raises(BadRun, match=r"cannot be resumed: the data \(rows, or who holds them\) changed since it was started"):
+    with pytest.raises(
+        BadRun, match=r"cannot be resumed: the data \(rows, or who holds them\) changed since it was started"
+    ):
         run(tmp_path / "a", fed=moved, rounds=2, resume=True)
     torch.manual_seed(5)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(fed.rows.x.shape[1], fed.classes or 0))

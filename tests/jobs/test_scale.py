@@ -35,7 +35,9 @@ print(json.dumps({"ready": ready, "seconds": time.perf_counter() - begun, **out}
 
 @pytest.mark.slow
 def test_a_hundred_thousand_parties_of_twenty_rows_run_in_bounded_memory() -> None:
-    """1,000 a round, ten rounds, of an algorithm without and of one with client state. The rows themselves are 160 MB."""
+    """1,000 a round, ten rounds, of an algorithm without and of one with client state. The rows themselves
+    are 160 MB.
+    """
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)

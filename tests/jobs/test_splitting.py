@@ -1,4 +1,6 @@
-"""tacit.splitnn: in every configuration, in one process and in several, what one network in one place learns; saved, loaded, and asked together."""
+"""tacit.splitnn: in every configuration, in one process and in several, what one network in one place learns;
+saved, loaded, and asked together.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,15 @@ def test_vanilla_and_u_equal_one_network(runtime):
     bottom, top = tacit.cut(whole, 2)
     one = tacit.splitnn({"clinic": x}, {"lab": y}, bottoms=bottom, top=top, configuration="vanilla", **told)
     first, middle, last = tacit.cut(whole, 2, 4)
-    two = tacit.splitnn({"clinic": x}, {"clinic": y}, bottoms=first, middles={"server": middle}, top=last, configuration="u", **told)
+    two = tacit.splitnn(
+        {"clinic": x},
+        {"clinic": y},
+        bottoms=first,
+        middles={"server": middle},
+        top=last,
+        configuration="u",
+        **told,
+    )
     for run, names in ((one, ("lab",)), (two, ("clinic",))):
         assert torch.allclose(torch.softmax(trained(x), 1), run.predict({"clinic": x}), atol=1e-6), names
     assert torch.allclose(one.shares["clinic"].state["bottom.0.weight"], trained[0].weight, rtol=0, atol=1e-6)
@@ -81,8 +91,19 @@ def test_a_relay_equals_its_ideal_in_one_process_and_in_several(runtime, clients
     bottom, top = tacit.cut(whole, 2)
     parts = {name: x[k::3] for k, name in enumerate("abc")}
     labels = {name: y[k::3] for k, name in enumerate("abc")}
-    run = tacit.splitnn(parts, {"server": labels}, bottoms=bottom, top=top, configuration="relay", clients=clients, epochs=3, batch_size=8, lr=0.2,
-                        test_fraction=0.0, runtime=runtime)
+    run = tacit.splitnn(
+        parts,
+        {"server": labels},
+        bottoms=bottom,
+        top=top,
+        configuration="relay",
+        clients=clients,
+        epochs=3,
+        batch_size=8,
+        lr=0.2,
+        test_fraction=0.0,
+        runtime=runtime,
+    )
     terms = Terms((), (32, 32, 32), (0, 0, 0), batch_size=8)
     if clients == "hand on":
         network = copy.deepcopy(whole)
@@ -103,7 +124,9 @@ def test_a_relay_equals_its_ideal_in_one_process_and_in_several(runtime, clients
                 step = torch.optim.SGD([*copies[-1].parameters(), *server.parameters()], lr=0.2)
                 for batch in terms.batches(epoch, turn):
                     step.zero_grad()
-                    nn.functional.cross_entropy(server(copies[-1](parts[name][batch])), labels[name][batch]).backward()
+                    nn.functional.cross_entropy(
+                        server(copies[-1](parts[name][batch])), labels[name][batch]
+                    ).backward()
                     step.step()
             with torch.no_grad():
                 for p, *qs in zip(below.parameters(), *(c.parameters() for c in copies)):
@@ -119,24 +142,42 @@ def test_three_holders_equal_one_network_whose_first_layers_are_blocks(runtime):
     x, y = rows(80, 9)
     bottoms = {n: net(3, 4) for n in "abc"}
     top = net(12, 6, 2)
-    run = tacit.splitnn({n: x[:, 3 * k:3 * k + 3] for k, n in enumerate("abc")}, {"b": y}, bottoms=bottoms, top=top, configuration="vertical", epochs=3,
-                        batch_size=16, lr=0.2, test_fraction=0.0, runtime=runtime)
+    run = tacit.splitnn(
+        {n: x[:, 3 * k : 3 * k + 3] for k, n in enumerate("abc")},
+        {"b": y},
+        bottoms=bottoms,
+        top=top,
+        configuration="vertical",
+        epochs=3,
+        batch_size=16,
+        lr=0.2,
+        test_fraction=0.0,
+        runtime=runtime,
+    )
 
     class Whole(nn.Module):
         def __init__(self):
             super().__init__()
-            self.below, self.above = nn.ModuleList([copy.deepcopy(b) for b in bottoms.values()]), copy.deepcopy(top)
+            self.below, self.above = (
+                nn.ModuleList([copy.deepcopy(b) for b in bottoms.values()]),
+                copy.deepcopy(top),
+            )
 
         def forward(self, rows):
-            return self.above(torch.cat([b(rows[:, 3 * k:3 * k + 3]) for k, b in enumerate(self.below)], 1))
+            return self.above(torch.cat([b(rows[:, 3 * k : 3 * k + 3]) for k, b in enumerate(self.below)], 1))
 
     trained = central(order_of(80), Whole(), x, y, 3)
-    assert torch.allclose(run.shares["c"].state["bottom.0.weight"], trained.below[2][0].weight, rtol=0, atol=1e-6)
-    assert torch.allclose(run.shares["b"].state["stop0.body.2.weight"], trained.above[2].weight, rtol=0, atol=1e-6)
+    assert torch.allclose(
+        run.shares["c"].state["bottom.0.weight"], trained.below[2][0].weight, rtol=0, atol=1e-6
+    )
+    assert torch.allclose(
+        run.shares["b"].state["stop0.body.2.weight"], trained.above[2].weight, rtol=0, atol=1e-6
+    )
 
 
 def odd_bottom():
     """A part no table can describe; a process finds this function by its name."""
+
     class Odd(nn.Module):
         def __init__(self):
             super().__init__()
@@ -153,7 +194,9 @@ def test_a_part_that_is_code_runs_elsewhere_by_its_function_and_is_refused_as_an
     told = {"top": net(3, 2), "configuration": "vanilla", "epochs": 1, "runtime": tacit.Processes()}
     here = tacit.splitnn({"clinic": x}, {"lab": y}, bottoms=odd_bottom, **{**told, "runtime": None})
     there = tacit.splitnn({"clinic": x}, {"lab": y}, bottoms=odd_bottom, **told)
-    assert torch.allclose(here.shares["clinic"].state["bottom.w"], there.shares["clinic"].state["bottom.w"], atol=1e-6)
+    assert torch.allclose(
+        here.shares["clinic"].state["bottom.w"], there.shares["clinic"].state["bottom.w"], atol=1e-6
+    )
     with pytest.raises(BadParameter, match=r"cannot be written down: it is a Odd\. Use nn\.Sequential of"):
         tacit.splitnn({"clinic": x}, {"lab": y}, bottoms=odd_bottom(), **told)
 
@@ -161,8 +204,15 @@ def test_a_part_that_is_code_runs_elsewhere_by_its_function_and_is_refused_as_an
 @pytest.fixture
 def people(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"id": [f"{i:04d}" for i in range(300)], "age": rng.normal(50, 9, 300), "income": rng.normal(30, 5, 300),
-                          "town": rng.choice(["north", "south"], 300), "basket": rng.normal(0, 1, 300)})
+    frame = pd.DataFrame(
+        {
+            "id": [f"{i:04d}" for i in range(300)],
+            "age": rng.normal(50, 9, 300),
+            "income": rng.normal(30, 5, 300),
+            "town": rng.choice(["north", "south"], 300),
+            "basket": rng.normal(0, 1, 300),
+        }
+    )
     frame["default"] = (((frame.age - 50) / 9 + 2 * frame.basket + rng.normal(0, 0.3, 300)) > 0).astype(int)
     path = tmp_path / "people.csv"
     frame.to_csv(path, index=False)
@@ -172,15 +222,22 @@ def people(tmp_path):
 def test_a_table_dealt_by_columns(people):
     """Ids stay text (leading zeros), each party has its own columns encoded, the label is at one."""
     path, _ = people
-    parties = data.from_csv(path, label="default", id="id").vertical(into={"bank": ["age", "income"], "shop": ["town", "basket"]}, label_at="bank")
+    parties = data.from_csv(path, label="default", id="id").vertical(
+        into={"bank": ["age", "income"], "shop": ["town", "basket"]}, label_at="bank"
+    )
     assert parties.parties["shop"].columns == ("basket", "town=north", "town=south")
     assert parties.parties["shop"].y is None
     assert parties.parties["bank"].ids[0] in set(people[1]["id"])
     assert len(parties.train) == 240
     run = tacit.splitnn(parties, epochs=15, lr=0.3)
     assert run.metrics["auc"] > 0.95
-    alone = tacit.splitnn(data.from_csv(path, label="default", id="id", drop=["town", "basket"]).vertical(into={"bank": ["age", "income"]}, label_at="bank"),
-                          epochs=15, lr=0.3)
+    alone = tacit.splitnn(
+        data.from_csv(path, label="default", id="id", drop=["town", "basket"]).vertical(
+            into={"bank": ["age", "income"]}, label_at="bank"
+        ),
+        epochs=15,
+        lr=0.3,
+    )
     assert alone.metrics["auc"] < run.metrics["auc"] - 0.05
 
 
@@ -189,10 +246,15 @@ def test_own_files_with_shuffled_and_partly_other_people_are_aligned(people, tmp
     rng = np.random.default_rng(1)
     bank = frame[["id", "age", "income", "default"]].iloc[:250].sample(frac=1, random_state=1)
     shop = frame[["id", "town", "basket"]].iloc[40:].sample(frac=1, random_state=2)
-    shop["id"] = [f" {i} " if rng.random() < 0.3 else i for i in shop["id"]]  # one of them writes ids carelessly
+    shop["id"] = [
+        f" {i} " if rng.random() < 0.3 else i for i in shop["id"]
+    ]  # one of them writes ids carelessly
     bank.to_csv(tmp_path / "bank.csv", index=False)
     shop.to_csv(tmp_path / "shop.csv", index=False)
-    tables = {"bank": data.from_csv(tmp_path / "bank.csv", id="id", label="default"), "shop": data.from_csv(tmp_path / "shop.csv", id="id")}
+    tables = {
+        "bank": data.from_csv(tmp_path / "bank.csv", id="id", label="default"),
+        "shop": data.from_csv(tmp_path / "shop.csv", id="id"),
+    }
     run = tacit.splitnn(tables, epochs=15, lr=0.3)
     assert run.notes[0] == "210 people are shared, of 250 at bank, 260 at shop."
     assert run.metrics["auc"] > 0.9
@@ -204,17 +266,34 @@ def test_own_files_with_shuffled_and_partly_other_people_are_aligned(people, tmp
     assert out.shape == (210, 2)
 
 
-def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_same(people, tmp_path, monkeypatch):
+def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_same(
+    people, tmp_path, monkeypatch
+):
     path, _ = people
     whole = data.from_csv(path, label="default", id="id")
     parties = whole.vertical(into={"bank": ["age", "income"], "shop": ["town", "basket"]}, label_at="bank")
-    run = tacit.splitnn(parties, epochs=2, guard=[ClipRows(3.0), QuantizeRows(8)], protect=Marvell(1.0), out=tmp_path / "parts")
-    assert sorted(p.name for p in (tmp_path / "parts" / "bank").iterdir()) == ["part.json", "part.safetensors"]
+    run = tacit.splitnn(
+        parties,
+        epochs=2,
+        guard=[ClipRows(3.0), QuantizeRows(8)],
+        protect=Marvell(1.0),
+        out=tmp_path / "parts",
+    )
+    assert sorted(p.name for p in (tmp_path / "parts" / "bank").iterdir()) == [
+        "part.json",
+        "part.safetensors",
+    ]
     loaded = Split.load(tmp_path / "parts")
     tables = {name: parties.parties[name] for name in ("bank", "shop")}
     assert torch.equal(run.predict(tables), loaded.predict(tables))
-    monkeypatch.setattr("tacit.jobs.vertical.split.lay_out", pytest.fail)  # it is said before anybody is asked for anything
-    with pytest.raises(BadRun, match=r"parts.(bank|shop) already holds a party's part, which is never written over\. Give another out\."):
+    monkeypatch.setattr(
+        "tacit.jobs.vertical.split.lay_out", pytest.fail
+    )  # it is said before anybody is asked for anything
+    with pytest.raises(
+        BadRun,
+        match=r"parts.(bank|shop) already holds a party's part, which is never written over\. Give another "
+        r"out\.",
+    ):
         tacit.splitnn(parties, out=tmp_path / "parts")
     assert torch.equal(run.predict(tables), Split.load(tmp_path / "parts").predict(tables))
     assert "bottom" in (tmp_path / "parts" / "shop" / "part.json").read_text()
@@ -245,7 +324,9 @@ def test_a_federation_takes_turns():
         right = (run.predict({name: fed.rows.x[held]}).argmax(1) == fed.rows.y[held]).float().mean()
         assert right > 0.4
         assert set(run.audit({name: fed.rows.x[fed.train.of(k)]}).measures) == {name}
-    at_server = tacit.splitnn(fed, labels="server", configuration="relay", epochs=12, lr=0.2, width=8, clients="average")
+    at_server = tacit.splitnn(
+        fed, labels="server", configuration="relay", epochs=12, lr=0.2, width=8, clients="average"
+    )
     assert at_server.metrics["accuracy"] > 0.6
 
 
@@ -285,12 +366,17 @@ def test_nopeek_lowers_the_distance_correlation_it_is_trained_against():
 
 def frame(label=True):
     table = pd.DataFrame({"id": range(20), "a": np.arange(20.0), "y": ["n", "y"] * 10})
-    return data.from_frame(table, id="id", label="y") if label else data.from_frame(table, id="id", drop=["y"])
+    return (
+        data.from_frame(table, id="id", label="y") if label else data.from_frame(table, id="id", drop=["y"])
+    )
 
 
 def test_wide_numbers_to_predict_are_noted():
     x, y = rows(40)
-    assert "spread by ±" in tacit.splitnn({"a": x}, {"l": 1000.5 * y}, configuration="vanilla", epochs=1, lr=1e-9).notes[0]
+    assert (
+        "spread by ±"
+        in tacit.splitnn({"a": x}, {"l": 1000.5 * y}, configuration="vanilla", epochs=1, lr=1e-9).notes[0]
+    )
     assert not tacit.splitnn({"a": x}, {"l": 1.5 * y}, configuration="vanilla", epochs=1).notes
 
 
@@ -298,33 +384,115 @@ def bad_requests():
     x, y = rows(40)
     two = {"a": x[:, :3], "b": x[:, 3:]}
     return {
-        "configuration": (lambda: tacit.splitnn({"a": x}, {"l": y}, configuration="vanila"),
-                          r"configuration is 'vanila'; it must be one of 'vanilla', 'u', 'vertical', 'relay'\. Did you mean 'vanilla'\?"),
-        "two sources": (lambda: tacit.splitnn(two, {"l": y}, configuration="vanilla"), r"one party with columns where configuration is 'vanilla'"),
-        "labels there": (lambda: tacit.splitnn({"a": x}, {"a": y}, configuration="vanilla"), r"configuration='u' keeps them there"),
-        "labels elsewhere": (lambda: tacit.splitnn({"a": x}, {"l": y}, configuration="u"), r"in the U-shape labels stay with the columns"),
-        "unequal rows": (lambda: tacit.splitnn({"a": x[:30]}, {"l": y}, configuration="vanilla"), r"'a' has 30 rows and 'l' 40 labels"),
-        "merge": (lambda: tacit.splitnn(two, {"a": y}, bottoms={"a": net(3, 4), "b": net(3, 5)}, merge="sum"), r"needs equally wide cuts"),
-        "merge name": (lambda: tacit.splitnn(two, {"a": y}, merge="stack"), r"merge is 'stack'; it must be one of 'concat', 'sum', 'gated'"),
-        "bottom": (lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(4, 3), configuration="vanilla"),
-                   r"the bottom of 'a' cannot take rows of shape \(6,\)"),
-        "top": (lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(6, 3), top=net(4, 2), configuration="vanilla"), r"top cannot take rows of shape \(3,\)"),
-        "outputs": (lambda: tacit.splitnn({"a": x}, {"l": y % 2 + y}, bottoms=net(6, 3), top=net(3, 2), configuration="vanilla"), r"at least 3 outputs"),
-        "guard": (lambda: tacit.splitnn({"a": x}, {"l": y}, guard=tacit.guard.Clip(1.0), configuration="vanilla"), r"of ClipRows\(…\), NoiseRows\(…\)"),
-        "order": (lambda: tacit.splitnn({"a": x}, {"l": y}, guard=[QuantizeRows(8), ClipRows(1.0)], configuration="vanilla"), r"QuantizeRows comes last"),
-        "nopeek": (lambda: tacit.splitnn({"a": x}, {"l": y}, nopeek=1.0, slices=2, configuration="vanilla"), r"1 with nopeek"),
-        "nan": (lambda: tacit.splitnn({"a": x * float("nan")}, {"l": y}, configuration="vanilla"), r"hold a number that is missing or endless"),
-        "text labels": (lambda: tacit.splitnn({"a": x}, {"l": ["no", "yes"] * 20}, configuration="vanilla"), r"labels hold text, e\.g\. 'no'\. Number them"),
-        "label missing": (lambda: tacit.splitnn({"a": x}, {"l": y * float("nan")}, configuration="vanilla"), r"a label is missing or endless"),
-        "text rows": (lambda: tacit.splitnn({"a": [["f", 1]] * 40}, {"l": y}, configuration="vanilla"), r"rows of 'a' hold text, .* data\.from_frame"),
-        "a frame": (lambda: tacit.splitnn({"a": pd.DataFrame(x)}), r"a DataFrame of 'a'.*tables read with data\.from_frame\(frame, id=…, label=…\)"),
-        "no label": (lambda: tacit.splitnn({"a": frame(False), "b": frame(False)}), r"No table was read with one: label=…"),
-        "two labels": (lambda: tacit.splitnn({"a": frame(), "b": frame()}), r"labels is None; .* Tables read with a label are those of 'a', 'b'\."),
-        "not its label": (lambda: tacit.splitnn({"a": frame(), "b": frame(False)}, labels="b"), r"labels is 'b'; .* are those of 'a'\."),
-        "softmax": (lambda: tacit.splitnn({"a": x}, {"l": y}, configuration="vanilla", top=nn.Sequential(nn.Linear(16, 2), nn.Softmax(-1))),
-                    r"the last layer of top is 'Softmax'; it must be the one before it: the loss applies it itself, and it would be applied twice\."),
-        "lr": (lambda: tacit.splitnn({"a": x}, {"l": y}, lr=0, configuration="vanilla"), r"lr is 0; it must be a number above 0"),
-        "epochs": (lambda: tacit.splitnn({"a": x}, {"l": y}, epochs=-1, configuration="vanilla"), r"epochs is -1; it must be a whole number at least 0"),
+        "configuration": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, configuration="vanila"),
+            r"configuration is 'vanila'; it must be one of 'vanilla', 'u', 'vertical', 'relay'\. Did you "
+            r"mean 'vanilla'\?",
+        ),
+        "two sources": (
+            lambda: tacit.splitnn(two, {"l": y}, configuration="vanilla"),
+            r"one party with columns where configuration is 'vanilla'",
+        ),
+        "labels there": (
+            lambda: tacit.splitnn({"a": x}, {"a": y}, configuration="vanilla"),
+            r"configuration='u' keeps them there",
+        ),
+        "labels elsewhere": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, configuration="u"),
+            r"in the U-shape labels stay with the columns",
+        ),
+        "unequal rows": (
+            lambda: tacit.splitnn({"a": x[:30]}, {"l": y}, configuration="vanilla"),
+            r"'a' has 30 rows and 'l' 40 labels",
+        ),
+        "merge": (
+            lambda: tacit.splitnn(two, {"a": y}, bottoms={"a": net(3, 4), "b": net(3, 5)}, merge="sum"),
+            r"needs equally wide cuts",
+        ),
+        "merge name": (
+            lambda: tacit.splitnn(two, {"a": y}, merge="stack"),
+            r"merge is 'stack'; it must be one of 'concat', 'sum', 'gated'",
+        ),
+        "bottom": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, bottoms=net(4, 3), configuration="vanilla"),
+            r"the bottom of 'a' cannot take rows of shape \(6,\)",
+        ),
+        "top": (
+            lambda: tacit.splitnn(
+                {"a": x}, {"l": y}, bottoms=net(6, 3), top=net(4, 2), configuration="vanilla"
+            ),
+            r"top cannot take rows of shape \(3,\)",
+        ),
+        "outputs": (
+            lambda: tacit.splitnn(
+                {"a": x}, {"l": y % 2 + y}, bottoms=net(6, 3), top=net(3, 2), configuration="vanilla"
+            ),
+            r"at least 3 outputs",
+        ),
+        "guard": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, guard=tacit.guard.Clip(1.0), configuration="vanilla"),
+            r"of ClipRows\(…\), NoiseRows\(…\)",
+        ),
+        "order": (
+            lambda: tacit.splitnn(
+                {"a": x}, {"l": y}, guard=[QuantizeRows(8), ClipRows(1.0)], configuration="vanilla"
+            ),
+            r"QuantizeRows comes last",
+        ),
+        "nopeek": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, nopeek=1.0, slices=2, configuration="vanilla"),
+            r"1 with nopeek",
+        ),
+        "nan": (
+            lambda: tacit.splitnn({"a": x * float("nan")}, {"l": y}, configuration="vanilla"),
+            r"hold a number that is missing or endless",
+        ),
+        "text labels": (
+            lambda: tacit.splitnn({"a": x}, {"l": ["no", "yes"] * 20}, configuration="vanilla"),
+            r"labels hold text, e\.g\. 'no'\. Number them",
+        ),
+        "label missing": (
+            lambda: tacit.splitnn({"a": x}, {"l": y * float("nan")}, configuration="vanilla"),
+            r"a label is missing or endless",
+        ),
+        "text rows": (
+            lambda: tacit.splitnn({"a": [["f", 1]] * 40}, {"l": y}, configuration="vanilla"),
+            r"rows of 'a' hold text, .* data\.from_frame",
+        ),
+        "a frame": (
+            lambda: tacit.splitnn({"a": pd.DataFrame(x)}),
+            r"a DataFrame of 'a'.*tables read with data\.from_frame\(frame, id=…, label=…\)",
+        ),
+        "no label": (
+            lambda: tacit.splitnn({"a": frame(False), "b": frame(False)}),
+            r"No table was read with one: label=…",
+        ),
+        "two labels": (
+            lambda: tacit.splitnn({"a": frame(), "b": frame()}),
+            r"labels is None; .* Tables read with a label are those of 'a', 'b'\.",
+        ),
+        "not its label": (
+            lambda: tacit.splitnn({"a": frame(), "b": frame(False)}, labels="b"),
+            r"labels is 'b'; .* are those of 'a'\.",
+        ),
+        "softmax": (
+            lambda: tacit.splitnn(
+                {"a": x},
+                {"l": y},
+                configuration="vanilla",
+                top=nn.Sequential(nn.Linear(16, 2), nn.Softmax(-1)),
+            ),
+            r"the last layer of top is 'Softmax'; it must be the one before it: the loss applies it itself, "
+            r"and it would be applied twice\.",
+        ),
+        "lr": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, lr=0, configuration="vanilla"),
+            r"lr is 0; it must be a number above 0",
+        ),
+        "epochs": (
+            lambda: tacit.splitnn({"a": x}, {"l": y}, epochs=-1, configuration="vanilla"),
+            r"epochs is -1; it must be a whole number at least 0",
+        ),
     }
 
 
@@ -340,7 +508,12 @@ def test_files_that_share_nobody_say_so(people, tmp_path):
     frame[["id", "age", "default"]].iloc[:100].to_csv(tmp_path / "bank.csv", index=False)
     frame[["id", "basket"]].iloc[200:].to_csv(tmp_path / "shop.csv", index=False)
     with pytest.raises(BadData, match="the parties share nobody"):
-        tacit.splitnn({"bank": data.from_csv(tmp_path / "bank.csv", id="id", label="default"), "shop": data.from_csv(tmp_path / "shop.csv", id="id")})
+        tacit.splitnn(
+            {
+                "bank": data.from_csv(tmp_path / "bank.csv", id="id", label="default"),
+                "shop": data.from_csv(tmp_path / "shop.csv", id="id"),
+            }
+        )
 
 
 def test_predicting_needs_everybodys_rows():
@@ -353,7 +526,9 @@ def test_predicting_needs_everybodys_rows():
 
 
 def test_cut_by_place_by_name_and_in_traced_code():
-    nested = nn.Sequential(nn.Sequential(nn.Linear(4, 5), nn.ReLU()), nn.Sequential(nn.Linear(5, 3), nn.Tanh()), nn.Linear(3, 2))
+    nested = nn.Sequential(
+        nn.Sequential(nn.Linear(4, 5), nn.ReLU()), nn.Sequential(nn.Linear(5, 3), nn.Tanh()), nn.Linear(3, 2)
+    )
     x = torch.randn(7, 4)
     for at in ((2,), ("0",), ("0.1",), (1, 3), ("0", "1"), ("0.0", "1.0")):
         parts = tacit.cut(nested, *at)
@@ -375,7 +550,9 @@ def test_cut_by_place_by_name_and_in_traced_code():
     assert torch.equal(top(bottom(x)), model(x))
     with pytest.raises(BadParameter, match="more than one value goes over this cut"):
         tacit.cut(model, "b")
-    with pytest.raises(BadParameter, match=r"it must be the name of a submodule .* Did you mean 'a'|Known: a, b, c"):
+    with pytest.raises(
+        BadParameter, match=r"it must be the name of a submodule .* Did you mean 'a'|Known: a, b, c"
+    ):
         tacit.cut(model, "d")
     with pytest.raises(BadParameter, match="a whole number from 1 to 4: this network has 5 layers"):
         tacit.cut(nested, 5)

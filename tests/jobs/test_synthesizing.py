@@ -1,4 +1,6 @@
-"""tacit.synthesize: several holders, one synthetic table; the same numbers in one process, over processes, masked or not."""
+"""tacit.synthesize: several holders, one synthetic table; the same numbers in one process, over processes,
+masked or not.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ import torch
 import tacit
 from tacit.errors import BadData, BadParameter
 from tacit.runtimes import Processes
-from tacit.synth import CTGAN, GAN, WGAN, Cart, Combinations, GaussianCopula, Table, categorical, continuous, integer
+from tacit.synth import (
+    CTGAN,
+    GAN,
+    WGAN,
+    Cart,
+    Combinations,
+    GaussianCopula,
+    Table,
+    categorical,
+    continuous,
+    integer,
+)
 from tacit.synth.conformance import _fits, _holds, example
 from tacit.synth.encode import Layout
 from tacit.synth.federated import Histograms
@@ -21,7 +34,11 @@ SMALL = dict(epochs=2, width=16, noise=8, device="cpu")
 
 def clinics(rows: int = 900) -> tuple[dict[str, pd.DataFrame], Table]:
     frame, table = example(rows)
-    return {"bonn": frame.iloc[: rows // 2], "kiel": frame.iloc[rows // 2 : rows // 2 + 100], "ulm": frame.iloc[rows // 2 + 100 :]}, table
+    return {
+        "bonn": frame.iloc[: rows // 2],
+        "kiel": frame.iloc[rows // 2 : rows // 2 + 100],
+        "ulm": frame.iloc[rows // 2 + 100 :],
+    }, table
 
 
 def same(a, b) -> bool:
@@ -29,7 +46,11 @@ def same(a, b) -> bool:
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
-@pytest.mark.parametrize("generator", [GaussianCopula(bins=16), GAN(**SMALL), WGAN(**SMALL), CTGAN(**SMALL)], ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize(
+    "generator",
+    [GaussianCopula(bins=16), GAN(**SMALL), WGAN(**SMALL), CTGAN(**SMALL)],
+    ids=lambda g: type(g).__name__,
+)
 def test_masked_sums_give_what_sums_in_the_clear_give(generator):
     parts, table = clinics()
     made = tacit.synthesize(parts, table, generator)
@@ -43,30 +64,52 @@ def test_masked_sums_give_what_sums_in_the_clear_give(generator):
 @pytest.mark.parametrize("generator", [GaussianCopula(bins=16), GAN(**SMALL)], ids=lambda g: type(g).__name__)
 def test_parties_in_processes_of_their_own_give_what_one_process_gives(generator):
     parts, table = clinics(300)
-    far, near = tacit.synthesize(parts, table, generator, runtime=Processes()), tacit.synthesize(parts, table, generator)
+    far, near = (
+        tacit.synthesize(parts, table, generator, runtime=Processes()),
+        tacit.synthesize(parts, table, generator),
+    )
     assert same(far, near)
-    assert {(s.party, s.sender, s.kind, s.count) for s in far.ledger.seen} == {(s.party, s.sender, s.kind, s.count) for s in near.ledger.seen}
+    assert {(s.party, s.sender, s.kind, s.count) for s in far.ledger.seen} == {
+        (s.party, s.sender, s.kind, s.count) for s in near.ledger.seen
+    }
 
 
 def test_a_copula_does_not_see_who_held_which_rows():
-    """Counts add up: three holders, one holder, and two that share the rows another way give the same tensors."""
+    """Counts add up: three holders, one holder, and two that share the rows another way give the same
+    tensors.
+    """
     parts, table = clinics()
     everything = pd.concat(parts.values(), ignore_index=True)
     made = tacit.synthesize(parts, table, GaussianCopula(bins=16))
     assert same(made, tacit.synthesize({"one": everything}, table, GaussianCopula(bins=16), hide=False))
-    assert same(made, tacit.synthesize({"odd": everything.iloc[1::2], "even": everything.iloc[::2]}, table, GaussianCopula(bins=16)))
+    assert same(
+        made,
+        tacit.synthesize(
+            {"odd": everything.iloc[1::2], "even": everything.iloc[::2]}, table, GaussianCopula(bins=16)
+        ),
+    )
 
 
 def test_a_copula_of_three_holders_is_near_the_copula_of_all_rows():
-    """Cells differ, since those of one table follow its own quantiles; the correlations and the columns' means are the same within the cells' width."""
+    """Cells differ, since those of one table follow its own quantiles; the correlations and the columns'
+    means are the same within the cells' width.
+    """
     rng = np.random.default_rng(0)
     x = rng.multivariate_normal([0, 0], [[1, 0.6], [0.6, 1]], 3000)
-    frame = pd.DataFrame({"x": x[:, 0].clip(-6, 6), "y": x[:, 1].clip(-6, 6), "k": np.where(x[:, 0] + rng.normal(size=3000) > 0, "a", "b")})
+    frame = pd.DataFrame(
+        {
+            "x": x[:, 0].clip(-6, 6),
+            "y": x[:, 1].clip(-6, 6),
+            "k": np.where(x[:, 0] + rng.normal(size=3000) > 0, "a", "b"),
+        }
+    )
     table = Table.infer(frame, x=continuous(-6, 6), y=continuous(-6, 6), k=categorical(["a", "b"]))
     made = tacit.synthesize({"p": frame[:700], "q": frame[700:]}, table, GaussianCopula(bins=64))
     whole = GaussianCopula(bins=64).fit(frame, table)
     one, two = ((f := m.learned.tensors["factor"]) @ f.T for m in (made, whole))
-    assert float((one.abs() - two.abs()).abs().max()) < 0.02  # the order of two categories, and so a sign, is free
+    assert (
+        float((one.abs() - two.abs()).abs().max()) < 0.02
+    )  # the order of two categories, and so a sign, is free
     drawn = made.sample(3000, seed=0)
     assert abs(drawn["x"].corr(drawn["y"]) - 0.6) < 0.05  # a correlation of 3,000 rows strays by .012
     assert abs((drawn["k"] == "a").mean() - (frame["k"] == "a").mean()) < 0.01
@@ -74,14 +117,18 @@ def test_a_copula_of_three_holders_is_near_the_copula_of_all_rows():
 
 @pytest.mark.parametrize(("kind", "alike", "right"), [(GAN, 0, 0.7), (CTGAN, 100, 0.85)])
 def test_networks_that_meet_learn_what_no_holder_has_alone(kind, alike, right):
-    """a's lie around −3, b's around 3, and each holder has 400 − `alike` of one and `alike` of the other. The common maker makes both, where they
-    belong; one that learnt nothing of it would be right in half the rows (1,000 rows: .5 ± .05, three deviations)."""
+    """a's lie around −3, b's around 3, and each holder has 400 − `alike` of one and `alike` of the other. The
+    common maker makes both, where they belong; one that learnt nothing of it would be right in half the rows
+    (1,000 rows: .5 ± .05, three deviations).
+    """
     rng = np.random.default_rng(0)
     a = pd.DataFrame({"k": ["a"] * 400, "x": rng.normal(-3, 0.5, 400)})
     b = pd.DataFrame({"k": ["b"] * 400, "x": rng.normal(3, 0.5, 400)})
     holders = {"l": pd.concat([a[alike:], b[:alike]]), "r": pd.concat([a[:alike], b[alike:]])}
     table = {"k": categorical(["a", "b"]), "x": continuous(-8, 8)}
-    made = tacit.synthesize(holders, table, kind(epochs=60, batch=100, width=32, noise=8, lr=2e-3, device="cpu"), hide=False)
+    made = tacit.synthesize(
+        holders, table, kind(epochs=60, batch=100, width=32, noise=8, lr=2e-3, device="cpu"), hide=False
+    )
     drawn = made.sample(1000, seed=0)
     assert 0.3 < (drawn["k"] == "a").mean() < 0.7
     assert ((drawn["x"] < 0) == (drawn["k"] == "a")).mean() > right
@@ -95,8 +142,13 @@ def test_the_ledger_says_what_the_coordinator_learns_and_that_it_sees_no_holders
     assert {"MaskedVector", "Counts", "TwoWayCounts"} <= kinds
     assert made.ledger.stamps[0].startswith("NOT DIFFERENTIALLY PRIVATE")
     told = {s.party: s.reveals for s in made.ledger.seen if s.kind == "Counts" and s.sender == "coordinator"}
-    assert set(told) == set(parts)  # the totals are sent back: two holders have each other's counts, three those of the others together
-    assert all(("and so of the other one" if len(parts) == 2 else "and so of the others together") in text for text in told.values())
+    assert set(told) == set(
+        parts
+    )  # the totals are sent back: two holders have each other's counts, three those of the others together
+    assert all(
+        ("and so of the other one" if len(parts) == 2 else "and so of the others together") in text
+        for text in told.values()
+    )
     clear = tacit.synthesize(parts, table, GaussianCopula(bins=8), hide=False)
     assert "Upload" in {s.kind for s in clear.ledger.seen if s.party == "coordinator"}
 
@@ -119,16 +171,30 @@ def test_the_stand_in_has_the_counts_it_was_made_of():
     assert counts.sum() == len(frame) * len(layout.variables)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"generator": Cart()}, "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. The others need all rows in one place"),
-    ({"generator": GAN(checkpoints=2)}, "checkpoints is 2; it must be 1"),
-    ({"holders": {}}, "at least two holders where sums are hidden"), ({"holders": [1]}, "holders is 'list'; it must be a dictionary"),
-    ({"holders": {"coordinator": None, "b": None}}, r"each holder's name \(not 'coordinator'\)"),
-    ({"table": None}, "table is 'NoneType'; it must be a Table, or a dictionary of declared columns"),
-    ({"local_epochs": 0}, "local_epochs is 0; it must be a whole number of at least 1")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"generator": Cart()},
+            "synthesize: generator is 'Cart'; it must be one of GaussianCopula, GAN, WGAN, CTGAN. The "
+            "others need all rows in one place",
+        ),
+        ({"generator": GAN(checkpoints=2)}, "checkpoints is 2; it must be 1"),
+        ({"holders": {}}, "at least two holders where sums are hidden"),
+        ({"holders": [1]}, "holders is 'list'; it must be a dictionary"),
+        ({"holders": {"coordinator": None, "b": None}}, r"each holder's name \(not 'coordinator'\)"),
+        ({"table": None}, "table is 'NoneType'; it must be a Table, or a dictionary of declared columns"),
+        ({"local_epochs": 0}, "local_epochs is 0; it must be a whole number of at least 1"),
+    ],
+)
 def test_what_cannot_be_is_refused(change, words):
     frame = pd.DataFrame({"a": [1, 2, 3]})
-    ask = {"holders": {"p": frame, "q": frame}, "table": {"a": integer(0, 9)}, "generator": GaussianCopula(), **change}
+    ask = {
+        "holders": {"p": frame, "q": frame},
+        "table": {"a": integer(0, 9)},
+        "generator": GaussianCopula(),
+        **change,
+    }
     with pytest.raises(BadParameter, match=words):
         tacit.synthesize(**ask)
 
@@ -137,8 +203,12 @@ def test_rows_and_domains_that_do_not_fit_are_refused_and_the_holder_is_named():
     good, bad = pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": [1, 20]})
     with pytest.raises(BadData, match=r"the rows of 'q': the column 'a': 20 in row 1 is outside \[0, 9\]"):
         tacit.synthesize({"p": good, "q": bad}, {"a": integer(0, 9)})
-    with pytest.raises(BadData, match="the domain of 'a' is not declared, and no holder sees everybody's rows"):
+    with pytest.raises(
+        BadData, match="the domain of 'a' is not declared, and no holder sees everybody's rows"
+    ):
         tacit.synthesize({"p": good, "q": good}, Table.infer(good))
-    table = Table.infer(good.assign(b="x"), a=integer(0, 9), b=categorical(["x"]), constraints=[Combinations("a", "b")])
+    table = Table.infer(
+        good.assign(b="x"), a=integer(0, 9), b=categorical(["x"]), constraints=[Combinations("a", "b")]
+    )
     with pytest.raises(BadData, match=r"would be filled in from the rows\. Give `allowed`"):
         tacit.synthesize({"p": good.assign(b="x"), "q": good.assign(b="x")}, table)

@@ -1,4 +1,6 @@
-"""A table of parties for tests: run one step on shares of the operands, and look at what comes out and who saw what."""
+"""A table of parties for tests: run one step on shares of the operands, and look at what comes out and who
+saw what.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,24 @@ from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
 
-def play(step: Callable[..., Awaitable[Any]], *operands: Tensor, parties: int = 2, fixed: Fixed | None = None, debug: bool = False,
-         ledger: Ledger | None = None, tap: Tap | None = None, seats: list[Seat] | None = None) -> list[Any]:
+def play(
+    step: Callable[..., Awaitable[Any]],
+    *operands: Tensor,
+    parties: int = 2,
+    fixed: Fixed | None = None,
+    debug: bool = False,
+    ledger: Ledger | None = None,
+    tap: Tap | None = None,
+    seats: list[Seat] | None = None,
+) -> list[Any]:
     """What each party's step returned; operands are ring values, shared freshly."""
     fixed = fixed or Fixed()
     names = tuple(f"party {i}" for i in range(parties))
     shares = [split(x, parties, Secret()) for x in operands]
-    requests = plan(lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]), fixed=fixed)
+    requests = plan(
+        lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]),
+        fixed=fixed,
+    )
 
     def program(rank: int) -> Any:
         async def party(me):
@@ -32,6 +45,7 @@ def play(step: Callable[..., Awaitable[Any]], *operands: Tensor, parties: int = 
             if seats is not None:
                 seats.append(seat)
             return await step(seat, *[s[rank] for s in shares])
+
         return party
 
     async def deal(me):

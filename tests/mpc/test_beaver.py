@@ -51,9 +51,12 @@ def test_the_worked_example():
 
             seat.open = noting
             return int(await product(seat, torch.tensor([x]), torch.tensor([y])))
+
         return program
 
-    made = InProcess().run_sync({"A": party(0, 3, 4, Given(a=3, b=5, c=50)), "B": party(1, 2, 2, Given(a=7, b=10, c=100))})
+    made = InProcess().run_sync(
+        {"A": party(0, 3, 4, Given(a=3, b=5, c=50)), "B": party(1, 2, 2, Given(a=7, b=10, c=100))}
+    )
     assert opened == {"A": [-5, -9], "B": [-5, -9]}
     assert made == {"A": 43, "B": -13}
     assert sum(made.values()) == 30
@@ -68,8 +71,14 @@ def test_products_are_exact_in_the_ring(pairs, parties):
 
 
 @pytest.mark.parametrize("parties", [2, 3])
-@pytest.mark.parametrize(("op", "x", "y"), [(MUL, (3, 1), (4,)), (MATMUL, (2, 3, 4), (4, 5)),
-                                            (Bilinear("conv2d", ((2, 1), (1, 0), (1, 1), 1)), (2, 3, 6, 5), (4, 3, 3, 2))])
+@pytest.mark.parametrize(
+    ("op", "x", "y"),
+    [
+        (MUL, (3, 1), (4,)),
+        (MATMUL, (2, 3, 4), (4, 5)),
+        (Bilinear("conv2d", ((2, 1), (1, 0), (1, 1), 1)), (2, 3, 6, 5), (4, 3, 3, 2)),
+    ],
+)
 def test_every_bilinear_operation(op, x, y, parties):
     rng = torch.Generator().manual_seed(3)
     x, y = (torch.randint(-(2**63), 2**63 - 1, s, generator=rng) for s in (x, y))
@@ -77,8 +86,10 @@ def test_every_bilinear_operation(op, x, y, parties):
 
 
 def test_shares_of_a_product_are_fresh():
-    """Replicated sharing adds up cross terms at home and must re-randomise them, or a share tells of the factors; there is none of it here, and a triple's
-    own c re-randomises. From the same shares of 0 · 0, twice: other words, uniform (χ² of 15 degrees of the upper 4 bits; a false alarm in 1e-5)."""
+    """Replicated sharing adds up cross terms at home and must re-randomise them, or a share tells of the
+    factors; there is none of it here, and a triple's own c re-randomises. From the same shares of 0 · 0,
+    twice: other words, uniform (χ² of 15 degrees of the upper 4 bits; a false alarm in 1e-5).
+    """
     zero = torch.zeros(3000, dtype=torch.int64)
     (one, _), (two, _) = (play(product, zero, zero) for _ in range(2))
     assert not bool((one == two).any())
@@ -103,12 +114,21 @@ def kept_run(weight, inputs, owner=0):
         kept = await keep(seat, "w", shape, w, owner)
         return [await times_kept(seat, x, kept, MATMUL) for x in xs]
 
-    requests = plan(lambda seat: step(seat, None, [torch.empty(x.shape, dtype=torch.int64, device="meta") for x in inputs]))
+    requests = plan(
+        lambda seat: step(
+            seat, None, [torch.empty(x.shape, dtype=torch.int64, device="meta") for x in inputs]
+        )
+    )
     shares = [split(x, 2, Secret()) for x in inputs]
 
     def program(rank):
         async def party(me):
-            return await step(Seat(me, rank, names, await Stock.live(me, rank, 2, "helper")), weight if rank == owner else None, [s[rank] for s in shares])
+            return await step(
+                Seat(me, rank, names, await Stock.live(me, rank, 2, "helper")),
+                weight if rank == owner else None,
+                [s[rank] for s in shares],
+            )
+
         return party
 
     async def deal(me):
@@ -158,6 +178,7 @@ def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
     def offline(rank):
         async def party(me):
             return await fetch(me, rank, 2, "dealer", requests, tmp_path / f"{rank}.stock")
+
         return party
 
     async def deal(me):
@@ -170,7 +191,10 @@ def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
 
     def online(rank):
         async def party(me):
-            return await step(Seat(me, rank, names, stored(tmp_path / f"{rank}.stock", rank, 2)), *[s[rank] for s in shares])
+            return await step(
+                Seat(me, rank, names, stored(tmp_path / f"{rank}.stock", rank, 2)), *[s[rank] for s in shares]
+            )
+
         return party
 
     made = InProcess().run_sync({"a": online(0), "b": online(1)})
@@ -198,10 +222,13 @@ def test_parties_with_different_shapes_are_told_so():
         async def party(me):
             x = torch.zeros(2 + rank, dtype=torch.int64)
             return await product(Seat(me, rank, names, await Stock.live(me, rank, 2, "dealer")), x, x)
+
         return party
 
     async def deal(me):
         await dealer(me, names, [Triple(MUL, (2,), (2,))])
 
-    with pytest.raises(PartyFailed, match=r"All parties must run the same program|must rehearse the same program"):
+    with pytest.raises(
+        PartyFailed, match=r"All parties must run the same program|must rehearse the same program"
+    ):
         InProcess().run_sync({"a": program(0), "b": program(1), "dealer": deal})

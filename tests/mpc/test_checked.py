@@ -18,10 +18,28 @@ from .test_model import images, made
 from .test_spdz import Forging
 
 MODELS = {
-    "logistic": (made(nn.Linear(6, 1), nn.Sigmoid()), torch.randn(3, 6, generator=torch.Generator().manual_seed(2))),
-    "mlp": (made(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(), nn.Linear(5, 3)), torch.randn(3, 6, generator=torch.Generator().manual_seed(2))),
-    "cnn": (made(nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1), Residual(nn.Conv2d(2, 2, 1)),
-                 nn.AvgPool2d(2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3, bias=False)), images(2)),
+    "logistic": (
+        made(nn.Linear(6, 1), nn.Sigmoid()),
+        torch.randn(3, 6, generator=torch.Generator().manual_seed(2)),
+    ),
+    "mlp": (
+        made(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(), nn.Linear(5, 3)),
+        torch.randn(3, 6, generator=torch.Generator().manual_seed(2)),
+    ),
+    "cnn": (
+        made(
+            nn.Conv2d(2, 2, 3, padding=1),
+            nn.BatchNorm2d(2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+            Residual(nn.Conv2d(2, 2, 1)),
+            nn.AvgPool2d(2),
+            nn.BatchNorm2d(2),
+            nn.Flatten(),
+            nn.Linear(8, 3, bias=False),
+        ),
+        images(2),
+    ),
     "pool": (made(nn.AdaptiveAvgPool2d(1), nn.Flatten()), images(2)),
 }
 
@@ -35,7 +53,9 @@ def test_the_result_is_the_plain_models(name, private):
     out = tacit.infer(model, x, private=private, adversary="active", batch=2)
     assert out.value.shape == plain.shape
     assert (out.value - plain).abs().max() < 1e-3
-    assert out.ledger.stamps[0].startswith("CHECKED: an owner or client that departs from its program is caught")
+    assert out.ledger.stamps[0].startswith(
+        "CHECKED: an owner or client that departs from its program is caught"
+    )
     assert not any("SEMI-HONEST" in stamp for stamp in out.ledger.stamps)
 
 
@@ -48,7 +68,10 @@ def test_semi_honest_is_the_default_and_said():
 def test_the_class_alone_can_be_revealed(last):
     model = made(nn.Linear(6, 4), last)
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(3))
-    assert tacit.infer(model, x, reveal="argmax", adversary="active").value.tolist() == model(x).argmax(-1).tolist()
+    assert (
+        tacit.infer(model, x, reveal="argmax", adversary="active").value.tolist()
+        == model(x).argmax(-1).tolist()
+    )
 
 
 def test_real_processes_say_the_same():
@@ -59,8 +82,11 @@ def test_real_processes_say_the_same():
 
 def programs(model, x):
     layers, weights = compile(model)
-    return {"owner": functools.partial(checked.owner, layers=to_text(layers), weights=weights),
-            "client": functools.partial(checked.client, batches=[x]), "helper": checked.helper}
+    return {
+        "owner": functools.partial(checked.owner, layers=to_text(layers), weights=weights),
+        "client": functools.partial(checked.client, batches=[x]),
+        "helper": checked.helper,
+    }
 
 
 @pytest.mark.parametrize("cheat", ["owner", "client"])
@@ -74,7 +100,11 @@ def test_either_of_the_two_is_caught_whatever_message_it_changes(cheat):
         class Only(Forging):
             async def deliver(self, sender, to, scope, frame):
                 plain = to == "helper" or kind_of(frame) in ("Architecture", "Batches")
-                await (self.inner.deliver(sender, to, scope, frame) if plain else super().deliver(sender, to, scope, frame))
+                await (
+                    self.inner.deliver(sender, to, scope, frame)
+                    if plain
+                    else super().deliver(sender, to, scope, frame)
+                )
 
         async def cheating(me, program=parts[cheat]):
             return await program(dataclasses.replace(me, transport=Only(me.transport, n, sent)))
@@ -103,7 +133,12 @@ def test_whoever_tells_the_helper_another_program_is_caught(cheat):
         async def told(to, message):
             if isinstance(message, Architecture):
                 await send("client", message)
-                return await send("helper", dataclasses.replace(message, layers=message.layers.replace('"stride": [1, 1]', '"stride": [2, 2]')))
+                return await send(
+                    "helper",
+                    dataclasses.replace(
+                        message, layers=message.layers.replace('"stride": [1, 1]', '"stride": [2, 2]')
+                    ),
+                )
             if isinstance(message, Batches):
                 await send("owner", message)
                 return await send("helper", Batches([[1, 1, 3, 3]]))
@@ -116,8 +151,11 @@ def test_whoever_tells_the_helper_another_program_is_caught(cheat):
         InProcess().run_sync({**parts, cheat: lying})
 
 
-@pytest.mark.parametrize("layer", [nn.Tanh(), nn.GELU(), nn.LayerNorm(4), nn.Sequential(nn.Sigmoid(), nn.Linear(4, 2)), nn.Softmax(-1)],
-                         ids=["tanh", "gelu", "layer norm", "sigmoid inside", "softmax"])
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Tanh(), nn.GELU(), nn.LayerNorm(4), nn.Sequential(nn.Sigmoid(), nn.Linear(4, 2)), nn.Softmax(-1)],
+    ids=["tanh", "gelu", "layer norm", "sigmoid inside", "softmax"],
+)
 def test_every_function_carries_tags(layer):
     torch.manual_seed(3)
     model, x = made(nn.Linear(4, 4), layer), torch.randn(2, 4)
@@ -137,7 +175,11 @@ def test_a_cheat_inside_a_function_is_caught():
         class Only(Forging):
             async def deliver(self, sender, to, scope, frame):
                 plain = to == "helper" or kind_of(frame) != "MaskedOpening"
-                await (self.inner.deliver(sender, to, scope, frame) if plain else super().deliver(sender, to, scope, frame))
+                await (
+                    self.inner.deliver(sender, to, scope, frame)
+                    if plain
+                    else super().deliver(sender, to, scope, frame)
+                )
 
         async def cheating(me):
             return await parts["owner"](dataclasses.replace(me, transport=Only(me.transport, n, sent)))
@@ -152,8 +194,13 @@ def test_a_cheat_inside_a_function_is_caught():
             run(n)
 
 
-@pytest.mark.parametrize(("options", "words"), [({"adversary": "evil"}, "adversary is 'evil'; it must be 'semi-honest' or 'active'"),
-                                                ({"adversary": "active", "debug": True}, "debug is True; it must be False with adversary='active'")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"adversary": "evil"}, "adversary is 'evil'; it must be 'semi-honest' or 'active'"),
+        ({"adversary": "active", "debug": True}, "debug is True; it must be False with adversary='active'"),
+    ],
+)
 def test_bad_parameters_are_refused(options, words):
     with pytest.raises(BadParameter, match=words):
         tacit.infer(*MODELS["mlp"], **options)
@@ -164,7 +211,7 @@ def test_the_smaller_range_is_held_before_anything_is_sent():
         tacit.infer(made(nn.Linear(6, 1)), torch.tensor([[1e8, 0, 0, 0, 0, 0]]), adversary="active")
 
 
-# tensors -------------------------------------------------------------------------------------------------------------------------
+# tensors ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parties", [2, 3])

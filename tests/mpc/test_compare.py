@@ -49,14 +49,20 @@ def test_many_at_once():
 
 
 def test_what_a_comparison_costs():
-    """6 rounds; 8 bytes of c, 3 bits for each of 15 pairs of digits, and the sign: 13.75 bytes a value and party."""
+    """6 rounds; 8 bytes of c, 3 bits for each of 15 pairs of digits, and the sign: 13.75 bytes a value and
+    party.
+    """
     seats = []
     play(sign, torch.arange(8000), seats=seats)
     assert [(c.rounds, c.bytes) for s in seats for c in s.costs.values()] == [(6, 8000 * 13.75)] * 2
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.integers(1, 9).flatmap(lambda n: st.lists(st.lists(st.integers(-4, 4), min_size=n, max_size=n), min_size=1, max_size=4)))
+@given(
+    st.integers(1, 9).flatmap(
+        lambda n: st.lists(st.lists(st.integers(-4, 4), min_size=n, max_size=n), min_size=1, max_size=4)
+    )
+)
 def test_maximum_and_argmax_and_the_first_of_equals(rows):
     x = torch.tensor(rows)
     assert torch.equal(value(largest, x), x.max(-1).values)

@@ -46,31 +46,51 @@ def test_what_is_linear_keeps_the_tag(pairs, public):
     held([torch.stack([p, q]).sum(0) for p, q in zip(a, b)], [p + q for p, q in zip(xs, ys)])
     held([torch.cat([p, q])[1:] for p, q in zip(a, b)], (xs + ys)[1:])
     held([p.unsqueeze(0).expand(2, len(xs)).reshape(-1) for p in a], xs + xs)
-    held([p + Desk(Table(None, i, (), tagged.TaggedRehearsal(), alpha=alphas[i])).public(public, p) for i, p in enumerate(a)], [p + public for p in xs])
+    held(
+        [
+            p + Desk(Table(None, i, (), tagged.TaggedRehearsal(), alpha=alphas[i])).public(public, p)
+            for i, p in enumerate(a)
+        ],
+        [p + public for p in xs],
+    )
 
 
 def test_shapes_are_those_of_the_value():
     x = Elements(torch.zeros(2, 3, 4, 5, dtype=torch.int64))
     assert (x.shape, x.dim(), len(x)) == ((3, 4, 5), 3, 3)
-    assert [tuple(t.shape) for t in (x.movedim(0, -1), x.transpose(0, 1), x.flatten(1), x.flatten(-2), x.sum(-1, keepdim=True), x[0], x[..., 1])] == [
-        (4, 5, 3), (4, 3, 5), (3, 20), (3, 20), (3, 4, 1), (4, 5), (3, 4)]
+    assert [
+        tuple(t.shape)
+        for t in (
+            x.movedim(0, -1),
+            x.transpose(0, 1),
+            x.flatten(1),
+            x.flatten(-2),
+            x.sum(-1, keepdim=True),
+            x[0],
+            x[..., 1],
+        )
+    ] == [(4, 5, 3), (4, 3, 5), (3, 20), (3, 20), (3, 4, 1), (4, 5), (3, 4)]
     assert [tuple(row.shape) for row in x] == [(4, 5)] * 3
     with pytest.raises(TypeError, match="softmax"):
         torch.softmax(x, -1)
 
 
 # name: function, plain, domain, error at most (as `functions.py` has it)
-LINES = {"exp": (functions.exp, torch.exp, (-20, 9), lambda x: 2**-14 + 2**-15 * x.exp()),
-         "reciprocal": (functions.reciprocal, torch.reciprocal, (2**-10, 2**15), lambda x: 2**-14 + 2**-14 / x),
-         "sigmoid": (functions.sigmoid, torch.sigmoid, (-30, 30), lambda x: torch.full_like(x, 2**-13)),
-         "log": (functions.log, torch.log, (2**-10, 2**15), lambda x: 2**-12 + 2**-16 / x)}
+LINES = {
+    "exp": (functions.exp, torch.exp, (-20, 9), lambda x: 2**-14 + 2**-15 * x.exp()),
+    "reciprocal": (functions.reciprocal, torch.reciprocal, (2**-10, 2**15), lambda x: 2**-14 + 2**-14 / x),
+    "sigmoid": (functions.sigmoid, torch.sigmoid, (-30, 30), lambda x: torch.full_like(x, 2**-13)),
+    "log": (functions.log, torch.log, (2**-10, 2**15), lambda x: 2**-12 + 2**-16 / x),
+}
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_each_function_keeps_its_error_in_the_field(name):
     """Both ends of the domain, and between; the check at the end passes, so every tag was carried along."""
     function, plain, (low, high), most = LINES[name]
-    x = torch.cat([torch.tensor([low, high], dtype=torch.float64), torch.linspace(low, high, 9, dtype=torch.float64)])
+    x = torch.cat(
+        [torch.tensor([low, high], dtype=torch.float64), torch.linspace(low, high, 9, dtype=torch.float64)]
+    )
     fixed, alphas = FixedPrime(), tagged.keys(2, Secret())
     coded = fixed.encode(x)
     shares, x = tagged.tagged(coded, alphas, Secret()), fixed.decode(coded)
@@ -78,14 +98,19 @@ def test_each_function_keeps_its_error_in_the_field(name):
     async def step(table, v):
         return (await function(Desk(table), Elements(v))).both
 
-    requests = tagged.plan(lambda table: step(table, torch.empty((2, len(x)), dtype=torch.int64, device="meta")))
+    requests = tagged.plan(
+        lambda table: step(table, torch.empty((2, len(x)), dtype=torch.int64, device="meta"))
+    )
 
     def program(rank):
         async def party(me):
-            table = Table(me, rank, NAMES, await tagged.TaggedStock.live(me, rank, 2, "dealer"), alpha=alphas[rank])
+            table = Table(
+                me, rank, NAMES, await tagged.TaggedStock.live(me, rank, 2, "dealer"), alpha=alphas[rank]
+            )
             made = await step(table, shares[rank])
             await table.check()
             return made[0]
+
         return party
 
     async def deal(me):

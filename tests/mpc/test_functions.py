@@ -1,4 +1,6 @@
-"""Each function over its domain, held to the error its line in `functions.py` states; and outside, in debug mode, refused."""
+"""Each function over its domain, held to the error its line in `functions.py` states; and outside, in debug
+mode, refused.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,32 @@ BOTH = torch.cat([octave_grid(), -octave_grid()])
 CASES = {
     "reciprocal": (fn.reciprocal, BOTH, lambda x: 1 / x, lambda x: 2**-14 + 2**-14 / x.abs()),
     "rsqrt": (fn.rsqrt, octave_grid(), lambda x: x**-0.5, lambda x: 2**-14 + 2**-13 / x.sqrt()),
-    "sqrt": (fn.sqrt, torch.cat([octave_grid(), torch.zeros(1, dtype=torch.float64)]), torch.sqrt, lambda x: 2**-13 + 2**-13 * x.sqrt()),
+    "sqrt": (
+        fn.sqrt,
+        torch.cat([octave_grid(), torch.zeros(1, dtype=torch.float64)]),
+        torch.sqrt,
+        lambda x: 2**-13 + 2**-13 * x.sqrt(),
+    ),
     "log": (fn.log, octave_grid(), torch.log, lambda x: 2**-12 + 2**-16 / x),
-    "exp": (fn.exp, torch.cat([grid(-30, 10, 3000), torch.tensor([-1e6, -1000.0], dtype=torch.float64)]), torch.exp, lambda x: 2**-14 + 2**-15 * x.exp()),
-    "sigmoid": (fn.sigmoid, torch.cat([grid(-20, 20), torch.tensor([-1e5, 1e5], dtype=torch.float64)]), torch.sigmoid, lambda x: 2**-13 + 0 * x),
+    "exp": (
+        fn.exp,
+        torch.cat([grid(-30, 10, 3000), torch.tensor([-1e6, -1000.0], dtype=torch.float64)]),
+        torch.exp,
+        lambda x: 2**-14 + 2**-15 * x.exp(),
+    ),
+    "sigmoid": (
+        fn.sigmoid,
+        torch.cat([grid(-20, 20), torch.tensor([-1e5, 1e5], dtype=torch.float64)]),
+        torch.sigmoid,
+        lambda x: 2**-13 + 0 * x,
+    ),
     "tanh": (fn.tanh, grid(-12, 12), torch.tanh, lambda x: 2**-13 + 0 * x),
-    "gelu": (fn.gelu, torch.cat([grid(-8, 8), torch.tensor([-1e5, 1e5], dtype=torch.float64)]), torch.nn.functional.gelu, lambda x: 2**-12 + 0 * x),
+    "gelu": (
+        fn.gelu,
+        torch.cat([grid(-8, 8), torch.tensor([-1e5, 1e5], dtype=torch.float64)]),
+        torch.nn.functional.gelu,
+        lambda x: 2**-12 + 0 * x,
+    ),
 }
 
 
@@ -67,7 +89,9 @@ def test_other_fractional_bits_scale_the_error(name, fraction):
 
 @pytest.mark.parametrize("n", [1, 2, 10, 100])
 def test_softmax(n):
-    x = FIXED.decode(FIXED.encode(torch.randn(20, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 6))
+    x = FIXED.decode(
+        FIXED.encode(torch.randn(20, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 6)
+    )
     made = run(fn.softmax, x)
     assert (made - x.softmax(-1)).abs().max() <= 2**-12
     down = FIXED.decode(value(lambda seat, v: fn.softmax(seat, v, 0), FIXED.encode(x.T)))
@@ -76,13 +100,27 @@ def test_softmax(n):
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 30.0])
 def test_layer_norm(spread):
-    x = FIXED.decode(FIXED.encode(spread * torch.randn(10, 4, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 3))
+    x = FIXED.decode(
+        FIXED.encode(
+            spread * torch.randn(10, 4, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+            + 3
+        )
+    )
     made = FIXED.decode(value(lambda seat, v: fn.layer_norm(seat, v, 2, 1e-5), FIXED.encode(x)))
     wanted = torch.nn.functional.layer_norm(x, (4, 16))
     assert ((made - wanted).abs() <= 2**-13 * (4 + wanted.abs()) * max(1, 1 / spread)).all()
 
 
-OUTSIDE = [("reciprocal", 2.0**-12), ("reciprocal", 0.0), ("reciprocal", 2.0**20), ("log", 0.0), ("log", -1.0), ("sqrt", -1.0), ("rsqrt", 0.0), ("exp", 12.0)]
+OUTSIDE = [
+    ("reciprocal", 2.0**-12),
+    ("reciprocal", 0.0),
+    ("reciprocal", 2.0**20),
+    ("log", 0.0),
+    ("log", -1.0),
+    ("sqrt", -1.0),
+    ("rsqrt", 0.0),
+    ("exp", 12.0),
+]
 
 
 @pytest.mark.parametrize(("name", "x"), OUTSIDE)
@@ -104,14 +142,27 @@ def test_inside_its_domain_debug_mode_changes_nothing(name):
 def test_without_debug_nothing_is_opened_but_masked_values():
     ledger = Ledger()
     play(fn.log, FIXED.encode(torch.tensor([2.0])), ledger=ledger)
-    assert {line.kind for line in ledger.seen} <= {"TapeKey", "Corrections", "MaskedFactors", "MaskedProducts", "MaskedValues", "MaskedBits", "MaskedSigns"}
+    assert {line.kind for line in ledger.seen} <= {
+        "TapeKey",
+        "Corrections",
+        "MaskedFactors",
+        "MaskedProducts",
+        "MaskedValues",
+        "MaskedBits",
+        "MaskedSigns",
+    }
     assert not ledger.stamps
 
 
 def test_the_fits_are_as_good_as_stated():
     import numpy as np
 
-    for name, (low, high, most) in {"exp": (-1.0, 0.625, 2**-22), "log": (-1, 1, 2**-18), "gelu": (-1, 1, 2**-13), "rsqrt": (0.25, 1, 0.01)}.items():
+    for name, (low, high, most) in {
+        "exp": (-1.0, 0.625, 2**-22),
+        "log": (-1, 1, 2**-18),
+        "gelu": (-1, 1, 2**-13),
+        "rsqrt": (0.25, 1, 0.01),
+    }.items():
         v = np.linspace(low, high, 500)
         fitted = np.polynomial.polynomial.polyval(v, fn._fit(name))
         true = fn._true(name, v)

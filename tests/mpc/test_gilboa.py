@@ -32,9 +32,21 @@ def test_products_and_squares_are_exact_in_the_ring(pairs):
     assert torch.equal(sum(play(square, x)), x * x)
 
 
-@pytest.mark.parametrize(("op", "x", "y"), [
-    (MUL, (3, 1), (4,)), (MATMUL, (2, 3), (3, 5)), (MATMUL, (5, 3), (3, 2)), (MATMUL, (1, 1), (1, 1)), (MATMUL, (2, 3, 4), (4, 5)), (MATMUL, (4,), (4, 2)),
-    (MATMUL, (3, 4), (4,)), (MATMUL, (2, 1, 3, 2), (5, 2, 4)), (CONV, (2, 3, 6, 5), (4, 3, 3, 2)), (GROUPED, (1, 4, 3, 5), (6, 2, 2, 2))])
+@pytest.mark.parametrize(
+    ("op", "x", "y"),
+    [
+        (MUL, (3, 1), (4,)),
+        (MATMUL, (2, 3), (3, 5)),
+        (MATMUL, (5, 3), (3, 2)),
+        (MATMUL, (1, 1), (1, 1)),
+        (MATMUL, (2, 3, 4), (4, 5)),
+        (MATMUL, (4,), (4, 2)),
+        (MATMUL, (3, 4), (4,)),
+        (MATMUL, (2, 1, 3, 2), (5, 2, 4)),
+        (CONV, (2, 3, 6, 5), (4, 3, 3, 2)),
+        (GROUPED, (1, 4, 3, 5), (6, 2, 2, 2)),
+    ],
+)
 def test_every_shape_gives_a_triple(op, x, y):
     """c = a ∘ b, with a, b and c drawn anew for each request."""
     first, second = made(Triple(op, x, y), Triple(op, x, y))
@@ -46,7 +58,14 @@ def test_every_shape_gives_a_triple(op, x, y):
 def test_many_requests_go_together_and_come_back_in_their_order():
     """Elementwise products of different shapes share their transfers: four rounds, however many there are."""
     lines: list[Line] = []
-    requests = [Triple(MUL, (3,), (3,)), Square((2, 2)), Triple(MUL, (2, 1), (3,)), Mask("w", (2,), holder=1), Triple(MUL, (5, 2), (2,), "w"), Square((1,))]
+    requests = [
+        Triple(MUL, (3,), (3,)),
+        Square((2, 2)),
+        Triple(MUL, (2, 1), (3,)),
+        Mask("w", (2,), holder=1),
+        Triple(MUL, (5, 2), (2,), "w"),
+        Square((1,)),
+    ]
     got = made(*requests, lines=lines)
     for request, t in zip(requests, got):
         if isinstance(request, Triple):
@@ -66,7 +85,10 @@ def test_a_long_product_goes_in_pieces(room, monkeypatch):
 
 def test_kept_weights_need_transfers_in_one_direction_only():
     rng = torch.Generator().manual_seed(5)
-    w, xs = torch.randint(-(2**63), 2**63 - 1, (4, 2), generator=rng), torch.randint(-(2**63), 2**63 - 1, (2, 3, 4), generator=rng)
+    w, xs = (
+        torch.randint(-(2**63), 2**63 - 1, (4, 2), generator=rng),
+        torch.randint(-(2**63), 2**63 - 1, (2, 3, 4), generator=rng),
+    )
     ledger = Ledger()
 
     async def step(seat, *inputs):
@@ -78,14 +100,20 @@ def test_kept_weights_need_transfers_in_one_direction_only():
 
 
 def test_what_each_is_sent_is_uniform_whatever_the_words_are(monkeypatch):
-    """χ² of 255 degrees on bytes of both kinds of message; a false alarm in 1e-6 each. The words are all 0 on both sides: the plainest there could be."""
-    monkeypatch.setattr("tacit.mpc.tape.Tape.draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype))
+    """χ² of 255 degrees on bytes of both kinds of message; a false alarm in 1e-6 each. The words are all 0 on
+    both sides: the plainest there could be.
+    """
+    monkeypatch.setattr(
+        "tacit.mpc.tape.Tape.draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype)
+    )
     tap = Tap()
     made(Triple(MUL, (40,), (40,)), tap=tap)
     for name in NAMES:
         for kind, field in (("Extended", "columns"), ("Correlations", "values")):
             data = b"".join(getattr(decode(f), field) for f in tap.view(name) if kind_of(f) == kind)
-            counts = torch.bincount(torch.frombuffer(bytearray(data), dtype=torch.uint8).long(), minlength=256).double()
+            counts = torch.bincount(
+                torch.frombuffer(bytearray(data), dtype=torch.uint8).long(), minlength=256
+            ).double()
             expected = len(data) / 256
             assert expected > 5
             assert float(((counts - expected) ** 2 / expected).sum()) < 375
@@ -100,6 +128,7 @@ def test_two_who_ask_for_different_things_are_told_so():
     def program(rank):
         async def party(me):
             await pair.make(Line(me, rank, NAMES), [Triple(MUL, (2 + rank,), (2 + rank,))])
+
         return party
 
     with pytest.raises(PartyFailed, match="Do both run the same program"):

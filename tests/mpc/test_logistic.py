@@ -21,8 +21,13 @@ def plain(x, y, epochs, lr, batch):
 def test_it_is_gradient_descent(parties):
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(70, 4, generator=rng, dtype=torch.float64)
-    y = (x @ torch.tensor([1.0, -2.0, 0.0, 0.5], dtype=torch.float64) + 0.3 * torch.randn(70, generator=rng) > 0.2).double()
-    made = tacit.mpc.train_logistic(tacit.mpc.share(x, parties), tacit.mpc.share(y, parties), epochs=3, lr=2.0, batch=32)
+    y = (
+        x @ torch.tensor([1.0, -2.0, 0.0, 0.5], dtype=torch.float64) + 0.3 * torch.randn(70, generator=rng)
+        > 0.2
+    ).double()
+    made = tacit.mpc.train_logistic(
+        tacit.mpc.share(x, parties), tacit.mpc.share(y, parties), epochs=3, lr=2.0, batch=32
+    )
     assert (made.open() - plain(x, y, 3, 2.0, 32)).abs().max() < 5e-3
     assert "OutputShare" in {line.kind for line in made.ledger.seen}
 
@@ -32,7 +37,11 @@ def test_on_real_rows_it_is_as_accurate_as_in_the_clear():
     x = rows.rows.x.double()
     x = (x - x.mean(0)) / x.std(0)
     y = rows.rows.y.double()
-    w = tacit.mpc.train_logistic(tacit.mpc.share(x), tacit.mpc.share(y), epochs=2, lr=0.5, batch=64).open().double()
+    w = (
+        tacit.mpc.train_logistic(tacit.mpc.share(x), tacit.mpc.share(y), epochs=2, lr=0.5, batch=64)
+        .open()
+        .double()
+    )
     clear = plain(x, y, 2, 0.5, 64)
     right = [float(((x @ v[:-1] + v[-1] > 0) == (y > 0)).double().mean()) for v in (w, clear)]
     assert right[0] == pytest.approx(right[1], abs=0.005)
@@ -41,7 +50,9 @@ def test_on_real_rows_it_is_as_accurate_as_in_the_clear():
 
 def test_bad_requests_are_refused():
     x, y = tacit.mpc.share(torch.ones(4, 2)), tacit.mpc.share(torch.ones(4))
-    with pytest.raises(BadParameter, match="train_logistic: epochs is 0; it must be a whole number of at least 1"):
+    with pytest.raises(
+        BadParameter, match="train_logistic: epochs is 0; it must be a whole number of at least 1"
+    ):
         tacit.mpc.train_logistic(x, y, epochs=0)
     with pytest.raises(BadParameter, match="lr is -1"):
         tacit.mpc.train_logistic(x, y, lr=-1)

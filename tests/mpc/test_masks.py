@@ -1,4 +1,6 @@
-"""Masks of truncation and comparison that two parties make by oblivious transfer: exactly what a dealer would have dealt."""
+"""Masks of truncation and comparison that two parties make by oblivious transfer: exactly what a dealer would
+have dealt.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from .two import NAMES, made, play
 
 
 def holds(request, parts):
-    """The fixed parts are what the request says of the free ones; those of few bits count modulo what is used of them."""
+    """The fixed parts are what the request says of the free ones; those of few bits count modulo what is used
+    of them.
+    """
     free = {name: parts[name] for name in request.free()}
     for name, due in request.make(free, {}).items():
         shape, dtype = request.fixed()[name]
@@ -28,7 +32,9 @@ def holds(request, parts):
             got, due = got.long() & (1 << request.bits) - 1, due & (1 << request.bits) - 1
         assert got.shape == shape
         if isinstance(request, Comparison) and got.dtype is torch.uint8 and name != "T" and request.count % 8:
-            keep = 255 << (-request.count % 8) & 255  # the last byte's bits behind the last value are nobody's
+            keep = (
+                255 << (-request.count % 8) & 255
+            )  # the last byte's bits behind the last value are nobody's
             got, due = (torch.cat([t[..., :-1], t[..., -1:] & keep], -1) for t in (got, due))
         assert torch.equal(got.to(dtype), due.to(dtype).reshape(shape)), name
 
@@ -50,7 +56,13 @@ def test_pieces_change_hands_and_fit_together(monkeypatch):
     """Nine pieces of eight values: each party chooses in turn, and every request gets its own part."""
     monkeypatch.setattr(masks, "PIECE", 8)
     lines: list[Line] = []
-    asked = [Comparison((11,)), Truncation((20,), 16), Comparison((50,)), Truncation((7,), 16), Truncation((3,), 22)]
+    asked = [
+        Comparison((11,)),
+        Truncation((20,), 16),
+        Comparison((50,)),
+        Truncation((7,), 16),
+        Truncation((3,), 22),
+    ]
     for request, parts in zip(asked, made(*asked, lines=lines)):
         holds(request, parts)
     costs = [{name: cost.rounds for name, cost in line.costs.items()} for line in lines]
@@ -85,15 +97,26 @@ def test_every_function_has_its_error_without_a_dealer():
     """What `functions.py` states is of the online protocol, which is the same."""
     x = torch.linspace(-4, 4, 9, dtype=torch.float64)
     coded = torch.round(x * 2**16).long()
-    for function, true in ((functions.sigmoid, x.sigmoid()), (functions.gelu, torch.nn.functional.gelu(x)), (functions.softmax, x.softmax(-1))):
+    for function, true in (
+        (functions.sigmoid, x.sigmoid()),
+        (functions.gelu, torch.nn.functional.gelu(x)),
+        (functions.softmax, x.softmax(-1)),
+    ):
         assert float((sum(play(function, coded)).double() / 2**16 - true).abs().max()) < 2**-11
 
 
 @pytest.mark.parametrize("kind", [Comparison, lambda shape: Truncation(shape, 16)])
 def test_masks_are_uniform_to_each_of_the_two(kind):
-    """χ² of 255 degrees on the bytes of r, and of each one's share of every word: 2^-8 of the range; false alarms below 1e-6 each (limit 375)."""
+    """χ² of 255 degrees on the bytes of r, and of each one's share of every word: 2^-8 of the range; false
+    alarms below 1e-6 each (limit 375).
+    """
     one, two = play(lambda seat: seat.stock.take(kind((2000,))), requests=[kind((2000,))])
-    for words in (one["r"], two["r"], one["r"] + two["r"], *(p[n] for p in (one, two) for n in p if p[n].dtype is torch.int64)):
+    for words in (
+        one["r"],
+        two["r"],
+        one["r"] + two["r"],
+        *(p[n] for p in (one, two) for n in p if p[n].dtype is torch.int64),
+    ):
         by_byte = words.contiguous().view(torch.uint8).reshape(-1, 8).numpy()
         counts = np.bincount(by_byte[:, 7], minlength=256) + np.bincount(by_byte[:, 0], minlength=256)
         expected = counts.sum() / 256
@@ -101,8 +124,12 @@ def test_masks_are_uniform_to_each_of_the_two(kind):
 
 
 def test_what_each_is_sent_is_uniform_whatever_it_draws(monkeypatch):
-    """Both draw zeros only: bits of r, tables, β and a are the plainest there could be. χ² of 255 degrees on the bytes, a false alarm in 1e-6 each."""
-    monkeypatch.setattr("tacit.mpc.tape.Tape.draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype))
+    """Both draw zeros only: bits of r, tables, β and a are the plainest there could be. χ² of 255 degrees on
+    the bytes, a false alarm in 1e-6 each.
+    """
+    monkeypatch.setattr(
+        "tacit.mpc.tape.Tape.draw", lambda self, shape, dtype=torch.int64: torch.zeros(shape, dtype=dtype)
+    )
     monkeypatch.setattr(masks, "PIECE", 32)  # so that each has both roles
     tap = Tap()
     made(Comparison((256,)), Truncation((256,), 16), tap=tap)

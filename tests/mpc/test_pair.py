@@ -39,14 +39,50 @@ from .test_model import images, made
 
 LINEAR, ROWS = made(nn.Flatten(), nn.Linear(8, 3), nn.BatchNorm1d(3)), images(3, 2, 2)
 MLP = made(nn.Flatten(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-CNN = made(nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 4))
+CNN = made(
+    nn.Conv2d(1, 3, 3, padding=1),
+    nn.BatchNorm2d(3),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(3, 2, 2, stride=2),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(8, 4),
+)
 NAMES = ("a", "b")
 
 
-@pytest.mark.parametrize(("model", "shape"), [
-    (LINEAR, (3, 2, 2, 2)), (MLP, (3, 2, 2, 2)), (CNN, (2, 1, 8, 8)),
-    (made(nn.Flatten(), nn.Linear(8, 8), Residual(nn.Sequential(nn.Linear(8, 8), nn.ReLU())), nn.Linear(8, 2), nn.Sigmoid()), (2, 2, 2, 2)),
-    (made(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(2, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, 3), nn.GELU(), nn.Softmax(-1)), (2, 2, 2, 2))])
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (LINEAR, (3, 2, 2, 2)),
+        (MLP, (3, 2, 2, 2)),
+        (CNN, (2, 1, 8, 8)),
+        (
+            made(
+                nn.Flatten(),
+                nn.Linear(8, 8),
+                Residual(nn.Sequential(nn.Linear(8, 8), nn.ReLU())),
+                nn.Linear(8, 2),
+                nn.Sigmoid(),
+            ),
+            (2, 2, 2, 2),
+        ),
+        (
+            made(
+                nn.AvgPool2d(2),
+                nn.Flatten(),
+                nn.Linear(2, 4),
+                nn.Tanh(),
+                nn.LayerNorm(4),
+                nn.Linear(4, 3),
+                nn.GELU(),
+                nn.Softmax(-1),
+            ),
+            (2, 2, 2, 2),
+        ),
+    ],
+)
 def test_every_network_needs_no_helper(model, shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -59,34 +95,61 @@ def test_every_network_needs_no_helper(model, shape):
 
 
 @settings(deadline=None, max_examples=4)
-@given(st.lists(st.integers(1, 5), min_size=2, max_size=4), st.integers(1, 4), st.integers(0, 99), st.sampled_from([12, 16, 18]))
+@given(
+    st.lists(st.integers(1, 5), min_size=2, max_size=4),
+    st.integers(1, 4),
+    st.integers(0, 99),
+    st.sampled_from([12, 16, 18]),
+)
 def test_any_perceptron_on_any_input(widths, rows, seed, fraction):
     torch.manual_seed(seed)
     layers = [layer for a, b in itertools.pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
     model, x = made(*layers), 4 * torch.randn(rows, widths[0])
     with torch.no_grad():
-        assert (tacit.infer(model, x, helper=None, fraction=fraction).value - model(x)).abs().max() < 0.02 * 2 ** (12 - fraction) + 1e-4
+        assert (
+            tacit.infer(model, x, helper=None, fraction=fraction).value - model(x)
+        ).abs().max() < 0.02 * 2 ** (12 - fraction) + 1e-4
 
 
 def test_what_is_made_before_is_counted_apart():
-    """Offline the two make masks, online they use them; a helper's network takes the same rounds online, and the same bytes."""
+    """Offline the two make masks, online they use them; a helper's network takes the same rounds online, and
+    the same bytes.
+    """
     alone, helped = (tacit.infer(MLP, ROWS, helper=helper) for helper in (None, "helper"))
     assert list(alone.offline) == ["base transfers", "products", "truncations", "comparisons"]
     assert (alone.rounds, alone.costs) == (helped.rounds, helped.costs)
     assert alone.offline_rounds == sum(r for r, _ in alone.offline.values()) > 0 == helped.offline_rounds
-    assert alone.offline_bytes == sum(line.bytes for line in alone.ledger.seen if line.kind in ("TransferOffer", "TransferChoices", "Extended", "Correlations"))
+    assert alone.offline_bytes == sum(
+        line.bytes
+        for line in alone.ledger.seen
+        if line.kind in ("TransferOffer", "TransferChoices", "Extended", "Correlations")
+    )
     assert 0 < helped.offline_bytes < alone.offline_bytes < alone.bytes
-    assert alone.table().operation.tolist()[:4] == ["offline: base transfers", "offline: products", "offline: truncations", "offline: comparisons"]
+    assert alone.table().operation.tolist()[:4] == [
+        "offline: base transfers",
+        "offline: products",
+        "offline: truncations",
+        "offline: comparisons",
+    ]
     kinds = [line.kind for line in alone.ledger.seen if line.kind in ("TapeKey", "Corrections")]
     assert not kinds, "nobody dealt"
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
-CONV = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2)).map(lambda t: Triple(
-    Bilinear("conv2d", ((1, 1), (1, 0), (1, 1), t[0])), (t[1], 2 * t[0], 3, 4), (t[2] * t[0], 2, 2, 3)))
-REQUESTS = st.one_of(SHAPES.map(Comparison), st.tuples(SHAPES, st.sampled_from([12, 16, 28])).map(lambda t: Truncation(*t)), SHAPES.map(Square), CONV,
-                     SHAPES.map(lambda s: Triple(MUL, s, s[-1:])), st.tuples(*[st.integers(1, 4)] * 3).map(lambda t: Triple(MATMUL, t[:2], t[1:])),
-                     st.tuples(*[st.integers(1, 3)] * 4).map(lambda t: Triple(MATMUL, t[:3], (t[0], t[2], t[3]))))
+CONV = st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 2)).map(
+    lambda t: Triple(
+        Bilinear("conv2d", ((1, 1), (1, 0), (1, 1), t[0])), (t[1], 2 * t[0], 3, 4), (t[2] * t[0], 2, 2, 3)
+    )
+)
+REQUESTS = st.one_of(
+    SHAPES.map(Comparison),
+    st.tuples(SHAPES, st.sampled_from([12, 16, 28])).map(lambda t: Truncation(*t)),
+    SHAPES.map(Square),
+    CONV,
+    SHAPES.map(lambda s: Triple(MUL, s, s[-1:])),
+    st.tuples(*[st.integers(1, 4)] * 3).map(lambda t: Triple(MATMUL, t[:2], t[1:])),
+    st.tuples(*[st.integers(1, 3)] * 4).map(lambda t: Triple(MATMUL, t[:3], (t[0], t[2], t[3]))),
+)
 
 
 @settings(deadline=None, max_examples=10)
@@ -95,12 +158,19 @@ def test_what_it_will_cost_is_known_before(requests):
     """To the byte, but for the base transfers."""
     lines: list[Line] = []
     two.made(*requests, Mask("w", (3, 2), holder=1), Triple(MATMUL, (4, 3), (3, 2), "w"), lines=lines)
-    sent = {name: sum(line.costs[name].bytes for line in lines if name in line.costs) for name in ("products", "truncations", "comparisons")}
-    assert pair.estimate([*requests, Mask("w", (3, 2), holder=1), Triple(MATMUL, (4, 3), (3, 2), "w")]) == sent
+    sent = {
+        name: sum(line.costs[name].bytes for line in lines if name in line.costs)
+        for name in ("products", "truncations", "comparisons")
+    }
+    assert (
+        pair.estimate([*requests, Mask("w", (3, 2), holder=1), Triple(MATMUL, (4, 3), (3, 2), "w")]) == sent
+    )
 
 
 def test_a_network_with_argmax_between_two_real_processes():
-    out = tacit.infer(MLP, ROWS, helper=None, reveal="argmax", runtime=tacit.Processes(), owner="hospital", client="patient")
+    out = tacit.infer(
+        MLP, ROWS, helper=None, reveal="argmax", runtime=tacit.Processes(), owner="hospital", client="patient"
+    )
     with torch.no_grad():
         assert torch.equal(out.value, MLP(ROWS).argmax(-1))
     assert out.offline_bytes > 10_000
@@ -116,19 +186,31 @@ def test_the_two_programs_hold_to_the_protocol_suite():
     layers, weights = compile(MLP)
 
     def programs(_):
-        return {"owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None),
-                "client": functools.partial(inference.client, batches=[ROWS], helper=None)}
+        return {
+            "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None),
+            "client": functools.partial(inference.client, batches=[ROWS], helper=None),
+        }
 
     def equal(a, b):
-        return a is b is None or ("value" not in a and "value" not in b) or bool((a["value"] - b["value"]).abs().max() < 1e-3)
+        return (
+            a is b is None
+            or ("value" not in a and "value" not in b)
+            or bool((a["value"] - b["value"]).abs().max() < 1e-3)
+        )
 
-    tacit.testing.check_protocol(programs, lambda _: {"client": {"value": inference.ideal(MLP, ROWS)}}, [0], equal=equal)
+    tacit.testing.check_protocol(
+        programs, lambda _: {"client": {"value": inference.ideal(MLP, ROWS)}}, [0], equal=equal
+    )
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"private": ("input",)}, "there is nothing to share: the client has the weights"),
-    ({"adversary": "active"}, "helper is None; it must be a name with adversary='active'"),
-    ({"owner": "client"}, "three different names, or two and helper=None")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"private": ("input",)}, "there is nothing to share: the client has the weights"),
+        ({"adversary": "active"}, "helper is None; it must be a name with adversary='active'"),
+        ({"owner": "client"}, "three different names, or two and helper=None"),
+    ],
+)
 def test_what_needs_a_helper_is_refused_with_the_reason(options, words):
     with pytest.raises(BadParameter, match=words):
         tacit.infer(made(nn.Linear(8, 3)), torch.ones(1, 8), helper=None, **options)
@@ -155,6 +237,7 @@ def test_what_two_cannot_make_is_refused_before_anything_is_sent():
     def program(rank):
         async def party(me):
             await pair.make(Line(me, rank, NAMES), [Comparison((2,)), Bits((2,))])
+
         return party
 
     with pytest.raises(PartyFailed, match="Bits cannot be made by two parties alone"):
@@ -162,13 +245,14 @@ def test_what_two_cannot_make_is_refused_before_anything_is_sent():
     assert not ledger.seen
 
 
-# the stock in a file ------------------------------------------------------------------------------------------------------------
+# the stock in a file ----------------------------------------------------------------------------------------
 
 
 def prepared(folder, requests):
     def program(rank):
         async def party(me):
             return str(await pair.prepare(me, rank, NAMES, requests, folder / f"{rank}.safetensors"))
+
         return party
 
     InProcess().run_sync({"a": program(0), "b": program(1)})
@@ -183,7 +267,10 @@ def test_masks_made_before_wait_in_a_file_and_serve_once(tmp_path):
 
     def program(rank):
         async def party(me):
-            return await relu(Seat(me, rank, NAMES, stored(tmp_path / f"{rank}.safetensors", rank, 2)), shares[rank])
+            return await relu(
+                Seat(me, rank, NAMES, stored(tmp_path / f"{rank}.safetensors", rank, 2)), shares[rank]
+            )
+
         return party
 
     out = InProcess().run_sync({"a": program(0), "b": program(1)})
@@ -199,16 +286,25 @@ def test_a_network_on_masks_made_the_night_before(tmp_path):
 
     def night(rank):
         async def party(me):
-            await pair.prepare(me, rank, ("owner", "client"), inference.needed(told, [list(ROWS.shape)]), files[rank])
+            await pair.prepare(
+                me, rank, ("owner", "client"), inference.needed(told, [list(ROWS.shape)]), files[rank]
+            )
+
         return party
 
     InProcess().run_sync({"owner": night(0), "client": night(1)})
     ledger = Ledger()
-    day = {"owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=files[0]),
-           "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=files[1])}
+    day = {
+        "owner": functools.partial(
+            inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=files[0]
+        ),
+        "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=files[1]),
+    }
     out = InProcess().run_sync(day, ledger=ledger)
     assert (out["client"]["value"] - inference.ideal(MLP, ROWS)).abs().max() < 1e-3
-    assert not {"Extended", "Correlations", "TransferOffer", "Corrections"} & {line.kind for line in ledger.seen}
+    assert not {"Extended", "Correlations", "TransferOffer", "Corrections"} & {
+        line.kind for line in ledger.seen
+    }
     assert ledger.stamps == [pair.ASSUMES]
     with pytest.raises(PartyFailed, match="was used already; a mask hides one value only"):
         InProcess().run_sync(day)
@@ -216,9 +312,11 @@ def test_a_network_on_masks_made_the_night_before(tmp_path):
 
 def dealt(folder, requests):
     """The same, from a helper."""
+
     def program(rank):
         async def party(me):
             await fetch(me, rank, 2, "c", requests, folder / f"{rank}.safetensors")
+
         return party
 
     async def deal(me):
@@ -237,9 +335,20 @@ def test_two_nights_do_not_go_together_whoever_made_the_masks(tmp_path, night):
         night(folder, list(inference.needed(told, [list(ROWS.shape)])))
 
     def day(one, other):
-        return InProcess().run_sync({
-            "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=one / "0.safetensors"),
-            "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=other / "1.safetensors")})["client"]["value"]
+        return InProcess().run_sync(
+            {
+                "owner": functools.partial(
+                    inference.owner,
+                    layers=to_text(layers),
+                    weights=weights,
+                    helper=None,
+                    stock=one / "0.safetensors",
+                ),
+                "client": functools.partial(
+                    inference.client, batches=[ROWS], helper=None, stock=other / "1.safetensors"
+                ),
+            }
+        )["client"]["value"]
 
     with pytest.raises(PartyFailed, match="were not made together"):
         day(folders[0], folders[1])
@@ -249,16 +358,26 @@ def test_two_nights_do_not_go_together_whoever_made_the_masks(tmp_path, night):
 
 
 @pytest.mark.parametrize("night", [prepared, dealt])
-@pytest.mark.parametrize(("planned", "asked"), [
-    (Truncation((2,), 16), Truncation((2,), 14)),
-    (Triple(MATMUL, (2, 2), (2, 2)), Triple(MUL, (2, 2), (2, 2))),
-    (Triple(Bilinear("conv2d", ((1, 1), (1, 1), (1, 1), 1)), (1, 1, 4, 4), (1, 1, 3, 3)),
-     Triple(Bilinear("conv2d", ((1, 1), (2, 2), (2, 2), 1)), (1, 1, 4, 4), (1, 1, 3, 3)))], ids=["fractional bits", "another product", "another convolution"])
+@pytest.mark.parametrize(
+    ("planned", "asked"),
+    [
+        (Truncation((2,), 16), Truncation((2,), 14)),
+        (Triple(MATMUL, (2, 2), (2, 2)), Triple(MUL, (2, 2), (2, 2))),
+        (
+            Triple(Bilinear("conv2d", ((1, 1), (1, 1), (1, 1), 1)), (1, 1, 4, 4), (1, 1, 3, 3)),
+            Triple(Bilinear("conv2d", ((1, 1), (2, 2), (2, 2), 1)), (1, 1, 4, 4), (1, 1, 3, 3)),
+        ),
+    ],
+    ids=["fractional bits", "another product", "another convolution"],
+)
 def test_masks_of_the_same_shapes_made_for_something_else_are_refused(tmp_path, night, planned, asked):
     """Shapes are equal, so nothing else would tell, and the result would be any number."""
     night(tmp_path, [planned])
     stock = stored(tmp_path / "0.safetensors", 0, 2)
-    with pytest.raises(ProtocolError, match=r"piece 1 of the stock does not fit .*the same architecture, shapes and fractional bits"):
+    with pytest.raises(
+        ProtocolError,
+        match=r"piece 1 of the stock does not fit .*the same architecture, shapes and fractional bits",
+    ):
         asyncio.run(stock.take(asked))
 
 
@@ -266,9 +385,20 @@ def test_masks_may_serve_fewer_batches_than_they_were_made_for(tmp_path):
     layers, weights = compile(LINEAR)
     told = inference.Architecture(to_text(layers), True, "logits", 16)
     prepared(tmp_path, list(inference.needed(told, [list(ROWS.shape)] * 2)))
-    out = InProcess().run_sync({
-        "owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, helper=None, stock=tmp_path / "0.safetensors"),
-        "client": functools.partial(inference.client, batches=[ROWS], helper=None, stock=tmp_path / "1.safetensors")})
+    out = InProcess().run_sync(
+        {
+            "owner": functools.partial(
+                inference.owner,
+                layers=to_text(layers),
+                weights=weights,
+                helper=None,
+                stock=tmp_path / "0.safetensors",
+            ),
+            "client": functools.partial(
+                inference.client, batches=[ROWS], helper=None, stock=tmp_path / "1.safetensors"
+            ),
+        }
+    )
     assert (out["client"]["value"] - inference.ideal(LINEAR, ROWS)).abs().max() < 1e-3
 
 
@@ -282,9 +412,18 @@ def test_masks_are_nobody_elses_to_read_also_where_a_file_was(tmp_path):
 def test_a_file_beside_a_helper_is_refused():
     """It would stay unused, and the parties would wait for the helper."""
     layers, weights = compile(LINEAR)
-    with pytest.raises(PartyFailed, match=r"masks come from the helper 'helper' or from the file .*Give helper=None with a file"):
-        InProcess().run_sync({"owner": functools.partial(inference.owner, layers=to_text(layers), weights=weights, stock=Path("masks")),
-                              "client": functools.partial(inference.client, batches=[ROWS])})
+    with pytest.raises(
+        PartyFailed,
+        match=r"masks come from the helper 'helper' or from the file .*Give helper=None with a file",
+    ):
+        InProcess().run_sync(
+            {
+                "owner": functools.partial(
+                    inference.owner, layers=to_text(layers), weights=weights, stock=Path("masks")
+                ),
+                "client": functools.partial(inference.client, batches=[ROWS]),
+            }
+        )
 
 
 def test_a_stock_for_another_place_or_program_is_refused(tmp_path):
@@ -298,7 +437,9 @@ def test_a_stock_for_another_place_or_program_is_refused(tmp_path):
         await stock.take(Truncation((2,), 16))
         await stock.take(Comparison((2,)))
 
-    with pytest.raises(PartyFailed, match="piece 2 of the stock does not fit Comparison: another program was planned"):
+    with pytest.raises(
+        PartyFailed, match="piece 2 of the stock does not fit Comparison: another program was planned"
+    ):
         InProcess().run_sync({"a": other})
 
     async def more(me):
@@ -310,15 +451,28 @@ def test_a_stock_for_another_place_or_program_is_refused(tmp_path):
         InProcess().run_sync({"b": more})
 
 
-# bad messages -------------------------------------------------------------------------------------------------------------------
+# bad messages -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "change", "words"), [
-    (Extended, lambda m: Extended(m.first, bytes(m.columns[:-1])), "bytes came for transfers from number 0 on, where"),
-    (Extended, lambda m: Extended(m.first + 8, m.columns), "bytes came for transfers from number 8 on"),
-    (Correlations, lambda m: Correlations(m.first, m.values + b"x"), "bytes came where .* were due"),
-    (Correlations, lambda m: Correlations(m.first + 1, m.values), "bytes came where .* were due")], ids=["fewer bits", "other bits", "more", "others"])
-@pytest.mark.parametrize("request_", [Truncation((3,), 16), Comparison((3,)), Triple(MATMUL, (2, 2), (2, 2))], ids=["truncation", "comparison", "triple"])
+@pytest.mark.parametrize(
+    ("kind", "change", "words"),
+    [
+        (
+            Extended,
+            lambda m: Extended(m.first, bytes(m.columns[:-1])),
+            "bytes came for transfers from number 0 on, where",
+        ),
+        (Extended, lambda m: Extended(m.first + 8, m.columns), "bytes came for transfers from number 8 on"),
+        (Correlations, lambda m: Correlations(m.first, m.values + b"x"), "bytes came where .* were due"),
+        (Correlations, lambda m: Correlations(m.first + 1, m.values), "bytes came where .* were due"),
+    ],
+    ids=["fewer bits", "other bits", "more", "others"],
+)
+@pytest.mark.parametrize(
+    "request_",
+    [Truncation((3,), 16), Comparison((3,)), Triple(MATMUL, (2, 2), (2, 2))],
+    ids=["truncation", "comparison", "triple"],
+)
 def test_messages_of_a_wrong_length_or_place_are_refused(request_, kind, change, words, monkeypatch):
     plain = Party.send
 
@@ -330,6 +484,7 @@ def test_messages_of_a_wrong_length_or_place_are_refused(request_, kind, change,
     def program(rank):
         async def party(me):
             await pair.make(Line(me, rank, NAMES), [request_])
+
         return party
 
     with pytest.raises(PartyFailed, match=words):

@@ -41,7 +41,10 @@ def test_long_sums_of_the_largest_elements_stay_exact():
 
 def test_convolution_is_torchs():
     rng = torch.Generator().manual_seed(0)
-    x, w = torch.randint(0, 1000, (1, 2, 5, 5), generator=rng), torch.randint(0, 1000, (3, 2, 3, 3), generator=rng)
+    x, w = (
+        torch.randint(0, 1000, (1, 2, 5, 5), generator=rng),
+        torch.randint(0, 1000, (3, 2, 3, 3), generator=rng),
+    )
     made = prime.bilinear(Bilinear("conv2d", ((1, 1), (1, 1), (1, 1), 1)), x, w)
     assert torch.equal(made, torch.nn.functional.conv2d(x.double(), w.double(), padding=1).long())
 
@@ -53,7 +56,11 @@ def test_numbers_come_back_within_half_a_unit(x):
 
 
 def test_the_range_of_the_field_is_held_at_encoding():
-    with pytest.raises(BadData, match=r"1 of 1 numbers are not within ±6.71089e\+07, the range of 16 fractional bits in the checked mode's field of 61"):
+    with pytest.raises(
+        BadData,
+        match=r"1 of 1 numbers are not within ±6.71089e\+07, the range of 16 fractional bits in the checked "
+        r"mode's field of 61",
+    ):
         FixedPrime().encode(torch.tensor(1e8))
 
 

@@ -23,7 +23,9 @@ def test_what_is_encoded_comes_back_within_half_a_unit(x, fraction):
 
 
 def test_negatives_do_not_come_back_one_off():
-    """CrypTen gives −10.99994 for −9.99995: its decoding splits into whole and fractional part and floors the one but not the other."""
+    """CrypTen gives −10.99994 for −9.99995: its decoding splits into whole and fractional part and floors the
+    one but not the other.
+    """
     fixed = Fixed()
     assert float(fixed.decode(fixed.encode(-9.99995))) == pytest.approx(-9.99995, abs=fixed.ulp / 2)
     x = torch.arange(-200_000, 0).double() / 20_000
@@ -32,7 +34,10 @@ def test_negatives_do_not_come_back_one_off():
 
 @pytest.mark.parametrize("x", [2.0**30 + 1, -(2.0**31), float("inf"), float("-inf"), float("nan")])
 def test_what_does_not_fit_is_refused_at_encoding(x):
-    with pytest.raises(BadData, match=r"the input: 1 of 2 numbers are not within ±1\.07374e\+09, the range of 16 fractional bits"):
+    with pytest.raises(
+        BadData,
+        match=r"the input: 1 of 2 numbers are not within ±1\.07374e\+09, the range of 16 fractional bits",
+    ):
         Fixed().encode([0.0, x], "the input")
     assert Fixed().encode([2.0**30, -(2.0**30)]).tolist() == [2**46, -(2**46)]
 
@@ -49,13 +54,21 @@ def test_what_is_no_number_is_refused():
         Fixed().encode("five", "the tensor")
     with pytest.raises(BadData, match=r"holds torch\.bool; only real numbers"):
         Fixed().encode(torch.tensor([True]), "a mask")
-    with pytest.raises(BadParameter, match="fraction is 40; it must be a whole number at least 12 and at most 18"):
+    with pytest.raises(
+        BadParameter, match="fraction is 40; it must be a whole number at least 12 and at most 18"
+    ):
         Fixed(40).encode(1.0)
 
 
 def whole_product(x, y):
     """x @ y with Python's integers, cut to 64 bits."""
-    return [[((sum(int(a) * int(b) for a, b in zip(row, column)) + 2**63) % 2**64) - 2**63 for column in y.T.tolist()] for row in x.tolist()]
+    return [
+        [
+            ((sum(int(a) * int(b) for a, b in zip(row, column)) + 2**63) % 2**64) - 2**63
+            for column in y.T.tolist()
+        ]
+        for row in x.tolist()
+    ]
 
 
 def test_matmul_is_exact_modulo_2_to_the_64_natively_and_in_limbs():
@@ -63,17 +76,31 @@ def test_matmul_is_exact_modulo_2_to_the_64_natively_and_in_limbs():
     assert ring.matmul(x, y).tolist() == whole_product(x, y)
     assert ring._in_limbs(torch.matmul, x, y).tolist() == whole_product(x, y)
     with pytest.raises(BadData, match="longer than the 2097152 that 16-bit limbs add exactly"):
-        ring._in_limbs(torch.matmul, torch.empty(1, 2**21, device="meta"), torch.empty(2**21, 1, device="meta"))
+        ring._in_limbs(
+            torch.matmul, torch.empty(1, 2**21, device="meta"), torch.empty(2**21, 1, device="meta")
+        )
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 3), st.integers(1, 2), st.integers(1, 3), st.integers(1, 2), st.integers(0, 2), st.integers(1, 2), st.integers(1, 2))
+@given(
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(1, 2),
+    st.integers(1, 2),
+)
 def test_conv2d_is_torchs_on_small_numbers(batch, groups, kernel, stride, padding, dilation, out):
     rng = torch.Generator().manual_seed(7)
     x = torch.randint(-50, 50, (batch, 2 * groups, 8, 7), generator=rng)
     w = torch.randint(-50, 50, (out * groups, 2, kernel, kernel), generator=rng)
-    wanted = F.conv2d(x.double(), w.double(), stride=stride, padding=padding, dilation=dilation, groups=groups)
-    assert torch.equal(ring.conv2d(x, w, (stride,) * 2, (padding,) * 2, (dilation,) * 2, groups).double(), wanted)
+    wanted = F.conv2d(
+        x.double(), w.double(), stride=stride, padding=padding, dilation=dilation, groups=groups
+    )
+    assert torch.equal(
+        ring.conv2d(x, w, (stride,) * 2, (padding,) * 2, (dilation,) * 2, groups).double(), wanted
+    )
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=40))

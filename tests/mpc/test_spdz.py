@@ -1,4 +1,6 @@
-"""A party that changes anything is caught, and before anything is told. Each undetected change would have a probability below 2^-59."""
+"""A party that changes anything is caught, and before anything is told. Each undetected change would have a
+probability below 2^-59.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Forging:
         if len(self.sent) == self.n:
             message = decode(frame)
             if kind_of(frame) == "Commitment":
-                message = dataclasses.replace(message, digest=bytes([message.digest[0] ^ 1]) + message.digest[1:])
+                message = dataclasses.replace(
+                    message, digest=bytes([message.digest[0] ^ 1]) + message.digest[1:]
+                )
             elif kind_of(frame) == "Opened":
                 message = dataclasses.replace(message, said=bytes([message.said[0] ^ 1]) + message.said[1:])
             else:
@@ -46,17 +50,30 @@ class Forging:
 
 
 def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
-    """(what each party ended with, the messages party 1 sent). `cheat(rank, table, shares)` changes a party's memory, `forge` is a message's number."""
+    """(what each party ended with, the messages party 1 sent). `cheat(rank, table, shares)` changes a party's
+    memory, `forge` is a message's number.
+    """
     names, secret, sent = tuple(f"party {i}" for i in range(parties)), Secret(), []
     alphas = keys(parties, secret)
     shares = [tagged(x, alphas, secret) for x in operands]
-    requests = plan(lambda table: step(table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]))
+    requests = plan(
+        lambda table: step(
+            table, *[torch.empty((2, *x.shape), dtype=torch.int64, device="meta") for x in operands]
+        )
+    )
 
     def program(rank):
         async def party(me):
             if rank == 1 and forge is not None:
                 me = dataclasses.replace(me, transport=Forging(me.transport, forge, sent))
-            table = Table(me, rank, names, await TaggedStock.live(me, rank, parties, "dealer"), FixedPrime(), alpha=alphas[rank])
+            table = Table(
+                me,
+                rank,
+                names,
+                await TaggedStock.live(me, rank, parties, "dealer"),
+                FixedPrime(),
+                alpha=alphas[rank],
+            )
             mine = [s[rank].clone() for s in shares]
             if cheat is not None:
                 cheat(rank, table, mine)
@@ -65,6 +82,7 @@ def play(step, *operands, parties=2, cheat=None, forge=None, tap=None):
             (opened,) = await table.open(made)
             await table.check()
             return opened
+
         return party
 
     async def dealer(me):
@@ -99,7 +117,9 @@ def test_truncation_is_off_by_less_than_a_unit(values, bits):
     assert all(abs(int(m) * 2**bits - v) < 2**bits for m, v in zip(made, values))
 
 
-@pytest.mark.parametrize("r", [0, 1, 2**48 - 1, 2**48, P - 2**48, P - 2**48 - 1, P - 1, P - 2**59, P - 2**59 - 1, 2**59])
+@pytest.mark.parametrize(
+    "r", [0, 1, 2**48 - 1, 2**48, P - 2**48, P - 2**48 - 1, P - 1, P - 2**59, P - 2**59 - 1, 2**59]
+)
 def test_sums_that_wrap_around_are_put_right(r):
     """With 2^-12 a random mask lies where x + r leaves the field; here it always does, on purpose."""
     from tacit.mpc import tagged as room
@@ -111,14 +131,24 @@ def test_sums_that_wrap_around_are_put_right(r):
         table = Table(None, 0, ("alone",), None, alpha=3)
 
         class Stock:
-            async def take(self, asked, due=request.__class__, dealt={**parts, **made}):  # noqa: B006  # read only
+            # read only
+            async def take(self, asked, due=request.__class__, dealt={**parts, **made}):  # noqa: B006
                 if type(asked) is due:
-                    return {k: torch.stack([v, prime.mul(v, torch.full_like(v, 3))]) for k, v in dealt.items()}
-                return {k: torch.zeros((2, *s), dtype=torch.int64) for k, s in {**asked.free(), **asked.fixed()}.items()}
+                    return {
+                        k: torch.stack([v, prime.mul(v, torch.full_like(v, 3))]) for k, v in dealt.items()
+                    }
+                return {
+                    k: torch.zeros((2, *s), dtype=torch.int64)
+                    for k, s in {**asked.free(), **asked.fixed()}.items()
+                }
 
         table.stock = Stock()
         mine = torch.stack([x % P, prime.mul(x % P, torch.full_like(x, 3))])
-        step = spdz.positive(table, mine) if isinstance(request, room.TaggedComparison) else spdz.truncate(table, mine)
+        step = (
+            spdz.positive(table, mine)
+            if isinstance(request, room.TaggedComparison)
+            else spdz.truncate(table, mine)
+        )
         got = prime.centred(_alone(step)[0]).tolist()
         if isinstance(request, room.TaggedComparison):
             assert got == [int(v >= 0) for v in x.tolist()]
@@ -167,6 +197,7 @@ def test_a_share_or_a_tag_that_is_changed_is_noticed(part, operand, parties):
 @pytest.mark.parametrize("by", [1, 2**60, P - 1])
 def test_randomness_that_a_party_changes_is_noticed(by):
     """Any part of what was dealt, its share or its tag: a mask, a triple's product, a digit's table."""
+
     def cheating(which, part):
         def cheat(rank, table, mine):
             if rank != 1:
@@ -182,10 +213,13 @@ def test_randomness_that_a_party_changes_is_noticed(by):
                 return got
 
             table.stock.take = forged
+
         return cheat
 
     caught = 0
-    for which in range(10):  # of the product a, b, c; of the truncation r, R, s; of the comparison r, T, low, high
+    for which in range(
+        10
+    ):  # of the product a, b, c; of the truncation r, R, s; of the comparison r, T, low, high
         for part in (0, 1):
             try:
                 made, _ = play(both, X, Y, cheat=cheating(which, part))
@@ -199,12 +233,18 @@ def test_randomness_that_a_party_changes_is_noticed(by):
 
 def test_parties_that_were_opened_different_values_notice():
     """Of three, party 1 tells party 0 one thing and party 2 another."""
-    with pytest.raises(PartyFailed, match=r"check 1 failed: .* opened something else than it committed to, or saw other values opened"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"check 1 failed: .* opened something else than it committed to, or saw other values opened",
+    ):
         play(both, X, Y, parties=3, forge=0)
 
 
 def test_nothing_is_told_before_the_check():
-    """A result for one party is opened under its mask: the cheat is caught, and all the honest party sent by then is uniform."""
+    """A result for one party is opened under its mask: the cheat is caught, and all the honest party sent by
+    then is uniform.
+    """
+
     async def told(table, x, y):
         z = await spdz.product(table, x, y)
         await table.tell(z, 1)
@@ -218,15 +258,26 @@ def test_nothing_is_told_before_the_check():
     x = torch.full((1500,), 7)
     with pytest.raises(PartyFailed, match="check 1 failed"):
         play(told, x, x, cheat=cheat, tap=tap)
-    words = torch.cat([v for frame in tap.view("party 1") if kind_of(frame) == MaskedOpening.kind for v in decode(frame).values])
+    words = torch.cat(
+        [
+            v
+            for frame in tap.view("party 1")
+            if kind_of(frame) == MaskedOpening.kind
+            for v in decode(frame).values
+        ]
+    )
     assert len(words) == 3 * 1500  # e, f, and the result under its mask
     counts = torch.bincount(words >> 57, minlength=16).double()
     expected = len(words) / 16
-    assert float(((counts - expected) ** 2 / expected).sum()) < 50.5  # χ² of 15 degrees: a false alarm in 1e-5
+    assert (
+        float(((counts - expected) ** 2 / expected).sum()) < 50.5
+    )  # χ² of 15 degrees: a false alarm in 1e-5
 
 
 def test_openings_do_not_tell_secrets_apart():
-    """What party 1 is sent of x = 0 and of x = 2^40: two samples of the same distribution (χ² of 15 degrees; a false alarm in 1e-5)."""
+    """What party 1 is sent of x = 0 and of x = 2^40: two samples of the same distribution (χ² of 15 degrees;
+    a false alarm in 1e-5).
+    """
     counts = []
     for secret in (0, 2**40):
         tap = Tap()

@@ -12,11 +12,22 @@ share = tacit.mpc.share
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.lists(st.tuples(st.floats(-1000, 1000), st.floats(-1000, 1000)), min_size=1, max_size=6), st.integers(2, 4))
+@given(
+    st.lists(st.tuples(st.floats(-1000, 1000), st.floats(-1000, 1000)), min_size=1, max_size=6),
+    st.integers(2, 4),
+)
 def test_operators_against_plain_numbers(pairs, parties):
     x, y = (torch.tensor(v, dtype=torch.float64) for v in zip(*pairs))
     a, b = share(x, parties), share(y, parties)
-    for made, wanted in [(a + b, x + y), (a - b, x - y), (a + 1.5, x + 1.5), (2 - a, 2 - x), (-a, -x), (a * 0.5, x * 0.5), (a.relu(), x.relu())]:
+    for made, wanted in [
+        (a + b, x + y),
+        (a - b, x - y),
+        (a + 1.5, x + 1.5),
+        (2 - a, 2 - x),
+        (-a, -x),
+        (a * 0.5, x * 0.5),
+        (a.relu(), x.relu()),
+    ]:
         assert (made.open() - wanted).abs().max() < 2e-4
     assert ((a * b).open() - x * y).abs().max() < 0.2  # 1000 · half a unit, twice, and float32
     assert abs(float((a.reshape(1, -1) @ b.reshape(-1, 1)).open()) - float(x @ y)) < 1
@@ -46,7 +57,9 @@ def test_no_party_saw_the_value_until_it_was_opened():
 
 @pytest.mark.parametrize("parties", [1, 0, True, 2.0, "two"])
 def test_too_few_parties_are_refused(parties):
-    with pytest.raises(BadParameter, match=r"mpc\.share: parties is .*; it must be a whole number of at least 2"):
+    with pytest.raises(
+        BadParameter, match=r"mpc\.share: parties is .*; it must be a whole number of at least 2"
+    ):
         share(torch.ones(1), parties)
 
 
@@ -67,14 +80,18 @@ def test_what_does_not_go_together_is_refused():
 
 def test_more_fractional_bits_are_more_precise():
     x = torch.rand(200, dtype=torch.float64)
-    errors = [float(((share(x, fraction=f) * share(x, fraction=f)).open() - x * x).abs().max()) for f in (12, 18)]
+    errors = [
+        float(((share(x, fraction=f) * share(x, fraction=f)).open() - x * x).abs().max()) for f in (12, 18)
+    ]
     assert errors[1] < 1e-5 < errors[0]
 
 
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("divisor", [1, 2, -3, 7.5, 3000, -1e5])
 def test_division_by_a_public_number_keeps_its_digits(divisor, checked):
-    """1/3000 in 16 fractional bits is 22 units, 0.7% off; within two units of the last place, and 2^-16 of the value, it must be right."""
+    """1/3000 in 16 fractional bits is 22 units, 0.7% off; within two units of the last place, and 2^-16 of
+    the value, it must be right.
+    """
     x = torch.tensor([3e6, -7.0, 0.5, 1e5])
     error = ((share(x, checked=checked) / divisor).open().double() - x.double() / divisor).abs()
     assert (error <= 2**-14 + 2**-16 * (x.double() / divisor).abs()).all()

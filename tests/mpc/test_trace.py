@@ -15,9 +15,16 @@ class Block(nn.Module):
 
     def __init__(self, inside, outside, stride=1):
         super().__init__()
-        self.one, self.two = nn.Conv2d(inside, outside, 3, stride, 1, bias=False), nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.one, self.two = (
+            nn.Conv2d(inside, outside, 3, stride, 1, bias=False),
+            nn.Conv2d(outside, outside, 3, 1, 1, bias=False),
+        )
         self.norm, self.last = nn.BatchNorm2d(outside), nn.BatchNorm2d(outside)
-        self.down = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)) if inside != outside else None
+        self.down = (
+            nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            if inside != outside
+            else None
+        )
 
     def forward(self, x):
         y = self.last(self.two(F.relu(self.norm(self.one(x)))))
@@ -57,7 +64,10 @@ def test_a_module_with_skip_connections_gives_the_plain_result():
 
 
 def test_blocks_work_on_tagged_shares_too():
-    model, x = nn.Sequential(net().body[0], nn.Flatten()), torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(1))
+    model, x = (
+        nn.Sequential(net().body[0], nn.Flatten()),
+        torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(1)),
+    )
     assert (tacit.infer(model, x, adversary="active").value - model(x)).abs().max() < 1e-3
 
 
@@ -81,20 +91,34 @@ def late(self, x):
     return self.relu(y) + y  # in torch y is overwritten, and this is 2·relu(y)
 
 
-@pytest.mark.parametrize(("forward", "words"), [
-    (lambda self, x: self.layer(x) * x, r"joins branches in another way than by \+"),
-    (lambda self, x: x if x.sum() > 0 else self.layer(x), "cannot be traced: .symbolically traced variables cannot"),
-    (lambda self, x: self.layer(self.layer(x)), "applies 'layer' twice"),
-    (lambda self, x: self.layer(x.view(x.size(0), -1)), "calls size, which cannot be evaluated"),
-    (lambda self, x: self.layer(x) + 1, "adds something that is not another branch"),
-    (lambda self, x: torch.add(self.layer(x), x, alpha=2), "adds something that is not another branch"),
-    (lambda self, x: self.layer(x) + self.layer.bias, "uses a parameter or a constant directly"),
-    (lambda self, x: (self.layer(x), x), "gives more than one output"),
-    (lambda self, x: F.dropout(self.layer(x)), "calls dropout in a way that is not understood: it drops values at random"),
-    (lambda self, x: torch.sin(x), "calls sin, which cannot be evaluated on shares"),
-    (late, "overwrites a value that it uses again")], ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    ("forward", "words"),
+    [
+        (lambda self, x: self.layer(x) * x, r"joins branches in another way than by \+"),
+        (
+            lambda self, x: x if x.sum() > 0 else self.layer(x),
+            "cannot be traced: .symbolically traced variables cannot",
+        ),
+        (lambda self, x: self.layer(self.layer(x)), "applies 'layer' twice"),
+        (lambda self, x: self.layer(x.view(x.size(0), -1)), "calls size, which cannot be evaluated"),
+        (lambda self, x: self.layer(x) + 1, "adds something that is not another branch"),
+        (lambda self, x: torch.add(self.layer(x), x, alpha=2), "adds something that is not another branch"),
+        (lambda self, x: self.layer(x) + self.layer.bias, "uses a parameter or a constant directly"),
+        (lambda self, x: (self.layer(x), x), "gives more than one output"),
+        (
+            lambda self, x: F.dropout(self.layer(x)),
+            "calls dropout in a way that is not understood: it drops values at random",
+        ),
+        (lambda self, x: torch.sin(x), "calls sin, which cannot be evaluated on shares"),
+        (late, "overwrites a value that it uses again"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
 def test_what_cannot_be_traced_is_refused_by_name(forward, words):
-    with pytest.raises(BadParameter, match=f"infer: layer the model, a One, {words}.*A module of your own may apply the allowed layers"):
+    with pytest.raises(
+        BadParameter,
+        match=f"infer: layer the model, a One, {words}.*A module of your own may apply the allowed layers",
+    ):
         compile(One(forward))
 
 
@@ -113,8 +137,15 @@ def test_branches_of_different_shapes_are_refused():
         tacit.infer(model, torch.ones(2, 3))
 
 
-@pytest.mark.parametrize("nodes", ['[{"sum": [1], "layers": []}]', '[{"sum": [], "layers": []}]', '[{"sum": [0], "layers": 3}]',
-                                   '[{"sum": ["0"], "layers": []}]'])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        '[{"sum": [1], "layers": []}]',
+        '[{"sum": [], "layers": []}]',
+        '[{"sum": [0], "layers": 3}]',
+        '[{"sum": ["0"], "layers": []}]',
+    ],
+)
 def test_a_graph_that_makes_no_sense_is_refused(nodes):
     with pytest.raises(tacit.errors.ProtocolError, match="the architecture that came cannot be read"):
         from_text('[{"kind": "graph", "nodes": ' + nodes + "}]")
@@ -122,8 +153,11 @@ def test_a_graph_that_makes_no_sense_is_refused(nodes):
 
 def test_the_class_does_not_drown_in_a_last_sigmoid_behind_branches():
     """σ of 11 and of 12 are the same 16 bits; the larger score is still the class."""
+
     class Net(nn.Module):
         def forward(self, x):
             return torch.sigmoid(x + x)
 
-    assert tacit.infer(Net(), torch.tensor([[5.5, 6.0, 5.0], [1.0, 7.0, 7.5]]), reveal="argmax").value.tolist() == [1, 2]
+    assert tacit.infer(
+        Net(), torch.tensor([[5.5, 6.0, 5.0], [1.0, 7.0, 7.5]]), reveal="argmax"
+    ).value.tolist() == [1, 2]

@@ -14,7 +14,11 @@ from .at_table import play, value
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(-(2**62) + 1, 2**62 - 1), min_size=1, max_size=8), st.integers(1, 24), st.integers(2, 4))
+@given(
+    st.lists(st.integers(-(2**62) + 1, 2**62 - 1), min_size=1, max_size=8),
+    st.integers(1, 24),
+    st.integers(2, 4),
+)
 def test_it_is_never_more_than_one_unit_off(values, bits, parties):
     v = torch.tensor(values)
     made = value(lambda seat, x: truncate(seat, x, bits), v, parties=parties)
@@ -31,7 +35,9 @@ def test_at_the_edge_of_the_range_it_never_fails():
 
 
 def test_it_is_right_on_average():
-    """v / 2^16 = 0.25: up with probability 1/4. False alarm below 1e-9 (six standard deviations of 200,000 draws)."""
+    """v / 2^16 = 0.25: up with probability 1/4. False alarm below 1e-9 (six standard deviations of 200,000
+    draws).
+    """
     made = value(truncate, torch.full((200_000,), 2**14))
     assert abs(float(made.double().mean()) - 0.25) < 6 * (0.25 * 0.75 / 200_000) ** 0.5
 
@@ -53,8 +59,14 @@ def test_local_truncation_fails_with_the_stated_probability():
 
 def test_local_truncation_is_wrong_for_three_parties():
     shares = split(torch.full((1000,), 2**20), 3, Secret())
-    made = truncate_locally(shares[0], 0, 16) + truncate_locally(shares[1], 1, 16) + truncate_locally(shares[2], 1, 16)
-    assert float(((made - 16).abs() > 1).double().mean()) > 0.1  # 1/4 or so of 1,000: chance of fewer than 100 below 1e-20
+    made = (
+        truncate_locally(shares[0], 0, 16)
+        + truncate_locally(shares[1], 1, 16)
+        + truncate_locally(shares[2], 1, 16)
+    )
+    assert (
+        float(((made - 16).abs() > 1).double().mean()) > 0.1
+    )  # 1/4 or so of 1,000: chance of fewer than 100 below 1e-20
 
 
 def test_debug_mode_sees_a_value_that_would_wrap():

@@ -1,4 +1,6 @@
-"""Regression on shares over columns at different parties equals the same descent in float64; its test metrics equal scikit-learn's."""
+"""Regression on shares over columns at different parties equals the same descent in float64; its test metrics
+equal scikit-learn's.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from tacit.parties import Ledger
 from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
-KINDS = {"ColumnCount", "TapeKey", "Corrections", "MaskedFactors", "MaskedProducts", "MaskedValues", "MaskedBits", "MaskedSigns", "CoefficientShare"}
+KINDS = {
+    "ColumnCount",
+    "TapeKey",
+    "Corrections",
+    "MaskedFactors",
+    "MaskedProducts",
+    "MaskedValues",
+    "MaskedBits",
+    "MaskedSigns",
+    "CoefficientShare",
+}
 
 
 def world(n=60, names=("a", "b", "c")):
@@ -34,16 +46,36 @@ def world(n=60, names=("a", "b", "c")):
 
 def programs(terms, x, y, **other):
     told = {**asdict(terms), "names": list(terms.names)}
-    return {"helper": functools.partial(vertical.helps, terms=told),
-            **{who: functools.partial(vertical.holder, **{"terms": told, "x": v, "y": y if who == terms.label_at else None} | other.get(who, {}))
-               for who, v in x.items()}}
+    return {
+        "helper": functools.partial(vertical.helps, terms=told),
+        **{
+            who: functools.partial(
+                vertical.holder,
+                **{"terms": told, "x": v, "y": y if who == terms.label_at else None} | other.get(who, {}),
+            )
+            for who, v in x.items()
+        },
+    }
 
 
-@pytest.mark.parametrize(("family", "l2", "batch_size"), [("logistic", 0.0, None), ("logistic", 0.1, 20), ("linear", 0.0, 20), ("linear", 0.1, None)])
+@pytest.mark.parametrize(
+    ("family", "l2", "batch_size"),
+    [("logistic", 0.0, None), ("logistic", 0.1, 20), ("linear", 0.0, 20), ("linear", 0.1, None)],
+)
 def test_coefficients_equal_the_descent_in_float64(family, l2, batch_size):
     x, score = world()
     y = (score > 0).double() if family == "logistic" else 500 + 40 * score.double()
-    terms = RegressionTerms(("a", "b", "c"), "b", "helper", 60, family=family, epochs=6, batch_size=batch_size, momentum=0.5, l2=l2)
+    terms = RegressionTerms(
+        ("a", "b", "c"),
+        "b",
+        "helper",
+        60,
+        family=family,
+        epochs=6,
+        batch_size=batch_size,
+        momentum=0.5,
+        l2=l2,
+    )
     ledger = Ledger()
     got = InProcess().run_sync(programs(terms, x, y), ledger=ledger)
     unit = float(y.std()) if family == "linear" else 1.0
@@ -52,10 +84,13 @@ def test_coefficients_equal_the_descent_in_float64(family, l2, batch_size):
         std = x[name].double().std(0, correction=0)
         assert torch.allclose(got[name]["weights"] * std / unit, mine * std / unit, rtol=0, atol=1e-3), name
     assert got["a"]["weights"][1] == 0
-    assert got["b"]["intercept"] == pytest.approx(float(vertical.ideal(terms, x, y)["b"][-1]), abs=5e-3 * unit)
+    assert got["b"]["intercept"] == pytest.approx(
+        float(vertical.ideal(terms, x, y)["b"][-1]), abs=5e-3 * unit
+    )
     assert {line.kind for line in ledger.seen if line.party == "helper"} == {"ColumnCount"}
-    assert {line.kind for line in ledger.seen} == KINDS - ({"MaskedValues", "MaskedBits", "MaskedSigns"} if family == "linear" else set()) | (
-        {"LabelExponent"} if family == "linear" else set())
+    assert {line.kind for line in ledger.seen} == KINDS - (
+        {"MaskedValues", "MaskedBits", "MaskedSigns"} if family == "linear" else set()
+    ) | ({"LabelExponent"} if family == "linear" else set())
 
 
 def test_a_table_of_other_length_and_other_settings_are_refused():
@@ -79,18 +114,33 @@ def opened(family, x, w, y):
 
     def program(rank):
         async def party(me):
-            made = await step(Seat(me, rank, names, await Stock.live(me, rank, 2, "dealer"), fixed), *[s[rank] for s in shares])
+            made = await step(
+                Seat(me, rank, names, await Stock.live(me, rank, 2, "dealer"), fixed),
+                *[s[rank] for s in shares],
+            )
             return await scoring.open_to(me, names, "a", made, False)
+
         return party
 
     async def deal(me):
-        await dealer(me, names, plan(lambda seat: step(seat, *[torch.empty(v.shape, dtype=torch.int64, device="meta") for v in values]), fixed=fixed))
+        await dealer(
+            me,
+            names,
+            plan(
+                lambda seat: step(
+                    seat, *[torch.empty(v.shape, dtype=torch.int64, device="meta") for v in values]
+                ),
+                fixed=fixed,
+            ),
+        )
 
     return InProcess().run_sync({"a": program(0), "b": program(1), "dealer": deal})["a"]
 
 
 def test_metrics_on_shares_equal_scikit_learns_with_ties():
-    """Whole numbers in two columns: a third of the 60 rows share a score with others, and ties count one half."""
+    """Whole numbers in two columns: a third of the 60 rows share a score with others, and ties count one
+    half.
+    """
     g = torch.Generator().manual_seed(3)
     x = torch.randint(-2, 3, (60, 2), generator=g).double()
     x = torch.cat([x, torch.ones(60, 1)], 1).double()
@@ -109,7 +159,11 @@ def test_metrics_on_shares_equal_scikit_learns_with_ties():
 
 def test_errors_of_numbers_on_shares():
     g = torch.Generator().manual_seed(0)
-    x, w, y = torch.randn(40, 3, generator=g).double(), torch.tensor([1.0, -0.5, 2.0]).double(), torch.randn(40, generator=g).double()
+    x, w, y = (
+        torch.randn(40, 3, generator=g).double(),
+        torch.tensor([1.0, -0.5, 2.0]).double(),
+        torch.randn(40, generator=g).double(),
+    )
     off = x @ w - y
     found = scoring.metrics_of("linear", opened("linear", x, w, y), y, 3.0)
     assert found["loss"] == pytest.approx(float(9 * off.square().mean()), abs=1e-2)

@@ -1,4 +1,6 @@
-"""Two parties and no dealer, for tests: run one step on shares of the operands, with masks the two made before."""
+"""Two parties and no dealer, for tests: run one step on shares of the operands, with masks the two made
+before.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,35 @@ from tacit.runtimes import InProcess
 NAMES = ("a", "b")
 
 
-def play(step: Callable[..., Awaitable[Any]], *operands: Tensor, fixed: Fixed | None = None, tap: Tap | None = None, ledger: Ledger | None = None,
-         lines: list[Line] | None = None, requests: Sequence[Request] | None = None) -> tuple[Any, Any]:
+def play(
+    step: Callable[..., Awaitable[Any]],
+    *operands: Tensor,
+    fixed: Fixed | None = None,
+    tap: Tap | None = None,
+    ledger: Ledger | None = None,
+    lines: list[Line] | None = None,
+    requests: Sequence[Request] | None = None,
+) -> tuple[Any, Any]:
     """What the two ended with; operands are shared freshly."""
     fixed = fixed or Fixed()
     shares = [split(x, 2, Secret()) for x in operands]
     if requests is None:
-        requests = plan(lambda seat: step(seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]), fixed=fixed)
+        requests = plan(
+            lambda seat: step(
+                seat, *[torch.empty(x.shape, dtype=torch.int64, device="meta") for x in operands]
+            ),
+            fixed=fixed,
+        )
 
     def program(rank: int) -> Any:
         async def party(me):
             line = Line(me, rank, NAMES)
             if lines is not None:
                 lines.append(line)
-            return await step(Seat(me, rank, NAMES, await pair.make(line, requests), fixed), *[s[rank] for s in shares])
+            return await step(
+                Seat(me, rank, NAMES, await pair.make(line, requests), fixed), *[s[rank] for s in shares]
+            )
+
         return party
 
     programs = {"a": program(0), "b": program(1)}
@@ -45,8 +62,12 @@ def play(step: Callable[..., Awaitable[Any]], *operands: Tensor, fixed: Fixed | 
 
 def made(*requests: Request, **options: Any) -> list[dict[str, Tensor]]:
     """Each request's parts, put together from what the two made: bits by exclusive or, words by addition."""
+
     async def step(seat):
         return [await seat.stock.take(request) for request in requests]
 
     one, two = play(step, requests=requests, **options)
-    return [{name: p[name] ^ q[name] if p[name].dtype is torch.uint8 else p[name] + q[name] for name in p} for p, q in zip(one, two)]
+    return [
+        {name: p[name] ^ q[name] if p[name].dtype is torch.uint8 else p[name] + q[name] for name in p}
+        for p, q in zip(one, two)
+    ]

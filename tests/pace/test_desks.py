@@ -23,7 +23,16 @@ def names(orders: list[pace.Order]) -> list[str]:
     return [o.name for o in orders]
 
 
-@pytest.mark.parametrize("one", [pace.FedBuff(), pace.FedAsync(), pace.SAFA(), pace.FedBuff(3, pace.Hinge(2.0, 1)), pace.FedAsync(0.5, pace.Constant())])
+@pytest.mark.parametrize(
+    "one",
+    [
+        pace.FedBuff(),
+        pace.FedAsync(),
+        pace.SAFA(),
+        pace.FedBuff(3, pace.Hinge(2.0, 1)),
+        pace.FedAsync(0.5, pace.Constant()),
+    ],
+)
 def test_a_pace_comes_back_from_its_table(one):
     assert from_table(to_table(check(one)), pace.ALL, "pace") == one
 
@@ -63,7 +72,9 @@ def test_a_party_counts_its_own_pieces_of_work():
 
 
 def test_every_idle_party_is_asked_sooner_or_later():
-    """One of four at work at a time: 60 draws miss one of them with probability 4·(3/4)^60 < 2e-7; the seed is fixed."""
+    """One of four at work at a time: 60 draws miss one of them with probability 4·(3/4)^60 < 2e-7; the seed
+    is fixed.
+    """
     desk = pace.FedBuff(buffer=1).desk(NAMES, 1, seed=1)
     seen = set()
     for _ in range(60):
@@ -79,18 +90,27 @@ def test_fedbuff_divides_by_all_weights_and_so_shrinks_old_updates():
     """Two updates of weight 1 and 3; the second began 3 versions ago and counts half (1/√4)."""
     one = pace.Order("a", 0, 5, 0.0, 0)
     two = pace.Order("b", 0, 2, 0.0, 1)
-    moves = pace.FedBuff(2).moves([Arrival(one, 1.0, {"delta": torch.tensor([4.0])}), Arrival(two, 3.0, {"delta": torch.tensor([8.0])})], 5, NOW)
+    moves = pace.FedBuff(2).moves(
+        [
+            Arrival(one, 1.0, {"delta": torch.tensor([4.0])}),
+            Arrival(two, 3.0, {"delta": torch.tensor([8.0])}),
+        ],
+        5,
+        NOW,
+    )
     assert [(w, float(v["delta"])) for w, v in moves] == [(1.0, 4.0), (3.0, 4.0)]
 
 
 def test_fedasync_moves_alpha_of_the_way_to_the_new_model():
     new = Arrival(pace.Order("a", 0, 0, 0.0, 0), 7.0, {"delta": torch.tensor([10.0])})
-    ((weight, move),) = pace.FedAsync(alpha=0.6, staleness=pace.Polynomial(0.5)).moves([new], 3, {"delta": torch.tensor([2.0])})
+    ((weight, move),) = pace.FedAsync(alpha=0.6, staleness=pace.Polynomial(0.5)).moves(
+        [new], 3, {"delta": torch.tensor([2.0])}
+    )
     assert weight == 1.0
     assert float(move["delta"]) == pytest.approx(0.6 * 0.5 * 8.0)
 
 
-# SAFA ------------------------------------------------------------------------------------------------------------------------
+# SAFA -------------------------------------------------------------------------------------------------------
 
 
 def lap(desk: pace.Desk, *who: str) -> list[str]:
@@ -106,7 +126,9 @@ def lap(desk: pace.Desk, *who: str) -> list[str]:
 
 
 def test_safa_lets_a_late_party_work_on_until_it_lags_too_far():
-    """lag = 2: d begins with version 0 and is left alone at versions 1 and 2; at version 3 it is three behind, is named, and begins anew."""
+    """lag = 2: d begins with version 0 and is left alone at versions 1 and 2; at version 3 it is three
+    behind, is named, and begins anew.
+    """
     desk = pace.SAFA(fraction=0.5, lag=2, deadline=0.9).desk(NAMES, 4, seed=0)
     assert names(desk.asks(0.0)) == list(NAMES)
     lap(desk, "a", "b", "c")
@@ -130,7 +152,9 @@ def test_safa_keeps_a_party_that_lags_within_what_is_tolerated():
 
 
 def test_safa_takes_first_who_was_left_out_last_time():
-    """Quota 2. Round 1 takes a and b (first come); c came too late. In round 2 a and b come first again, but c and d are picked."""
+    """Quota 2. Round 1 takes a and b (first come); c came too late. In round 2 a and b come first again, but
+    c and d are picked.
+    """
     desk = pace.SAFA(fraction=0.5, lag=5).desk(NAMES, 4, seed=0)
     desk.asks(0.0)
     assert lap(desk, "a", "b", "c") == ["a", "b"]
@@ -162,7 +186,9 @@ def test_safa_fills_up_from_those_picked_before_when_nobody_else_is_at_work():
 
 
 def test_safa_averages_everybodys_last_model():
-    """Worked by hand, quota 1 of 2, models x: round 1 takes a (x=4), b (x=8) comes too late and counts from round 2 on."""
+    """Worked by hand, quota 1 of 2, models x: round 1 takes a (x=4), b (x=8) comes too late and counts from
+    round 2 on.
+    """
     desk, way = pace.SAFA(fraction=0.5, lag=5).desk(("a", "b"), 2, seed=0), pace.SAFA()
     desk.asks(0.0)
     arrives(desk, "a", 4.0)
@@ -175,7 +201,10 @@ def test_safa_averages_everybodys_last_model():
     arrives(desk, "b", 10.0, weight=3.0)
     batch = desk.batch({"delta": torch.tensor([4.0])})
     assert batch is not None
-    assert [(w, float(v["delta"])) for w, v in way.moves(batch, 1, {"delta": torch.tensor([4.0])})] == [(1.0, 0.0), (3.0, 6.0)]
+    assert [(w, float(v["delta"])) for w, v in way.moves(batch, 1, {"delta": torch.tensor([4.0])})] == [
+        (1.0, 0.0),
+        (3.0, 6.0),
+    ]
 
 
 def test_safa_has_the_servers_own_model_stand_for_a_party_that_lags_too_far():
@@ -195,7 +224,9 @@ def test_safa_has_the_servers_own_model_stand_for_a_party_that_lags_too_far():
     assert [float(v["delta"]) for _, v in way.moves(batch, 3, here)] == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("one", [pace.FedBuff(2), pace.FedAsync(), pace.SAFA(0.5, lag=1)], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "one", [pace.FedBuff(2), pace.FedAsync(), pace.SAFA(0.5, lag=1)], ids=lambda one: type(one).__name__
+)
 def test_a_desk_that_was_saved_goes_on_alike(one):
     desk = one.desk(NAMES, 4, 3)
     desk.asks(0.0)
@@ -211,7 +242,9 @@ def test_a_desk_that_was_saved_goes_on_alike(one):
     arrives(again, "a", 3.5)
     for _ in range(3):
         mine, other = desk.batch(NOW), again.batch(NOW)
-        assert [(a.order, a.weight, a.vectors) for a in mine or []] == [(a.order, a.weight, a.vectors) for a in other or []]
+        assert [(a.order, a.weight, a.vectors) for a in mine or []] == [
+            (a.order, a.weight, a.vectors) for a in other or []
+        ]
         desk.moved()
         again.moved()
         assert desk.asks(9.0) == again.asks(9.0)

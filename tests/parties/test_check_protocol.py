@@ -29,6 +29,7 @@ def sharing(inputs):
         mine = sum(m.share for m in (await me.gather(names, SumShare)).values()) % RING
         await me.scope("open").send(names, SumShare(mine))
         return sum(m.share for m in (await me.scope("open").gather(names, SumShare)).values()) % RING
+
     return dict.fromkeys(names, program)
 
 
@@ -55,6 +56,7 @@ def test_a_result_that_changes_from_run_to_run_is_noticed():
     def programs(_):
         async def program(me):
             return me.secret.bytes(8)
+
         return {"a": program}
 
     with pytest.raises(AssertionError, match="two runs with the same seed differ at 'a'"):
@@ -69,9 +71,13 @@ def test_mail_that_is_not_on_record_is_noticed():
         async def hides(me: Party):
             await me.recv("a", SumShare)
             me.ledger._seen.clear()
+
         return {"a": talks, "b": hides}
 
-    with pytest.raises(AssertionError, match="'a' sent 1 SumShare to 'b', but the ledger has 0: someone saw something that is"):
+    with pytest.raises(
+        AssertionError,
+        match="'a' sent 1 SumShare to 'b', but the ledger has 0: someone saw something that is",
+    ):
         check_protocol(programs, lambda _: {}, [0])
 
 
@@ -85,9 +91,12 @@ def test_a_party_whose_crash_nobody_notices_is_noticed():
 
         async def listens(me):
             pass
+
         return {"a": talks, "b": listens}
 
-    with pytest.raises(AssertionError, match="'a' crashed at its message 0, and the run ended as if nothing had happened"):
+    with pytest.raises(
+        AssertionError, match="'a' crashed at its message 0, and the run ended as if nothing had happened"
+    ):
         check_protocol(programs, lambda _: {}, [0])
 
 

@@ -15,13 +15,18 @@ from tacit.runtimes import InProcess
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans())))
 def test_timers_ring_by_time_then_by_who_asked_first_and_cancelled_ones_do_not(timers):
     clock, rung = VirtualClock(), []
-    handles = [clock.at(float(when), lambda i=i: rung.append((i, clock.now()))) for i, (when, _) in enumerate(timers)]
+    handles = [
+        clock.at(float(when), lambda i=i: rung.append((i, clock.now()))) for i, (when, _) in enumerate(timers)
+    ]
     for handle, (_, cancelled) in zip(handles, timers):
         if cancelled:
             handle.cancel()
     while clock.advance():
         pass
-    assert rung == [(i, float(when)) for when, i in sorted((when, i) for i, (when, cancelled) in enumerate(timers) if not cancelled)]
+    assert rung == [
+        (i, float(when))
+        for when, i in sorted((when, i) for i, (when, cancelled) in enumerate(timers) if not cancelled)
+    ]
 
 
 def test_deadlines_that_were_met_do_not_pile_up():
@@ -44,7 +49,14 @@ def test_an_hour_of_virtual_sleep_takes_no_time_and_wakes_in_order():
     assert InProcess().run_sync({"slow": sleeper, "fast": sleeper}) == {"slow": 4500.0, "fast": 3000.0}
     assert time.monotonic() - before < 60
     # both ring at 3000; slow asked at 1500, fast at 2000
-    assert woken == [("fast", 1000), ("slow", 1500), ("fast", 2000), ("slow", 3000), ("fast", 3000), ("slow", 4500)]
+    assert woken == [
+        ("fast", 1000),
+        ("slow", 1500),
+        ("fast", 2000),
+        ("slow", 3000),
+        ("fast", 3000),
+        ("slow", 4500),
+    ]
 
 
 def test_virtual_time_waits_for_work_on_other_threads():

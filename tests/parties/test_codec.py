@@ -1,4 +1,6 @@
-"""What goes out comes back bit for bit, and no bytes whatever do anything to the reader but give a message or BadFrame."""
+"""What goes out comes back bit for bit, and no bytes whatever do anything to the reader but give a message or
+BadFrame.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def frame(head: object, body: bytes = b"", magic: bytes = MAGIC) -> bytes:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> Tensor:
-    """Any dtype, 0 to 4 dimensions, possibly empty, any bits (NaN payloads included), often not contiguous."""
+    """Any dtype, 0 to 4 dimensions, possibly empty, any bits (NaN payloads included), often not
+    contiguous.
+    """
     dtype = DTYPES[draw(st.sampled_from(sorted(DTYPES)))]
     shape = draw(st.lists(st.integers(0, 4), max_size=4))
     n = 1
@@ -71,17 +75,39 @@ def tensors(draw: st.DrawFn) -> Tensor:
     if dtype is torch.bool:
         raw = bytearray(b & 1 for b in raw)
     t = torch.frombuffer(raw, dtype=dtype).reshape(shape) if n else torch.empty(shape, dtype=dtype)
-    return draw(st.sampled_from([t, t.movedim(0, -1) if t.dim() else t, t[..., ::2] if t.dim() else t, t.unsqueeze(0).expand(2, *t.shape)]))
+    return draw(
+        st.sampled_from(
+            [
+                t,
+                t.movedim(0, -1) if t.dim() else t,
+                t[..., ::2] if t.dim() else t,
+                t.unsqueeze(0).expand(2, *t.shape),
+            ]
+        )
+    )
 
 
 ints = st.integers(-(1 << 63), (1 << 64) - 1)
 texts = st.text(max_size=8)
 everything = st.builds(
-    Everything, flag=st.booleans(), count=ints, rate=st.floats(), word=texts, blob=st.binary(max_size=30), nothing=st.none(),
-    perhaps=st.none() | st.floats(), number=ints | st.floats() | texts, w=tensors(), spare=st.none() | tensors(),
-    state=st.dictionaries(texts, tensors(), max_size=3), metrics=st.dictionaries(texts, ints | st.floats() | texts, max_size=3),
-    ids=st.lists(ints, max_size=5), shares=st.lists(st.binary(max_size=9), max_size=3).map(tuple),
-    pair=st.tuples(texts, tensors()), nested=st.lists(st.dictionaries(texts, st.lists(st.floats(), max_size=3), max_size=2), max_size=2))
+    Everything,
+    flag=st.booleans(),
+    count=ints,
+    rate=st.floats(),
+    word=texts,
+    blob=st.binary(max_size=30),
+    nothing=st.none(),
+    perhaps=st.none() | st.floats(),
+    number=ints | st.floats() | texts,
+    w=tensors(),
+    spare=st.none() | tensors(),
+    state=st.dictionaries(texts, tensors(), max_size=3),
+    metrics=st.dictionaries(texts, ints | st.floats() | texts, max_size=3),
+    ids=st.lists(ints, max_size=5),
+    shares=st.lists(st.binary(max_size=9), max_size=3).map(tuple),
+    pair=st.tuples(texts, tensors()),
+    nested=st.lists(st.dictionaries(texts, st.lists(st.floats(), max_size=3), max_size=2), max_size=2),
+)
 
 
 @given(everything)
@@ -111,7 +137,7 @@ def test_a_damaged_frame_raises_nothing_but_bad_frame(message, data):
             case "flip":
                 sent[at] = data.draw(st.integers(0, 255))
             case "cut":
-                del sent[at:at + data.draw(st.integers(1, 8))]
+                del sent[at : at + data.draw(st.integers(1, 8))]
             case "insert":
                 sent[at:at] = data.draw(st.binary(max_size=8))
             case "double":
@@ -137,8 +163,14 @@ def test_a_cut_or_lengthened_frame_is_always_refused():
 w = {"w": ["float32", 2]}
 BAD = {
     "another program's": (b"GET / HTTP/1.1\r\n", "do not start as a tacit frame does"),
-    "another version's": (frame(["Vector", w], bytes(8), magic=b"TCT\x02"), "do not start as a tacit frame does"),
-    "head too long": (MAGIC + struct.pack("<I", 1 << 31) + b"x", "head claims 2147483648 bytes, but 1 are there"),
+    "another version's": (
+        frame(["Vector", w], bytes(8), magic=b"TCT\x02"),
+        "do not start as a tacit frame does",
+    ),
+    "head too long": (
+        MAGIC + struct.pack("<I", 1 << 31) + b"x",
+        "head claims 2147483648 bytes, but 1 are there",
+    ),
     "no kind": (frame({"a": 1}), "the frame is not a list"),
     "unknown kind": (frame(["Nobody", {}]), "'Nobody', a kind not known here; import the module"),
     "missing field": (frame(["Vector", {}]), "Vector comes without its field 'w'"),
@@ -149,16 +181,37 @@ BAD = {
     "list for int": (frame(["Count", {"n": [1]}]), "Count.n is not one plain value"),
     "extension": (frame(["Count", {"n": msgpack.ExtType(4, b"x")}]), "Count.n is not one plain value"),
     "bad text": (frame(b"\x92\xa5Count\x81\xa1\xff\x01"), "a field's name in Count is not one plain value"),
-    "unknown dtype": (frame(["Vector", {"w": ["object", 1]}], bytes(8)), "'object' is no dtype that may be sent; allowed: bool"),
-    "too few bytes": (frame(["Vector", {"w": ["float32", 4]}], bytes(8)), r"shape \(4,\) takes 16 bytes, but 8 are left"),
+    "unknown dtype": (
+        frame(["Vector", {"w": ["object", 1]}], bytes(8)),
+        "'object' is no dtype that may be sent; allowed: bool",
+    ),
+    "too few bytes": (
+        frame(["Vector", {"w": ["float32", 4]}], bytes(8)),
+        r"shape \(4,\) takes 16 bytes, but 8 are left",
+    ),
     "too many bytes": (frame(["Vector", {"w": ["float32", 2]}], bytes(16)), "followed by 8 bytes"),
-    "negative dimension": (frame(["Vector", {"w": ["float32", -2, -1]}], bytes(8)), "dimensions must be whole numbers of at least 0"),
-    "overflowing shape": (frame(["Vector", {"w": ["float32", 0, 1 << 62, 1 << 62]}]), "larger than any that can be sent"),
+    "negative dimension": (
+        frame(["Vector", {"w": ["float32", -2, -1]}], bytes(8)),
+        "dimensions must be whole numbers of at least 0",
+    ),
+    "overflowing shape": (
+        frame(["Vector", {"w": ["float32", 0, 1 << 62, 1 << 62]}]),
+        "larger than any that can be sent",
+    ),
     "17 dimensions": (frame(["Vector", {"w": ["float32"] + [1] * 17}], bytes(8)), "at most 16 dimensions"),
-    "a bool of 2": (frame(["Vector", {"w": ["bool", 1]}], b"\2" + bytes(7)), "a byte that is neither 0 nor 1"),
+    "a bool of 2": (
+        frame(["Vector", {"w": ["bool", 1]}], b"\2" + bytes(7)),
+        "a byte that is neither 0 nor 1",
+    ),
     "hidden bytes": (frame(["Vector", {"w": ["uint8", 1]}], b"\1secret!"), "not padded with zeros"),
-    "nested too deep": (frame(b"\x92\xa7Numbers\x81\xa5items" + b"\x91" * 500), "Numbers.items is not one plain value"),
-    "more after the head": (frame(msgpack.packb(["Count", {"n": 1}]) + b"\x01"), "Count is followed by 1 bytes that belong to nothing"),
+    "nested too deep": (
+        frame(b"\x92\xa7Numbers\x81\xa5items" + b"\x91" * 500),
+        "Numbers.items is not one plain value",
+    ),
+    "more after the head": (
+        frame(msgpack.packb(["Count", {"n": 1}]) + b"\x01"),
+        "Count is followed by 1 bytes that belong to nothing",
+    ),
 }
 
 
@@ -175,16 +228,22 @@ def test_an_unexpected_kind_and_a_frame_over_the_limit_are_refused():
         decode(sent, (Vector, Stack))
     with pytest.raises(BadFrame, match=f"a frame of {len(sent)} bytes, more than the 10 allowed here"):
         decode(sent, max_bytes=10)
-    with pytest.raises(ProtocolError, match=r"Vector takes .* bytes, more than the 64 a frame may have. Send it in parts"):
+    with pytest.raises(
+        ProtocolError, match=r"Vector takes .* bytes, more than the 64 a frame may have. Send it in parts"
+    ):
         encode(Vector(torch.zeros(100)), max_bytes=64)
 
 
 def test_claimed_sizes_allocate_nothing():
-    """Lists that claim 2³² items, lists in lists that each claim all that is left, tensors that claim a terabyte: refused at once."""
+    """Lists that claim 2³² items, lists in lists that each claim all that is left, tensors that claim a
+    terabyte: refused at once.
+    """
     filler = b"\x01" * 100_000
     hostile = [
         frame(b"\x92\xa7Numbers\x81\xa5items\xdd\xff\xff\xff\xff" + filler),
-        frame(b"\x92\xa7Numbers\x81\xa5items\xdd\x00\x01\x80\x00" + (b"\xdd\x00\x01\x80\x00" * 1000) + filler),
+        frame(
+            b"\x92\xa7Numbers\x81\xa5items\xdd\x00\x01\x80\x00" + (b"\xdd\x00\x01\x80\x00" * 1000) + filler
+        ),
         frame(b"\x92\xa7Numbers\x81\xa5items" + b"\xdd\x00\x01\x80\x00" * 1000 + filler),
         frame(b"\xdf\xff\xff\xff\xff" + filler),
         frame(b"\x92\xdb\xff\xff\xff\xff" + filler),
@@ -237,30 +296,58 @@ def test_gradients_parameters_and_transposed_tensors_can_be_sent():
     assert not got.requires_grad
 
 
-@pytest.mark.parametrize(("message", "reason"), [
-    (Count(1.5), "Count.n must be int, got float"),
-    (Count(True), "Count.n must be int, got bool"),
-    (Count(1 << 64), "of more than 64 bits; send large numbers as bytes"),
-    (Vector([1.0]), "Vector.w must be Tensor, got list"),
-    (Vector(torch.zeros(2, dtype=torch.complex64)), "got Tensor of torch.complex64.*allowed are dense tensors"),
-    (Vector(torch.zeros(2).to_sparse()), "torch.sparse_coo"),
-    (Vector(torch.zeros(2, device="meta")), "on meta"),
-    (Stack([torch.zeros(1), "x"]), r"Stack.items\[1\] must be Tensor, got str"),
-    (Numbers([[1], 2]), r"Numbers.items\[1\] must be list of int, got int"),
-])
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Count(1.5), "Count.n must be int, got float"),
+        (Count(True), "Count.n must be int, got bool"),
+        (Count(1 << 64), "of more than 64 bits; send large numbers as bytes"),
+        (Vector([1.0]), "Vector.w must be Tensor, got list"),
+        (
+            Vector(torch.zeros(2, dtype=torch.complex64)),
+            "got Tensor of torch.complex64.*allowed are dense tensors",
+        ),
+        (Vector(torch.zeros(2).to_sparse()), "torch.sparse_coo"),
+        (Vector(torch.zeros(2, device="meta")), "on meta"),
+        (Stack([torch.zeros(1), "x"]), r"Stack.items\[1\] must be Tensor, got str"),
+        (Numbers([[1], 2]), r"Numbers.items\[1\] must be list of int, got int"),
+    ],
+)
 def test_a_sender_is_told_which_field_cannot_be_sent(message, reason):
     with pytest.raises(ProtocolError, match=reason):
         encode(message)
 
 
 def test_text_without_utf8_and_wrong_optional_values_are_refused_at_the_sender():
-    good = dict(flag=True, count=1, rate=1.0, word="", blob=b"", nothing=None, perhaps=None, number=1, w=torch.zeros(1), spare=None,
-                state={}, metrics={}, ids=[], shares=(), pair=("a", torch.zeros(1)), nested=[])
-    for change, reason in [({"word": "\ud800"}, "lone surrogate"), ({"perhaps": "x"}, r"must be float \| None, got str"),
-                           ({"spare": 1}, "must be Tensor"), ({"pair": ("a",)}, "must be a tuple of"),
-                           ({"state": []}, "must be a dict of str"),
-                           ({"state": {1: torch.zeros(1)}}, "a key of"), ({"blob": "x"}, "must be bytes"),
-                           ({"rate": 10**400}, "no float can hold"), ({"ids": 3}, "must be list")]:
+    good = dict(
+        flag=True,
+        count=1,
+        rate=1.0,
+        word="",
+        blob=b"",
+        nothing=None,
+        perhaps=None,
+        number=1,
+        w=torch.zeros(1),
+        spare=None,
+        state={},
+        metrics={},
+        ids=[],
+        shares=(),
+        pair=("a", torch.zeros(1)),
+        nested=[],
+    )
+    for change, reason in [
+        ({"word": "\ud800"}, "lone surrogate"),
+        ({"perhaps": "x"}, r"must be float \| None, got str"),
+        ({"spare": 1}, "must be Tensor"),
+        ({"pair": ("a",)}, "must be a tuple of"),
+        ({"state": []}, "must be a dict of str"),
+        ({"state": {1: torch.zeros(1)}}, "a key of"),
+        ({"blob": "x"}, "must be bytes"),
+        ({"rate": 10**400}, "no float can hold"),
+        ({"ids": 3}, "must be list"),
+    ]:
         with pytest.raises(ProtocolError, match=reason):
             encode(Everything(**{**good, **change}))
     assert decode(encode(Everything(**{**good, "rate": 3})), Everything).rate == 3.0

@@ -20,22 +20,34 @@ class Greeting(Message, reveals="that someone is there"):
 
 def test_a_message_is_a_frozen_dataclass_known_by_its_name():
     hello = Greeting("hello")
-    assert (hello.word, hello.times, Greeting.kind, Greeting.reveals) == ("hello", 1, "Greeting", "that someone is there")
+    assert (hello.word, hello.times, Greeting.kind, Greeting.reveals) == (
+        "hello",
+        1,
+        "Greeting",
+        "that someone is there",
+    )
     assert KINDS["Greeting"] is Greeting
     with pytest.raises(dataclasses.FrozenInstanceError):
         hello.word = "bye"  # type: ignore[misc]
 
 
 def test_a_message_that_does_not_say_what_it_reveals_is_refused():
-    with pytest.raises(ProtocolError, match=r'message Mute does not say what it reveals. Declare it as: class Mute\(Message, reveals='):
+    with pytest.raises(
+        ProtocolError,
+        match=r"message Mute does not say what it reveals. Declare it as: class Mute\(Message, reveals=",
+    ):
+
         class Mute(Message):
             word: str
+
     assert "Mute" not in KINDS
 
 
 def test_a_second_message_of_the_same_name_is_refused_and_a_reload_of_the_first_is_not():
     with pytest.raises(ProtocolError, match=r"two messages are called 'Greeting'.*rename one"):
-        type("Greeting", (Message,), {"__module__": "elsewhere", "__annotations__": {"word": str}}, reveals="x")
+        type(
+            "Greeting", (Message,), {"__module__": "elsewhere", "__annotations__": {"word": str}}, reveals="x"
+        )
     body = {"__module__": Greeting.__module__, "__qualname__": "Greeting", "__annotations__": {"word": str}}
     again = type("Greeting", (Message,), body, reveals="x")
     assert KINDS["Greeting"] is again
@@ -44,14 +56,32 @@ def test_a_second_message_of_the_same_name_is_refused_and_a_reload_of_the_first_
 
 def test_a_message_does_not_inherit_from_another():
     with pytest.raises(ProtocolError, match="inherits from Greeting; a message stands alone"):
+
         class Loud(Greeting, reveals="x"):  # type: ignore[misc]
             pass
 
 
-@pytest.mark.parametrize("hint", [Any, object, dict, list, tuple, set[int], dict[int, str], complex, "torch.dtype", Tensor | str,
-                                  bytes | int, list[Any]])
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Any,
+        object,
+        dict,
+        list,
+        tuple,
+        set[int],
+        dict[int, str],
+        complex,
+        "torch.dtype",
+        Tensor | str,
+        bytes | int,
+        list[Any],
+    ],
+)
 def test_a_field_that_cannot_be_sent_is_refused_when_the_message_is_declared(hint):
-    with pytest.raises(ProtocolError, match=r"Odd.thing is declared as .* which cannot be sent. A field is bool, int"):
+    with pytest.raises(
+        ProtocolError, match=r"Odd.thing is declared as .* which cannot be sent. A field is bool, int"
+    ):
         type("Odd", (Message,), {"__module__": __name__, "__annotations__": {"thing": hint}}, reveals="x")
     assert "Odd" not in KINDS
 
@@ -78,4 +108,7 @@ def test_printing_a_message_shows_shapes_not_a_million_numbers():
         w: Tensor
         parts: dict[str, Tensor]
 
-    assert repr(Heavy(torch.zeros(10, 3), {"b": torch.ones(2).bool()})) == "Heavy(w=float32[10, 3], parts={b: bool[2]})"
+    assert (
+        repr(Heavy(torch.zeros(10, 3), {"b": torch.ones(2).bool()}))
+        == "Heavy(w=float32[10, 3], parts={b: bool[2]})"
+    )

@@ -31,6 +31,7 @@ def says(*words, to="server", scope=None):
         here = me.scope(scope) if scope else me
         for word in words:
             await here.send(to, PartyNumber(word) if isinstance(word, int) else PartyWord(word))
+
     return program
 
 
@@ -42,7 +43,9 @@ def test_a_wrong_kind_names_both_parties_what_was_expected_and_what_came():
     async def server(me):
         await me.scope("round 3").recv("p0", PartyWord)
 
-    with pytest.raises(PartyFailed, match="party 'server' expected PartyWord from 'p0' in scope 'round 3', got 'PartyNumber'") as failed:
+    with pytest.raises(
+        PartyFailed, match="party 'server' expected PartyWord from 'p0' in scope 'round 3', got 'PartyNumber'"
+    ) as failed:
         run(server, p0=says(1, scope="round 3"))
     assert isinstance(failed.value.__cause__, ProtocolError)
 
@@ -58,7 +61,9 @@ def test_recv_after_its_deadline_says_who_did_not_answer():
     async def server(me):
         await me.recv("p0", PartyWord, within=5)
 
-    with pytest.raises(PartyFailed, match="party 'server' waited 5 s for PartyWord from 'p0', which did not come"):
+    with pytest.raises(
+        PartyFailed, match="party 'server' waited 5 s for PartyWord from 'p0', which did not come"
+    ):
         run(server, p0=idle)
 
 
@@ -100,7 +105,10 @@ def test_gather_gives_whoever_came_in_the_order_asked_or_names_the_missing(asked
     programs = {name: idle if name in silent else says(name) for name in names}
     speaking = [name for name in asked if name not in silent]
     if len(speaking) >= need:
-        assert run(server, **programs) == ([(name, name) for name in speaking], tuple(name for name in asked if name in silent))
+        assert run(server, **programs) == (
+            [(name, name) for name in speaking],
+            tuple(name for name in asked if name in silent),
+        )
     else:
         said = f"needs PartyWord from {need} of 6 parties and has {len(speaking)}.*did not answer within 10 s"
         with pytest.raises(PartyFailed, match=said) as failed:
@@ -114,7 +122,10 @@ def test_gather_takes_one_message_from_each_and_leaves_the_next_for_later():
         second = await me.gather(["a", "b"], PartyNumber)
         return [m.n for m in (*first.values(), *second.values())]
 
-    for order in (("a", "b", "server"), ("server", "b", "a")):  # the mail is there before, and while, the server waits
+    for order in (
+        ("a", "b", "server"),
+        ("server", "b", "a"),
+    ):  # the mail is there before, and while, the server waits
         programs = {"a": says(1, 2), "b": says(3, 4), "server": server}
         assert InProcess().run_sync({name: programs[name] for name in order})["server"] == [1, 3, 2, 4]
 
@@ -128,18 +139,27 @@ def test_gather_with_a_minimum_counts_an_unreadable_answer_as_missing_and_keeps_
         return list(came), came.missing, {name: type(error) for name, error in came.refused.items()}
 
     programs = {"good": says("x"), "wrong": says(1), "garbage": garbage}
-    assert run(server, **programs) == (["good"], ("wrong", "garbage"), {"wrong": ProtocolError, "garbage": BadFrame})
+    assert run(server, **programs) == (
+        ["good"],
+        ("wrong", "garbage"),
+        {"wrong": ProtocolError, "garbage": BadFrame},
+    )
 
     async def strict(me):
         await me.gather(["good", "garbage"], PartyWord, within=1)
 
-    with pytest.raises(PartyFailed, match="expected PartyWord from 'garbage' and cannot read what came: these bytes do not start as"):
+    with pytest.raises(
+        PartyFailed,
+        match="expected PartyWord from 'garbage' and cannot read what came: these bytes do not start as",
+    ):
         run(strict, good=says("x"), garbage=garbage)
 
     async def demanding(me):
         await me.gather(["good", "garbage"], PartyWord, at_least=2, within=1)
 
-    with pytest.raises(PartyFailed, match=r"from 2 of 2 parties and has 1\. party 'server' expected PartyWord from 'garbage'"):
+    with pytest.raises(
+        PartyFailed, match=r"from 2 of 2 parties and has 1\. party 'server' expected PartyWord from 'garbage'"
+    ):
         run(demanding, good=says("x"), garbage=garbage)
 
 
@@ -167,7 +187,10 @@ def test_each_scope_hears_its_own_messages_in_order_whatever_is_read_first(sent,
             await at(me, path).send("server", PartyNumber(n))
 
     async def server(me):
-        return {path: [(await at(me, path).recv("p0", PartyNumber)).n for p, _ in sent if p == path] for path in order}
+        return {
+            path: [(await at(me, path).recv("p0", PartyNumber)).n for p, _ in sent if p == path]
+            for path in order
+        }
 
     assert run(server, p0=sender) == {path: [n for p, n in sent if p == path] for path in order}
 
@@ -189,7 +212,9 @@ def test_a_closed_scope_keeps_nothing_and_cannot_be_entered_again():
     me.mailbox.put("x", "round 1", b"later still")
     assert list(me.mailbox._queues) == ["round 10"]
     assert sum(line.count for line in me.ledger.seen) == 4  # dropped, but seen
-    with pytest.raises(ProtocolError, match=r"scope 'round 1' was closed, and mail for it is dropped\. Use a new tag"):
+    with pytest.raises(
+        ProtocolError, match=r"scope 'round 1' was closed, and mail for it is dropped\. Use a new tag"
+    ):
         me.scope("round 1")
     with pytest.raises(ProtocolError, match="only a scope can be closed"), me:
         pass
@@ -207,7 +232,13 @@ def test_thousands_of_rounds_leave_no_trace_in_a_mailbox():
             with me.scope(f"round {r}") as here:
                 await here.send("p0", (await here.recv("p0", PartyNumber, within=60)))
         box = me.mailbox
-        return len(box._queues), len(box._watches), len(box._closed) <= 1024, len(me._turns), len(me.clock._alarms) < 200
+        return (
+            len(box._queues),
+            len(box._watches),
+            len(box._closed) <= 1024,
+            len(me._turns),
+            len(me.clock._alarms) < 200,
+        )
 
     assert run(server, p0=client) == (0, 0, True, 0, True)
 
@@ -219,7 +250,10 @@ def lone_party(name="me", **given) -> Party:
 def test_rng_is_reproducible_and_differs_between_seeds_names_and_scopes_also_a_scope_entered_twice():
     def draws(seed=0, name="a"):
         me = lone_party(name, seed=seed)
-        return [tuple(p.rng.random(4)) for p in (me, me.scope("x"), me.scope("y"), me.scope("x").scope("y"), me.scope("x"))]
+        return [
+            tuple(p.rng.random(4))
+            for p in (me, me.scope("x"), me.scope("y"), me.scope("x").scope("y"), me.scope("x"))
+        ]
 
     assert draws() == draws()
     streams = [*draws(), *draws(seed=1), *draws(name="b")]
@@ -245,7 +279,9 @@ def test_secrets_come_from_the_system_and_a_seeded_one_stamps_the_ledger():
     seeded = [lone_party(secret=SeededSecret(7)) for _ in range(2)]
     assert seeded[0].secret.bytes(16) == (first := seeded[1].secret.bytes(16)) != seeded[1].secret.bytes(16)
     assert first != SeededSecret(8).bytes(16)
-    assert all(len(me.ledger.stamps) == 1 and me.ledger.stamps[0].startswith("NOT PRIVATE: ") for me in seeded)
+    assert all(
+        len(me.ledger.stamps) == 1 and me.ledger.stamps[0].startswith("NOT PRIVATE: ") for me in seeded
+    )
 
 
 def test_two_tasks_of_one_party_share_its_mail_and_a_cancelled_wait_loses_none():
@@ -273,4 +309,8 @@ def test_one_message_can_go_to_several_and_nothing_mutable_is_shared():
     async def client(me):
         return (await me.recv("server", PartyWord)).word
 
-    assert InProcess().run_sync({"server": server, "a": client, "b": client}) == {"server": None, "a": "hello", "b": "hello"}
+    assert InProcess().run_sync({"server": server, "a": client, "b": client}) == {
+        "server": None,
+        "a": "hello",
+        "b": "hello",
+    }

@@ -24,7 +24,9 @@ def test_without_noise_and_clipping_it_is_sgd(micro_batch):
     """σ = 0, C = ∞: every row in every step, and the same model as torch's own loop, in chunks or not."""
     model, x, y = world()
     other = copy.deepcopy(model)
-    private = DPSGD(noise_multiplier=0, clip=None, sampling="shuffle", micro_batch=micro_batch).attach(model, optimizer := sgd(model), (x, y), batch_size=N)
+    private = DPSGD(noise_multiplier=0, clip=None, sampling="shuffle", micro_batch=micro_batch).attach(
+        model, optimizer := sgd(model), (x, y), batch_size=N
+    )
     plain = sgd(other)
     for _ in range(5):
         epoch(private, model, optimizer)
@@ -36,10 +38,20 @@ def test_without_noise_and_clipping_it_is_sgd(micro_batch):
     assert private.ledger.stamps[0] == "NOT PRIVATE: gradients were not clipped; nothing is guaranteed."
 
 
-@pytest.mark.parametrize("make", [lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9, nesterov=True), lambda p: torch.optim.Adam(p, lr=0.01),
-                                  lambda p: torch.optim.AdamW(p, lr=0.01), lambda p: torch.optim.RMSprop(p, lr=0.01)], ids=["sgd", "adam", "adamw", "rmsprop"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9, nesterov=True),
+        lambda p: torch.optim.Adam(p, lr=0.01),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+        lambda p: torch.optim.RMSprop(p, lr=0.01),
+    ],
+    ids=["sgd", "adam", "adamw", "rmsprop"],
+)
 def test_any_optimiser_gets_the_clipped_sum_over_the_expected_batch_size(make):
-    """The trap of dividing by the rows that happen to be there: the reference divides by 40 whatever the draw."""
+    """The trap of dividing by the rows that happen to be there: the reference divides by 40 whatever the
+    draw.
+    """
     model, x, y = world()
     other = copy.deepcopy(model)
     optimizer, plain = make(model.parameters()), make(other.parameters())
@@ -61,7 +73,9 @@ def test_a_sum_loss_and_a_mean_loss_give_the_same_step():
     ends = []
     for reduction in ("mean", "sum"):
         model, x, y = world()
-        private = DPSGD(noise_multiplier=0, clip=0.5, sampling="shuffle", reduction=reduction).attach(model, optimizer := sgd(model), (x, y), batch_size=N)
+        private = DPSGD(noise_multiplier=0, clip=0.5, sampling="shuffle", reduction=reduction).attach(
+            model, optimizer := sgd(model), (x, y), batch_size=N
+        )
         for a, b in private:
             F.cross_entropy(model(a), b, reduction=reduction).backward()
             optimizer.step()
@@ -70,7 +84,9 @@ def test_a_sum_loss_and_a_mean_loss_give_the_same_step():
 
 
 def test_the_noise_has_the_deviation_that_was_accounted_for():
-    """20,002 parameters that nothing pulls at, one step: the deviation of p is lr·zC/B within 2.5%, five standard errors (false alarm below 1e-6)."""
+    """20,002 parameters that nothing pulls at, one step: the deviation of p is lr·zC/B within 2.5%, five
+    standard errors (false alarm below 1e-6).
+    """
     model = nn.Linear(20_001, 1)
     with torch.no_grad():
         model.weight.zero_()
@@ -85,7 +101,9 @@ def test_the_noise_has_the_deviation_that_was_accounted_for():
 
 
 def test_a_batch_without_rows_is_a_step_of_noise():
-    """With one row expected of 200, 37% of the batches are empty: the loop sees none of them, every one of them costs a step, and the model moves by noise."""
+    """With one row expected of 200, 37% of the batches are empty: the loop sees none of them, every one of
+    them costs a step, and the model moves by noise.
+    """
     model, x, y = world()
     optimizer = sgd(model)
     private = DPSGD(noise_multiplier=1.0, clip=1.0, delta=1e-6).attach(model, optimizer, (x, y), batch_size=1)
@@ -105,7 +123,9 @@ def test_a_batch_without_rows_is_a_step_of_noise():
 
 
 def test_every_row_is_drawn_with_the_probability_that_is_accounted():
-    """2,000 Poisson draws of 10 in 50: each row's count is within 6 standard deviations of 400 (false alarm below 1e-7 for all 50), sizes vary."""
+    """2,000 Poisson draws of 10 in 50: each row's count is within 6 standard deviations of 400 (false alarm
+    below 1e-7 for all 50), sizes vary.
+    """
     model, _, _ = world()
     private = DPSGD(noise_multiplier=1.0, delta=1e-3).attach(model, sgd(model), 50, batch_size=10)
     counts, sizes = np.zeros(50), []
@@ -120,7 +140,9 @@ def test_every_row_is_drawn_with_the_probability_that_is_accounted():
 
 def test_shuffling_looks_at_every_row_once_an_epoch():
     model, x, y = world()
-    private = DPSGD(noise_multiplier=1.0, delta=1e-6, sampling="shuffle").attach(model, optimizer := sgd(model), (x, torch.arange(N)), batch_size=30)
+    private = DPSGD(noise_multiplier=1.0, delta=1e-6, sampling="shuffle").attach(
+        model, optimizer := sgd(model), (x, torch.arange(N)), batch_size=30
+    )
     seen = []
     for a, rows in private:
         seen += [] if private.checking else rows.tolist()
@@ -132,6 +154,7 @@ def test_shuffling_looks_at_every_row_once_an_epoch():
 
 def test_a_loader_with_its_own_collate_function_is_used():
     model, x, y = world()
+
     def blank(rows):
         return torch.stack([r[0] for r in rows]) * 0, torch.tensor([0] * len(rows))
 
@@ -158,7 +181,9 @@ def test_a_scheduler_made_before_or_after_works():
 
 
 def test_a_critic_in_a_loop_of_its_own():
-    """As a GAN does: real rows once, generated ones as often as it likes, and a generator that learns through the critic without leaving a trace."""
+    """As a GAN does: real rows once, generated ones as often as it likes, and a generator that learns through
+    the critic without leaving a trace.
+    """
     _, x, _ = world()
     critic, generator = nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(), nn.Linear(5, 1)), nn.Linear(2, 6)
     optimizer, other = sgd(critic), sgd(generator)
@@ -166,7 +191,12 @@ def test_a_critic_in_a_loop_of_its_own():
     for _ in range(3):
         rows = private.draw()
         fake = generator(torch.randn(50, 2))
-        want = clipped_sum(each_gradient(copy.deepcopy(critic).requires_grad_(True), x[rows], x[rows], lambda out, _: -out.sum()), 0.1)
+        want = clipped_sum(
+            each_gradient(
+                copy.deepcopy(critic).requires_grad_(True), x[rows], x[rows], lambda out, _: -out.sum()
+            ),
+            0.1,
+        )
         shown = copy.deepcopy(critic).requires_grad_(True)
         shown(fake.detach()).sum().backward()
         want = [(a + p.grad) / 50 for a, p in zip(want, shown.parameters())]
@@ -183,18 +213,27 @@ def test_a_critic_in_a_loop_of_its_own():
 
 def test_a_delta_of_one_over_the_rows_warns_and_says_why():
     model, x, y = world()
-    with pytest.warns(UserWarning, match="δ ≥ 1/rows allows a method that publishes a random row in the clear"):
+    with pytest.warns(
+        UserWarning, match="δ ≥ 1/rows allows a method that publishes a random row in the clear"
+    ):
         DPSGD(noise_multiplier=1.0, delta=0.01).attach(model, sgd(model), (x, y), batch_size=20)
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"noise_multiplier": 1.0, "clip": 0}, r"DPSGD: clip is 0; it must be a number above 0, or None"),
-    ({}, "neither epsilon nor noise_multiplier is given"),
-    ({"epsilon": 0}, r"epsilon is 0; it must be a number above 0"),
-    ({"epsilon": 1.0, "noise_multiplier": 0}, "without noise there is no ε"),
-    ({"noise_multiplier": 1.0, "clip": None}, "clip is None, so an example's gradient has no bound"),
-    ({"noise_multiplier": 1.0, "sampling": "weighted"}, "sampling is 'weighted'; it must be one of 'poisson', 'shuffle', 'fixed'"),
-    ({"epsilon": 1.0}, "how long the run is was not said")])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"noise_multiplier": 1.0, "clip": 0}, r"DPSGD: clip is 0; it must be a number above 0, or None"),
+        ({}, "neither epsilon nor noise_multiplier is given"),
+        ({"epsilon": 0}, r"epsilon is 0; it must be a number above 0"),
+        ({"epsilon": 1.0, "noise_multiplier": 0}, "without noise there is no ε"),
+        ({"noise_multiplier": 1.0, "clip": None}, "clip is None, so an example's gradient has no bound"),
+        (
+            {"noise_multiplier": 1.0, "sampling": "weighted"},
+            "sampling is 'weighted'; it must be one of 'poisson', 'shuffle', 'fixed'",
+        ),
+        ({"epsilon": 1.0}, "how long the run is was not said"),
+    ],
+)
 def test_settings_that_cannot_be(settings, words):
     model, x, y = world()
     with pytest.raises(BadParameter, match=words):
@@ -204,7 +243,10 @@ def test_settings_that_cannot_be(settings, words):
 def test_what_cannot_be_attached():
     model, x, y = world()
     one = DPSGD(noise_multiplier=1.0, delta=1e-6)
-    with pytest.raises(BadParameter, match="batch_size is None; it must be a whole number between 1 and the number of rows, 200"):
+    with pytest.raises(
+        BadParameter,
+        match="batch_size is None; it must be a whole number between 1 and the number of rows, 200",
+    ):
         one.attach(model, sgd(model), (x, y))
     with pytest.raises(BadParameter, match="data is 'generator'"):
         one.attach(model, sgd(model), (i for i in range(3)), batch_size=1)
@@ -215,7 +257,9 @@ def test_what_cannot_be_attached():
     with pytest.raises(BadParameter, match=r"the model cannot take rows of shape \(6,\)"):
         one.attach(other := nn.Linear(5, 2), sgd(other), (x, y), batch_size=20)
     with pytest.raises(BadParameter, match=r"BatchNorm1d, which mixes.*without_batch_norm"):
-        one.attach(other := nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), sgd(other), (x, y), batch_size=20)
+        one.attach(
+            other := nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), sgd(other), (x, y), batch_size=20
+        )
 
 
 def test_a_model_that_mixes_examples_by_a_function_is_refused():
@@ -243,9 +287,14 @@ def test_a_weight_used_behind_its_layers_back_is_refused_and_functional_takes_it
 
     model, x, y = Behind(), *world()[1:]
     model.b.bias = None
-    with pytest.raises(BadParameter, match=r"the parameter 'b.weight' is used outside its own layer's forward pass.*method='functional'"):
+    with pytest.raises(
+        BadParameter,
+        match=r"the parameter 'b.weight' is used outside its own layer's forward pass.*method='functional'",
+    ):
         DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, sgd(model), (x, y), batch_size=20)
-    private = DPSGD(noise_multiplier=0, clip=0.5, method="functional", sampling="shuffle").attach(model, optimizer := sgd(model), (x, y), batch_size=N)
+    private = DPSGD(noise_multiplier=0, clip=0.5, method="functional", sampling="shuffle").attach(
+        model, optimizer := sgd(model), (x, y), batch_size=N
+    )
     want = clipped_sum(each_gradient(copy.deepcopy(model).requires_grad_(True), x, y), 0.5)
     epoch(private, model, optimizer)
     assert close([p.grad * N for p in model.parameters()], want, 1e-5)
@@ -255,7 +304,9 @@ def test_a_replayable_secret_is_stamped():
     ends = []
     for _ in range(2):
         model, x, y = world()
-        private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, optimizer := sgd(model), (x, y), batch_size=20, secret_seed=3)
+        private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(
+            model, optimizer := sgd(model), (x, y), batch_size=20, secret_seed=3
+        )
         epoch(private, model, optimizer)
         ends.append(values(model))
         assert any("NOT PRIVATE" in s for s in private.ledger.stamps)

@@ -23,13 +23,15 @@ def test_epsilon_is_that_of_dp_accounting(accountant):
     from dp_accounting.rdp import RdpAccountant
 
     model, x, y = world()
-    private = DPSGD(noise_multiplier=1.1, delta=1e-5, accountant=accountant).attach(model, optimizer := sgd(model), (x, y), batch_size=20)
+    private = DPSGD(noise_multiplier=1.1, delta=1e-5, accountant=accountant).attach(
+        model, optimizer := sgd(model), (x, y), batch_size=20
+    )
     for _ in range(3):
         epoch(private, model, optimizer)
     theirs = {"pld": PLDAccountant, "rdp": RdpAccountant}[accountant]()
     theirs.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.1)), 30)
     assert private.epsilon == pytest.approx(theirs.get_epsilon(1e-5), rel=2e-3)
-    line, = private.ledger.spent
+    (line,) = private.ledger.spent
     assert line.epsilon == private.epsilon
     assert "20 of 200 rows expected" in line.sampling
     assert line.unit == "row, present or not"
@@ -38,7 +40,9 @@ def test_epsilon_is_that_of_dp_accounting(accountant):
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle", "fixed"])
 def test_a_target_epsilon_is_reached_and_never_passed(sampling):
     model, x, y = world()
-    private = DPSGD(epsilon=2.0, delta=1e-4, sampling=sampling).attach(model, optimizer := sgd(model), (x, y), epochs=4, batch_size=25)
+    private = DPSGD(epsilon=2.0, delta=1e-4, sampling=sampling).attach(
+        model, optimizer := sgd(model), (x, y), epochs=4, batch_size=25
+    )
     for _ in range(4):
         epoch(private, model, optimizer)
     assert 1.98 < private.epsilon <= 2.0
@@ -47,21 +51,38 @@ def test_a_target_epsilon_is_reached_and_never_passed(sampling):
 
 
 def test_shuffled_batches_are_not_accounted_as_poisson():
-    """The trap: the same noise, batches and epochs say far less ε if the order is taken for Poisson sampling."""
+    """The trap: the same noise, batches and epochs say far less ε if the order is taken for Poisson
+    sampling.
+    """
     model, x, y = world()
-    private = DPSGD(noise_multiplier=1.0, delta=1e-5, sampling="shuffle").attach(model, optimizer := sgd(model), (x, y), batch_size=20)
+    private = DPSGD(noise_multiplier=1.0, delta=1e-5, sampling="shuffle").attach(
+        model, optimizer := sgd(model), (x, y), batch_size=20
+    )
     epoch(private, model, optimizer)
     from tacit.accounting import gaussian_epsilon
 
-    assert private.epsilon == pytest.approx(gaussian_epsilon(0.5, 1e-5))  # one epoch, one release, a row exchanged: distance 2C
+    assert private.epsilon == pytest.approx(
+        gaussian_epsilon(0.5, 1e-5)
+    )  # one epoch, one release, a row exchanged: distance 2C
     assert private.epsilon > 2 * epsilon(noise_multiplier=1.0, sampling_rate=0.1, steps=10, delta=1e-5)
     assert private.ledger.spent[0].sampling == "shuffled, which is accounted as no"
 
 
-@pytest.mark.parametrize(("settings", "words"), [
-    ({"sampling": "shuffle", "accountant": "pld"}, "accountant is 'pld' and the rows are drawn by 'shuffle'.*Use accountant='gaussian', or sampling='poisson'"),
-    ({"sampling": "fixed", "accountant": "pld"}, "accountant is 'pld' and the rows are drawn by 'fixed'"),
-    ({"sampling": "poisson", "accountant": "gaussian"}, "accountant is 'gaussian' and the rows are drawn by 'poisson'")])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"sampling": "shuffle", "accountant": "pld"},
+            "accountant is 'pld' and the rows are drawn by 'shuffle'.*Use accountant='gaussian', or "
+            "sampling='poisson'",
+        ),
+        ({"sampling": "fixed", "accountant": "pld"}, "accountant is 'pld' and the rows are drawn by 'fixed'"),
+        (
+            {"sampling": "poisson", "accountant": "gaussian"},
+            "accountant is 'gaussian' and the rows are drawn by 'poisson'",
+        ),
+    ],
+)
 def test_an_accountant_of_another_sampling_is_an_error(settings, words):
     model, x, y = world()
     with pytest.raises(BadParameter, match=words):
@@ -71,13 +92,21 @@ def test_an_accountant_of_another_sampling_is_an_error(settings, words):
 def test_a_weighted_loader_is_refused():
     """The trap: rows that a sampler prefers are looked at more often than Poisson's ε says."""
     model, x, y = world()
-    loader = DataLoader(TensorDataset(x, y), batch_size=20, sampler=WeightedRandomSampler(torch.rand(N).tolist(), N))
-    with pytest.raises(BadParameter, match=r"the loader draws its rows by a WeightedRandomSampler, and ε would be that of 'poisson' sampling"):
+    loader = DataLoader(
+        TensorDataset(x, y), batch_size=20, sampler=WeightedRandomSampler(torch.rand(N).tolist(), N)
+    )
+    with pytest.raises(
+        BadParameter,
+        match=r"the loader draws its rows by a WeightedRandomSampler, and ε would be that of 'poisson' "
+        r"sampling",
+    ):
         DPSGD(noise_multiplier=1.0).attach(model, sgd(model), loader)
 
 
 def test_rows_from_ones_own_loader_are_refused():
-    """The other half of the trap: the session is there, but the loop still goes over the old, shuffled loader."""
+    """The other half of the trap: the session is there, but the loop still goes over the old, shuffled
+    loader.
+    """
     model, x, y = world()
     optimizer = sgd(model)
     DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, optimizer, (x, y), batch_size=20)
@@ -88,7 +117,9 @@ def test_rows_from_ones_own_loader_are_refused():
 
 def test_a_second_look_at_a_batch_is_refused():
     model, x, y = world()
-    private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, optimizer := sgd(model), (x, y), batch_size=50)
+    private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(
+        model, optimizer := sgd(model), (x, y), batch_size=50
+    )
     for a, b in private:
         F.cross_entropy(model(a), b).backward()
         private.ghost.flush()
@@ -100,7 +131,9 @@ def test_a_second_look_at_a_batch_is_refused():
 
 def test_a_batch_that_is_not_the_one_drawn_is_refused():
     model, x, y = world()
-    private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, optimizer := sgd(model), (x, y), batch_size=50)
+    private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(
+        model, optimizer := sgd(model), (x, y), batch_size=50
+    )
     for a, b in private:
         F.cross_entropy(model(torch.cat([a, a])), torch.cat([b, b])).backward()
         with pytest.raises(BadParameter, match=r"rows were drawn and \d+ came through the model"):
@@ -109,16 +142,22 @@ def test_a_batch_that_is_not_the_one_drawn_is_refused():
 
 
 def test_the_account_survives_a_restart(tmp_path):
-    """What was begun is spent: a second run with the same file goes on from there, and is refused when nothing is left."""
+    """What was begun is spent: a second run with the same file goes on from there, and is refused when
+    nothing is left.
+    """
     settings = DPSGD(epsilon=1.0, delta=1e-4, noise_multiplier=3.0)
     model, x, y = world()
-    private = settings.attach(model, optimizer := sgd(model), (x, y), batch_size=25, epochs=40, file=tmp_path / "spent.jsonl")
+    private = settings.attach(
+        model, optimizer := sgd(model), (x, y), batch_size=25, epochs=40, file=tmp_path / "spent.jsonl"
+    )
     for a, b in private:
         F.cross_entropy(model(a), b).backward()
         optimizer.step()
     private.close()
     model, x, y = world()
-    private = settings.attach(model, optimizer := sgd(model), (x, y), batch_size=25, epochs=40, file=tmp_path / "spent.jsonl")
+    private = settings.attach(
+        model, optimizer := sgd(model), (x, y), batch_size=25, epochs=40, file=tmp_path / "spent.jsonl"
+    )
     assert private.account.spent == 8
     while private.account.spent < private.account.allowed - 3:
         private.account.spend(1)
@@ -126,7 +165,23 @@ def test_the_account_survives_a_restart(tmp_path):
         epoch(private, model, optimizer)
     assert private.epsilon <= 1.0
     private.close()
-    lines = [json.dumps({"round": 1, "begun": i + 1, "multiplier": 3.0, "rate": 0.125, "sampling": "poisson", "accountant": "pld"}) for i in range(10_000)]
+    lines = [
+        json.dumps(
+            {
+                "round": 1,
+                "begun": i + 1,
+                "multiplier": 3.0,
+                "rate": 0.125,
+                "sampling": "poisson",
+                "accountant": "pld",
+            }
+        )
+        for i in range(10_000)
+    ]
     (tmp_path / "spent.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(BudgetSpent, match=r"is already spent: 10000 steps cost ε = .*says .*spent.jsonl\. Privacy once given away stays given away"):
+    with pytest.raises(
+        BudgetSpent,
+        match=r"is already spent: 10000 steps cost ε = .*says .*spent.jsonl\. Privacy once given away stays "
+        r"given away",
+    ):
         settings.attach(model, sgd(model), (x, y), batch_size=25, epochs=40, file=tmp_path / "spent.jsonl")

@@ -72,23 +72,73 @@ def images(c=3, side=9):
 MODELS = {
     "linear": lambda: (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), torch.randn(ROWS, 6)),
     "linear without bias": lambda: (nn.Sequential(nn.Linear(6, 3, bias=False)), torch.randn(ROWS, 6)),
-    "linear over places": lambda: (nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3)), torch.randn(ROWS, 4, 6)),
-    "linear over places, wide": lambda: (nn.Sequential(nn.Linear(150, 120), nn.Tanh(), nn.Flatten(), nn.Linear(480, 3)), torch.randn(ROWS, 4, 150)),
-    "conv2d": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(324, 3)), images()),
-    "conv2d, stride, dilation, uneven": lambda: (nn.Sequential(nn.Conv2d(3, 4, (3, 2), stride=(2, 1), dilation=(1, 2), padding=(1, 0)), nn.Flatten(),
-                                                               nn.Linear(140, 3)), images()),
-    "conv2d, grouped": lambda: (nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(392, 3)), images(4)),
-    "conv2d, wide on few places": lambda: (nn.Sequential(nn.Conv2d(48, 48, 3), nn.Flatten(), nn.Linear(48, 3)), images(48, 3)),
-    "conv2d, circular padding": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(324, 3)), images()),
-    "conv1d": lambda: (nn.Sequential(nn.Conv1d(3, 4, 3, padding=2, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3)), torch.randn(ROWS, 3, 9)),
-    "conv3d": lambda: (nn.Sequential(nn.Conv3d(1, 2, 2), nn.Flatten(), nn.Linear(54, 3)), torch.randn(ROWS, 1, 4, 4, 4)),
-    "embedding": lambda: (nn.Sequential(nn.Embedding(9, 5, padding_idx=0), nn.Flatten(), nn.Linear(30, 3)), torch.randint(0, 9, (ROWS, 6))),
-    "layer norm": lambda: (nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)), torch.randn(ROWS, 6)),
-    "layer norm over two axes": lambda: (nn.Sequential(nn.LayerNorm((4, 6)), nn.Flatten(), nn.Linear(24, 3)), torch.randn(ROWS, 4, 6)),
+    "linear over places": lambda: (
+        nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3)),
+        torch.randn(ROWS, 4, 6),
+    ),
+    "linear over places, wide": lambda: (
+        nn.Sequential(nn.Linear(150, 120), nn.Tanh(), nn.Flatten(), nn.Linear(480, 3)),
+        torch.randn(ROWS, 4, 150),
+    ),
+    "conv2d": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(324, 3)),
+        images(),
+    ),
+    "conv2d, stride, dilation, uneven": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 4, (3, 2), stride=(2, 1), dilation=(1, 2), padding=(1, 0)),
+            nn.Flatten(),
+            nn.Linear(140, 3),
+        ),
+        images(),
+    ),
+    "conv2d, grouped": lambda: (
+        nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(392, 3)),
+        images(4),
+    ),
+    "conv2d, wide on few places": lambda: (
+        nn.Sequential(nn.Conv2d(48, 48, 3), nn.Flatten(), nn.Linear(48, 3)),
+        images(48, 3),
+    ),
+    "conv2d, circular padding": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(324, 3)
+        ),
+        images(),
+    ),
+    "conv1d": lambda: (
+        nn.Sequential(nn.Conv1d(3, 4, 3, padding=2, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3)),
+        torch.randn(ROWS, 3, 9),
+    ),
+    "conv3d": lambda: (
+        nn.Sequential(nn.Conv3d(1, 2, 2), nn.Flatten(), nn.Linear(54, 3)),
+        torch.randn(ROWS, 1, 4, 4, 4),
+    ),
+    "embedding": lambda: (
+        nn.Sequential(nn.Embedding(9, 5, padding_idx=0), nn.Flatten(), nn.Linear(30, 3)),
+        torch.randint(0, 9, (ROWS, 6)),
+    ),
+    "layer norm": lambda: (
+        nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)),
+        torch.randn(ROWS, 6),
+    ),
+    "layer norm over two axes": lambda: (
+        nn.Sequential(nn.LayerNorm((4, 6)), nn.Flatten(), nn.Linear(24, 3)),
+        torch.randn(ROWS, 4, 6),
+    ),
     "rms norm": lambda: (nn.Sequential(nn.RMSNorm(6), nn.Linear(6, 3)), torch.randn(ROWS, 6)),
-    "group norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(196, 3)), images()),
-    "instance norm": lambda: (nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Flatten(), nn.Linear(196, 3)), images()),
-    "a layer of one's own": lambda: (nn.Sequential(nn.Linear(6, 6), Scale(), nn.Linear(6, 3)), torch.randn(ROWS, 6)),
+    "group norm": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(196, 3)),
+        images(),
+    ),
+    "instance norm": lambda: (
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Flatten(), nn.Linear(196, 3)),
+        images(),
+    ),
+    "a layer of one's own": lambda: (
+        nn.Sequential(nn.Linear(6, 6), Scale(), nn.Linear(6, 3)),
+        torch.randn(ROWS, 6),
+    ),
     "one layer three times": lambda: (Twice(nn.Linear(6, 6)), torch.randn(ROWS, 6)),
     "one convolution three times": lambda: (Twice(nn.Conv2d(3, 3, 3, padding=1)), images()),
     "one norm three times": lambda: (Twice(nn.GroupNorm(1, 3)), images()),
@@ -108,7 +158,11 @@ def made(name):
     torch.manual_seed(1)
     model, x = MODELS[name]()
     model(x)  # lazy layers learn their shape
-    return model, x * (1 if x.dtype == torch.int64 else torch.logspace(-1, 1, ROWS).view(-1, *[1] * (x.dim() - 1))), torch.randint(0, 3, (ROWS,))
+    return (
+        model,
+        x * (1 if x.dtype == torch.int64 else torch.logspace(-1, 1, ROWS).view(-1, *[1] * (x.dim() - 1))),
+        torch.randint(0, 3, (ROWS,)),
+    )
 
 
 def sums(model, x, y, factors, groups="flat", method="auto"):
@@ -126,12 +180,27 @@ def test_the_clipped_sum_equals_one_example_at_a_time(name, kind):
     each = each_gradient(model, x, y)
     order = {id(p): k for k, p in enumerate(p for p in model.parameters() if p.requires_grad)}
     ghost = Ghost(model, unclipped, "per-layer")
-    groups = [[order[id(p)] for i, layer in enumerate(ghost.layers) if ghost.group[i] == g for p in layer.mine.values()] for g in range(len(ghost.layers))]
+    groups = [
+        [
+            order[id(p)]
+            for i, layer in enumerate(ghost.layers)
+            if ghost.group[i] == g
+            for p in layer.mine.values()
+        ]
+        for g in range(len(ghost.layers))
+    ]
     groups = [sorted(set(g)) for g in groups if g]
     ghost.close()
-    clip = sorted(sum(float(g.square().sum()) for g in e) ** 0.5 for e in each)[ROWS // 2]  # examples on both sides of the bound
+    clip = sorted(sum(float(g.square().sum()) for g in e) ** 0.5 for e in each)[
+        ROWS // 2
+    ]  # examples on both sides of the bound
     want = clipped_sum(each, None if kind == "none" else clip, kind, 0.01, groups)
-    factors = {"flat": flat(clip), "automatic": automatic(clip, 0.01), "per-layer": flat(clip), "none": unclipped}[kind]
+    factors = {
+        "flat": flat(clip),
+        "automatic": automatic(clip, 0.01),
+        "per-layer": flat(clip),
+        "none": unclipped,
+    }[kind]
     got, _ = sums(model, x, y, factors, "per-layer" if kind == "per-layer" else "flat")
     assert close(got, want, 1e-5)
 
@@ -147,18 +216,22 @@ def test_the_whole_model_by_torch_func_gives_the_same(name):
 
 def test_every_kind_of_layer_with_a_rule_is_among_those_tested():
     seen = {type(m) for name in MODELS for m in MODELS[name]()[0].modules()}
-    assert set(KINDS) - seen <= {nn.InstanceNorm1d, nn.InstanceNorm3d}, "the two are InstanceNorm2d's rule on other shapes"
+    assert set(KINDS) - seen <= {nn.InstanceNorm1d, nn.InstanceNorm3d}, (
+        "the two are InstanceNorm2d's rule on other shapes"
+    )
 
 
 def test_no_clipped_gradient_is_longer_than_the_bound():
     model, x, y = made("conv2d")
     for i in range(ROWS):
-        got, _ = sums(copy.deepcopy(model), x[i:i + 1] * 50, y[i:i + 1], flat(0.7))
+        got, _ = sums(copy.deepcopy(model), x[i : i + 1] * 50, y[i : i + 1], flat(0.7))
         assert sum(float(g.double().square().sum()) for g in got) ** 0.5 <= 0.7
 
 
 def test_a_pass_computes_no_gradient_of_a_weight():
-    """Book-keeping: one backward pass to the outputs. Parameters are not part of the graph, and a second pass never happens."""
+    """Book-keeping: one backward pass to the outputs. Parameters are not part of the graph, and a second pass
+    never happens.
+    """
     model, x, y = made("conv2d")
     ghost = Ghost(model, flat(1.0))
     seen = []
@@ -178,7 +251,10 @@ def test_a_gradient_penalty_is_refused():
     ghost = Ghost(model, flat(1.0))
     x.requires_grad_()
     out = model(x).sum()
-    with pytest.raises(BadParameter, match=r"a gradient of a gradient \(create_graph=True\) reaches the weights past the layers' outputs"):
+    with pytest.raises(
+        BadParameter,
+        match=r"a gradient of a gradient \(create_graph=True\) reaches the weights past the layers' outputs",
+    ):
         torch.autograd.grad(out, x, create_graph=True)
     with ghost.paused():
         torch.autograd.grad(model(x).sum(), x, create_graph=True)
@@ -195,17 +271,26 @@ def test_an_example_whose_gradient_is_not_finite_counts_as_nothing():
 
 def test_batch_norm_is_refused_with_the_fix_and_the_fix_works():
     model = nn.Sequential(nn.Conv2d(3, 12, 3), nn.BatchNorm2d(12), nn.Flatten(), nn.Linear(588, 3))
-    with pytest.raises(BadParameter, match=r"'1' is a BatchNorm2d, which mixes the examples.*nn.GroupNorm.*tacit.private.without_batch_norm\(model\)"):
+    with pytest.raises(
+        BadParameter,
+        match=r"'1' is a BatchNorm2d, which mixes the "
+        r"examples.*nn.GroupNorm.*tacit.private.without_batch_norm\(model\)",
+    ):
         layers_of(model)
     assert isinstance(without_batch_norm(model)[1], nn.GroupNorm)
     assert len(layers_of(model)) == 3
 
 
-@pytest.mark.parametrize(("layer", "words"), [
-    (nn.InstanceNorm2d(3, track_running_stats=True), "InstanceNorm2d, which mixes"),
-    (nn.LSTM(3, 3, num_layers=2, dropout=0.5), "drops out, inside a layer that is run again"),
-    (nn.Embedding(5, 3, max_norm=1.0), "max_norm, scale_grad_by_freq or sparse"),
-    (nn.Embedding(5, 3, scale_grad_by_freq=True), "max_norm, scale_grad_by_freq or sparse"), (nn.ReLU(), "no parameter that learns")])
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.InstanceNorm2d(3, track_running_stats=True), "InstanceNorm2d, which mixes"),
+        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), "drops out, inside a layer that is run again"),
+        (nn.Embedding(5, 3, max_norm=1.0), "max_norm, scale_grad_by_freq or sparse"),
+        (nn.Embedding(5, 3, scale_grad_by_freq=True), "max_norm, scale_grad_by_freq or sparse"),
+        (nn.ReLU(), "no parameter that learns"),
+    ],
+)
 def test_layers_that_cannot_be_private_are_refused(layer, words):
     with pytest.raises(BadParameter, match=words):
         layers_of(nn.Sequential(layer))
@@ -214,10 +299,16 @@ def test_layers_that_cannot_be_private_are_refused(layer, words):
 def test_a_layer_vmap_cannot_express_goes_example_by_example_and_says_so():
     class Odd(Scale):
         def forward(self, x):
-            return x * self.by if float(x.detach().sum()) > -1e9 else x  # looks at a value, which vmap refuses
+            return (
+                x * self.by if float(x.detach().sum()) > -1e9 else x
+            )  # looks at a value, which vmap refuses
 
     torch.manual_seed(0)
-    model, x, y = nn.Sequential(nn.Linear(6, 6), Odd(), nn.Linear(6, 3)), torch.randn(ROWS, 6), torch.randint(0, 3, (ROWS,))
+    model, x, y = (
+        nn.Sequential(nn.Linear(6, 6), Odd(), nn.Linear(6, 3)),
+        torch.randn(ROWS, 6),
+        torch.randint(0, 3, (ROWS,)),
+    )
     want = clipped_sum(each_gradient(model, x, y), 0.5)
     got, ghost = sums(model, x, y, flat(0.5))
     assert close(got, want)

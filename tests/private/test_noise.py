@@ -16,12 +16,18 @@ from tacit.private import noise
 
 
 def test_the_attack_on_floating_point_laplace_works_and_on_ours_finds_nothing():
-    """Mironov 2012: x + sign·ln(U) with U a multiple of 2⁻⁵³ reaches only some of the floats near it. An output y is certain for x if y − x is no
-    logarithm of such a U. At ε = 1 at least half of the floating-point releases of 0 are told from those of 1 with certainty; of ours, none."""
+    """Mironov 2012: x + sign·ln(U) with U a multiple of 2⁻⁵³ reaches only some of the floats near it. An
+    output y is certain for x if y − x is no logarithm of such a U. At ε = 1 at least half of the
+    floating-point releases of 0 are told from those of 1 with certainty; of ours, none.
+    """
+
     def reachable(y, x):
         """Whether y = x ± ln(U) rounded, for a U that the sampler can draw: tried for the few U nearest to exp(−|y − x|)."""
         u = math.exp(-abs(y - x)) * 2**53
-        return any(0 < k <= 2**53 and x + math.copysign(-math.log(k * 2.0**-53), y - x) == y for k in range(int(u) - 8, int(u) + 9))
+        return any(
+            0 < k <= 2**53 and x + math.copysign(-math.log(k * 2.0**-53), y - x) == y
+            for k in range(int(u) - 8, int(u) + 9)
+        )
 
     def floating(x):
         u = (secrets.randbits(53) + 1) * 2.0**-53
@@ -37,19 +43,23 @@ def test_the_attack_on_floating_point_laplace_works_and_on_ours_finds_nothing():
 
 
 def test_every_release_lies_on_the_grid_whatever_was_released():
-    """Outputs are whole multiples of σ/2²⁶ (up to float32's own rounding, taken away here by float64): the lowest bits say nothing about the sum."""
+    """Outputs are whole multiples of σ/2²⁶ (up to float32's own rounding, taken away here by float64): the
+    lowest bits say nothing about the sum.
+    """
     for value in (0.0, 1.0, 1 / 3, 1e-7):
-        out, = noise.noisy([torch.full((500,), value, dtype=torch.float64)], 1.0, noise.keystream(Secret()))
+        (out,) = noise.noisy([torch.full((500,), value, dtype=torch.float64)], 1.0, noise.keystream(Secret()))
         whole = out * wide.SIGMA
         assert torch.equal(whole, whole.round())
 
 
 def test_the_lowest_bits_of_two_sums_cannot_be_told_apart():
-    """χ² between the lowest 6 bits of the releases of 0 and of 1/3, 64 cells, 64,000 draws each: below 125 (false alarm 5e-6)."""
+    """χ² between the lowest 6 bits of the releases of 0 and of 1/3, 64 cells, 64,000 draws each: below 125
+    (false alarm 5e-6).
+    """
     source = noise.keystream(Secret())
     counts = []
     for value in (0.0, 1 / 3):
-        out, = noise.noisy([torch.full((64_000,), value, dtype=torch.float64)], 1.0, source)
+        (out,) = noise.noisy([torch.full((64_000,), value, dtype=torch.float64)], 1.0, source)
         counts.append(np.bincount((out * wide.SIGMA).to(torch.int64).numpy() & 63, minlength=64))
     a, b = counts
     assert ((a - b) ** 2 / (a + b)).sum() < 125
@@ -60,7 +70,11 @@ def test_sigma_pays_for_rounding():
     sigma = noise.deviation(1.0, 0.5, 10**6)
     assert sigma == pytest.approx(1.0 * (0.5 + 1000 * sigma / wide.SIGMA))
     assert 1e-5 < sigma / 0.5 - 1 < 2e-5
-    with pytest.raises(BadParameter, match=r"noise_multiplier is 1000000.0; it must be at most .* for 100,000,000 parameters, whose rounding adds up"):
+    with pytest.raises(
+        BadParameter,
+        match=r"noise_multiplier is 1000000.0; it must be at most .* for 100,000,000 parameters, whose "
+        r"rounding adds up",
+    ):
         noise.deviation(1e6, 1.0, 10**8)
 
 

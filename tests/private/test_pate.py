@@ -53,7 +53,11 @@ def test_more_answers_cost_more_and_more_noise_costs_less(ask):
     costs = [ask.spent(counts[:n], labels[:n], 1e-5) for n in (1, 10, 20, 40)]
     assert all(a.independent < b.independent and a.dependent < b.dependent for a, b in pairwise(costs))
     assert ask.spent(counts, labels, 1e-3).dependent < costs[-1].dependent, "a larger δ takes a smaller ε"
-    louder = {"LNMax": LNMax(0.025), "GNMax": GNMax(80.0), "ConfidentGNMax": ConfidentGNMax(200.0, 300.0, 80.0)}[type(ask).__name__]
+    louder = {
+        "LNMax": LNMax(0.025),
+        "GNMax": GNMax(80.0),
+        "ConfidentGNMax": ConfidentGNMax(200.0, 300.0, 80.0),
+    }[type(ask).__name__]
     assert louder.epsilon(40, 40, 1e-5) < ask.epsilon(40, 40, 1e-5)
 
 
@@ -66,7 +70,9 @@ def test_a_check_that_says_no_costs_its_check_alone():
     ask = ConfidentGNMax(200.0, 150.0, 40.0)
     assert ask.price(100, 0) == pytest.approx(100 / (2 * 150**2))
     assert ask.price(100, 60) == pytest.approx(100 / (2 * 150**2) + 60 / 40**2)
-    assert ask.price(100, 60, split=True) == pytest.approx(100 / 150**2 + 60 / 40**2), "teachers that add the noise tell every count of the check"
+    assert ask.price(100, 60, split=True) == pytest.approx(100 / 150**2 + 60 / 40**2), (
+        "teachers that add the noise tell every count of the check"
+    )
 
 
 def test_nothing_asked_costs_nothing():
@@ -83,7 +89,8 @@ def test_small_noise_gives_the_plurality_and_a_tie_goes_to_the_lower_class():
 
 
 def test_a_gamma_of_any_decimals_has_its_own_exact_law():
-    """γ = 0.7 = 7/10: counts times 7, noise of scale 10. Class 1 leads by one vote; the law written out says how often class 0 wins.
+    """γ = 0.7 = 7/10: counts times 7, noise of scale 10. Class 1 leads by one vote; the law written out says
+    how often class 0 wins.
 
     20,000 draws: a frequency off by more than 5 deviations has probability 6e-7.
     """
@@ -92,7 +99,9 @@ def test_a_gamma_of_any_decimals_has_its_own_exact_law():
     p = np.exp(-np.abs(y) / 10)
     p /= p.sum()
     below = np.concatenate([[0.0], np.cumsum(p)])
-    wins = float((p * below[np.clip(np.arange(len(y)) - 7 + 1, 0, len(y))]).sum())  # noise₀ ≥ noise₁ + 7: a tie is class 0's
+    wins = float(
+        (p * below[np.clip(np.arange(len(y)) - 7 + 1, 0, len(y))]).sum()
+    )  # noise₀ ≥ noise₁ + 7: a tie is class 0's
     found = (ask.decide(np.tile([3, 4], (n, 1)), SEEDED(0).bytes) == 0).mean()
     assert abs(found - wins) < 5 * math.sqrt(wins * (1 - wins) / n)
 
@@ -111,12 +120,16 @@ def test_gaussian_votes_are_won_as_often_as_their_law_says(sigma):
 
 
 def test_the_noise_comes_from_the_operating_system_unless_a_test_says_otherwise():
-    """A replayable source gives the same labels twice; the default does not ask numpy's or torch's generators."""
+    """A replayable source gives the same labels twice; the default does not ask numpy's or torch's
+    generators.
+    """
     counts = counts_of(0.2, n=200)
     np.random.seed(0)  # must have no say
     first = GNMax(40.0).decide(counts)
     np.random.seed(0)
-    assert (GNMax(40.0).decide(counts) != first).any(), "200 noisy answers to torn votes come out alike with probability below 1e-50"
+    assert (GNMax(40.0).decide(counts) != first).any(), (
+        "200 noisy answers to torn votes come out alike with probability below 1e-50"
+    )
     assert (GNMax(40.0).decide(counts, SEEDED(3).bytes) == GNMax(40.0).decide(counts, SEEDED(3).bytes)).all()
 
 
@@ -128,10 +141,18 @@ def test_a_published_epsilon_is_noisy_and_never_below_what_publishing_costs():
     assert min(told) > math.log(2e5) / 4000
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: LNMax(0.0), "LNMax: gamma is 0.0; it must be a number above 0 and at most 10"),
-    (lambda: GNMax(-1.0), "GNMax: sigma is -1.0; it must be a number above 0"),
-    (lambda: ConfidentGNMax(200.0, 30.0, 40.0), r"ConfidentGNMax: sigma1 is 30.0; it must be at least sigma2 = 40. Every question pays for the check")])
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: LNMax(0.0), "LNMax: gamma is 0.0; it must be a number above 0 and at most 10"),
+        (lambda: GNMax(-1.0), "GNMax: sigma is -1.0; it must be a number above 0"),
+        (
+            lambda: ConfidentGNMax(200.0, 30.0, 40.0),
+            r"ConfidentGNMax: sigma1 is 30.0; it must be at least sigma2 = 40. Every question pays for the "
+            r"check",
+        ),
+    ],
+)
 def test_what_cannot_be_is_refused_in_one_sentence(make, words):
     with pytest.raises(BadParameter, match=words):
         check(make())

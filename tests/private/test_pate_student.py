@@ -25,7 +25,9 @@ def rings(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % 2
     t = torch.rand(n, generator=g) * math.pi
-    x = torch.stack([torch.where(y == 0, t.cos(), 1 - t.cos()), torch.where(y == 0, t.sin(), 0.4 - t.sin())], 1)
+    x = torch.stack(
+        [torch.where(y == 0, t.cos(), 1 - t.cos()), torch.where(y == 0, t.sin(), 0.4 - t.sin())], 1
+    )
     return x + 0.05 * torch.randn(n, 2, generator=g), y
 
 
@@ -41,10 +43,19 @@ def accuracy(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def test_unlabelled_rows_earn_their_place(one_thread):
-    """Digits of 8×8, 60 labels, 1,378 rows without, one fixed draw: the accuracy gains three points at least (three draws, measured: .871 → .939)."""
+    """Digits of 8×8, 60 labels, 1,378 rows without, one fixed draw: the accuracy gains three points at least
+    (three draws, measured: .871 → .939).
+    """
     (x, y), (xt, yt) = data.digits().rows, data.digits().test
     pick = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:60]
-    scores = [accuracy(Student(method=m, steps=300).teach(models.build("mlp", (64,), 10, 0), x[pick], y[pick], x, 0), xt, yt) for m in ("vat", "supervised")]
+    scores = [
+        accuracy(
+            Student(method=m, steps=300).teach(models.build("mlp", (64,), 10, 0), x[pick], y[pick], x, 0),
+            xt,
+            yt,
+        )
+        for m in ("vat", "supervised")
+    ]
     assert scores[0] > scores[1] + 0.03, scores
 
 
@@ -66,7 +77,9 @@ def test_the_same_seed_gives_the_same_student_and_leaves_the_callers_random_stat
 
 
 def test_a_prediction_that_nothing_changes_has_no_smoothness_to_gain():
-    """A network that gives the same for every row: no direction is worse than another, and of two equal classes the entropy is ln 2."""
+    """A network that gives the same for every row: no direction is worse than another, and of two equal
+    classes the entropy is ln 2.
+    """
     flat = nn.Linear(2, 2)
     nn.init.zeros_(flat.weight)
     nn.init.zeros_(flat.bias)
@@ -75,7 +88,9 @@ def test_a_prediction_that_nothing_changes_has_no_smoothness_to_gain():
 
 
 def test_the_worst_direction_of_a_linear_model_is_along_its_weights():
-    """Two classes with logits ±w·x/2: the divergence depends on the step along w alone, so the step found is as bad as ±r·w/‖w‖, and a random one less so."""
+    """Two classes with logits ±w·x/2: the divergence depends on the step along w alone, so the step found is
+    as bad as ±r·w/‖w‖, and a random one less so.
+    """
     linear = nn.Linear(2, 2, bias=False)
     w = torch.tensor([3.0, 4.0]) / 2
     linear.weight.data = torch.stack([w, -w])
@@ -85,7 +100,12 @@ def test_the_worst_direction_of_a_linear_model_is_along_its_weights():
     entropy = -(plain.softmax(1) * plain.log_softmax(1)).sum()
     found = smoothness(linear, x, 0.2, g) - entropy
     along = 0.2 * w / w.norm()
-    worst = max(nn.functional.kl_div(linear(x + s * along).log_softmax(1), plain.log_softmax(1), log_target=True, reduction="batchmean") for s in (1, -1))
+    worst = max(
+        nn.functional.kl_div(
+            linear(x + s * along).log_softmax(1), plain.log_softmax(1), log_target=True, reduction="batchmean"
+        )
+        for s in (1, -1)
+    )
     assert found.item() == pytest.approx(worst.item(), rel=0.35)
     assert found.item() > 0.5 * worst.item()
 

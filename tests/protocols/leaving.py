@@ -26,7 +26,9 @@ class _Leaving:
 
 
 def leaving(programs: Mapping[str, Program], after: Mapping[str, int]) -> dict[str, Program]:
-    """The same programs, where a party named in `after` is gone for good once it has sent that many messages."""
+    """The same programs, where a party named in `after` is gone for good once it has sent that many
+    messages.
+    """
 
     def one(name: str, program: Program) -> Program:
         async def alive(me: Party) -> Any:

@@ -31,16 +31,41 @@ def inputs(terms: Any, seed: int = 0) -> dict[str, Tensor]:
     return dict(zip(names_of(terms.parties), made))
 
 
-def programs(terms: Any, values: Mapping[str, Tensor], protocol: Any = secagg, tag: str = "round 1", within: float | None = 5.0, **more: Any) -> dict[str, Any]:
+def programs(
+    terms: Any,
+    values: Mapping[str, Tensor],
+    protocol: Any = secagg,
+    tag: str = "round 1",
+    within: float | None = 5.0,
+    **more: Any,
+) -> dict[str, Any]:
     names = list(values)
     ids = Identity.provision(names, os.urandom)
-    signed = (lambda name: {"identity": ids[name]}) if getattr(terms, "adversary", "") == "active" else (lambda name: {})
-    clients = {name: (lambda me, name=name: protocol.client(me.scope(tag), values[name], terms, **signed(name), **more)) for name in names}
+    signed = (
+        (lambda name: {"identity": ids[name]})
+        if getattr(terms, "adversary", "") == "active"
+        else (lambda name: {})
+    )
+    clients = {
+        name: (
+            lambda me, name=name: protocol.client(me.scope(tag), values[name], terms, **signed(name), **more)
+        )
+        for name in names
+    }
     return {"server": lambda me: protocol.server(me.scope(tag), names, terms, within=within), **clients}
 
 
-def aggregate(terms: Terms, values: Mapping[str, Tensor], after: Mapping[str, int] | None = None, *, protocol: Any = secagg, tap: Tap | None = None,
-              ledger: Ledger | None = None, tag: str = "round 1", secret_seed: int | None = None) -> tuple[Outcome, dict[str, Any]]:
+def aggregate(
+    terms: Terms,
+    values: Mapping[str, Tensor],
+    after: Mapping[str, int] | None = None,
+    *,
+    protocol: Any = secagg,
+    tap: Tap | None = None,
+    ledger: Ledger | None = None,
+    tag: str = "round 1",
+    secret_seed: int | None = None,
+) -> tuple[Outcome, dict[str, Any]]:
     """(what the server got, what each client returned)."""
     run = leaving(programs(terms, values, protocol, tag), after or {})
     out = InProcess(secret_seed=secret_seed).run_sync(run if tap is None else tap.on(run), ledger=ledger)

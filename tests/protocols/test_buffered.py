@@ -1,4 +1,6 @@
-"""Asynchronous training, one program per party: equal to its ideal; what is late, wrong or given up does no harm."""
+"""Asynchronous training, one program per party: equal to its ideal; what is late, wrong or given up does no
+harm.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ State = dict[str, torch.Tensor]
 
 
 class Study:
-    """A server that adds up, clients that answer with where they began and who they are; both write down what happened and when."""
+    """A server that adds up, clients that answer with where they began and who they are; both write down what
+    happened and when.
+    """
 
     def __init__(self, one: Any, seconds: dict[str, float], at_once: int = 3, last: int = 5):
         self.desk, self.pace, self.seconds, self.last = one.desk(NAMES, at_once, 0), one, seconds, last
@@ -46,12 +50,17 @@ class Study:
         batch = self.desk.batch({"delta": self.w})
         if batch is None:
             return False
-        self.w = self.w + sum(weight * move["delta"] for weight, move in self.pace.moves(batch, self.desk.version, {"delta": self.w}))
+        self.w = self.w + sum(
+            weight * move["delta"]
+            for weight, move in self.pace.moves(batch, self.desk.version, {"delta": self.w})
+        )
         self.log.append((self.desk.version, [a.order for a in self.desk.took(batch)], self.w.tolist()))
         self.desk.moved()
         return True
 
-    def by_messages(self, wrong: Any = lambda name, message: None, clients: Any = None, **options: Any) -> None:
+    def by_messages(
+        self, wrong: Any = lambda name, message: None, clients: Any = None, **options: Any
+    ) -> None:
         def program(name: str) -> Any:
             def start(me: Party) -> Any:
                 async def work(number: int, version: int, down: State) -> tuple[float, State]:
@@ -63,9 +72,20 @@ class Study:
             return start
 
         def boss(me: Party) -> Any:
-            return server(me, NAMES, self.desk, self.last, self.down, self.came, self.merge, lambda v: {"w": self.w} if v % 2 else None,
-                          lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers))), wrong=wrong,
-                          dropped=lambda v, who: self.dropped.append((v, dict(who))), **options)
+            return server(
+                me,
+                NAMES,
+                self.desk,
+                self.last,
+                self.down,
+                self.came,
+                self.merge,
+                lambda v: {"w": self.w} if v % 2 else None,
+                lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers))),
+                wrong=wrong,
+                dropped=lambda v, who: self.dropped.append((v, dict(who))),
+                **options,
+            )
 
         InProcess().run_sync({"server": boss, **{name: program(name) for name in NAMES}, **(clients or {})})
 
@@ -77,12 +97,26 @@ class Study:
                 sent[order.serial] = self.down(order)
             return [self.seconds[o.name] for o in orders]
 
-        ideal(self.desk, self.last, seconds, lambda o: self.answer(o.name, o.number, o.version, sent[o.serial]), self.came, self.merge)
+        ideal(
+            self.desk,
+            self.last,
+            seconds,
+            lambda o: self.answer(o.name, o.number, o.version, sent[o.serial]),
+            self.came,
+            self.merge,
+        )
 
 
-PACES = st.one_of(st.builds(pace.FedBuff, st.integers(1, 5)), st.builds(pace.FedAsync),
-                  st.builds(pace.SAFA, st.sampled_from([0.3, 0.6, 1.0]), st.integers(1, 3), st.sampled_from([None, 1.0, 2.5])))
-TIMES = st.fixed_dictionaries(dict.fromkeys(NAMES, st.sampled_from([0.5, 1.0, 1.5, 4.0, 9.0])))  # few, so that some come in one instant
+PACES = st.one_of(
+    st.builds(pace.FedBuff, st.integers(1, 5)),
+    st.builds(pace.FedAsync),
+    st.builds(
+        pace.SAFA, st.sampled_from([0.3, 0.6, 1.0]), st.integers(1, 3), st.sampled_from([None, 1.0, 2.5])
+    ),
+)
+TIMES = st.fixed_dictionaries(
+    dict.fromkeys(NAMES, st.sampled_from([0.5, 1.0, 1.5, 4.0, 9.0]))
+)  # few, so that some come in one instant
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,7 +146,9 @@ def test_an_order_that_is_not_answered_in_time_is_given_up_and_its_party_named()
 
 
 def test_a_party_that_lags_too_far_drops_its_work_and_begins_anew() -> None:
-    """c takes 3.5 s and rounds take 1 s: with lag 1 it is set back at 2 s and every 2 s after, and never answers; with lag 5 it does."""
+    """c takes 3.5 s and rounds take 1 s: with lag 1 it is set back at 2 s and every 2 s after, and never
+    answers; with lag 5 it does.
+    """
     for lag, heard in ((1, False), (5, True)):
         study = Study(pace.SAFA(fraction=0.6, lag=lag, deadline=1.0), {"a": 0.9, "b": 0.9, "c": 3.5}, last=8)
         study.by_messages()
@@ -122,7 +158,9 @@ def test_a_party_that_lags_too_far_drops_its_work_and_begins_anew() -> None:
 def test_an_answer_that_cannot_be_used_ends_a_run_that_nobody_said_may_go_on() -> None:
     study = Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
     with pytest.raises(PartyFailed, match="party 'server' has no answer of 'b' it can use: it is odd"):
-        study.by_messages(wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None)
+        study.by_messages(
+            wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None
+        )
 
 
 def test_bytes_that_are_no_answer_are_told_from_answers() -> None:
@@ -134,7 +172,11 @@ def test_bytes_that_are_no_answer_are_told_from_answers() -> None:
         await asyncio.Event().wait()
 
     study = Study(pace.FedBuff(3), dict.fromkeys(NAMES, 1.0))
-    with pytest.raises(PartyFailed, match=r"party 'server' has no answer of 'b' it can use: .* expected Answer from 'b' in scope 'work', got 'Order'"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"party 'server' has no answer of 'b' it can use: .* expected Answer from 'b' in scope "
+        r"'work', got 'Order'",
+    ):
         study.by_messages(clients={"b": liar}, at_least=None)
 
 
@@ -159,7 +201,11 @@ class Open:
 
 def test_an_answer_that_cannot_be_used_is_refused_at_the_door_and_the_others_go_on() -> None:
     door, study = Open(), Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
-    study.by_messages(wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None, door=door, within=30.0)
+    study.by_messages(
+        wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None,
+        door=door,
+        within=30.0,
+    )
     assert door.refused == {"b": "it is odd"}
     assert {o.name for _, orders, _ in study.log for o in orders} == {"a", "c"}
 
@@ -169,7 +215,11 @@ def test_a_model_that_nobody_tests_ends_the_run_with_the_reasons() -> None:
         await asyncio.Event().wait()
 
     study = Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
-    with pytest.raises(PartyFailed, match=r"has no Tested it can use of version 0: 'a': no answer within 2 s; 'b': no answer within 2 s; 'c'"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"has no Tested it can use of version 0: 'a': no answer within 2 s; 'b': no answer within 2 "
+        r"s; 'c'",
+    ):
         study.by_messages(clients=dict.fromkeys(NAMES, silent), door=Open(), within=2.0)
 
 
@@ -185,8 +235,15 @@ def test_a_failed_piece_of_work_is_its_partys_failure() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(number=st.integers(0, 2**31), version=st.integers(0, 2**31), weight=st.floats(0, 1e9), values=st.lists(st.floats(-1e9, 1e9, width=32), max_size=8))
-def test_orders_and_answers_come_back_from_the_wire_as_they_were(number: int, version: int, weight: float, values: list[float]) -> None:
+@given(
+    number=st.integers(0, 2**31),
+    version=st.integers(0, 2**31),
+    weight=st.floats(0, 1e9),
+    values=st.lists(st.floats(-1e9, 1e9, width=32), max_size=8),
+)
+def test_orders_and_answers_come_back_from_the_wire_as_they_were(
+    number: int, version: int, weight: float, values: list[float]
+) -> None:
     w = torch.tensor(values, dtype=torch.float32)
     order = decode(encode(Order(number, version, {"w": w})), (Order,))
     assert (order.number, order.version) == (number, version)
@@ -203,7 +260,18 @@ def test_a_server_that_comes_back_after_its_last_version_waits_for_nobody() -> N
     from tacit.protocols import buffered
 
     async def server(me):
-        await buffered.server(me, ["a"], SimpleNamespace(version=3, at_work={}), 3, None, None, None, None, None, door=SimpleNamespace())
+        await buffered.server(
+            me,
+            ["a"],
+            SimpleNamespace(version=3, at_work={}),
+            3,
+            None,
+            None,
+            None,
+            None,
+            None,
+            door=SimpleNamespace(),
+        )
 
     async def client(me):
         return type(await me.recv("server", buffered.Stop)).__name__

@@ -19,7 +19,16 @@ from tacit.parties.codec import decode, encode
 from tacit.parties.conformance import Tap
 from tacit.parties.ledger import Ledger
 from tacit.protocols import encrypted
-from tacit.protocols.encrypted import CipherSum, CipherVector, DecryptedSum, Outcome, RoundSecret, SumMade, Terms, ideal
+from tacit.protocols.encrypted import (
+    CipherSum,
+    CipherVector,
+    DecryptedSum,
+    Outcome,
+    RoundSecret,
+    SumMade,
+    Terms,
+    ideal,
+)
 
 from .masked import aggregate, inputs, names_of, programs
 
@@ -34,7 +43,11 @@ def test_the_sum_is_exact_whoever_drops_at_whatever_step(data: st.DataObject) ->
     try:
         outcome, clients = aggregate(terms, values, leave, protocol=encrypted)
     except PartyFailed as failed:
-        if not (isinstance(failed.error, ProtocolError) and failed.party == "server" and len(leave) > n - max(terms.enough, 1)):
+        if not (
+            isinstance(failed.error, ProtocolError)
+            and failed.party == "server"
+            and len(leave) > n - max(terms.enough, 1)
+        ):
             raise
         return
     assert torch.equal(outcome.total, ideal(values, outcome.included))
@@ -45,17 +58,35 @@ def test_the_sum_is_exact_whoever_drops_at_whatever_step(data: st.DataObject) ->
 
 def test_it_is_a_protocol() -> None:
     terms = Terms("fed", 3, 9, 1000)
-    testing.check_protocol(lambda seed: programs(terms, inputs(terms, seed), encrypted),
-                           lambda seed: {"server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(3)), {}), **dict.fromkeys(names_of(3), True)}, [0])
+    testing.check_protocol(
+        lambda seed: programs(terms, inputs(terms, seed), encrypted),
+        lambda seed: {
+            "server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(3)), {}),
+            **dict.fromkeys(names_of(3), True),
+        },
+        [0],
+    )
 
 
 def test_the_server_is_sent_ciphertexts_and_the_sum_and_no_key() -> None:
-    """What it was sent does not open any vector: neither as a key nor sealed in a box is the key in its view in the clear."""
+    """What it was sent does not open any vector: neither as a key nor sealed in a box is the key in its view
+    in the clear.
+    """
     terms, tap, ledger = Terms("fed", 3, 100, 1000), Tap(), Ledger()
     aggregate(terms, inputs(terms), protocol=encrypted, tap=tap, ledger=ledger)
-    assert {line.kind for line in ledger.seen if line.party == "server"} == {"AdvertisedKeys", "SealedShares", "CipherVector", "DecryptedSum"}
+    assert {line.kind for line in ledger.seen if line.party == "server"} == {
+        "AdvertisedKeys",
+        "SealedShares",
+        "CipherVector",
+        "DecryptedSum",
+    }
     boxes = [m for frame in tap.view("server") if isinstance(m := decode(frame), CipherVector)]
-    sealed = [box for frame in tap.view("server") if (m := decode(frame)).kind == "SealedShares" for box in m.sealed.values()]
+    sealed = [
+        box
+        for frame in tap.view("server")
+        if (m := decode(frame)).kind == "SealedShares"
+        for box in m.sealed.values()
+    ]
     assert len(boxes) == 3
     assert len(sealed) == 2
     for box in sealed:
@@ -88,7 +119,9 @@ def test_two_that_open_the_sum_must_agree() -> None:
         class Wire:
             async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
                 message = decode(frame)
-                frame = encode(DecryptedSum(message.total + 1)) if isinstance(message, DecryptedSum) else frame
+                frame = (
+                    encode(DecryptedSum(message.total + 1)) if isinstance(message, DecryptedSum) else frame
+                )
                 await me.transport.deliver(sender, to, scope, frame)
 
         return await honest(replace(me, transport=Wire()))
@@ -101,7 +134,9 @@ def test_two_that_open_the_sum_must_agree() -> None:
 
 
 def test_a_range_that_no_slot_holds_is_refused() -> None:
-    with pytest.raises(BadParameter, match=r"Encrypt: the range of a sum is '±2147483648'; it must be below 2\^31"):
+    with pytest.raises(
+        BadParameter, match=r"Encrypt: the range of a sum is '±2147483648'; it must be below 2\^31"
+    ):
         check(Terms("fed", 2, 3, 2**30))
 
 
@@ -111,8 +146,16 @@ def test_numbers_outside_the_agreed_range_are_an_error() -> None:
         aggregate(terms, inputs(terms) | {"c1": torch.tensor([11, 0])}, protocol=encrypted)
 
 
-@pytest.mark.parametrize("message", [RoundSecret("a", b"c", b"g", b"s"), CipherVector([b"x", b""]), CipherSum([]),
-                                     DecryptedSum(torch.zeros(2, dtype=torch.int32)),
-                                     SumMade()], ids=lambda m: m.kind)
+@pytest.mark.parametrize(
+    "message",
+    [
+        RoundSecret("a", b"c", b"g", b"s"),
+        CipherVector([b"x", b""]),
+        CipherSum([]),
+        DecryptedSum(torch.zeros(2, dtype=torch.int32)),
+        SumMade(),
+    ],
+    ids=lambda m: m.kind,
+)
 def test_every_message_survives_the_wire(message: Any) -> None:
     assert decode(encode(message)) == message

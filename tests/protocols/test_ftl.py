@@ -1,4 +1,6 @@
-"""Transfer between feature spaces: the programs compute the ideal, and what crosses says what the page says it does."""
+"""Transfer between feature spaces: the programs compute the ideal, and what crosses says what the page says
+it does.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,20 @@ def made(n=60, shared=20, **given):
     g = torch.Generator().manual_seed(3)
     x = torch.randn(n, 7, generator=g)
     y = (x[:, 0] + x[:, 5] > 0).long()
-    terms = ftl.Terms((Route(("b",), ("a",)),), (shared,), (0,), loss="bce", **{"epochs": 4, "batch_size": 8, "width": 3, "first_epochs": 5, **given})
+    terms = ftl.Terms(
+        (Route(("b",), ("a",)),),
+        (shared,),
+        (0,),
+        loss="bce",
+        **{"epochs": 4, "batch_size": 8, "width": 3, "first_epochs": 5, **given},
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        parts = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), nn.Sequential(nn.Linear(3, 3), nn.Tanh()), nn.Linear(3, 3)
+        parts = (
+            nn.Sequential(nn.Linear(4, 3), nn.Tanh()),
+            nn.Sequential(nn.Linear(3, 3), nn.Tanh()),
+            nn.Linear(3, 3),
+        )
     at = torch.arange(shared), torch.arange(shared).flip(0)
     x_b = torch.cat([x[:shared, 4:].flip(0), torch.randn(30, 3, generator=g)])
     return terms, parts, x[:, :4], y, x_b, at
@@ -37,8 +49,13 @@ def run(terms, parts, x_a, y, x_b, at, protect=None):
     ledger = Ledger()
     mine_a = Mine(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}, protect=protect)
     mine_b = Mine(terms.adam, b, {0: decoder}, x={0: x_b})
-    got = InProcess().run_sync({"a": functools.partial(ftl.source, terms=terms, mine=mine_a, shared=at[0]),
-                                "b": functools.partial(ftl.target, terms=terms, mine=mine_b, shared=at[1])}, ledger=ledger)
+    got = InProcess().run_sync(
+        {
+            "a": functools.partial(ftl.source, terms=terms, mine=mine_a, shared=at[0]),
+            "b": functools.partial(ftl.target, terms=terms, mine=mine_b, shared=at[1]),
+        },
+        ledger=ledger,
+    )
     return got, ledger
 
 
@@ -64,15 +81,27 @@ def test_only_shared_rows_cross_and_nothing_else_does():
     terms, parts, x_a, y, x_b, at = made()
     _, ledger = run(terms, parts, x_a, y, x_b, at)
     seen = {(s.party, s.kind): s for s in ledger.seen}
-    assert set(seen) == {("a", "Agreed"), ("b", "Agreed"), ("a", "Activations"), ("b", "CutGradients"), ("b", "Translator")}
+    assert set(seen) == {
+        ("a", "Agreed"),
+        ("b", "Agreed"),
+        ("a", "Activations"),
+        ("b", "CutGradients"),
+        ("b", "Translator"),
+    }
     steps = terms.epochs * 3  # 20 rows in batches of 8
     assert seen["a", "Activations"].count == seen["b", "CutGradients"].count == steps
-    assert terms.epochs * terms.rows[0] * terms.width * 4 < seen["b", "CutGradients"].bytes < terms.epochs * terms.rows[0] * terms.width * 4 + 200 * steps
+    assert (
+        terms.epochs * terms.rows[0] * terms.width * 4
+        < seen["b", "CutGradients"].bytes
+        < terms.epochs * terms.rows[0] * terms.width * 4 + 200 * steps
+    )
 
 
 def heard(monkeypatch, protect):
     """All gradients the target gets, with the labels of their rows."""
-    terms, parts, x_a, y, x_b, at = made(n=200, shared=100, epochs=2, batch_size=100, gamma=0.1, first_epochs=30)
+    terms, parts, x_a, y, x_b, at = made(
+        n=200, shared=100, epochs=2, batch_size=100, gamma=0.1, first_epochs=30
+    )
     caught = []
     original = ftl.Seat.recv
 
@@ -88,7 +117,9 @@ def heard(monkeypatch, protect):
 
 
 def test_gradients_in_the_clear_give_labels_away_as_the_page_says_and_marvell_weakens_that(monkeypatch):
-    """100 rows; by chance an attack that knows nothing has an AUC of 0.5 with a deviation of 0.06: 0.9 is out of its reach."""
+    """100 rows; by chance an attack that knows nothing has an AUC of 0.5 with a deviation of 0.06: 0.9 is out
+    of its reach.
+    """
     clear = max(v for v in labels.attack(*_rare(*heard(monkeypatch, None))).values())
     guarded = max(v for v in labels.attack(*_rare(*heard(monkeypatch, Marvell(power=16.0)))).values())
     assert clear > 0.95
@@ -100,9 +131,14 @@ def _rare(g, y):
 
 
 def test_a_class_missing_at_the_source_or_one_alone_among_the_shared_is_refused():
-    with pytest.raises(BadData, match="the source has 0 rows of the second class among 4; it needs some of either"):
+    with pytest.raises(
+        BadData, match="the source has 0 rows of the second class among 4; it needs some of either"
+    ):
         ftl.codes(torch.zeros(4, dtype=torch.long))
-    with pytest.raises(BadData, match="the 3 shared rows are all of class 'ill', so the target would learn to say so of everybody"):
+    with pytest.raises(
+        BadData,
+        match="the 3 shared rows are all of class 'ill', so the target would learn to say so of everybody",
+    ):
         ftl.enough(torch.ones(3, dtype=torch.long), ["well", "ill"])
 
 
@@ -111,48 +147,95 @@ def test_different_settings_are_refused():
     a, b, decoder = copy.deepcopy(parts)
     other = ftl.Terms(**{**terms.__dict__, "gamma": 9.0})
     with pytest.raises(PartyFailed, match=r"different settings: gamma \((9.0|1.0) there, (9.0|1.0) here\)"):
-        InProcess().run_sync({"a": functools.partial(ftl.source, terms=terms, mine=Mine(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}), shared=at[0]),
-                              "b": functools.partial(ftl.target, terms=other, mine=Mine(terms.adam, b, {0: decoder}, x={0: x_b}), shared=at[1])})
+        InProcess().run_sync(
+            {
+                "a": functools.partial(
+                    ftl.source,
+                    terms=terms,
+                    mine=Mine(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}),
+                    shared=at[0],
+                ),
+                "b": functools.partial(
+                    ftl.target, terms=other, mine=Mine(terms.adam, b, {0: decoder}, x={0: x_b}), shared=at[1]
+                ),
+            }
+        )
 
 
-# --- on shares ----------------------------------------------------------------------------------------------------------------------------
+# --- on shares ----------------------------------------------------------------------------------------------
 
 
 def test_the_target_is_the_least_of_the_quadratic_loss():
     """t and the closed form, against a plain descent of the loss that the page writes down."""
     g = torch.Generator().manual_seed(1)
-    h, y, theirs, gamma = torch.randn(40, 3, generator=g), torch.arange(40) % 2, torch.randn(40, 1, generator=g), 0.7
+    h, y, theirs, gamma = (
+        torch.randn(40, 3, generator=g),
+        torch.arange(40) % 2,
+        torch.randn(40, 1, generator=g),
+        0.7,
+    )
     w = torch.zeros(4, 1, dtype=torch.float64, requires_grad=True)
     full, sign = hidden.spread(h), (2 * y - 1).double()[:, None]
     for _ in range(2000):
         phi = full @ w
         loss = (-0.5 * sign * phi + phi**2 / 8 + gamma * (phi - theirs) ** 2).mean()
         w.data -= 0.2 * torch.autograd.grad(loss, w)[0]
-    torch.testing.assert_close(hidden.ideal(h, hidden.wanted(y, theirs, gamma), 0.0), w.detach(), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        hidden.ideal(h, hidden.wanted(y, theirs, gamma), 0.0), w.detach(), rtol=1e-5, atol=1e-7
+    )
 
 
 def test_shares_give_the_ideal_and_show_the_source_nothing():
     g = torch.Generator().manual_seed(2)
-    h, y, scores = torch.tanh(torch.randn(50, 4, generator=g)), torch.arange(50) % 2, torch.randn(50, 1, generator=g, dtype=torch.float64)
+    h, y, scores = (
+        torch.tanh(torch.randn(50, 4, generator=g)),
+        torch.arange(50) % 2,
+        torch.randn(50, 1, generator=g, dtype=torch.float64),
+    )
     t = hidden.wanted(y, scores, 1.0)
     ledger = Ledger()
-    got = InProcess().run_sync({"a": functools.partial(hidden.source, names=("a", "b"), helper="h", width=4, y=y, scores=scores, gamma=1.0),
-                                "b": functools.partial(hidden.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=1.0),
-                                "h": functools.partial(hidden.helps, names=("a", "b"), rows=50, width=4)}, ledger=ledger)
-    torch.testing.assert_close(got["b"], hidden.ideal(h, t, 0.03), rtol=0, atol=2e-3)  # 16 fractional bits, through the inverse of HᵀH/n + λ
+    got = InProcess().run_sync(
+        {
+            "a": functools.partial(
+                hidden.source, names=("a", "b"), helper="h", width=4, y=y, scores=scores, gamma=1.0
+            ),
+            "b": functools.partial(hidden.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=1.0),
+            "h": functools.partial(hidden.helps, names=("a", "b"), rows=50, width=4),
+        },
+        ledger=ledger,
+    )
+    torch.testing.assert_close(
+        got["b"], hidden.ideal(h, t, 0.03), rtol=0, atol=2e-3
+    )  # 16 fractional bits, through the inverse of HᵀH/n + λ
     assert got["a"] is None
-    assert {s.kind for s in ledger.seen if s.party == "a"} == {"TapeKey", "MaskedFactors", "MaskedProducts"}  # every word uniform
-    assert {s.kind for s in ledger.seen if s.party == "b"} == {"TapeKey", "Corrections", "MaskedFactors", "MaskedProducts", "SumsShare"}
+    assert {s.kind for s in ledger.seen if s.party == "a"} == {
+        "TapeKey",
+        "MaskedFactors",
+        "MaskedProducts",
+    }  # every word uniform
+    assert {s.kind for s in ledger.seen if s.party == "b"} == {
+        "TapeKey",
+        "Corrections",
+        "MaskedFactors",
+        "MaskedProducts",
+        "SumsShare",
+    }
 
 
 def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
-    with pytest.raises(BadData, match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell labels. Share at least 10 rows"):
+    with pytest.raises(
+        BadData,
+        match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell "
+        r"labels. Share at least 10 rows",
+    ):
         hidden.enough(9, 4, 1.0)
     hidden.enough(10, 4, 1.0)
 
 
 def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
-    """14 people, 7 sums, twice as many rows as sums: with γ = 0 one of 2^14 labellings gives the sums, as precise as fixed point has them; the true one."""
+    """14 people, 7 sums, twice as many rows as sums: with γ = 0 one of 2^14 labellings gives the sums, as
+    precise as fixed point has them; the true one.
+    """
     g = torch.Generator().manual_seed(0)
     y, every = torch.randint(2, (14,), generator=g), torch.cartesian_prod(*[torch.tensor([0, 1])] * 14)
     full = hidden.spread(torch.tanh(torch.randn(14, 6, generator=g)))
@@ -162,7 +245,11 @@ def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
 
     near = ((every.double() - 0.5) / 0.25 @ full / 14 - told(y).T).abs().amax(1) < 2**-12
     assert every[near].tolist() == [y.tolist()]
-    with pytest.raises(BadData, match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of at least 0.25 and"):
+    with pytest.raises(
+        BadData,
+        match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of "
+        r"at least 0.25 and",
+    ):
         hidden.enough(14, 6, 0.0)
     hidden.enough(126, 6, 0.0)
     hidden.enough(14, 6, 0.25)

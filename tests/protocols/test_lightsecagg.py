@@ -31,12 +31,22 @@ ALARM = 1e-6  # probability of a false alarm of each statistical test
 @given(data=st.data())
 def test_the_sum_is_exact_in_the_field_whoever_drops_at_whatever_step(data: st.DataObject) -> None:
     n = data.draw(st.integers(3, 9), label="parties")
-    terms = Terms("fed", n, data.draw(st.integers(1, 40)), data.draw(st.sampled_from([1, 100, 2**15, 2**27])), data.draw(st.sampled_from([0.7, 0.9, 1.0])),
-                  data.draw(st.sampled_from([0.0, 0.3, 0.5])))
+    terms = Terms(
+        "fed",
+        n,
+        data.draw(st.integers(1, 40)),
+        data.draw(st.sampled_from([1, 100, 2**15, 2**27])),
+        data.draw(st.sampled_from([0.7, 0.9, 1.0])),
+        data.draw(st.sampled_from([0.0, 0.3, 0.5])),
+    )
     leave = data.draw(st.dictionaries(st.sampled_from(names_of(n)), st.integers(0, 3)), label="leaves after")
     values = inputs(terms, data.draw(st.integers(0, 1000)))
     if min(sum(leave.get(name, 99) > step for name in values) for step in range(4)) < terms.enough:
-        with pytest.raises(PartyFailed, match=r"party 'server' failed: SumAborted: secure aggregation was aborted, and no update was opened\."):
+        with pytest.raises(
+            PartyFailed,
+            match=r"party 'server' failed: SumAborted: secure aggregation was aborted, and no update was "
+            r"opened\.",
+        ):
             aggregate(terms, values, leave, protocol=lightsecagg)
         return
     outcome, clients = aggregate(terms, values, leave, protocol=lightsecagg)
@@ -48,13 +58,20 @@ def test_the_sum_is_exact_in_the_field_whoever_drops_at_whatever_step(data: st.D
 
 def test_it_is_a_protocol() -> None:
     terms = Terms("fed", 4, 9, 1000, threshold=0.75)
-    testing.check_protocol(lambda seed: programs(terms, inputs(terms, seed), lightsecagg),
-                           lambda seed: {"server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}), **dict.fromkeys(names_of(4), True)}, [0, 1])
+    testing.check_protocol(
+        lambda seed: programs(terms, inputs(terms, seed), lightsecagg),
+        lambda seed: {
+            "server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}),
+            **dict.fromkeys(names_of(4), True),
+        },
+        [0, 1],
+    )
 
 
 def test_worked_by_hand() -> None:
-    """N = 3, U = 2, T = 1, d = 1: one piece z at 1 and one random r at 2, so f(x) = z + (r − z)(x − 1), and party j, at 3 + j, gets
-    f(3 + j) = −(1 + j)·z + (2 + j)·r."""
+    """N = 3, U = 2, T = 1, d = 1: one piece z at 1 and one random r at 2, so f(x) = z + (r − z)(x − 1), and
+    party j, at 3 + j, gets f(3 + j) = −(1 + j)·z + (2 + j)·r.
+    """
     terms = Terms("fed", 3, 1, 10, threshold=0.6, colluding=0.4)
     assert (terms.enough, terms.private, terms.piece) == (2, 1, 1)
     assert lightsecagg._code(terms, 3) == [[field.Q - 1, 2], [field.Q - 2, 3], [field.Q - 3, 4]]
@@ -62,7 +79,9 @@ def test_worked_by_hand() -> None:
 
 @pytest.mark.parametrize(("n", "threshold", "colluding"), [(4, 0.75, 0.5), (7, 0.8, 0.3), (10, 0.7, 0.5)])
 def test_any_t_pieces_are_uniform_whatever_the_mask(n: int, threshold: float, colluding: float) -> None:
-    """The T × T part of the code that multiplies the random pieces is invertible for every choice of T parties: T-privacy exactly, not statistically."""
+    """The T × T part of the code that multiplies the random pieces is invertible for every choice of T
+    parties: T-privacy exactly, not statistically.
+    """
     from itertools import combinations
 
     terms = Terms("fed", n, 10, 10, threshold, colluding)
@@ -95,7 +114,12 @@ def test_a_masked_vector_looks_uniform() -> None:
     for _, to, _, frame in tap.frames:
         message = decode(frame)
         if to == "server" and isinstance(message, lightsecagg.MaskedVector):
-            assert stats.chisquare(np.bincount(message.packed.numpy().view(np.uint32) >> 24, minlength=256)).pvalue > ALARM / 3
+            assert (
+                stats.chisquare(
+                    np.bincount(message.packed.numpy().view(np.uint32) >> 24, minlength=256)
+                ).pvalue
+                > ALARM / 3
+            )
 
 
 def test_a_piece_is_a_share_of_the_vector() -> None:
@@ -104,10 +128,18 @@ def test_a_piece_is_a_share_of_the_vector() -> None:
     assert terms.piece == 500 == math.ceil(1000 / 2)
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    ({"colluding": 0.8}, "LightSecAgg: threshold is 0.7; .* more must stay than may collude: of 10 parties 7 must stay and 8 may collude"),
-    ({"bound": 2**28}, r"LightSecAgg: the range of a sum is '±2684354560'; it must be below 2\^31"),
-    ({"threshold": 0.5}, r"Terms: threshold is 0\.5; it must be a number above 0\.5 and at most 1")])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"colluding": 0.8},
+            "LightSecAgg: threshold is 0.7; .* more must stay than may collude: of 10 parties 7 must stay "
+            "and 8 may collude",
+        ),
+        ({"bound": 2**28}, r"LightSecAgg: the range of a sum is '±2684354560'; it must be below 2\^31"),
+        ({"threshold": 0.5}, r"Terms: threshold is 0\.5; it must be a number above 0\.5 and at most 1"),
+    ],
+)
 def test_terms_that_cannot_work_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
         check(Terms(**({"federation": "fed", "parties": 10, "length": 3, "bound": 10} | change)))

@@ -1,4 +1,6 @@
-"""Private set intersection: every variant computes its ideal on sets of all sizes, in one process and between processes, and refuses what does not fit."""
+"""Private set intersection: every variant computes its ideal on sets of all sizes, in one process and between
+processes, and refuses what does not fit.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,29 @@ from tacit.protocols import psi, psi_dh, psi_many, psi_oprf, psi_sum
 from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
 
-OPEN = {"min_ids": 0, "min_overlap": 0}  # the protocol computes its ideal for small sets, too; what a policy refuses: tests/security/test_psi_policy.py
+OPEN = {
+    "min_ids": 0,
+    "min_overlap": 0,
+    # the protocol computes its ideal for small sets, too; what a policy refuses:
+    # tests/security/test_psi_policy.py
+}
 SIZES = [(0, 0), (0, 5), (5, 0), (1, 1), (3, 40), (40, 3), (30, 30)]
 
 
 def digests(ids: Any) -> np.ndarray:
-    return np.frombuffer(b"".join(hashlib.sha256(str(i).encode()).digest()[:16] for i in ids), np.uint8).reshape(-1, 16).copy()
+    return (
+        np.frombuffer(b"".join(hashlib.sha256(str(i).encode()).digest()[:16] for i in ids), np.uint8)
+        .reshape(-1, 16)
+        .copy()
+    )
 
 
 def two(mine: np.ndarray, theirs: np.ndarray, **more: Any) -> dict[str, Program]:
     values = {"values": more.pop("values")} if "values" in more else {}
-    return {"receiver": functools.partial(psi.receiver, digests=mine, **more),
-            "sender": functools.partial(psi.sender, digests=theirs, policy=OPEN, **more, **values)}
+    return {
+        "receiver": functools.partial(psi.receiver, digests=mine, **more),
+        "sender": functools.partial(psi.sender, digests=theirs, policy=OPEN, **more, **values),
+    }
 
 
 def run(programs: Mapping[str, Program]) -> dict[str, Any]:
@@ -72,7 +85,9 @@ def test_with_size_the_receiver_gets_a_number_and_nobody_a_row(n: int, m: int) -
 def test_the_sum_is_over_the_shared_and_exact(mine: set[int], theirs: dict[int, int]) -> None:
     a, b = digests(mine), digests(theirs)
     made = run(two(a, b, reveal="sum", limit=10**6, values=list(theirs.values())))
-    assert (made["receiver"]["size"], made["receiver"]["sum"]) == psi_sum.ideal(list(a), list(b), list(theirs.values()))
+    assert (made["receiver"]["size"], made["receiver"]["sum"]) == psi_sum.ideal(
+        list(a), list(b), list(theirs.values())
+    )
     assert made["receiver"]["rows"] is None
     assert made["sender"]["sum"] is None
 
@@ -91,11 +106,18 @@ def test_many_parties_find_whom_all_of_them_share(sets: list[set[int]], reveal: 
 
 def many(held: Mapping[str, np.ndarray], reveal: str = "all") -> dict[str, Program]:
     first, *others = held
-    programs: dict[str, Program] = {n: functools.partial(psi_many.member, digests=held[n], leader=first, others=others, reveal=reveal) for n in others}
-    return programs | {first: functools.partial(psi_many.leader, digests=held[first], others=others, reveal=reveal)}
+    programs: dict[str, Program] = {
+        n: functools.partial(psi_many.member, digests=held[n], leader=first, others=others, reveal=reveal)
+        for n in others
+    }
+    return programs | {
+        first: functools.partial(psi_many.leader, digests=held[first], others=others, reveal=reveal)
+    }
 
 
-@pytest.mark.parametrize("more", [{"method": "dh"}, {"method": "oprf"}, {"reveal": "size"}, {"method": "oprf", "reveal": "both"}])
+@pytest.mark.parametrize(
+    "more", [{"method": "dh"}, {"method": "oprf"}, {"reveal": "size"}, {"method": "oprf", "reveal": "both"}]
+)
 def test_it_is_a_protocol(more: dict[str, str]) -> None:
     def sets(k: int) -> tuple[np.ndarray, np.ndarray]:
         return digests(range(4 + k)), digests(range(2, 7))
@@ -106,9 +128,22 @@ def test_it_is_a_protocol(more: dict[str, str]) -> None:
         back = psi.ideal(list(theirs), list(mine)) if more.get("reveal") == "both" else None
         chosen = "dh" if more.get("reveal") == "size" else more["method"]
         counted = size if more.get("reveal") in ("both", "size") else None
-        return {"receiver": {"rows": None if more.get("reveal") == "size" else np.array(rows), "size": size, "sum": None, "theirs": 5, "method": chosen},
-                "sender": {"rows": None if back is None else np.array(back), "size": counted, "sum": None, "theirs": 4 + k,
-                           "method": chosen}}
+        return {
+            "receiver": {
+                "rows": None if more.get("reveal") == "size" else np.array(rows),
+                "size": size,
+                "sum": None,
+                "theirs": 5,
+                "method": chosen,
+            },
+            "sender": {
+                "rows": None if back is None else np.array(back),
+                "size": counted,
+                "sum": None,
+                "theirs": 4 + k,
+                "method": chosen,
+            },
+        }
 
     testing.check_protocol(lambda k: two(*sets(k), **more), ideal, [0, 1])
 
@@ -116,22 +151,45 @@ def test_it_is_a_protocol(more: dict[str, str]) -> None:
 def test_many_and_sum_are_protocols() -> None:
     sets = {"a": digests("abcd"), "b": digests("bcx"), "c": digests("dcb")}
     rows = psi_many.ideal({name: list(d) for name, d in sets.items()})
-    testing.check_protocol(lambda _: many(sets), lambda _: {
-        name: {"rows": np.array(rows[name]), "size": 2, "theirs": {"b": 3, "c": 3} if name == "a" else {"a": 4}} for name in sets}, [0])
-    testing.check_protocol(lambda _: two(digests("abc"), digests("bcd"), reveal="sum", limit=100, values=[3, 4, 5]),
-                           lambda _: {"receiver": {"rows": None, "size": 2, "sum": 7, "theirs": 3, "method": "sum"}}, [0])
+    testing.check_protocol(
+        lambda _: many(sets),
+        lambda _: {
+            name: {
+                "rows": np.array(rows[name]),
+                "size": 2,
+                "theirs": {"b": 3, "c": 3} if name == "a" else {"a": 4},
+            }
+            for name in sets
+        },
+        [0],
+    )
+    testing.check_protocol(
+        lambda _: two(digests("abc"), digests("bcd"), reveal="sum", limit=100, values=[3, 4, 5]),
+        lambda _: {"receiver": {"rows": None, "size": 2, "sum": 7, "theirs": 3, "method": "sum"}},
+        [0],
+    )
 
 
-@pytest.mark.parametrize(("n", "reveal", "chosen"), [(10_000, "receiver", "dh"), (10_001, "receiver", "oprf"), (10_001, "size", "dh"), (10_001, "sum", "sum")])
+@pytest.mark.parametrize(
+    ("n", "reveal", "chosen"),
+    [
+        (10_000, "receiver", "dh"),
+        (10_001, "receiver", "oprf"),
+        (10_001, "size", "dh"),
+        (10_001, "sum", "sum"),
+    ],
+)
 def test_auto_chooses_by_the_larger_set_and_by_what_is_revealed(n: int, reveal: str, chosen: str) -> None:
     assert psi.choose("auto", reveal, n, 5) == psi.choose("auto", reveal, 5, n) == chosen
     assert psi.choose("dh", "both", n, 5) == "dh"
 
 
-# buckets and chunks ------------------------------------------------------------------------------------------------------------
+# buckets and chunks -----------------------------------------------------------------------------------------
 
 
-def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(psi_oprf, "BUCKET", 300)
     monkeypatch.setattr(psi_oprf, "CHUNK", 64)
     mine, theirs = digests(range(1000)), digests(range(400, 1600))
@@ -165,7 +223,9 @@ def test_many_chunks_of_diffie_hellman_give_the_same(monkeypatch: pytest.MonkeyP
     for reveal in ("both", "size"):
         made = run(two(mine, theirs, method="dh", reveal=reveal))
         assert made["receiver"]["size"] == 30
-    assert run(two(mine, theirs, reveal="sum", values=range(70), limit=99))["receiver"]["sum"] == sum(range(30))
+    assert run(two(mine, theirs, reveal="sum", values=range(70), limit=99))["receiver"]["sum"] == sum(
+        range(30)
+    )
 
 
 def test_a_bucket_overflows_less_often_than_once_in_2_to_the_40_runs() -> None:
@@ -173,7 +233,13 @@ def test_a_bucket_overflows_less_often_than_once_in_2_to_the_40_runs() -> None:
     for n, buckets in ((1000, 4), (10**6, 2), (10**7, 10)):
         room = psi_oprf.capacity(n, buckets)
         p = 1 / buckets
-        term = math.exp(math.lgamma(n + 1) - math.lgamma(room + 2) - math.lgamma(n - room) + (room + 1) * math.log(p) + (n - room - 1) * math.log(1 - p))
+        term = math.exp(
+            math.lgamma(n + 1)
+            - math.lgamma(room + 2)
+            - math.lgamma(n - room)
+            + (room + 1) * math.log(p)
+            + (n - room - 1) * math.log(1 - p)
+        )
         ratio = (n - room) / (room + 1) * p / (1 - p)
         assert ratio < 1
         assert buckets * term / (1 - ratio) <= 2.0**-40
@@ -191,25 +257,45 @@ def test_codewords_are_far_enough_apart() -> None:
     assert [psi_oprf.code_bits(n) for n in (10**5, 10**6, 10**7)] == [432, 440, 448]
 
 
-# what does not fit -------------------------------------------------------------------------------------------------------------
+# what does not fit ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("receiver", "sender", "text"), [
-    ({"method": "dh"}, {"method": "oprf"}, "wants method='dh', reveal='receiver' and limit=0, party 'sender' method='oprf'"),
-    ({"reveal": "both"}, {"reveal": "receiver"}, "Agree before you start; nothing was compared"),
-    ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Agree")])
-def test_parties_that_want_different_things_compare_nothing(receiver: dict[str, Any], sender: dict[str, Any], text: str) -> None:
-    programs = {**two(digests("ab"), digests("bc"), **receiver), "sender": two(digests("ab"), digests("bc"), **sender)["sender"]}
+@pytest.mark.parametrize(
+    ("receiver", "sender", "text"),
+    [
+        (
+            {"method": "dh"},
+            {"method": "oprf"},
+            "wants method='dh', reveal='receiver' and limit=0, party 'sender' method='oprf'",
+        ),
+        ({"reveal": "both"}, {"reveal": "receiver"}, "Agree before you start; nothing was compared"),
+        ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Agree"),
+    ],
+)
+def test_parties_that_want_different_things_compare_nothing(
+    receiver: dict[str, Any], sender: dict[str, Any], text: str
+) -> None:
+    programs = {
+        **two(digests("ab"), digests("bc"), **receiver),
+        "sender": two(digests("ab"), digests("bc"), **sender)["sender"],
+    }
     with pytest.raises(PartyFailed, match="nothing was compared") as failed:
         run(programs)
     assert text in str(failed.value)
 
 
-@pytest.mark.parametrize(("more", "text"), [
-    ({"method": "rsa"}, "psi: method is 'rsa'; it must be one of 'auto', 'dh', 'oprf'"),
-    ({"reveal": "all"}, "psi: reveal is 'all'; it must be one of 'receiver', 'both', 'size', 'sum'"),
-    ({"method": "oprf", "reveal": "size"}, "psi: method is 'oprf'; it must be 'dh' or 'auto' with reveal='size'"),
-    ({"limit": 0}, "psi: limit is 0; it must be a whole number from 1 to")])
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"method": "rsa"}, "psi: method is 'rsa'; it must be one of 'auto', 'dh', 'oprf'"),
+        ({"reveal": "all"}, "psi: reveal is 'all'; it must be one of 'receiver', 'both', 'size', 'sum'"),
+        (
+            {"method": "oprf", "reveal": "size"},
+            "psi: method is 'oprf'; it must be 'dh' or 'auto' with reveal='size'",
+        ),
+        ({"limit": 0}, "psi: limit is 0; it must be a whole number from 1 to"),
+    ],
+)
 def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
     with pytest.raises(BadParameter) as refused:
         psi.allow(**{"method": "auto", "reveal": "receiver", **more})
@@ -220,13 +306,17 @@ def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("values", [[1, 2], [1, 2, 300], [1, 2, -1]])
 def test_values_that_do_not_fit_are_refused_before_they_are_sent(values: list[int]) -> None:
-    with pytest.raises(PartyFailed, match=r"party 'sender' has . values for 3 ids.*there must be one for each, from 0 to 255") as failed:
+    with pytest.raises(
+        PartyFailed, match=r"party 'sender' has . values for 3 ids.*there must be one for each, from 0 to 255"
+    ) as failed:
         run(two(digests("abc"), digests("abd"), reveal="sum", limit=255, values=values))
     assert isinstance(failed.value.error, BadData)
 
 
 class Meddling:
-    """A relay that changes what passes: each frame of a kind goes through `change`, which gives the frames to deliver instead."""
+    """A relay that changes what passes: each frame of a kind goes through `change`, which gives the frames to
+    deliver instead.
+    """
 
     def __init__(self, inner: Transport, kind: type, change: Any):
         self.inner, self.kind, self.change = inner, kind, change
@@ -241,6 +331,7 @@ class Meddling:
 def meddled(program: Program, kind: type, change: Any) -> Program:
     async def listened(me: Party) -> Any:
         return await program(replace(me, transport=Meddling(me.transport, kind, change)))
+
     return listened
 
 
@@ -260,11 +351,22 @@ def twice(held: list[Any], message: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("change", [swap, twice])
-@pytest.mark.parametrize(("who", "kind", "method"), [
-    ("receiver", psi_dh.BlindedIds, "dh"), ("sender", psi_dh.BlindedIds, "dh"), ("sender", psi_dh.Tags, "dh"),
-    ("receiver", psi_oprf.OprfRows, "oprf"), ("sender", psi_oprf.Outputs, "oprf")])
-def test_a_relay_that_reorders_or_repeats_is_noticed(change: Any, who: str, kind: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sealed channel between real parties keeps the order by itself; the protocol does not depend on it."""
+@pytest.mark.parametrize(
+    ("who", "kind", "method"),
+    [
+        ("receiver", psi_dh.BlindedIds, "dh"),
+        ("sender", psi_dh.BlindedIds, "dh"),
+        ("sender", psi_dh.Tags, "dh"),
+        ("receiver", psi_oprf.OprfRows, "oprf"),
+        ("sender", psi_oprf.Outputs, "oprf"),
+    ],
+)
+def test_a_relay_that_reorders_or_repeats_is_noticed(
+    change: Any, who: str, kind: type, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sealed channel between real parties keeps the order by itself; the protocol does not depend on
+    it.
+    """
     monkeypatch.setattr(psi_dh, "CHUNK", 5)
     monkeypatch.setattr(psi_oprf, "CHUNK", 16)
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
@@ -274,29 +376,70 @@ def test_a_relay_that_reorders_or_repeats_is_noticed(change: Any, who: str, kind
         run({**programs, who: meddled(programs[who], kind, change)})
 
 
-@pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31), b"\xff" * 32,
-                                   bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05")])
-@pytest.mark.parametrize(("who", "victim", "kind", "field", "method"), [
-    ("receiver", "sender", psi_dh.BlindedIds, "points", "dh"), ("sender", "receiver", psi_dh.BlindedIds, "points", "dh"),
-    ("receiver", "sender", psi_oprf.BaseOffer, "point", "oprf"), ("sender", "receiver", psi_oprf.BaseChoices, "points", "oprf")])
-def test_malformed_and_small_order_points_are_refused_by_name(point: bytes, who: str, victim: str, kind: type, field: str, method: str) -> None:
+@pytest.mark.parametrize(
+    "point",
+    [
+        bytes(32),
+        b"\x01" + bytes(31),
+        b"\xff" * 32,
+        bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("who", "victim", "kind", "field", "method"),
+    [
+        ("receiver", "sender", psi_dh.BlindedIds, "points", "dh"),
+        ("sender", "receiver", psi_dh.BlindedIds, "points", "dh"),
+        ("receiver", "sender", psi_oprf.BaseOffer, "point", "oprf"),
+        ("sender", "receiver", psi_oprf.BaseChoices, "points", "oprf"),
+    ],
+)
+def test_malformed_and_small_order_points_are_refused_by_name(
+    point: bytes, who: str, victim: str, kind: type, field: str, method: str
+) -> None:
     def poison(held: list[Any], message: Any) -> list[Any]:
         return [replace(message, **{field: getattr(message, field)[:-32] + point})]
 
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
-    with pytest.raises(PartyFailed, match=f"party '{victim}' failed: ProtocolError: .*is no element of ristretto255"):
+    with pytest.raises(
+        PartyFailed, match=f"party '{victim}' failed: ProtocolError: .*is no element of ristretto255"
+    ):
         run({**programs, who: meddled(programs[who], kind, poison)})
 
 
-@pytest.mark.parametrize(("who", "kind", "change", "text"), [
-    ("receiver", psi_dh.BlindedIds, lambda m: replace(m, points=m.points[:-1]), "bytes of ids came; they must be 1 to 20 times 32"),
-    ("receiver", psi_dh.BlindedIds, lambda m: replace(m, points=m.points * 2), "they must be 1 to 20 times 32"),
-    ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags came"),
-    ("receiver", psi.SharedIds, lambda m: replace(m, tags=m.tags + m.tags), "the other says that 20 ids are shared, of which we hold 10, or names one twice"),
-    ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff" * 8), "the other says that 1 ids are shared, of which we hold 0"),
-    ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes name no list of ids"),
-    ("receiver", psi.Opening, lambda m: replace(m, nonce=b""), "a nonce of 0 bytes"),
-    ("receiver", psi.Opening, lambda m: replace(m, count=-3), "opens with -3 ids")])
+@pytest.mark.parametrize(
+    ("who", "kind", "change", "text"),
+    [
+        (
+            "receiver",
+            psi_dh.BlindedIds,
+            lambda m: replace(m, points=m.points[:-1]),
+            "bytes of ids came; they must be 1 to 20 times 32",
+        ),
+        (
+            "receiver",
+            psi_dh.BlindedIds,
+            lambda m: replace(m, points=m.points * 2),
+            "they must be 1 to 20 times 32",
+        ),
+        ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags came"),
+        (
+            "receiver",
+            psi.SharedIds,
+            lambda m: replace(m, tags=m.tags + m.tags),
+            "the other says that 20 ids are shared, of which we hold 10, or names one twice",
+        ),
+        (
+            "receiver",
+            psi.SharedIds,
+            lambda m: replace(m, tags=b"\xff" * 8),
+            "the other says that 1 ids are shared, of which we hold 0",
+        ),
+        ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes name no list of ids"),
+        ("receiver", psi.Opening, lambda m: replace(m, nonce=b""), "a nonce of 0 bytes"),
+        ("receiver", psi.Opening, lambda m: replace(m, count=-3), "opens with -3 ids"),
+    ],
+)
 def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any, text: str) -> None:
     programs = two(digests(range(20)), digests(range(10, 30)), method="dh", reveal="both")
     with pytest.raises(PartyFailed) as failed:
@@ -304,9 +447,21 @@ def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any,
     assert text in str(failed.value)
 
 
-@pytest.mark.parametrize(("kind", "change", "text"), [
-    (psi_oprf.Outputs, lambda m: replace(m, outputs=m.outputs[:-1]), "was due (bucket, table, first bin, bytes)"),
-    (psi_oprf.BaseChoices, lambda m: replace(m, points=m.points[:-32]), "oblivious transfers; they must be")])
+@pytest.mark.parametrize(
+    ("kind", "change", "text"),
+    [
+        (
+            psi_oprf.Outputs,
+            lambda m: replace(m, outputs=m.outputs[:-1]),
+            "was due (bucket, table, first bin, bytes)",
+        ),
+        (
+            psi_oprf.BaseChoices,
+            lambda m: replace(m, points=m.points[:-32]),
+            "oblivious transfers; they must be",
+        ),
+    ],
+)
 def test_messages_of_the_oprf_that_do_not_fit_are_refused(kind: type, change: Any, text: str) -> None:
     programs = two(digests(range(20)), digests(range(10, 30)), method="oprf")
     with pytest.raises(PartyFailed) as failed:
@@ -318,11 +473,16 @@ def test_one_that_waits_for_another_who_does_not_come_says_so() -> None:
     async def silent(me: Party) -> None:
         return None
 
-    with pytest.raises(PartyFailed, match="party 'receiver' waited 5 s for Opening or RefusedQuery from 'sender', which did not come"):
-        run({"receiver": functools.partial(psi.receiver, digests=digests("ab"), within=5.0), "sender": silent})
+    with pytest.raises(
+        PartyFailed,
+        match="party 'receiver' waited 5 s for Opening or RefusedQuery from 'sender', which did not come",
+    ):
+        run(
+            {"receiver": functools.partial(psi.receiver, digests=digests("ab"), within=5.0), "sender": silent}
+        )
 
 
-# between processes -------------------------------------------------------------------------------------------------------------
+# between processes ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["dh", "oprf"])
@@ -330,7 +490,9 @@ def test_between_processes_over_real_sockets(method: str) -> None:
     mine, theirs = digests(range(600)), digests(range(200, 1000))
     made = Processes().run_sync(two(mine, theirs, method=method, reveal="both"))
     assert np.asarray(made["receiver"]["rows"]).tolist() == psi.ideal(list(mine), list(theirs))
-    assert np.array_equal(mine[np.asarray(made["receiver"]["rows"])], theirs[np.asarray(made["sender"]["rows"])])
+    assert np.array_equal(
+        mine[np.asarray(made["receiver"]["rows"])], theirs[np.asarray(made["sender"]["rows"])]
+    )
 
 
 def test_three_parties_between_processes() -> None:

@@ -1,4 +1,6 @@
-"""Synchronous rounds: one program per party, over messages, equal to what the protocol is meant to compute."""
+"""Synchronous rounds: one program per party, over messages, equal to what the protocol is meant to
+compute.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from tacit.runtimes.inprocess import InProcess
 
 
 class Study:
-    """A server that averages, clients that pull towards their own number; both write down what they were asked."""
+    """A server that averages, clients that pull towards their own number; both write down what they were
+    asked.
+    """
 
     def __init__(self, names: list[str], chosen: list[list[str]], tests: list[bool]):
         self.names, self.chosen, self.tests = names, chosen, tests
@@ -35,7 +39,9 @@ class Study:
         return compute
 
     def merge(self, r: int, ups: dict[str, tuple[float, dict[str, torch.Tensor]]]) -> None:
-        self.w = sum(weight * v["w"] for weight, v in ups.values()) / sum(weight for weight, _ in ups.values())
+        self.w = sum(weight * v["w"] for weight, v in ups.values()) / sum(
+            weight for weight, _ in ups.values()
+        )
         self.log.append((r, sorted(ups), self.w.tolist()))
 
     def test(self, r: int) -> dict[str, torch.Tensor] | None:
@@ -46,8 +52,22 @@ class Study:
 
     def programs(self) -> dict[str, Any]:
         numbers = range(len(self.chosen))
-        clients = {n: (lambda me, n=n: client(me, self.local(n), lambda r, v: {"seen": v["w"]})) for n in self.names}
-        boss = lambda me: server(me, self.names, numbers, lambda r: self.chosen[r], self.down, self.merge, self.test, self.tested)  # noqa: E731
+        clients = {
+            n: (lambda me, n=n: client(me, self.local(n), lambda r, v: {"seen": v["w"]})) for n in self.names
+        }
+
+        def boss(me):
+            return server(
+                me,
+                self.names,
+                numbers,
+                lambda r: self.chosen[r],
+                self.down,
+                self.merge,
+                self.test,
+                self.tested,
+            )
+
         return {"server": boss, **clients}
 
 
@@ -61,7 +81,9 @@ def test_the_programs_compute_the_ideal(chosen: list[list[str]], tests: list[boo
     real, meant = Study(NAMES, chosen, tests), Study(NAMES, chosen, tests)
     ledger = Ledger()
     InProcess().run_sync(real.programs(), ledger=ledger)
-    ideal(range(len(chosen)), lambda r: chosen[r], meant.down, {n: meant.local(n) for n in NAMES}, meant.merge)
+    ideal(
+        range(len(chosen)), lambda r: chosen[r], meant.down, {n: meant.local(n) for n in NAMES}, meant.merge
+    )
     assert real.log == meant.log
     assert [r for r, _ in real.answers] == [r for r in range(len(chosen)) if tests[r]]
     for r, answers in real.answers:
@@ -70,7 +92,11 @@ def test_the_programs_compute_the_ideal(chosen: list[list[str]], tests: list[boo
     for name in NAMES:
         part = sum(name in c for c in chosen)
         assert counts.get(("server", name, "Upload"), 0) == counts.get((name, "server", "Down"), 0) == part
-        assert counts.get(("server", name, "Tested"), 0) == counts.get((name, "server", "Test"), 0) == len(real.answers)
+        assert (
+            counts.get(("server", name, "Tested"), 0)
+            == counts.get((name, "server", "Test"), 0)
+            == len(real.answers)
+        )
         assert counts[name, "server", "Stop"] == 1
     assert all(line.how == "executed" for line in ledger.seen)
 
@@ -95,8 +121,17 @@ def test_a_client_that_fails_ends_the_run_and_is_named() -> None:
         InProcess().run_sync(programs)
 
 
-@pytest.mark.parametrize("message", [Down(3, {"w": torch.ones(4), "round": torch.tensor(2.0)}), Upload(2.5, {"delta": torch.ones(2, 3)}), rounds.Test(1, {}),
-                                     rounds.Tested({"rows": torch.tensor(3.0), "confusion": torch.zeros(0, 0)}), Stop()], ids=lambda m: m.kind)
+@pytest.mark.parametrize(
+    "message",
+    [
+        Down(3, {"w": torch.ones(4), "round": torch.tensor(2.0)}),
+        Upload(2.5, {"delta": torch.ones(2, 3)}),
+        rounds.Test(1, {}),
+        rounds.Tested({"rows": torch.tensor(3.0), "confusion": torch.zeros(0, 0)}),
+        Stop(),
+    ],
+    ids=lambda m: m.kind,
+)
 def test_every_message_survives_the_wire(message: Any) -> None:
     assert decode(encode(message)) == message
 
@@ -111,7 +146,9 @@ def test_the_model_before_training_is_tested_by_messages_too() -> None:
 
 
 class Hidden:
-    """A sum in which the clients say "here" and the server counts them. `fails[i]`: whether the i-th try is aborted."""
+    """A sum in which the clients say "here" and the server counts them. `fails[i]`: whether the i-th try is
+    aborted.
+    """
 
     enough = 2
 
@@ -142,8 +179,21 @@ def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
         return 1.0, {"w": torch.ones(1)}
 
     programs = {n: (lambda me: client(me, local, lambda r, v: v, hidden=lambda: sums)) for n in "ab"}
-    boss = lambda me: server(me, ["a", "b"], range(2), lambda r: ["a", "b"], lambda r: {}, lambda r, s: merged.append((r, s.total.tolist())),  # noqa: E731
-                             lambda r: None, lambda r, a: None, hidden=sums, aborted=lambda r, why: told.append(f"{r} {why}"))
+
+    def boss(me):
+        return server(
+            me,
+            ["a", "b"],
+            range(2),
+            lambda r: ["a", "b"],
+            lambda r: {},
+            lambda r, s: merged.append((r, s.total.tolist())),
+            lambda r: None,
+            lambda r, a: None,
+            hidden=sums,
+            aborted=lambda r, why: told.append(f"{r} {why}"),
+        )
+
     InProcess().run_sync({"server": boss, **programs})
     return merged, told
 
@@ -157,12 +207,16 @@ def test_a_sum_for_which_too_few_stay_is_tried_again_and_told() -> None:
 
 
 def test_a_sum_that_is_aborted_too_often_ends_the_run() -> None:
-    with pytest.raises(PartyFailed, match=r"party 'server' failed: SumAborted: too few stayed\. Round 1 was tried 2 times\."):
+    with pytest.raises(
+        PartyFailed, match=r"party 'server' failed: SumAborted: too few stayed\. Round 1 was tried 2 times\."
+    ):
         hidden_run(Hidden(tries=2, fails=(True, True)), [])
 
 
 def test_a_client_leaves_a_sum_that_will_never_end_when_the_server_comes_back_and_asks_again() -> None:
-    """The server died after it had asked: whoever takes its place knows nothing of that sum, and asks for the round in a new one."""
+    """The server died after it had asked: whoever takes its place knows nothing of that sum, and asks for the
+    round in a new one.
+    """
     sums = Hidden()
 
     async def twice(me: Any) -> Any:
@@ -176,5 +230,12 @@ def test_a_client_leaves_a_sum_that_will_never_end_when_the_server_comes_back_an
         await me.send("a", Stop())
         return total.tolist()
 
-    found = InProcess().run_sync({"server": twice, "a": lambda me: client(me, lambda r, v: (1.0, {"w": torch.ones(1)}), lambda r, v: v, hidden=lambda: sums)})
+    found = InProcess().run_sync(
+        {
+            "server": twice,
+            "a": lambda me: client(
+                me, lambda r, v: (1.0, {"w": torch.ones(1)}), lambda r, v: v, hidden=lambda: sums
+            ),
+        }
+    )
     assert found["server"] == [1.0]

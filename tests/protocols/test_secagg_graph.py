@@ -1,4 +1,6 @@
-"""The sparse graph of Bell et al.: k-regular, symmetric, drawn anew, and k large enough by an independent count."""
+"""The sparse graph of Bell et al.: k-regular, symmetric, drawn anew, and k large enough by an independent
+count.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,15 @@ def test_the_order_is_uniform() -> None:
     assert stats.chisquare(list(seen.values())).pvalue > 1e-6
 
 
-@pytest.mark.parametrize(("n", "threshold", "corrupt", "drop"), [(100, 0.6, 0.2, 0.1), (200, 0.6, 0.1, 0.05), (1000, 0.6, 0.2, 0.1), (10_000, 0.55, 0.1, 0.1)])
-def test_the_degree_keeps_the_three_promises_by_scipys_count(n: int, threshold: float, corrupt: float, drop: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "threshold", "corrupt", "drop"),
+    [(100, 0.6, 0.2, 0.1), (200, 0.6, 0.1, 0.05), (1000, 0.6, 0.2, 0.1), (10_000, 0.55, 0.1, 0.1)],
+)
+def test_the_degree_keeps_the_three_promises_by_scipys_count(
+    n: int, threshold: float, corrupt: float, drop: float
+) -> None:
     """And two fewer would break one of them."""
+
     def kept(k: int) -> bool:
         t = math.ceil(threshold * (k + 1))
         bad, gone = math.ceil(corrupt * n), math.ceil(drop * n)
@@ -85,5 +93,9 @@ def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighbourhood_in_a_r
 
 
 def test_shares_that_add_up_to_everybody_are_refused() -> None:
-    with pytest.raises(BadParameter, match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be shares of at least 0 that add up to less than 1"):
+    with pytest.raises(
+        BadParameter,
+        match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be shares of at least 0 that add up to "
+        r"less than 1",
+    ):
         degree(100, 0.6, 0.6, 0.4)

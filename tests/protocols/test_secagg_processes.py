@@ -1,4 +1,6 @@
-"""Secure aggregation between operating-system processes over real sockets, one of which is killed in the middle."""
+"""Secure aggregation between operating-system processes over real sockets, one of which is killed in the
+middle.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Deadly:
 
 
 async def boss(me: Party, within: float) -> tuple[list[int], list[str], dict[str, str]]:
-    outcome = await secagg.server(me.scope("round 1"), NAMES, secagg.Terms(**TERMS), within=within, first=60.0)
+    outcome = await secagg.server(
+        me.scope("round 1"), NAMES, secagg.Terms(**TERMS), within=within, first=60.0
+    )
     return outcome.total.tolist(), list(outcome.included), outcome.dropped
 
 
@@ -48,9 +52,18 @@ async def client(me: Party, values: list[int], mark: str = "") -> bool:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_sum_comes_out_between_processes_also_when_one_is_killed_before_its_upload(tmp_path: Path, killed: bool) -> None:
-    """Killed when it has shared its secrets and has not sent its vector; started again, it learns that the round went on without it."""
-    programs = {name: functools.partial(client, values=VALUES[name], mark=str(tmp_path / "killed") if killed and name == "c2" else "") for name in NAMES}
+def test_the_sum_comes_out_between_processes_also_when_one_is_killed_before_its_upload(
+    tmp_path: Path, killed: bool
+) -> None:
+    """Killed when it has shared its secrets and has not sent its vector; started again, it learns that the
+    round went on without it.
+    """
+    programs = {
+        name: functools.partial(
+            client, values=VALUES[name], mark=str(tmp_path / "killed") if killed and name == "c2" else ""
+        )
+        for name in NAMES
+    }
     results = Processes(restart=killed).run_sync({"server": functools.partial(boss, within=8.0), **programs})
     total, included, dropped = results.pop("server")
     stayed = [name for name in NAMES if not (killed and name == "c2")]
@@ -63,19 +76,31 @@ def test_the_sum_comes_out_between_processes_also_when_one_is_killed_before_its_
 async def posing(me: Party, adversary: str) -> None:
     """A server that gives c0 a key of its own in the place of c3's, whose signature it passes on."""
     here, mine = me.scope("round 1"), public_of(me.secret.bytes(32))
-    keys = {name: (m.channel, m.mask, m.signature) for name, m in (await here.gather(NAMES, secagg.AdvertisedKeys, within=60.0)).items()}
+    keys = {
+        name: (m.channel, m.mask, m.signature)
+        for name, m in (await here.gather(NAMES, secagg.AdvertisedKeys, within=60.0)).items()
+    }
     await here.send("c0", secagg.RoundKeys(keys | {"c3": (mine, keys["c3"][1], keys["c3"][2])}))
     await here.recv("c0", secagg.SealedShares)
 
 
 async def signing(me: Party, values: list[int], adversary: str) -> bool:
     threshold = 0.7 if adversary == "active" else 0.6
-    return await secagg.client(me.scope("round 1"), torch.tensor(values), secagg.Terms(**TERMS, threshold=threshold, adversary=adversary))
+    return await secagg.client(
+        me.scope("round 1"),
+        torch.tensor(values),
+        secagg.Terms(**TERMS, threshold=threshold, adversary=adversary),
+    )
 
 
 @pytest.mark.parametrize("adversary", ["active", "curious"])
 def test_a_server_that_poses_as_a_client_to_another_is_found_out_by_the_certificates(adversary: str) -> None:
-    """Across processes keys are signed by certificates, whatever the server is expected to do: c0 sends no share of its secrets."""
+    """Across processes keys are signed by certificates, whatever the server is expected to do: c0 sends no
+    share of its secrets.
+    """
     programs = {name: functools.partial(signing, values=VALUES[name], adversary=adversary) for name in NAMES}
-    with pytest.raises(PartyFailed, match="party 'c0' failed: ProtocolError: party 'c0' was given keys of 'c3' that 'c3' did not sign"):
+    with pytest.raises(
+        PartyFailed,
+        match="party 'c0' failed: ProtocolError: party 'c0' was given keys of 'c3' that 'c3' did not sign",
+    ):
         Processes().run_sync({"server": functools.partial(posing, adversary=adversary), **programs})

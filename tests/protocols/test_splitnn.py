@@ -1,4 +1,6 @@
-"""A network in parts computes what it computes in one piece, in every configuration; whoever strays from the job is told so."""
+"""A network in parts computes what it computes in one piece, in every configuration; whoever strays from the
+job is told so.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,16 @@ def targets(kind, rows, g):
 OUT = {"mse": 1, "bce": 1, "cross_entropy": 3}
 
 
-def world(configuration, loss="cross_entropy", merge="concat", hops=0, clients="hand on", labels="server", seed=0, **told):
+def world(
+    configuration,
+    loss="cross_entropy",
+    merge="concat",
+    hops=0,
+    clients="hand on",
+    labels="server",
+    seed=0,
+    **told,
+):
     """(terms, bottoms by source, stops by depth, rows by route, labels by route) of a small network."""
     g = torch.Generator().manual_seed(seed)
     rows = 53
@@ -59,16 +70,32 @@ def world(configuration, loss="cross_entropy", merge="concat", hops=0, clients="
             bottom = nn.Sequential(nn.Linear(6, width), nn.Tanh())
             last = ("server",) if labels == "server" else ("server", "CLIENT")
             routes = tuple(Route((n,), tuple(n if s == "CLIENT" else s for s in last)) for n in names)
-            stops = [Stretch(merger("concat", 1, width), nn.Linear(width, OUT[loss] if labels == "server" else 4))]
+            stops = [
+                Stretch(merger("concat", 1, width), nn.Linear(width, OUT[loss] if labels == "server" else 4))
+            ]
             if labels != "server":
-                stops.append(Stretch(merger("concat", 1, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, OUT[loss]))))
+                stops.append(
+                    Stretch(merger("concat", 1, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, OUT[loss])))
+                )
             x = [{n: torch.randn(k, 6, generator=g)} for n, k in zip(names, sizes)]
             y = [targets(loss, k, g) for k in sizes]
-            return Terms(routes, tuple(sizes), (0, 0, 0), batch_size=8, loss=loss, clients=clients, seed=3, **told), dict.fromkeys(names, bottom), stops, x, y
+            return (
+                Terms(
+                    routes, tuple(sizes), (0, 0, 0), batch_size=8, loss=loss, clients=clients, seed=3, **told
+                ),
+                dict.fromkeys(names, bottom),
+                stops,
+                x,
+                y,
+            )
         names = {"vanilla": ["a"], "u": ["a"], "vertical": ["a", "b", "c"]}[configuration]
         bottoms = {n: nn.Sequential(nn.Linear(WIDE[n], width), nn.Tanh()) for n in names}
         middle = [f"m{i}" for i in range(hops)]
-        stops_at = {"vanilla": (*middle, "labels"), "u": (*(middle or ["m0"]), "a"), "vertical": (*middle, "a")}[configuration]
+        stops_at = {
+            "vanilla": (*middle, "labels"),
+            "u": (*(middle or ["m0"]), "a"),
+            "vertical": (*middle, "a"),
+        }[configuration]
         after = width * len(names) if merge == "concat" else width
         stops, wide = [], after
         for depth in range(len(stops_at)):
@@ -78,7 +105,13 @@ def world(configuration, loss="cross_entropy", merge="concat", hops=0, clients="
             stops.append(Stretch(join, body))
             wide = 7
         x = [{n: torch.randn(rows, WIDE[n], generator=g) for n in names}]
-        return Terms((Route(tuple(names), stops_at),), (rows,), (0,), batch_size=8, loss=loss, seed=3, **told), bottoms, stops, x, [targets(loss, rows, g)]
+        return (
+            Terms((Route(tuple(names), stops_at),), (rows,), (0,), batch_size=8, loss=loss, seed=3, **told),
+            bottoms,
+            stops,
+            x,
+            [targets(loss, rows, g)],
+        )
 
 
 def seats(made, optimizer, **more):
@@ -101,7 +134,10 @@ def seats(made, optimizer, **more):
 
 def programs(made, optimizer, **more):
     terms = made[0]
-    return {name: functools.partial(splitnn.party, terms=terms, mine=mine) for name, mine in seats(made, optimizer, **more).items()}
+    return {
+        name: functools.partial(splitnn.party, terms=terms, mine=mine)
+        for name, mine in seats(made, optimizer, **more).items()
+    }
 
 
 def whole(made, optimizer, peek=None):
@@ -133,21 +169,32 @@ CASES = {
     "relay, handed on": {"configuration": "relay"},
     "relay, averaged": {"configuration": "relay", "clients": "average"},
     "relay, labels at the clients": {"configuration": "relay", "labels": "clients"},
-    "relay, labels at the clients, averaged": {"configuration": "relay", "labels": "clients", "clients": "average", "loss": "bce"},
+    "relay, labels at the clients, averaged": {
+        "configuration": "relay",
+        "labels": "clients",
+        "clients": "average",
+        "loss": "bce",
+    },
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_parts_learn_what_one_network_learns(case, optimizer):
-    """Four epochs: every weight of every party equals that of the network in one place; nothing is even rounded otherwise."""
+    """Four epochs: every weight of every party equals that of the network in one place; nothing is even
+    rounded otherwise.
+    """
     made, how = world(**CASES[case], epochs=4), {"sgd": sgd(), "adam": adam()}[optimizer]
     got = InProcess().run_sync(programs(made, how))
     for name, state in whole(made, how).items():
         for key, value in state.items():
             assert torch.allclose(got[name]["state"][key], value, rtol=0, atol=1e-7), (name, key)
     start = seats(made, how)
-    assert any((got[n]["state"][k] - v).abs().max() > 1e-3 for n, s in start.items() for k, v in s.parts.state_dict().items()), "nothing was learned"
+    assert any(
+        (got[n]["state"][k] - v).abs().max() > 1e-3
+        for n, s in start.items()
+        for k, v in s.parts.state_dict().items()
+    ), "nothing was learned"
 
 
 @pytest.mark.parametrize("case", ["vanilla", "u, two hops, binary", "vertical, concat", "relay, averaged"])
@@ -167,7 +214,12 @@ def test_the_protocol_keeps_its_promises(case):
     def equal(a, b):
         return all(torch.allclose(a["state"][k], v, atol=1e-6) for k, v in b["state"].items())
 
-    check_protocol(lambda seed: programs(made, sgd()), lambda seed: {n: {"state": s} for n, s in whole(made, sgd()).items()}, [0], equal=equal)
+    check_protocol(
+        lambda seed: programs(made, sgd()),
+        lambda seed: {n: {"state": s} for n, s in whole(made, sgd()).items()},
+        [0],
+        equal=equal,
+    )
 
 
 def test_an_extra_loss_of_the_sources_is_learned_with_the_network():
@@ -180,7 +232,9 @@ def test_an_extra_loss_of_the_sources_is_learned_with_the_network():
     for name, state in whole(made, sgd(), peek).items():
         for key, value in state.items():
             assert torch.allclose(got[name]["state"][key], value, rtol=0, atol=1e-6), (name, key)
-    assert not torch.allclose(got["b"]["state"]["bottom.0.weight"], plain["b"]["state"]["bottom.0.weight"], atol=1e-3)
+    assert not torch.allclose(
+        got["b"]["state"]["bottom.0.weight"], plain["b"]["state"]["bottom.0.weight"], atol=1e-3
+    )
 
 
 def test_the_joint_outputs_are_those_of_the_whole_network_and_only_the_last_stop_has_them():
@@ -188,7 +242,9 @@ def test_the_joint_outputs_are_those_of_the_whole_network_and_only_the_last_stop
     terms, bottoms, stops, x, _ = made
     terms = Terms(terms.routes, terms.rows, (53,), epochs=0)
     mine = seats(made, sgd())
-    got = InProcess().run_sync({name: functools.partial(splitnn.predict, terms=terms, mine=m) for name, m in mine.items()})
+    got = InProcess().run_sync(
+        {name: functools.partial(splitnn.predict, terms=terms, mine=m) for name, m in mine.items()}
+    )
     want = stops[0]([bottoms[n](x[0][n]) for n in terms.routes[0].sources])
     assert torch.equal(got["a"], want)
     assert got["b"] is None
@@ -215,17 +271,30 @@ def test_in_a_relay_the_server_never_has_the_clients_part():
 def test_parties_with_different_settings_stop_before_the_first_batch():
     made, other = world("vanilla", epochs=1), world("vanilla", epochs=2)
     mine = seats(made, sgd())
-    with pytest.raises(PartyFailed, match=r"have different settings: epochs \(.* there, .* here\)\. All parties must start the same job\."):
-        InProcess().run_sync({"a": functools.partial(splitnn.party, terms=made[0], mine=mine["a"]),
-                              "labels": functools.partial(splitnn.party, terms=other[0], mine=mine["labels"])})
+    with pytest.raises(
+        PartyFailed,
+        match=r"have different settings: epochs \(.* there, .* here\)\. All parties must start the same "
+        r"job\.",
+    ):
+        InProcess().run_sync(
+            {
+                "a": functools.partial(splitnn.party, terms=made[0], mine=mine["a"]),
+                "labels": functools.partial(splitnn.party, terms=other[0], mine=mine["labels"]),
+            }
+        )
 
 
 def test_rows_in_another_order_are_noticed_before_the_first_batch():
     made = world("vanilla", epochs=1)
     mine = seats(made, sgd())
-    mine["a"].fingerprint, mine["labels"].fingerprint = splitnn.fingerprint(["1", "2"], b"key"), splitnn.fingerprint(["2", "1"], b"key")
+    mine["a"].fingerprint, mine["labels"].fingerprint = (
+        splitnn.fingerprint(["1", "2"], b"key"),
+        splitnn.fingerprint(["2", "1"], b"key"),
+    )
     with pytest.raises(PartyFailed, match=r"are not of the same people in the same order\. Align them first"):
-        InProcess().run_sync({n: functools.partial(splitnn.party, terms=made[0], mine=m) for n, m in mine.items()})
+        InProcess().run_sync(
+            {n: functools.partial(splitnn.party, terms=made[0], mine=m) for n, m in mine.items()}
+        )
 
 
 def test_a_network_that_diverges_says_so():

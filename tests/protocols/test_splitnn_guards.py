@@ -1,4 +1,6 @@
-"""Guards at the cut do what they say: bounds, variances, levels, and the power and optimum of Marvell's noise."""
+"""Guards at the cut do what they say: bounds, variances, levels, and the power and optimum of Marvell's
+noise.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ import pytest
 import torch
 
 from tacit.parties.secret import SeededSecret
-from tacit.protocols.splitnn_guards import ClipRows, IsoNoise, Marvell, MaskGradients, MaxNorm, NoiseRows, QuantizeRows, normal, uniform
+from tacit.protocols.splitnn_guards import (
+    ClipRows,
+    IsoNoise,
+    Marvell,
+    MaskGradients,
+    MaxNorm,
+    NoiseRows,
+    QuantizeRows,
+    normal,
+    uniform,
+)
 
 SECRET = SeededSecret(1)
 
@@ -26,7 +38,9 @@ def test_clipping_bounds_every_row_and_leaves_short_ones_alone():
 
 
 def test_normal_numbers_are_normal():
-    """Mean, variance, and fourth moment of 200,000 draws within five deviations: a right generator fails with probability below 2e-6."""
+    """Mean, variance, and fourth moment of 200,000 draws within five deviations: a right generator fails with
+    probability below 2e-6.
+    """
     v = normal(SECRET, (200_001,)).double()
     assert abs(float(v.mean())) < 5 / math.sqrt(2e5)
     assert abs(float((v**2).mean()) - 1) < 5 * math.sqrt(2 / 2e5)
@@ -55,7 +69,9 @@ def test_quantised_values_are_levels_half_a_step_away_at_most(bits):
 
 
 def test_masked_gradients_keep_their_mean():
-    """Each coordinate's mean over 20,000 draws within five deviations of the mask's: fails with probability below 1e-5."""
+    """Each coordinate's mean over 20,000 draws within five deviations of the mask's: fails with probability
+    below 1e-5.
+    """
     g = torch.ones(20_000, 4)
     out = MaskGradients(0.25).out(g, torch.zeros(20_000), SECRET)
     assert set(out.unique().tolist()) == {0.0, 4.0}
@@ -87,7 +103,9 @@ def test_marvells_noise_has_the_power_asked_for_and_is_near_the_best_there_is():
     for _ in range(3000):
         cut = torch.rand(4, generator=g).double().log().neg()
         part = (cut / cut.sum() * s * delta2).tolist()
-        other = divergence(part[0] / ((1 - p) * (d - 1)), part[1] / (p * (d - 1)), part[2] / (1 - p), part[3] / p)
+        other = divergence(
+            part[0] / ((1 - p) * (d - 1)), part[1] / (p * (d - 1)), part[2] / (1 - p), part[3] / p
+        )
         assert found <= other * 1.01
 
 

@@ -1,4 +1,6 @@
-"""Votes under secure aggregation: the counts are right, a count with the teachers' noise has it, and nobody sees one vote."""
+"""Votes under secure aggregation: the counts are right, a count with the teachers' noise has it, and nobody
+sees one vote.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def choices(seed: int = 0) -> torch.Tensor:
 
 
 def programs(said: torch.Tensor, terms: Terms = TERMS, noise=None, again=()):
-    made = {name: (lambda me, k=k: votes.teacher(me, lambda rows: said[k], terms, 3, noise)) for k, name in enumerate(NAMES)}
+    made = {
+        name: (lambda me, k=k: votes.teacher(me, lambda rows: said[k], terms, 3, noise))
+        for k, name in enumerate(NAMES)
+    }
 
     async def boss(me):
         return [(which, counts) for which, counts, _ in await votes.asker(me, NAMES, ROWS, terms, 3, again)]
@@ -36,7 +41,11 @@ def programs(said: torch.Tensor, terms: Terms = TERMS, noise=None, again=()):
 
 
 def test_the_counts_are_those_of_the_ideal():
-    check_protocol(programs, lambda said: {"server": [(torch.arange(6), votes.ideal(said, 3))], **dict.fromkeys(NAMES, 1)}, [choices(s) for s in range(3)])
+    check_protocol(
+        programs,
+        lambda said: {"server": [(torch.arange(6), votes.ideal(said, 3))], **dict.fromkeys(NAMES, 1)},
+        [choices(s) for s in range(3)],
+    )
 
 
 def test_only_the_questions_that_stay_open_are_counted_again():
@@ -49,11 +58,16 @@ def test_only_the_questions_that_stay_open_are_counted_again():
     assert torch.equal(some, torch.arange(6)[stay])
     assert torch.equal(second, total[stay])
     assert all(out[name] == 2 for name in NAMES)
-    assert len(InProcess().run_sync(programs(said, again=[lambda counts: counts.max(1).values > 9]))["server"]) == 1
+    assert (
+        len(InProcess().run_sync(programs(said, again=[lambda counts: counts.max(1).values > 9]))["server"])
+        == 1
+    )
 
 
 def test_the_teachers_noise_is_in_the_sum_and_has_the_variance_it_should():
-    """5 teachers with σ² = 8 each: 40 in the sum. 2,400 numbers: a sample variance off by a fifth has probability below 1e-10 (χ²)."""
+    """5 teachers with σ² = 8 each: 40 in the sum. 2,400 numbers: a sample variance off by a fifth has
+    probability below 1e-10 (χ²).
+    """
     said, shake = choices(2), np.random.default_rng(0)
     terms = Terms("fed", 5, 1, 1 + math.ceil(14 * math.sqrt(8)))
     rows = torch.zeros(800, 2)
@@ -64,7 +78,10 @@ def test_the_teachers_noise_is_in_the_sum_and_has_the_variance_it_should():
     async def boss(me):
         return (await votes.asker(me, NAMES, rows, terms, 3))[0][1]
 
-    made = {name: (lambda me, k=k: votes.teacher(me, lambda rows: said[k, :1].expand(len(rows)), terms, 3, noise)) for k, name in enumerate(NAMES)}
+    made = {
+        name: (lambda me, k=k: votes.teacher(me, lambda rows: said[k, :1].expand(len(rows)), terms, 3, noise))
+        for k, name in enumerate(NAMES)
+    }
     counts = InProcess().run_sync({"server": boss, **made})["server"]
     extra = (counts - votes.ideal(said[:, :1].expand(5, 800), 3)).double()
     assert abs(extra.var().item() / 40 - 1) < 0.2
@@ -72,7 +89,9 @@ def test_the_teachers_noise_is_in_the_sum_and_has_the_variance_it_should():
 
 
 def test_the_server_is_sent_no_vote_but_under_a_mask():
-    """Every teacher votes alike, twice: what reaches the server differs all the same, and holds no one-hot row."""
+    """Every teacher votes alike, twice: what reaches the server differs all the same, and holds no one-hot
+    row.
+    """
     same = torch.zeros(5, 6, dtype=torch.int64)
     seen = []
     for _ in range(2):
@@ -82,7 +101,9 @@ def test_the_server_is_sent_no_vote_but_under_a_mask():
         assert kinds == {"AdvertisedKeys", "SealedShares", "MaskedVector", "RevealedShares"}
         seen.append([f for f in tap.view("server") if MaskedVector.kind.encode() in f])
     assert len(seen[0]) == len(seen[1]) == 5
-    assert len({bytes(f) for f in seen[0] + seen[1]}) == 10, "ten masks, drawn anew for each teacher and each run"
+    assert len({bytes(f) for f in seen[0] + seen[1]}) == 10, (
+        "ten masks, drawn anew for each teacher and each run"
+    )
 
 
 def test_a_teacher_that_stays_away_is_done_without_down_to_the_threshold():
@@ -92,7 +113,12 @@ def test_a_teacher_that_stays_away_is_done_without_down_to_the_threshold():
         return None
 
     async def boss(me):
-        return [(counts, who) for _, counts, who in await votes.asker(me, NAMES, ROWS, TERMS, 3, [lambda counts: counts.max(1).values >= 0], within=5.0)]
+        return [
+            (counts, who)
+            for _, counts, who in await votes.asker(
+                me, NAMES, ROWS, TERMS, 3, [lambda counts: counts.max(1).values >= 0], within=5.0
+            )
+        ]
 
     made = {**programs(said), "server": boss, "t4": away}
     (first, who), (second, again) = InProcess().run_sync(made)["server"]

@@ -1,4 +1,6 @@
-"""The report in a real browser: no error, no request, readable in light, dark and on a phone, and its controls work."""
+"""The report in a real browser: no error, no request, readable in light, dark and on a phone, and its
+controls work.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def report(compared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desk", "phone"])
-def test_every_chart_is_seen_and_the_page_never_scrolls_sideways(opened: Any, report: Path, size: str, scheme: str) -> None:
+def test_every_chart_is_seen_and_the_page_never_scrolls_sideways(
+    opened: Any, report: Path, size: str, scheme: str
+) -> None:
     page = opened(report, size, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
     boxes = [svg.bounding_box() for svg in page.query_selector_all("svg.tacit-chart") if svg.is_visible()]
@@ -34,9 +38,17 @@ def test_every_chart_is_seen_and_the_page_never_scrolls_sideways(opened: Any, re
 
 
 def test_untrusted_names_run_nothing(opened: Any, tmp_path: Path) -> None:
-    names = ["<script>document.title='owned'</script>", "<img src=x onerror=\"document.title='owned'\">",
-             "\"><svg onload=\"document.title='owned'\">"]
-    page = opened(write(tmp_path / "r.html", *read(made.run(tmp_path / "r", parties=3, names=names, with_landscape=True))), "phone")
+    names = [
+        "<script>document.title='owned'</script>",
+        "<img src=x onerror=\"document.title='owned'\">",
+        '"><svg onload="document.title=\'owned\'">',
+    ]
+    page = opened(
+        write(
+            tmp_path / "r.html", *read(made.run(tmp_path / "r", parties=3, names=names, with_landscape=True))
+        ),
+        "phone",
+    )
     page.locator("#skew svg rect").first.hover(force=True)  # the cell's number lies over it
     assert "<script>" in page.inner_text("#tip")
     assert "owned" not in page.title()
@@ -47,7 +59,9 @@ def test_a_table_sorts_both_ways_by_value(opened: Any, report: Path) -> None:
     page = opened(report)
     for direction in ("ascending", "descending"):
         page.click("#results thead th:nth-child(2) button")
-        values = page.eval_on_selector_all("#results tbody td:nth-child(2)", "cells => cells.map(c => Number(c.dataset.sort))")
+        values = page.eval_on_selector_all(
+            "#results tbody td:nth-child(2)", "cells => cells.map(c => Number(c.dataset.sort))"
+        )
         assert values == sorted(values, reverse=direction == "descending")
         assert page.get_attribute("#results thead th:nth-child(2)", "aria-sort") == direction
     page.click("#results thead th:nth-child(1) button")
@@ -57,7 +71,9 @@ def test_a_table_sorts_both_ways_by_value(opened: Any, report: Path) -> None:
 def test_the_copy_button_copies_the_job(opened: Any, report: Path, compared: Path) -> None:
     page = opened(report, permissions=["clipboard-read", "clipboard-write"])
     page.click("[aria-label='Copy job.toml']")
-    page.wait_for_function("document.querySelector(\"[aria-label='Copy job.toml']\").textContent === 'Copied'")
+    page.wait_for_function(
+        "document.querySelector(\"[aria-label='Copy job.toml']\").textContent === 'Copied'"
+    )
     assert page.evaluate("navigator.clipboard.readText()") == (compared / "job.toml").read_text()
 
 

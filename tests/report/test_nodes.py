@@ -10,7 +10,9 @@ from tacit import algorithms, data, graphs
 
 def test_the_graph_the_distance_and_every_node_are_drawn(tmp_path):
     fed = data.gaussian_blobs(rows=200, classes=3, features=4, seed=3).split(6)
-    run = tacit.gossip(fed, graph=graphs.ring(6), model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=3)
+    run = tacit.gossip(
+        fed, graph=graphs.ring(6), model="logistic", algorithm=algorithms.FedAvg(lr=0.2), rounds=3
+    )
     page = run.report(tmp_path / "report.html").read_text()
     section = page.split('id="nodes"')[1].split("</section>")[0]
     assert "Without a server" in section
@@ -24,4 +26,7 @@ def test_the_graph_the_distance_and_every_node_are_drawn(tmp_path):
 
 def test_a_run_with_a_server_has_no_such_section(tmp_path):
     fed = data.gaussian_blobs(rows=100, classes=3, features=4, seed=3).split(3)
-    assert 'id="nodes"' not in tacit.train(fed, model="logistic", rounds=1).report(tmp_path / "report.html").read_text()
+    assert (
+        'id="nodes"'
+        not in tacit.train(fed, model="logistic", rounds=1).report(tmp_path / "report.html").read_text()
+    )

@@ -24,13 +24,18 @@ def test_worst_decile_has_a_tenth_of_the_known_values_and_at_least_one() -> None
     assert numbers.worst_decile([None, math.nan]) == []
 
 
-@pytest.mark.parametrize(("value", "said"),
-                         [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (999_999, "1 MB"), (2.5e9, "2.5 GB"), (math.nan, "–")])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (999_999, "1 MB"), (2.5e9, "2.5 GB"), (math.nan, "–")],
+)
 def test_sizes_read_as_on_a_bill(value: float, said: str) -> None:
     assert numbers.size(value) == said
 
 
-@pytest.mark.parametrize(("value", "said"), [(1e-5, "1e-5"), (0.31299, "0.313"), (1234.4, "1,234"), (1e30, "1e30"), (None, "–"), (0, "0")])
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(1e-5, "1e-5"), (0.31299, "0.313"), (1234.4, "1,234"), (1e30, "1e30"), (None, "–"), (0, "0")],
+)
 def test_three_significant_digits(value: float, said: str) -> None:
     assert numbers.significant(value) == said
 

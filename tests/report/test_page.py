@@ -17,8 +17,15 @@ from tacit.report import RunRecord, figures, read, read_run, render, write
 
 from . import made
 
-EVIL = ['<script>alert("x")</script>', '"><img src=x onerror=alert(1)>', "a & b\x00\ud800", "'; DROP TABLE", "\u202egpj.exe", "x" * 300,
-        "</title><b>"]
+EVIL = [
+    '<script>alert("x")</script>',
+    '"><img src=x onerror=alert(1)>',
+    "a & b\x00\ud800",
+    "'; DROP TABLE",
+    "\u202egpj.exe",
+    "x" * 300,
+    "</title><b>",
+]
 
 
 class Outline(HTMLParser):
@@ -58,14 +65,26 @@ def charts(page: str) -> list[ET.Element]:
 
 def test_a_comparison_has_every_section_verdict_first(compared: Path) -> None:
     outline = Outline(page_of(compared))
-    assert outline.sections() == ["verdict", "results", "curves", "bytes", "skew", "parties", "landscape", "ledger", "reproduce"]
+    assert outline.sections() == [
+        "verdict",
+        "results",
+        "curves",
+        "bytes",
+        "skew",
+        "parties",
+        "landscape",
+        "ledger",
+        "reproduce",
+    ]
     assert not outline.open
 
 
 def test_the_table_has_the_means_errors_and_both_baselines(compared: Path) -> None:
     runs, comparison = read(compared)
     page = render(runs, comparison)
-    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page[page.index('id="results"') : page.index('id="curves"')], re.S)
+    rows = re.findall(
+        r"<tr[^>]*>(.*?)</tr>", page[page.index('id="results"') : page.index('id="curves"')], re.S
+    )
     names = [re.findall(r">([^<]+)</th>", r)[0] for r in rows[1:]]
     assert names == ["FedAvg", "SCAFFOLD", "FedNova", "central", "local only"]
     mean, error = (comparison["table"][k][0][1] for k in ("mean", "error"))  # type: ignore[index]
@@ -79,7 +98,13 @@ def test_the_verdict_of_the_job_is_shown_where_there_is_one(compared: Path) -> N
 
 
 def test_untrusted_names_arrive_as_text_everywhere(tmp_path: Path) -> None:
-    directory = made.run(tmp_path / "r", parties=len(EVIL), names=EVIL, with_landscape=True, book=made.ledger(EVIL, stamps=[EVIL[0]]))
+    directory = made.run(
+        tmp_path / "r",
+        parties=len(EVIL),
+        names=EVIL,
+        with_landscape=True,
+        book=made.ledger(EVIL, stamps=[EVIL[0]]),
+    )
     with (directory / "events.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "note", "text": EVIL[1]}) + "\n")
     page = page_of(directory)
@@ -96,8 +121,13 @@ def test_labels_skews_and_job_text_are_escaped_too(tmp_path: Path) -> None:
     directory = made.run(tmp_path / "r")
     file = directory / "events.jsonl"
     text = file.read_text()
-    for old, new in (('"FedAvg"', '"<i>Fed"'), ("Dirichlet(alpha=0.5)", "<u>skew"), ('"digits"', '"<s>data"'), ('"mlp"', '"<em>mlp"'),
-                     ('"labels": ["0"', '"labels": ["<q>"')):
+    for old, new in (
+        ('"FedAvg"', '"<i>Fed"'),
+        ("Dirichlet(alpha=0.5)", "<u>skew"),
+        ('"digits"', '"<s>data"'),
+        ('"mlp"', '"<em>mlp"'),
+        ('"labels": ["0"', '"labels": ["<q>"'),
+    ):
         assert old in text
         text = text.replace(old, new)
     file.write_text(text)
@@ -108,7 +138,9 @@ def test_labels_skews_and_job_text_are_escaped_too(tmp_path: Path) -> None:
 def test_nothing_in_the_file_points_outside_and_the_policy_forbids_it(compared: Path) -> None:
     page = page_of(compared)
     assert not re.search(r"https?:|//[a-z]|@import|url\(", page.replace("http-equiv", ""))
-    assert {v for _, k, v in Outline(page).attributes if k in ("href", "src") and not v.startswith("#")} == {"data:,"}
+    assert {v for _, k, v in Outline(page).attributes if k in ("href", "src") and not v.startswith("#")} == {
+        "data:,"
+    }
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)
     assert policy
     assert policy[1].startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
@@ -143,8 +175,17 @@ class InTheOpen(HTMLParser):
 
 def test_a_page_of_many_runs_folds_what_is_long_and_loses_nothing(tmp_path: Path) -> None:
     """7 skews × 2 algorithms: curves are two charts a skew, who holds what three, a landscape two a run."""
-    for k, (skew, label) in enumerate((f"Dirichlet(alpha={a})", x) for a in range(1, 8) for x in ("FedAvg", "FedNova")):
-        made.run(tmp_path / "c" / "runs" / f"{k:02d}", label=label, skew=skew, with_landscape=True, rounds=4, parties=3)
+    for k, (skew, label) in enumerate(
+        (f"Dirichlet(alpha={a})", x) for a in range(1, 8) for x in ("FedAvg", "FedNova")
+    ):
+        made.run(
+            tmp_path / "c" / "runs" / f"{k:02d}",
+            label=label,
+            skew=skew,
+            with_landscape=True,
+            rounds=4,
+            parties=3,
+        )
     page = page_of(tmp_path / "c")
     charts = InTheOpen(page)
     assert charts.all == {"curves": 14, "bytes": 7, "skew": 21, "parties": 7, "landscape": 28}
@@ -161,7 +202,10 @@ def test_a_torn_and_unfinished_run_is_reported_with_what_there_is(tmp_path: Path
     with (directory / "events.jsonl").open("a") as file:
         file.write('{"kind":"rou')
     page = page_of(directory)
-    assert "Not finished: this report shows the rounds so far. The last line of the record was cut short and is left out." in page
+    assert (
+        "Not finished: this report shows the rounds so far. The last line of the record was cut short and "
+        "is left out." in page
+    )
     assert "4 of 20 rounds are in this report" in page
     assert "tacit run --resume r" in page
     assert "There is no ledger yet" in page
@@ -180,7 +224,9 @@ def test_a_diverged_run_says_so_and_draws_no_broken_chart(tmp_path: Path) -> Non
     assert "Diverged, and not drawn from there: FedAvg, seed 0, in round 7." in page
     for svg in charts(page):
         for element in svg.iter():
-            assert not re.search(r"\b(nan|inf)\b", element.get("d", "") + element.get("y1", "") + element.get("cy", ""))
+            assert not re.search(
+                r"\b(nan|inf)\b", element.get("d", "") + element.get("y1", "") + element.get("cy", "")
+            )
 
 
 @pytest.mark.parametrize("parties", [1, 3, 1000])
@@ -195,10 +241,18 @@ def test_any_number_of_parties_fits_on_a_page(tmp_path: Path, parties: int) -> N
 
 
 def test_grouped_label_shares_keep_the_average(tmp_path: Path) -> None:
-    """1,000 parties of one label each, evenly: every group row is a single label, and the ten labels have four rows each."""
+    """1,000 parties of one label each, evenly: every group row is a single label, and the ten labels have
+    four rows each.
+    """
     counts = [[7 if j == k % 10 else 0 for j in range(10)] for k in range(1000)]
-    drawn = figures.federation({"parties": [f"p{k}" for k in range(1000)], "sizes": [7] * 1000, "labels": list("0123456789"),
-                                "counts": counts})
+    drawn = figures.federation(
+        {
+            "parties": [f"p{k}" for k in range(1000)],
+            "sizes": [7] * 1000,
+            "labels": list("0123456789"),
+            "counts": counts,
+        }
+    )
     assert drawn is not None
     table = drawn.panels[0].table
     assert table is not None
@@ -229,12 +283,28 @@ def test_the_worst_decile_is_taken_over_all_seeds_parties_not_over_their_means(t
 
 
 def test_stamps_and_privacy_spent_are_loud(tmp_path: Path) -> None:
-    spent = [{"mechanism": "Gaussian", "epsilon": 3.2, "delta": 1e-5, "unit": "one party", "adversary": "the server",
-              "sampling": "Poisson", "note": "Counts on held-out rows are not covered."}]
-    page = page_of(made.run(tmp_path / "r", book=made.ledger(["p0"], how="ideal", spent=2 * spent, stamps=["NOT PRIVATE: fixed secret seed"])))
+    spent = [
+        {
+            "mechanism": "Gaussian",
+            "epsilon": 3.2,
+            "delta": 1e-5,
+            "unit": "one party",
+            "adversary": "the server",
+            "sampling": "Poisson",
+            "note": "Counts on held-out rows are not covered.",
+        }
+    ]
+    page = page_of(
+        made.run(
+            tmp_path / "r",
+            book=made.ledger(["p0"], how="ideal", spent=2 * spent, stamps=["NOT PRIVATE: fixed secret seed"]),
+        )
+    )
     assert page.index("NOT PRIVATE: fixed secret seed") < page.index('id="verdict"')
     assert "ε = 3.2" in page
-    assert page.count("Counts on held-out rows are not covered.") == 1  # what an ε does not cover stands beside it
+    assert (
+        page.count("Counts on held-out rows are not covered.") == 1
+    )  # what an ε does not cover stands beside it
     assert "Who holds what" not in page  # exact row and label counts are not shown beside an ε
     assert "No differential privacy" not in page
     assert "its messages were not really exchanged" in page
@@ -264,8 +334,17 @@ def changed(directory: Path, job: str = "", **start: Any) -> str:
 
 
 def test_a_server_counts_no_rows_and_is_repeated_as_a_party(tmp_path: Path) -> None:
-    fed = {"name": "clinics", "parties": ["a", "b"], "sizes": [], "labels": ["no", "yes"], "counts": None, "shift": None}
-    page = changed(made.run(tmp_path / "r", parties=2, done=3), runtime="parties on their own machines", federation=fed)
+    fed = {
+        "name": "clinics",
+        "parties": ["a", "b"],
+        "sizes": [],
+        "labels": ["no", "yes"],
+        "counts": None,
+        "shift": None,
+    }
+    page = changed(
+        made.run(tmp_path / "r", parties=2, done=3), runtime="parties on their own machines", federation=fed
+    )
     assert "each with rows of its own" in page
     assert "rows in all" not in page
     assert "Rows per party" not in page
@@ -321,5 +400,13 @@ def test_nothing_to_report_and_nowhere_to_write_are_refused(tmp_path: Path) -> N
 
 
 def test_the_room_imports_the_standard_library_alone() -> None:
-    code = "import sys; import tacit.report; print([m for m in ('numpy', 'torch', 'pandas', 'matplotlib', 'rich') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys; import tacit.report; print([m for m in ('numpy', 'torch', 'pandas', 'matplotlib', "
+        "'rich') if m in sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

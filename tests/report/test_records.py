@@ -16,7 +16,13 @@ from . import made
 
 def test_a_finished_run_is_read_whole(tmp_path: Path) -> None:
     record = read_run(made.run(tmp_path / "r", rounds=5))
-    assert (record.label, record.seed, record.done, record.planned, record.finished) == ("FedAvg", 0, 5, 5, True)
+    assert (record.label, record.seed, record.done, record.planned, record.finished) == (
+        "FedAvg",
+        0,
+        5,
+        5,
+        True,
+    )
     assert record.job["train"]["rounds"] == 5
     assert record.warnings == ()
     assert record.metrics["accuracy"] == record.rounds[-1]["accuracy"]
@@ -43,8 +49,12 @@ def test_a_torn_line_is_said_and_the_best_so_far_is_still_known(tmp_path: Path) 
     with (directory / "events.jsonl").open("a") as file:
         file.write('{"kind":"round","round":5,"lo')
     record = read_run(directory)
-    torn, = record.warnings
-    assert torn == "The last line of events.jsonl (line 7) was cut short, as when a run is killed while writing; it is left out."
+    (torn,) = record.warnings
+    assert (
+        torn
+        == "The last line of events.jsonl (line 7) was cut short, as when a run is killed while writing; it "
+        "is left out."
+    )
     assert not record.finished
     assert record.done == 4
     assert record.metrics["best_accuracy"] == max(e["accuracy"] for e in record.rounds)
@@ -78,21 +88,34 @@ def test_a_comparison_without_its_table_is_made_of_the_runs_so_far(compared: Pat
     runs, comparison = read(place)
     assert comparison is not None
     assert comparison["table"] == read(compared)[1]["table"]  # type: ignore[index]
-    assert comparison["notes"] == ["99-not-begun has not begun and is left out.",
-                                   "The comparison is not finished: this table is made of the runs so far."]
+    assert comparison["notes"] == [
+        "99-not-begun has not begun and is left out.",
+        "The comparison is not finished: this table is made of the runs so far.",
+    ]
     assert len(runs) == 20
 
 
-@pytest.mark.parametrize(("file", "content", "says"), [
-    ("events.jsonl", None, "is no run directory: it has no events.jsonl. Give a directory written by"),
-    ("events.jsonl", "", "has no start event: the run was stopped before it began"),
-    ("events.jsonl", '{"kind":"start"}\nrubbish\n{"kind":"end"}\n', "line 2 is not JSON. Only a last line may be torn"),
-    ("events.jsonl", '{"kind":"start"}\n[1]\n', "line 2 is no event: an event is a JSON object with a kind"),
-    ("events.jsonl", '{"kind":"start"}\n{"kind":"round"}\n', "line 2 is a round without its number"),
-    ("job.toml", "a = = 1", "job.toml is not TOML"),
-    ("ledger.json", "{", "ledger.json is not JSON"),
-    ("ledger.json", "[]", "must hold a JSON object, not a list"),
-])
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("events.jsonl", None, "is no run directory: it has no events.jsonl. Give a directory written by"),
+        ("events.jsonl", "", "has no start event: the run was stopped before it began"),
+        (
+            "events.jsonl",
+            '{"kind":"start"}\nrubbish\n{"kind":"end"}\n',
+            "line 2 is not JSON. Only a last line may be torn",
+        ),
+        (
+            "events.jsonl",
+            '{"kind":"start"}\n[1]\n',
+            "line 2 is no event: an event is a JSON object with a kind",
+        ),
+        ("events.jsonl", '{"kind":"start"}\n{"kind":"round"}\n', "line 2 is a round without its number"),
+        ("job.toml", "a = = 1", "job.toml is not TOML"),
+        ("ledger.json", "{", "ledger.json is not JSON"),
+        ("ledger.json", "[]", "must hold a JSON object, not a list"),
+    ],
+)
 def test_what_cannot_be_read_is_named(tmp_path: Path, file: str, content: str | None, says: str) -> None:
     directory = made.run(tmp_path / "r", rounds=2)
     (directory / file).unlink()

@@ -31,9 +31,22 @@ def marks(root: ET.Element, name: str) -> list[ET.Element]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(ANY, ANY), max_size=12), WORDS, st.booleans(), st.booleans())
-def test_a_plot_of_any_values_and_any_name_is_whole_xml(points: list, name: str, log: bool, joined: bool) -> None:
-    series = [Series(name, [p[0] for p in points], [p[1] for p in points], "c1", [p[1] for p in points], [p[1] for p in points])]
-    parsed(plot(name, series, Axis(name, log=log), Axis(name, log=log), joined=joined, rules=[Rule(name, 0.5)]))
+def test_a_plot_of_any_values_and_any_name_is_whole_xml(
+    points: list, name: str, log: bool, joined: bool
+) -> None:
+    series = [
+        Series(
+            name,
+            [p[0] for p in points],
+            [p[1] for p in points],
+            "c1",
+            [p[1] for p in points],
+            [p[1] for p in points],
+        )
+    ]
+    parsed(
+        plot(name, series, Axis(name, log=log), Axis(name, log=log), joined=joined, rules=[Rule(name, 0.5)])
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -47,8 +60,15 @@ def test_bars_and_heat_maps_of_any_values_are_whole_xml(items: list, dots: bool)
 @settings(max_examples=20, deadline=None)
 @given(st.lists(ANY, min_size=9, max_size=9))
 def test_a_plane_of_any_values_is_whole_xml(values: list) -> None:
-    parsed(plane("plane", [-1.0, 0.0, 1.0], [0.0, 1.0, 2.0], [values[:3], values[3:6], values[6:]],
-                 [{"name": "<b>", "a": 0.0, "b": 9.0}, {"name": "x"}]))
+    parsed(
+        plane(
+            "plane",
+            [-1.0, 0.0, 1.0],
+            [0.0, 1.0, 2.0],
+            [values[:3], values[3:6], values[6:]],
+            [{"name": "<b>", "a": 0.0, "b": 9.0}, {"name": "x"}],
+        )
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -62,20 +82,33 @@ def test_ticks_are_few_and_lie_on_the_axis(values: list[float], log: bool) -> No
 
 def test_ticks_are_the_round_numbers_a_reader_expects() -> None:
     assert [word for _, word in Axis("", 0.0, 10.0).ticks()] == ["0", "2", "4", "6", "8", "10"]
-    assert [word for _, word in Axis("", log=True).over([1, 10_000], 0).ticks()] == ["1", "10", "100", "1,000", "10,000"]
+    assert [word for _, word in Axis("", log=True).over([1, 10_000], 0).ticks()] == [
+        "1",
+        "10",
+        "100",
+        "1,000",
+        "10,000",
+    ]
 
 
 def test_a_gap_in_the_values_is_a_gap_in_the_line() -> None:
-    root = parsed(plot("t", [Series("a", [0, 1, 2, 3, 4], [1.0, 2.0, math.nan, 2.0, 1.0])], Axis("x"), Axis("y")))
+    root = parsed(
+        plot("t", [Series("a", [0, 1, 2, 3, 4], [1.0, 2.0, math.nan, 2.0, 1.0])], Axis("x"), Axis("y"))
+    )
     assert len(marks(root, "line")) == 2
 
 
 def test_a_chart_without_a_finite_value_says_so() -> None:
-    assert "no finite values to draw" in plot("t", [Series("a", [0, 1], [math.nan, math.inf])], Axis("x"), Axis("y")).svg
+    assert (
+        "no finite values to draw"
+        in plot("t", [Series("a", [0, 1], [math.nan, math.inf])], Axis("x"), Axis("y")).svg
+    )
 
 
 def test_a_band_reaches_from_low_to_high() -> None:
-    root = parsed(plot("t", [Series("a", [0, 1], [1.0, 1.0], "c0", [0.0, 0.0], [2.0, 2.0])], Axis("x"), Axis("y")))
+    root = parsed(
+        plot("t", [Series("a", [0, 1], [1.0, 1.0], "c0", [0.0, 0.0], [2.0, 2.0])], Axis("x"), Axis("y"))
+    )
     heights = [float(p.split(" ")[1]) for p in marks(root, "band")[0].attrib["d"].strip("MZ").split("L")]
     line = [float(p.split(" ")[1]) for p in marks(root, "line")[0].attrib["d"].strip("M").split("L")]
     assert min(heights) < line[0] < max(heights)

@@ -14,18 +14,34 @@ from . import made
 
 def table(mean: list[list[Any]], error: list[list[Any]] | None = None, **more: Any) -> dict[str, Any]:
     index = ["FedAvg", "FedNova", "central"][: len(mean)]
-    rows = [{"label": a, "skew": "IID()", "seed": s, "metrics": {"accuracy": m[0]}} for a, m in zip(index, mean) for s in (0, 1)]
-    return {"table": {"columns": ["IID()"], "index": index, "mean": mean, "error": error}, "baselines": ["central"], "rows": rows} | more
+    rows = [
+        {"label": a, "skew": "IID()", "seed": s, "metrics": {"accuracy": m[0]}}
+        for a, m in zip(index, mean)
+        for s in (0, 1)
+    ]
+    return {
+        "table": {"columns": ["IID()"], "index": index, "mean": mean, "error": error},
+        "baselines": ["central"],
+        "rows": rows,
+    } | more
 
 
 def test_a_lead_beyond_the_seeds_spread_is_a_win() -> None:
     said = verdict.comparison(table([[0.80], [0.90], [0.95]], [[0.01], [0.01], [0.01]]))
-    assert said[0] == "FedNova comes first under IID(). Against one central model federating costs 5.0 points."
-    assert said[1] == "IID(): FedNova reaches 90.0 ± 1.0%, 5.0 points short of the central model. FedAvg follows, 10.0 points behind."
+    assert (
+        said[0] == "FedNova comes first under IID(). Against one central model federating costs 5.0 points."
+    )
+    assert (
+        said[1]
+        == "IID(): FedNova reaches 90.0 ± 1.0%, 5.0 points short of the central model. FedAvg follows, 10.0 "
+        "points behind."
+    )
 
 
 def test_a_lead_within_the_seeds_spread_is_called_chance() -> None:
-    """The difference of two means has the standard error sqrt(0.01² + 0.01²) = 0.0141, more than the lead of 0.01."""
+    """The difference of two means has the standard error sqrt(0.01² + 0.01²) = 0.0141, more than the lead of
+    0.01.
+    """
     said = verdict.comparison(table([[0.89], [0.90], [0.90]], [[0.01], [0.01], [0.01]]))
     assert said[0].startswith("FedNova comes first under IID(), though by no more than chance allows.")
     assert "Its lead over FedAvg, 1.0 point, is less than the seeds' spread and may be chance." in said[1]
@@ -37,44 +53,77 @@ def test_the_lower_loss_wins() -> None:
 
 
 def test_parties_that_did_better_alone_are_named_with_what_they_lost() -> None:
-    gain = [{"label": "FedAvg", "skew": "IID()", "parties": ["a", "b", "c"], "local": [0.8, 0.9, 0.95], "federated": [0.8, 0.85, 0.8]}]
+    gain = [
+        {
+            "label": "FedAvg",
+            "skew": "IID()",
+            "parties": ["a", "b", "c"],
+            "local": [0.8, 0.9, 0.95],
+            "federated": [0.8, 0.85, 0.8],
+        }
+    ]
     said = verdict.comparison(table([[0.8]], gain=gain))
-    assert said[1] == ("IID(): FedAvg reaches 80.0%. On the global test set 1 of 3 parties gained from federating; "
-                       "c and b did better alone (by up to 15.0 points).")
+    assert said[1] == (
+        "IID(): FedAvg reaches 80.0%. On the global test set 1 of 3 parties gained from federating; "
+        "c and b did better alone (by up to 15.0 points)."
+    )
 
 
 def test_a_stated_distance_is_the_one_that_is_told() -> None:
     distance = [{"label": "FedAvg", "skew": "IID()", "to_central": -0.02}]
-    assert "2.0 points better than the central model" in verdict.comparison(table([[0.8]], distance=distance))[1]
+    assert (
+        "2.0 points better than the central model" in verdict.comparison(table([[0.8]], distance=distance))[1]
+    )
 
 
 def test_an_algorithm_that_diverged_is_named_and_does_not_win() -> None:
     said = verdict.comparison(table([[float("nan")], [0.5], [0.9]]))
     assert said[0].startswith("FedNova comes first")
-    assert said[-1] == "FedAvg diverged under at least one skew: a smaller learning rate is the first thing to try."
+    assert (
+        said[-1]
+        == "FedAvg diverged under at least one skew: a smaller learning rate is the first thing to try."
+    )
 
 
 def test_when_all_diverged_nobody_wins_and_it_is_said() -> None:
     said = verdict.comparison(table([[float("nan")], ["nan"], [0.9]]))
     assert said[0] == "Every federated algorithm diverged: no accuracy or loss can be compared."
-    assert said[-1] == "FedAvg and FedNova diverged under at least one skew: a smaller learning rate is the first thing to try."
+    assert (
+        said[-1]
+        == "FedAvg and FedNova diverged under at least one skew: a smaller learning rate is the first thing "
+        "to try."
+    )
     assert verdict.comparison(table([[None]], rows=[])) == ["No federated algorithm has a result yet."]
 
 
 def test_a_model_that_diverged_has_no_accuracy_and_the_comparison_says_so(tmp_path: Path) -> None:
-    """A real comparison: at a learning rate of 1e38 the weights overflow. Always guessing the first class is no result."""
+    """A real comparison: at a learning rate of 1e38 the weights overflow. Always guessing the first class is
+    no result.
+    """
     import tacit
     from tacit import algorithms, data
 
     fed = data.gaussian_blobs(rows=90, classes=3, seed=0).split(3, seed=0)
-    found = tacit.compare(fed, model="logistic", algorithms=[algorithms.FedAvg(lr=0.1), algorithms.FedProx(lr=1e38)], rounds=2, out=tmp_path / "c")
+    found = tacit.compare(
+        fed,
+        model="logistic",
+        algorithms=[algorithms.FedAvg(lr=0.1), algorithms.FedProx(lr=1e38)],
+        rounds=2,
+        out=tmp_path / "c",
+    )
     broken = next(r for r in found.results if r.config["algorithm"]["name"] == "FedProx")
     assert math.isnan(broken.metrics["accuracy"])
     assert found.verdict[0].startswith("FedAvg comes first")
-    assert "FedProx diverged under at least one skew: a smaller learning rate is the first thing to try." in found.verdict
+    assert (
+        "FedProx diverged under at least one skew: a smaller learning rate is the first thing to try."
+        in found.verdict
+    )
     assert found.table().loc["FedProx"].tolist() == ["diverged"]
     assert math.isnan(found.table(numbers=True).loc["FedProx"].iloc[0])
-    for page in (found.report(tmp_path / "a.html").read_text(), write(tmp_path / "b.html", *read(tmp_path / "c")).read_text()):
+    for page in (
+        found.report(tmp_path / "a.html").read_text(),
+        write(tmp_path / "b.html", *read(tmp_path / "c")).read_text(),
+    ):
         assert re.search(r'<th scope="row">FedProx</th><td[^>]*>diverged', page)
         assert "Diverged (the loss was no longer a number): FedProx under IID(), seed 0, round" in page
         assert "FedProx diverged under at least one skew" in page
@@ -89,20 +138,46 @@ def test_a_single_run_states_last_and_best_with_the_caveat(tmp_path: Path) -> No
 
 def test_without_a_mechanism_it_says_plainly_who_saw_the_updates(tmp_path: Path) -> None:
     bare = read_run(made.run(tmp_path / "a"))
-    spent = read_run(made.run(tmp_path / "b", book=made.ledger(["p0"], spent=[{"mechanism": "Gaussian", "epsilon": 2.0}])))
-    endless = read_run(made.run(tmp_path / "c", book=made.ledger(["p0"], spent=[{"mechanism": "Gaussian", "epsilon": "inf"}])))
-    assert verdict.privacy([bare]) == ["No differential privacy: updates were seen in the clear by the server."]
+    spent = read_run(
+        made.run(tmp_path / "b", book=made.ledger(["p0"], spent=[{"mechanism": "Gaussian", "epsilon": 2.0}]))
+    )
+    endless = read_run(
+        made.run(
+            tmp_path / "c", book=made.ledger(["p0"], spent=[{"mechanism": "Gaussian", "epsilon": "inf"}])
+        )
+    )
+    assert verdict.privacy([bare]) == [
+        "No differential privacy: updates were seen in the clear by the server."
+    ]
     assert verdict.privacy([spent]) == []
     assert verdict.privacy([endless]) == verdict.privacy([bare])
 
 
 def test_gain_is_told_on_the_global_test_set_and_on_each_partys_own_rows():
-    """Under label skew a party alone has never seen most labels: everyone gains on the global test set, and that is not its own question."""
-    data = {"metric": "accuracy", "rows": [{"label": "FedAvg", "skew": "S", "seed": 0}], "baselines": ["central", "local only"],
-            "table": {"columns": ["S"], "index": ["FedAvg"], "mean": [[0.8]], "error": [[None]]},
-            "gain": [{"label": "FedAvg", "skew": "S", "parties": ["a", "b"], "local": [0.2, 0.3], "federated": [0.8, 0.8],
-                      "local_own": [0.9, 0.7], "federated_own": [0.8, 0.75]}]}
-    assert "All 2 parties do at least as well as alone on the global test set. On their own held-out rows 1 of 2 do." in verdict.comparison(data)[1]
+    """Under label skew a party alone has never seen most labels: everyone gains on the global test set, and
+    that is not its own question.
+    """
+    data = {
+        "metric": "accuracy",
+        "rows": [{"label": "FedAvg", "skew": "S", "seed": 0}],
+        "baselines": ["central", "local only"],
+        "table": {"columns": ["S"], "index": ["FedAvg"], "mean": [[0.8]], "error": [[None]]},
+        "gain": [
+            {
+                "label": "FedAvg",
+                "skew": "S",
+                "parties": ["a", "b"],
+                "local": [0.2, 0.3],
+                "federated": [0.8, 0.8],
+                "local_own": [0.9, 0.7],
+                "federated_own": [0.8, 0.75],
+            }
+        ],
+    }
+    assert (
+        "All 2 parties do at least as well as alone on the global test set. On their own held-out rows 1 of "
+        "2 do." in verdict.comparison(data)[1]
+    )
 
 
 def ending(record: RunRecord, metrics: dict[str, Any]) -> RunRecord:

@@ -1,6 +1,8 @@
-"""Run by test_faults.py as a program: a hub, a server and three clients as real processes; each is killed by SIGKILL at random moments and started again.
+"""Run by test_faults.py as a program: a hub, a server and three clients as real processes; each is killed by
+SIGKILL at random moments and started again.
 
-One process loads torch, then forks every role, so that a kill is a real one and starting again costs no import. Says, as JSON, what came out.
+One process loads torch, then forks every role, so that a kill is a real one and starting again costs no
+import. Says, as JSON, what came out.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ import torch.utils.flop_counter
 import tacit
 from tacit import aggregate, algorithms, data, pace
 from tacit.jobs.train import member as members
-from tacit.jobs.train import networked, paced_parties  # noqa: F401  # what a run imports when it starts: once here, not once a process
+
+# what a run imports when it starts: once here, not once a process
+from tacit.jobs.train import networked, paced_parties  # noqa: F401
 from tacit.runtimes import hub as hubs
 from tacit.runtimes import kits
 from tacit.runtimes.link import Link
@@ -36,20 +40,35 @@ ROUNDS = 25
 
 
 def job(kind: str = "rounds") -> dict[str, Any]:
-    """Synchronous rounds, of everyone's models or of the best party's, or asynchronous training that waits for all and so leaves nothing to chance."""
+    """Synchronous rounds, of everyone's models or of the best party's, or asynchronous training that waits
+    for all and so leaves nothing to chance.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(90, 4))
-    fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(CLIENTS, skew=data.Quantity(0.7), seed=0)
-    how: dict[str, dict[str, Any]] = {"rounds": {"algorithm": algorithms.Scaffold(lr=0.1), "per_round": 2},
-                                      "picked": {"algorithm": algorithms.FedPSO(lr=0.1), "aggregate": aggregate.Best()},
-                                      "paced": {"algorithm": algorithms.FedAvg(lr=0.1), "pace": pace.SAFA(fraction=1.0)}}
-    return {"fed": fed, "model": "logistic", "rounds": ROUNDS, "batch_size": 8, "evaluate_every": 5, **how[kind]}
+    fed = data.from_arrays(x, (x @ rng.normal(size=(4, 3))).argmax(1), classes=3).split(
+        CLIENTS, skew=data.Quantity(0.7), seed=0
+    )
+    how: dict[str, dict[str, Any]] = {
+        "rounds": {"algorithm": algorithms.Scaffold(lr=0.1), "per_round": 2},
+        "picked": {"algorithm": algorithms.FedPSO(lr=0.1), "aggregate": aggregate.Best()},
+        "paced": {"algorithm": algorithms.FedAvg(lr=0.1), "pace": pace.SAFA(fraction=1.0)},
+    }
+    return {
+        "fed": fed,
+        "model": "logistic",
+        "rounds": ROUNDS,
+        "batch_size": 8,
+        "evaluate_every": 5,
+        **how[kind],
+    }
 
 
 class Cast:
     """The roles of one run, each a process."""
 
-    def __init__(self, folder: Path, deadline: float | None = None, at_least: int | None = None, kind: str = "rounds"):
+    def __init__(
+        self, folder: Path, deadline: float | None = None, at_least: int | None = None, kind: str = "rounds"
+    ):
         self.folder, self.job, self.deadline, self.at_least = folder, job(kind), deadline, at_least
         self.out = folder / "run"
         with socket.socket() as s:
@@ -57,7 +76,9 @@ class Cast:
             port = s.getsockname()[1]
         self.fed = self.job.pop("fed")
         hub, parties = kits.temporary("killing", ("server", *self.fed.parties))
-        self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in parties.items()} | {"hub": replace(hub, listen=f"127.0.0.1:{port}")}
+        self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in parties.items()} | {
+            "hub": replace(hub, listen=f"127.0.0.1:{port}")
+        }
         for k in range(CLIENTS):
             members.deal(self.fed, k, folder / f"rows-{k}")
         self.roles = ("hub", *self.fed.parties, "server")
@@ -85,7 +106,9 @@ class Cast:
             asyncio.run(hubs.serve(self.kits["hub"]))
         elif role == "server":
             through = networked.Deployed(self.kits["server"], {}, self.deadline, self.at_least)
-            result = tacit.train(self.fed, **self.job, runtime=through, out=self.out, resume=(self.out / "job.toml").exists())
+            result = tacit.train(
+                self.fed, **self.job, runtime=through, out=self.out, resume=(self.out / "job.toml").exists()
+            )
             torch.save(result.model.state_dict(), self.folder / "model.pt")
         else:
             asyncio.run(self.client(role))
@@ -93,7 +116,11 @@ class Cast:
     async def client(self, name: str) -> None:
         k = self.fed.parties.index(name)
         async with Link(self.kits[name]) as link:
-            await link.run(lambda me: members.member(me, data={"dealt": str(self.folder / f"rows-{k}")}, state=str(self.folder / f"state-{k}")))
+            await link.run(
+                lambda me: members.member(
+                    me, data={"dealt": str(self.folder / f"rows-{k}")}, state=str(self.folder / f"state-{k}")
+                )
+            )
 
     def kill(self, role: str) -> None:
         os.kill(self.pids[role], signal.SIGKILL)
@@ -121,7 +148,9 @@ def wait_for(cast: Cast, seconds: float) -> None:
 
 
 def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, Any]:
-    """Runs, one after the other, until so many kills have struck; whether each gave the model of a run left alone."""
+    """Runs, one after the other, until so many kills have struck; whether each gave the model of a run left
+    alone.
+    """
     rng = random.Random(seed)
     told = job(kind)
     whole = tacit.train(told.pop("fed"), **told, runtime="inprocess")
@@ -146,18 +175,30 @@ def kill_at_random(base: Path, kills: int, seed: int, kind: str) -> dict[str, An
         wait_for(cast, 120)
         cast.close()
         if not (folder / "model.pt").exists():
-            raise RuntimeError(f"the server ended without a model: {(folder / 'server.log').read_text()[-3000:]}")
+            raise RuntimeError(
+                f"the server ended without a model: {(folder / 'server.log').read_text()[-3000:]}"
+            )
         got = torch.load(folder / "model.pt")
-        off = max(float((v.double() - got[k].double()).abs().max()) for k, v in whole.model.state_dict().items())
+        off = max(
+            float((v.double() - got[k].double()).abs().max()) for k, v in whole.model.state_dict().items()
+        )
         events = [json.loads(line) for line in (folder / "run" / "events.jsonl").read_text().splitlines()]
-        runs.append({"kills": len(struck) - before, "off": off, "rounds": [e["round"] for e in events if e["kind"] == "round"],
-                     "dropped": [e["dropped"] for e in events if e.get("dropped")]})
+        runs.append(
+            {
+                "kills": len(struck) - before,
+                "off": off,
+                "rounds": [e["round"] for e in events if e["kind"] == "round"],
+                "dropped": [e["dropped"] for e in events if e.get("dropped")],
+            }
+        )
     return {"struck": {role: struck.count(role) for role in sorted(set(struck))}, "runs": runs}
 
 
 def leave_and_return(base: Path) -> dict[str, Any]:
     """A client is killed, rounds go on without it, it is started again and takes part again."""
-    cast = Cast(base, deadline=4.0, at_least=1)  # paid for a round or two; less, and on a busy machine those who stay are late as well
+    cast = Cast(
+        base, deadline=4.0, at_least=1
+    )  # paid for a round or two; less, and on a busy machine those who stay are late as well
     cast.job |= {"rounds": 40, "per_round": CLIENTS, "evaluate_every": 0}
     gone = cast.fed.parties[1]
     events = base / "run" / "events.jsonl"
@@ -183,8 +224,13 @@ def leave_and_return(base: Path) -> dict[str, Any]:
     cast.close()
     found = [json.loads(line) for line in events.read_text().splitlines()]
     of_rounds = [e for e in found if e["kind"] == "round" and e["round"]]
-    return {"gone": gone, "dropped": [list(e.get("dropped", {})) for e in of_rounds], "sampled": [e["sampled"] for e in of_rounds],
-            "notes": [e["text"] for e in found if e["kind"] == "note"], "why": next(e["dropped"][gone] for e in of_rounds if "dropped" in e)}
+    return {
+        "gone": gone,
+        "dropped": [list(e.get("dropped", {})) for e in of_rounds],
+        "sampled": [e["sampled"] for e in of_rounds],
+        "notes": [e["text"] for e in found if e["kind"] == "note"],
+        "why": next(e["dropped"][gone] for e in of_rounds if "dropped" in e),
+    }
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ class Net:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, *names: str, tap: Callable[[str, str, bytes], list[bytes]] | None = None) -> AsyncIterator[Net]:
+    async def of(
+        cls, *names: str, tap: Callable[[str, str, bytes], list[bytes]] | None = None
+    ) -> AsyncIterator[Net]:
         mine, kits = temporary("test", names)
         hub = Hub(mine, tap)
         port = await hub.start()

@@ -59,7 +59,7 @@ def test_what_is_signed_in_a_protocol_is_no_handshake() -> None:
     kits = federation()
     signature = Certified(lambda: kits["a"]).sign(b"r " + SAID)
     size = int.from_bytes(signature[:2], "big")
-    assert not holds(b"r", SAID, signature[2 + size:], kits["a"].certificate.public_key())  # type: ignore[arg-type]
+    assert not holds(b"r", SAID, signature[2 + size :], kits["a"].certificate.public_key())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("signature", [b"", b"\x00", b"\xff\xff", bytes(600), b"\x00\x03abc"])

@@ -1,4 +1,6 @@
-"""Processes that are killed: the final model is that of a run nobody disturbed, or those who were left out are named."""
+"""Processes that are killed: the final model is that of a run nobody disturbed, or those who were left out
+are named.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ KILLING = Path(__file__).with_name("killing.py")
 
 
 def killing(*args: str, timeout: float) -> Any:
-    done = subprocess.run([sys.executable, str(KILLING), *args], capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(
+        [sys.executable, str(KILLING), *args], capture_output=True, text=True, timeout=timeout
+    )
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
 

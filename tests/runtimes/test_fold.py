@@ -1,4 +1,6 @@
-"""The loop over batches, for a stack of clients at once: it must give what one client after the other would."""
+"""The loop over batches, for a stack of clients at once: it must give what one client after the other
+would.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,24 @@ class Stepper:
 def plans(lengths: list[int], width: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     n, t = len(lengths), max(lengths)
-    return (torch.randint(0, 9, (n, t, width), generator=g), torch.randint(0, 2, (n, t, width), generator=g).double(),
-            torch.randint(-99, 99, (n, t), generator=g), torch.ones(n))
+    return (
+        torch.randint(0, 9, (n, t, width), generator=g),
+        torch.randint(0, 2, (n, t, width), generator=g).double(),
+        torch.randint(-99, 99, (n, t), generator=g),
+        torch.ones(n),
+    )
 
 
 @settings(max_examples=25, deadline=None)
-@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5), width=st.integers(1, 3), seed=st.integers(0, 99), own_rate=st.booleans())
-def test_a_stack_of_ragged_clients_folds_as_each_client_alone(lengths: list[int], width: int, seed: int, own_rate: bool) -> None:
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    width=st.integers(1, 3),
+    seed=st.integers(0, 99),
+    own_rate=st.booleans(),
+)
+def test_a_stack_of_ragged_clients_folds_as_each_client_alone(
+    lengths: list[int], width: int, seed: int, own_rate: bool
+) -> None:
     lengths = sorted(lengths, reverse=True)
     index, live, key, size = plans(lengths, width, seed)
     rates = torch.arange(1.0, len(lengths) + 1).double()
@@ -60,19 +73,34 @@ def test_a_stack_of_ragged_clients_folds_as_each_client_alone(lengths: list[int]
     got = torch.vmap(one)(index, live, key, size, rates, shift)
     for s, t in enumerate(lengths):
         alone = Batches(index[s, :t], live[s, :t], key[s, :t], size[s])
-        want = alone.fold(Stepper(float(rates[s]) if own_rate else 3.0).step, _start(), {"by": shift[s]}, "constant")
+        want = alone.fold(
+            Stepper(float(rates[s]) if own_rate else 3.0).step, _start(), {"by": shift[s]}, "constant"
+        )
         assert torch.allclose(got.a[s], want.a)
         assert got.b["count"][s] == t == want.b["count"]
         assert got.b["key"][s] == want.b["key"]
 
 
 def _start() -> Pair:
-    return Pair(torch.zeros((), dtype=torch.float64), {"count": torch.zeros((), dtype=torch.int64), "key": torch.zeros((), dtype=torch.float64)})
+    return Pair(
+        torch.zeros((), dtype=torch.float64),
+        {"count": torch.zeros((), dtype=torch.int64), "key": torch.zeros((), dtype=torch.float64)},
+    )
 
 
-LEAVES = st.one_of(st.integers(), st.text(max_size=3), st.none(), st.integers(0, 9).map(lambda n: torch.tensor(float(n))))
-NESTS = st.recursive(LEAVES, lambda inner: st.one_of(st.dictionaries(st.text(max_size=2), inner, max_size=3), st.tuples(inner, inner),
-                                                     st.builds(Pair, inner, inner), st.builds(Stepper, inner)), max_leaves=8)
+LEAVES = st.one_of(
+    st.integers(), st.text(max_size=3), st.none(), st.integers(0, 9).map(lambda n: torch.tensor(float(n)))
+)
+NESTS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        st.tuples(inner, inner),
+        st.builds(Pair, inner, inner),
+        st.builds(Stepper, inner),
+    ),
+    max_leaves=8,
+)
 
 
 def _sorted(thing: Any) -> str:
@@ -95,6 +123,7 @@ def test_a_nest_taken_apart_and_put_together_is_the_same(thing: Any) -> None:
 
 def test_the_same_step_has_the_same_signature_and_another_constant_another() -> None:
     """Recorded graphs are found by it."""
+
     def shape(thing: Any) -> str:
         return repr(_flatten(thing, []))
 
@@ -130,15 +159,31 @@ def test_a_memory_built_in_another_order_keeps_its_names() -> None:
     assert got["b"].tolist() == [9, 9]
 
 
-@pytest.mark.parametrize(("step", "words"), [
-    (lambda carry, batch: {"a": carry["a"]}, "must give back what it was given"), (lambda carry, batch: [carry["a"]], "a list was given")])
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda carry, batch: {"a": carry["a"]}, "must give back what it was given"),
+        (lambda carry, batch: [carry["a"]], "a list was given"),
+    ],
+)
 def test_a_step_that_changes_the_form_of_its_carry_is_refused(step: Any, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         _folded(step, {"a": torch.zeros(()), "b": torch.ones(())})
 
 
 def test_stacks_of_similar_size_share_a_recording() -> None:
-    assert [_rounded(s) for s in (1, 7, 8, 9, 15, 16, 17, 33, 100, 1000)] == [1, 7, 8, 9, 15, 16, 18, 36, 104, 1024]
+    assert [_rounded(s) for s in (1, 7, 8, 9, 15, 16, 17, 33, 100, 1000)] == [
+        1,
+        7,
+        8,
+        9,
+        15,
+        16,
+        18,
+        36,
+        104,
+        1024,
+    ]
     assert all(s <= _rounded(s) <= s * 9 / 8 for s in range(8, 3000))
 
 
@@ -147,8 +192,21 @@ class Played:
 
     made: ClassVar[list[Played]] = []
 
-    def __init__(self, engine: Any, call: Any, index: Tensor, live: Tensor, key: Tensor, room: int, carry: Any, fixed: Any, own: list[bool]):
-        self.many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
+    def __init__(
+        self,
+        engine: Any,
+        call: Any,
+        index: Tensor,
+        live: Tensor,
+        key: Tensor,
+        room: int,
+        carry: Any,
+        fixed: Any,
+        own: list[bool],
+    ):
+        self.many = torch.vmap(
+            call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own])
+        )
         self.shape = len(index), room
         self.made.append(self)
 
@@ -160,7 +218,9 @@ class Played:
         return list(carry)
 
 
-def test_recordings_are_shared_by_pieces_and_plans_of_one_size_and_made_at_the_second_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_are_shared_by_pieces_and_plans_of_one_size_and_made_at_the_second_sight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A client that leaves ends a piece of the plan; pieces of one stack are of every length."""
     monkeypatch.setattr(fold, "_Graph", Played)
     monkeypatch.setattr(Played, "made", [])

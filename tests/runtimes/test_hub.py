@@ -25,8 +25,12 @@ from .net import Net, NetBall, catch, throw
 async def raw(kit: Kit, envelopes: list[bytes]) -> tuple[grpc.StatusCode, str]:
     """A party that writes whatever it likes: how the hub ends it."""
     authority, key, certificate = kit.pems()
-    options = [(k, v) for k, v in CLIENT_OPTIONS if "message_length" not in k] + [("grpc.max_send_message_length", -1)]
-    async with grpc.aio.secure_channel(kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=options) as channel:
+    options = [(k, v) for k, v in CLIENT_OPTIONS if "message_length" not in k] + [
+        ("grpc.max_send_message_length", -1)
+    ]
+    async with grpc.aio.secure_channel(
+        kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=options
+    ) as channel:
         call = channel.stream_stream(METHOD)()
         try:
             await call.read()  # the welcome
@@ -55,10 +59,14 @@ def test_two_hubs_cannot_have_one_port() -> None:
     asyncio.run(both())
 
 
-def test_a_party_that_claims_anothers_name_is_cut_off_and_the_others_play_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_party_that_claims_anothers_name_is_cut_off_and_the_others_play_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def play() -> None:
         async with Net.of("a", "b", "mallory") as net:
-            game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 50), b=lambda me: catch(me, "a", 50)))
+            game = asyncio.create_task(
+                net.run(a=lambda me: throw(me, "b", 50), b=lambda me: catch(me, "a", 50))
+            )
             code, why = await raw(net.kits["mallory"], [pack(MAIL, "a", "b", b"R" + bytes(60))])
             assert code == grpc.StatusCode.PERMISSION_DENIED
             assert "the certificate is that of 'mallory', and an envelope says it is from 'a'" in why
@@ -69,13 +77,21 @@ def test_a_party_that_claims_anothers_name_is_cut_off_and_the_others_play_on(cap
     assert any("refused 'mallory'" in r.getMessage() for r in caplog.records)
 
 
-@pytest.mark.parametrize(("envelope", "status"), [(pack(MAIL, "mallory", "a", bytes(MAX_ENVELOPE)), grpc.StatusCode.RESOURCE_EXHAUSTED),
-                                                  (b"", grpc.StatusCode.PERMISSION_DENIED), (b"\x09\x01\x01ab", grpc.StatusCode.PERMISSION_DENIED),
-                                                  (b"\x00\xff\xffab", grpc.StatusCode.PERMISSION_DENIED),
-                                                  (b"\x00\x01\x01\xff\xfe", grpc.StatusCode.PERMISSION_DENIED),
-                                                  (pack(1, "a", "b"), grpc.StatusCode.PERMISSION_DENIED)],
-                         ids=["oversized", "empty", "kind", "lengths", "names", "poses as the hub"])
-def test_bytes_that_are_no_envelope_end_the_connection_they_came_over_and_no_other(envelope: bytes, status: grpc.StatusCode) -> None:
+@pytest.mark.parametrize(
+    ("envelope", "status"),
+    [
+        (pack(MAIL, "mallory", "a", bytes(MAX_ENVELOPE)), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (b"", grpc.StatusCode.PERMISSION_DENIED),
+        (b"\x09\x01\x01ab", grpc.StatusCode.PERMISSION_DENIED),
+        (b"\x00\xff\xffab", grpc.StatusCode.PERMISSION_DENIED),
+        (b"\x00\x01\x01\xff\xfe", grpc.StatusCode.PERMISSION_DENIED),
+        (pack(1, "a", "b"), grpc.StatusCode.PERMISSION_DENIED),
+    ],
+    ids=["oversized", "empty", "kind", "lengths", "names", "poses as the hub"],
+)
+def test_bytes_that_are_no_envelope_end_the_connection_they_came_over_and_no_other(
+    envelope: bytes, status: grpc.StatusCode
+) -> None:
     async def play() -> None:
         async with Net.of("a", "b", "mallory") as net:
             game = asyncio.create_task(net.run(a=lambda me: throw(me, "b"), b=lambda me: catch(me, "a")))
@@ -90,7 +106,9 @@ def test_a_stranger_is_told_that_its_certificate_is_not_accepted() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
             _, others = temporary("another", ("a", "b"))
-            stranger = replace(others["a"], address=net.kits["a"].address, trust=net.kits["a"].trust)  # its certificate is another's
+            stranger = replace(
+                others["a"], address=net.kits["a"].address, trust=net.kits["a"].trust
+            )  # its certificate is another's
             fatal, why = await asyncio.to_thread(reach, stranger)
             assert fatal
             assert "does not accept the certificate of 'a'" in why
@@ -115,6 +133,7 @@ def test_a_party_of_another_federation_does_not_take_our_hub_for_its_own() -> No
 
 def test_a_client_cannot_stand_in_for_the_hub() -> None:
     """Same authority, but only the hub's certificate carries the hub's name."""
+
     async def play() -> None:
         _, kits = temporary("f", ("a", "mallory"))
         port = await (false := Hub(replace(kits["mallory"], role="hub"))).start()
@@ -130,7 +149,11 @@ def test_nobody_there_is_said_in_words() -> None:
     _, kits = temporary("f", ("a",))
     fatal, why = reach(kits["a"].at("127.0.0.1:9"))
     assert not fatal
-    assert why == "nobody listens at 127.0.0.1:9. Start the hub (`tacit hub --kit …`), or check the port and the firewall."
+    assert (
+        why
+        == "nobody listens at 127.0.0.1:9. Start the hub (`tacit hub --kit …`), or check the port and the "
+        "firewall."
+    )
     assert "cannot be found" in reach(kits["a"].at("no-such-host.invalid:9"))[1]
 
     async def tries() -> None:
@@ -141,7 +164,9 @@ def test_nobody_there_is_said_in_words() -> None:
         asyncio.run(tries())
 
 
-def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "LOOK_AGAIN", 0.1)
     charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "c"))
     provision(charter, tmp_path)
@@ -151,7 +176,9 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(tmp_p
         at = f"127.0.0.1:{await hub.start()}"
         net = Net(hub, {name: load(tmp_path / name).at(at) for name in ("a", "b", "c")})
         out = asyncio.create_task(net.party("c", lambda me: me.recv("a", NetBall)))
-        game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 2000), b=lambda me: catch(me, "a", 2000)))
+        game = asyncio.create_task(
+            net.run(a=lambda me: throw(me, "b", 2000), b=lambda me: catch(me, "a", 2000))
+        )
         while "c" not in hub.desks:
             await asyncio.sleep(0.02)
         provision(charter, tmp_path, revoke=("c",))  # writes the hub's list anew
@@ -169,8 +196,10 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(tmp_p
 
 def test_a_slow_reader_holds_up_its_sender_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """`slow` never reads; what waits for it in the hub stays below what one pair may have under way."""
+
     async def play() -> None:
         async with Net.of("a", "b", "slow") as net:
+
             async def floods(me):  # type: ignore[no-untyped-def]
                 try:
                     async with asyncio.timeout(3):

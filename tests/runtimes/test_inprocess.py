@@ -54,9 +54,15 @@ class Broken:
         return await InProcess(seed=None).run(programs, ledger=ledger)
 
 
-@pytest.mark.parametrize(("fault", "reason"), [
-    ("swallows failures", "came back without 'silent'"), ("forgets the ledger", "the ledger of a ping-pong"),
-    ("names the wrong one", "'faulty' failed, the error says"), ("ignores the seed", "two runs with one seed differ")])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("swallows failures", "came back without 'silent'"),
+        ("forgets the ledger", "the ledger of a ping-pong"),
+        ("names the wrong one", "'faulty' failed, the error says"),
+        ("ignores the seed", "two runs with one seed differ"),
+    ],
+)
 def test_the_runtime_suite_notices_a_broken_runtime(fault, reason):
     with pytest.raises(AssertionError, match=reason):
         check_runtime(Broken(fault))
@@ -71,7 +77,10 @@ async def waits(me):
 
 
 def test_parties_that_wait_for_each_other_are_an_error_that_says_who_waits_for_what():
-    said = r"no party can go on: 'a' waits for InBall from 'b'; 'b' waits for InBall from 'a'\. Someone must send"
+    said = (
+        r"no party can go on: 'a' waits for InBall from 'b'; 'b' waits for InBall from 'a'\. Someone "
+        r"must send"
+    )
     with pytest.raises(ProtocolError, match=said):
         InProcess().run_sync({"a": waits, "b": waits})
 
@@ -88,7 +97,9 @@ def test_a_deadlock_among_the_tasks_of_a_party_is_found_and_all_waits_are_listed
             group.create_task(me.recv("b", InBall))
             group.create_task(me.scope("x").gather(["b", "c"], InBall))
 
-    with pytest.raises(ProtocolError, match="'a' waits for InBall from 'b' and for InBall from 'b', 'c' in scope 'x'"):
+    with pytest.raises(
+        ProtocolError, match="'a' waits for InBall from 'b' and for InBall from 'b', 'c' in scope 'x'"
+    ):
         InProcess().run_sync({"a": many, "b": idle, "c": idle})
 
 
@@ -162,7 +173,10 @@ def test_sending_to_a_stranger_names_the_nearest_party():
     async def lost(me):
         await me.send("hospital-d", InBall(1))
 
-    with pytest.raises(PartyFailed, match=r"'a' sends to 'hospital-d', which takes no part in this run\. Did you mean 'hospital-b'\?"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"'a' sends to 'hospital-d', which takes no part in this run\. Did you mean 'hospital-b'\?",
+    ):
         InProcess().run_sync({"a": lost, "hospital-b": idle})
 
 
@@ -185,7 +199,13 @@ def test_the_ledger_holds_the_bytes_of_the_wire_for_each_receiver_even_if_unread
         except PartyFailed:
             assert listener is fails
         [line] = ledger.seen
-        assert (line.party, line.sender, line.kind, line.reveals, line.count) == ("b", "a", "InWeights", "the weights", 4)
+        assert (line.party, line.sender, line.kind, line.reveals, line.count) == (
+            "b",
+            "a",
+            "InWeights",
+            "the weights",
+            4,
+        )
         assert line.bytes == 1 + 3 * len(encode(message))
         assert line.how == "executed"
 
@@ -280,12 +300,17 @@ def test_an_oversized_message_is_refused_at_its_sender():
     async def heavy(me):
         await me.send("b", InWeights(torch.zeros(1000)))
 
-    with pytest.raises(PartyFailed, match=r"party 'a' failed: ProtocolError: InWeights takes .* more than the 1000 a frame may have"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"party 'a' failed: ProtocolError: InWeights takes .* more than the 1000 a frame may have",
+    ):
         InProcess(max_bytes=1000).run_sync({"a": heavy, "b": idle})
 
 
 def test_bad_parameters_are_refused():
-    with pytest.raises(BadParameter, match="InProcess: clock is 'sundial'; it must be one of 'virtual', 'real'"):
+    with pytest.raises(
+        BadParameter, match="InProcess: clock is 'sundial'; it must be one of 'virtual', 'real'"
+    ):
         InProcess(clock="sundial").run_sync({})
     with pytest.raises(BadParameter, match="the name of a party is ''; it must be a word"):
         InProcess().run_sync({"": idle})
@@ -295,5 +320,8 @@ def test_importing_the_room_loads_no_runtime():
     import subprocess
     import sys
 
-    code = "import sys, tacit.runtimes; sys.exit(bool({'torch', 'msgpack', 'tacit.runtimes.inprocess'} & set(sys.modules)))"
+    code = (
+        "import sys, tacit.runtimes; sys.exit(bool({'torch', 'msgpack', 'tacit.runtimes.inprocess'} & "
+        "set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""A party's connection over real sockets: in order, exactly once, whatever happens to connections and to the hub."""
+"""A party's connection over real sockets: in order, exactly once, whatever happens to connections and to the
+hub.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +31,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_the_hub_is_killed_again_and_
 
     async def play() -> tuple[dict[str, Any], int]:
         async with Net.of("a", "b") as net:
+
             async def trouble() -> None:
                 for _ in range(5):
                     await asyncio.sleep(rng.uniform(0.05, 0.4))
@@ -52,6 +55,7 @@ def test_nothing_is_lost_doubled_or_reordered_while_the_hub_is_killed_again_and_
 def test_a_party_whose_connection_is_cut_goes_on_where_it_was() -> None:
     async def play() -> list[int]:
         async with Net.of("a", "b") as net:
+
             async def cuts() -> None:
                 for _ in range(4):
                     await asyncio.sleep(0.15)
@@ -86,7 +90,9 @@ def test_the_hub_may_start_last() -> None:
     async def play() -> list[int]:
         async with Net.of("a", "b") as net:
             await net.hub.stop()
-            game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 3), b=lambda me: catch(me, "a", 3)))
+            game = asyncio.create_task(
+                net.run(a=lambda me: throw(me, "b", 3), b=lambda me: catch(me, "a", 3))
+            )
             await asyncio.sleep(0.5)
             await net.restart()
             return (await game)["a"]
@@ -99,19 +105,25 @@ def test_a_link_speaks_for_its_owner_to_members_only() -> None:
         async with Net.of("a", "b") as net, Link(net.kits["a"]) as link:
             with pytest.raises(ProtocolError, match="party 'a' tried to send to 'b' as 'b'"):
                 await link.deliver("b", "b", "", b"")
-            with pytest.raises(ProtocolError, match=r"party 'a' sends to 'bob', which is not in federation 'test'\. Known: a, b"):
+            with pytest.raises(
+                ProtocolError,
+                match=r"party 'a' sends to 'bob', which is not in federation 'test'\. Known: a, b",
+            ):
                 await link.deliver("a", "bob", "", b"")
 
     asyncio.run(play())
 
 
 def test_a_large_message_is_not_held_three_times_over() -> None:
-    """64 MB from one party to another, both in this process: the message once at its sender, once at its receiver, and windows of a few MB on the way.
-    The codec's frame is the sender's copy here, and what decode makes is freed with it."""
+    """64 MB from one party to another, both in this process: the message once at its sender, once at its
+    receiver, and windows of a few MB on the way. The codec's frame is the sender's copy here, and what decode
+    makes is freed with it.
+    """
     size = 64 << 20
 
     async def play() -> int:
         async with Net.of("a", "b") as net:
+
             async def sends(me: Any) -> None:
                 await me.send("b", NetSecret("x", bytes(size)))
                 await me.recv("b", NetBall)
@@ -128,12 +140,15 @@ def test_a_large_message_is_not_held_three_times_over() -> None:
             return (await net.run(a=sends, b=reads))["b"] - before
 
     grown = asyncio.run(play()) * 1024
-    assert grown < 3.75 * size, f"{grown / size:.2f} times the message"  # bytes(size), its frame, the receiver's, windows
+    assert grown < 3.75 * size, (
+        f"{grown / size:.2f} times the message"
+    )  # bytes(size), its frame, the receiver's, windows
 
 
 def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
     async def play() -> tuple[int, int]:
         async with Net.of("a", "b") as net:
+
             async def sends(me: Any) -> tuple[int, int]:
                 await throw(me, "b", 2000)
                 first = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -155,9 +170,13 @@ def test_memory_stays_flat_over_ten_thousand_small_messages() -> None:
 
 
 def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
-    """It is told of at once, may come back within `away` seconds, and is named with what was wanted of it. One that never came is another matter."""
+    """It is told of at once, may come back within `away` seconds, and is named with what was wanted of it.
+    One that never came is another matter.
+    """
+
     async def play() -> None:
         async with Net.of("a", "b", "c") as net:
+
             async def says(me: Any) -> None:
                 await me.send("a", NetBall(1))
 
@@ -168,7 +187,11 @@ def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
             waiting = asyncio.create_task(net.party("a", wants_more, away=0.5))
             never = asyncio.create_task(net.party("c", wants_more, away=0.5))
             await net.party("b", says)
-            with pytest.raises(ProtocolError, match=r"party 'b' has been gone for \d s .* and party 'a' waits for NetSecret from 'b'\. See what happened"):
+            with pytest.raises(
+                ProtocolError,
+                match=r"party 'b' has been gone for \d s .* and party 'a' waits for NetSecret from 'b'\. "
+                r"See what happened",
+            ):
                 await waiting
             assert not never.done()
             never.cancel()
@@ -179,6 +202,7 @@ def test_one_that_was_there_and_has_gone_is_not_waited_for_for_ever() -> None:
 def test_one_that_comes_back_in_time_was_not_gone() -> None:
     async def play() -> int:
         async with Net.of("a", "b") as net:
+
             async def asks(me: Any) -> int:
                 await me.send("b", NetBall(1))
                 await me.recv("b", NetBall)
@@ -202,6 +226,7 @@ def test_one_that_comes_back_in_time_was_not_gone() -> None:
 def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
+
             async def says(me: Any) -> None:
                 await me.send("a", NetBall(1))
 
@@ -212,7 +237,11 @@ def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
             waiting = asyncio.create_task(net.party("a", wants_more, away=60.0))
             await net.party("b", says)
             await net.party("b", says)
-            with pytest.raises(ProtocolError, match=r"party 'b' was started anew while party 'a' waited for NetSecret from 'b' in scope 'later'"):
+            with pytest.raises(
+                ProtocolError,
+                match=r"party 'b' was started anew while party 'a' waited for NetSecret from 'b' in scope "
+                r"'later'",
+            ):
                 await waiting
 
     asyncio.run(_soon(play))
@@ -221,12 +250,18 @@ def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
 def test_one_that_is_not_there_to_read_ends_who_has_too_much_to_say() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net:
+
             async def hears(me: Any) -> None:
                 await me.recv("a", NetSecret)
 
-            waiting = asyncio.create_task(net.party("a", lambda me: counts(me, "b", 100, [1 << 20]), away=0.5))
+            waiting = asyncio.create_task(
+                net.party("a", lambda me: counts(me, "b", 100, [1 << 20]), away=0.5)
+            )
             await net.party("b", hears, linger=0.1)
-            with pytest.raises(ProtocolError, match=r"party 'b' has been gone for \d s .* and party 'a' waits for a sign that it reads"):
+            with pytest.raises(
+                ProtocolError,
+                match=r"party 'b' has been gone for \d s .* and party 'a' waits for a sign that it reads",
+            ):
                 await waiting
 
     asyncio.run(_soon(play))

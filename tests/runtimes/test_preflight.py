@@ -1,4 +1,6 @@
-"""Looking before taking part: what `tacit party --check` can know, it says; and it disturbs nobody who is connected."""
+"""Looking before taking part: what `tacit party --check` can know, it says; and it disturbs nobody who is
+connected.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,20 @@ def test_a_revoked_certificate_is_said_before_a_run_starts(tmp_path: Path) -> No
     async def play() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         hub = Hub(load(tmp_path / "hub"))
         at = f"127.0.0.1:{await hub.start()}"
-        good, bad = [await asyncio.to_thread(check_party, kit.at(at), None, None) for kit in (load(tmp_path / "a"), kept)]
+        good, bad = [
+            await asyncio.to_thread(check_party, kit.at(at), None, None)
+            for kit in (load(tmp_path / "a"), kept)
+        ]
         await hub.stop()
         return good, bad
 
     good, bad = asyncio.run(play())
     assert all(not why for _, why in good)
-    (what, why), = [(what, why) for what, why in bad if why]
+    ((what, why),) = [(what, why) for what, why in bad if why]
     assert what == "certificate of b"
-    assert "turns party 'b' away: the certificate of 'b' was revoked by the authority of federation 'f'" in why
+    assert (
+        "turns party 'b' away: the certificate of 'b' was revoked by the authority of federation 'f'" in why
+    )
 
 
 def test_a_server_of_another_version_is_said_before_a_run_starts() -> None:
@@ -48,13 +55,18 @@ def test_a_server_of_another_version_is_said_before_a_run_starts() -> None:
 
     assert ("server server, which is connected", "") in asyncio.run(play(__version__))
     (why,) = [why for _, why in asyncio.run(play("0.0.1")) if why]
-    assert why == f"it runs tacit 0.0.1, and this machine {__version__}. Install the same version at all parties."
+    assert (
+        why
+        == f"it runs tacit 0.0.1, and this machine {__version__}. Install the same version at all parties."
+    )
 
 
 def test_looking_leaves_a_partys_own_connection_alone() -> None:
     async def play() -> tuple[list[int], int, dict[str, str]]:
         async with Net.of("a", "b") as net:
-            game = asyncio.create_task(net.run(a=lambda me: throw(me, "b", 300), b=lambda me: catch(me, "a", 300)))
+            game = asyncio.create_task(
+                net.run(a=lambda me: throw(me, "b", 300), b=lambda me: catch(me, "a", 300))
+            )
             while len(net.hub.desks) < 2:
                 await asyncio.sleep(0.01)
             for _ in range(3):
@@ -70,4 +82,7 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
 
 def test_nobody_who_answers_is_said_too() -> None:
     _, kits = temporary("test", ("a",))
-    assert admitted(kits["a"].at("127.0.0.1:9"), 1.0)[0] == "the hub at 127.0.0.1:9 does not answer: unavailable."
+    assert (
+        admitted(kits["a"].at("127.0.0.1:9"), 1.0)[0]
+        == "the hub at 127.0.0.1:9 does not answer: unavailable."
+    )

@@ -38,7 +38,10 @@ async def adds(me: Party, other: str, numbers: list[int], more: int = 0) -> tupl
 
 
 def test_programs_take_plain_arguments_and_give_plain_values():
-    alice, bob = functools.partial(adds, other="bob", numbers=[1, 2], more=4), functools.partial(adds, other="alice", numbers=[10])
+    alice, bob = (
+        functools.partial(adds, other="bob", numbers=[1, 2], more=4),
+        functools.partial(adds, other="alice", numbers=[10]),
+    )
     results = Processes().run_sync({"alice": alice, "bob": bob})
     assert results == {"alice": ("alice", 10), "bob": ("bob", 7)}
 
@@ -67,7 +70,10 @@ async def waits(me: Party) -> None:
 
 
 def test_a_killed_process_is_a_failed_party():
-    with pytest.raises(PartyFailed, match="party 'a' failed: ProtocolError: its process was killed by signal 9 before it had a result"):
+    with pytest.raises(
+        PartyFailed,
+        match="party 'a' failed: ProtocolError: its process was killed by signal 9 before it had a result",
+    ):
         Processes().run_sync({"a": kills_itself, "b": waits})
 
 
@@ -84,7 +90,9 @@ async def hears_one(me: Party) -> int:
 
 
 def test_a_killed_process_is_started_again_where_that_was_asked_for(tmp_path):
-    results = Processes(restart=True).run_sync({"a": functools.partial(dies_once, marker=str(tmp_path / "died")), "b": hears_one})
+    results = Processes(restart=True).run_sync(
+        {"a": functools.partial(dies_once, marker=str(tmp_path / "died")), "b": hears_one}
+    )
     assert results == {"a": "alive", "b": 5}
     assert (tmp_path / "died").exists()
 
@@ -93,7 +101,11 @@ async def kills_the_hub(me: Party, between: int, count: int) -> int:
     """Sends numbers; before one of them it kills the oldest process its own parent has, which is the hub."""
     for k in range(count):
         if k == between:
-            siblings = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and _parent(int(p.name)) == os.getppid()]
+            siblings = [
+                int(p.name)
+                for p in Path("/proc").iterdir()
+                if p.name.isdigit() and _parent(int(p.name)) == os.getppid()
+            ]
             os.kill(min(siblings), 9)
         await me.send("b", ProcessNumber(k))
         await me.recv("b", ProcessNumber)
@@ -116,7 +128,9 @@ async def echoes(me: Party, count: int) -> list[int]:
 
 
 def test_a_killed_hub_is_started_again_and_nothing_is_lost_or_doubled():
-    results = Processes(restart=True).run_sync({"a": functools.partial(kills_the_hub, between=3, count=6), "b": functools.partial(echoes, count=6)})
+    results = Processes(restart=True).run_sync(
+        {"a": functools.partial(kills_the_hub, between=3, count=6), "b": functools.partial(echoes, count=6)}
+    )
     assert results["b"] == list(range(6))
     assert results["a"] != os.getpid()
 
@@ -135,21 +149,38 @@ async def returns_an_object(me: Party) -> object:
 
 
 def test_a_result_that_is_no_plain_value_names_its_party():
-    with pytest.raises(PartyFailed, match="party 'a' failed: BadParameter: what the program of 'a' returned holds a module, which cannot go"):
+    with pytest.raises(
+        PartyFailed,
+        match="party 'a' failed: BadParameter: what the program of 'a' returned holds a module, which "
+        "cannot go",
+    ):
         Processes().run_sync({"a": returns_an_object})
 
 
-@pytest.mark.parametrize(("programs", "words"), [
-    ({"a": lambda me: where(me)}, r"the program of 'a' is <function <lambda> .*, which another process cannot find"),
-    ({"a": functools.partial(adds, other=os)}, "an argument of the program of 'a' holds a module"),
-    ({"hub": where}, "the name of a party is 'hub'; it must be a word of at most 64 characters, and not 'hub'")])
+@pytest.mark.parametrize(
+    ("programs", "words"),
+    [
+        (
+            {"a": lambda me: where(me)},
+            r"the program of 'a' is <function <lambda> .*, which another process cannot find",
+        ),
+        ({"a": functools.partial(adds, other=os)}, "an argument of the program of 'a' holds a module"),
+        (
+            {"hub": where},
+            "the name of a party is 'hub'; it must be a word of at most 64 characters, and not 'hub'",
+        ),
+    ],
+)
 def test_what_another_process_cannot_have_is_refused_before_anything_starts(programs, words):
     with pytest.raises(BadParameter, match=words):
         Processes().run_sync(programs)
 
 
 def test_a_minimum_without_a_deadline_is_refused():
-    with pytest.raises(BadParameter, match=r"Processes: at_least is 2; it must be None without a deadline\. Give deadline, too"):
+    with pytest.raises(
+        BadParameter,
+        match=r"Processes: at_least is 2; it must be None without a deadline\. Give deadline, too",
+    ):
         Processes(at_least=2).run_sync({"a": where})
 
 

@@ -22,10 +22,20 @@ def contents(root: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 def test_every_party_gets_a_kit_that_loads_and_says_who_it_is(tmp_path: Path) -> None:
     made = provision(CHARTER, tmp_path)
     assert made["made"] == ["hub", "server", "hospital-a", "hospital-b"]
-    for name, role in (("hub", "hub"), ("server", "server"), ("hospital-a", "client"), ("hospital-b", "client")):
+    for name, role in (
+        ("hub", "hub"),
+        ("server", "server"),
+        ("hospital-a", "client"),
+        ("hospital-b", "client"),
+    ):
         assert sorted(p.name for p in (tmp_path / name).iterdir()) == sorted(FILES)
         kit = load(tmp_path / name)
-        assert (kit.name, kit.role, kit.federation, kit.address) == (name, role, "hearts", "hub.example.org:8443")
+        assert (kit.name, kit.role, kit.federation, kit.address) == (
+            name,
+            role,
+            "hearts",
+            "hub.example.org:8443",
+        )
         assert (party_of(kit.certificate), role_of(kit.certificate)) == (name, role)
         assert kit.parties == ("server", "hospital-a", "hospital-b")
 
@@ -40,7 +50,9 @@ def test_private_keys_can_be_read_by_their_owner_only(tmp_path: Path) -> None:
 def test_no_kit_holds_the_authoritys_key_or_another_partys(tmp_path: Path) -> None:
     provision(CHARTER, tmp_path)
     for key in tmp_path.rglob("*.key"):
-        others = [p for p in tmp_path.rglob("*") if p.is_file() and p != key and key.read_bytes() in p.read_bytes()]
+        others = [
+            p for p in tmp_path.rglob("*") if p.is_file() and p != key and key.read_bytes() in p.read_bytes()
+        ]
         assert not others
 
 
@@ -64,8 +76,14 @@ def test_a_revoked_party_is_on_the_signed_list_and_off_the_others(tmp_path: Path
     provision(CHARTER, tmp_path)
     assert provision(CHARTER, tmp_path, revoke=("hospital-b",))["revoked"] == ["hospital-b"]
     assert load(tmp_path / "server").parties == ("server", "hospital-a")
-    trust, out = load(tmp_path / "server").trust, load(tmp_path / "hospital-b")  # its own old kit still loads: it was not told
-    with pytest.raises(SealBroken, match="the certificate of 'hospital-b' was revoked by the authority of federation 'hearts'"):
+    trust, out = (
+        load(tmp_path / "server").trust,
+        load(tmp_path / "hospital-b"),
+    )  # its own old kit still loads: it was not told
+    with pytest.raises(
+        SealBroken,
+        match="the certificate of 'hospital-b' was revoked by the authority of federation 'hearts'",
+    ):
         trust.check(out.certificate)
     assert provision(CHARTER, tmp_path)["revoked"] == ["hospital-b"]  # it stays revoked
 
@@ -94,8 +112,14 @@ def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path)
         (a / name).write_bytes(good[name])
 
     with_file("party.key", (b / "party.key").read_bytes(), "party.key and party.crt do not belong together")
-    with_file("party.toml", (b / "party.toml").read_bytes(), "the certificate is that of 'hospital-a', and party.toml says 'hospital-b'")
-    with_file("authority.crt", (tmp_path / "lungs" / "server" / "authority.crt").read_bytes(), "cannot be used")
+    with_file(
+        "party.toml",
+        (b / "party.toml").read_bytes(),
+        "the certificate is that of 'hospital-a', and party.toml says 'hospital-b'",
+    )
+    with_file(
+        "authority.crt", (tmp_path / "lungs" / "server" / "authority.crt").read_bytes(), "cannot be used"
+    )
     with_file("party.crt", b"nonsense", "is no certificate")
     with_file("party.key", b"nonsense", "is no private key")
     with_file("party.toml", b"name = ", "cannot be read")
@@ -114,15 +138,26 @@ def test_an_authority_is_not_used_for_another_federation(tmp_path: Path) -> None
     provision(CHARTER, tmp_path)
     with pytest.raises(BadKit, match="is the authority of federation 'hearts', not of 'lungs'"):
         provision(Charter("lungs", "h:1", "h:1", "server", ("x",)), tmp_path)
-    with pytest.raises(BadKit, match=r"'hospital-x' cannot be revoked: it is not in the federation\. Did you mean 'hospital-"):
+    with pytest.raises(
+        BadKit, match=r"'hospital-x' cannot be revoked: it is not in the federation\. Did you mean 'hospital-"
+    ):
         provision(CHARTER, tmp_path, revoke=("hospital-x",))
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("name = ", "is not TOML"), ("nam = 'x'", "'nam' is not known here. Did you mean 'name'"), ("hub = 'h:1'\nclients = ['a']", "name is None"),
-    ("name = 'f'\nhub = 'h'\nclients = ['a']", "it must be the host and port"), ("name = 'f'\nhub = 'h:1'", "at least one name"),
-    ("name = 'f'\nhub = 'h:1'\nclients = ['../x']", "a party is called '../x'"), ("name = 'f'\nhub = 'h:1'\nclients = ['hub']", "a party is called 'hub'"),
-    ("name = 'f'\nhub = 'h:1'\nclients = ['a', 'A']", "two parties have the same name"), (f"name = '{'x' * 60}'\nhub = 'h:1'\nclients = ['a']", "at most 48")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "is not TOML"),
+        ("nam = 'x'", "'nam' is not known here. Did you mean 'name'"),
+        ("hub = 'h:1'\nclients = ['a']", "name is None"),
+        ("name = 'f'\nhub = 'h'\nclients = ['a']", "it must be the host and port"),
+        ("name = 'f'\nhub = 'h:1'", "at least one name"),
+        ("name = 'f'\nhub = 'h:1'\nclients = ['../x']", "a party is called '../x'"),
+        ("name = 'f'\nhub = 'h:1'\nclients = ['hub']", "a party is called 'hub'"),
+        ("name = 'f'\nhub = 'h:1'\nclients = ['a', 'A']", "two parties have the same name"),
+        (f"name = '{'x' * 60}'\nhub = 'h:1'\nclients = ['a']", "at most 48"),
+    ],
+)
 def test_a_bad_federation_file_is_refused_in_one_sentence(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "federation.toml").write_text(text)
     with pytest.raises(BadJob, match=words):
@@ -130,7 +165,9 @@ def test_a_bad_federation_file_is_refused_in_one_sentence(text: str, words: str,
 
 
 def test_a_federation_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text('name = "hearts"\nhub = "hub.example.org:8443"\nclients = ["hospital-a", "hospital-b"]')
+    (tmp_path / "f.toml").write_text(
+        'name = "hearts"\nhub = "hub.example.org:8443"\nclients = ["hospital-a", "hospital-b"]'
+    )
     assert read_charter(tmp_path / "f.toml") == CHARTER
     with pytest.raises(BadJob, match="there is no file"):
         read_charter(tmp_path / "g.toml")

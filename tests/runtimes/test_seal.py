@@ -1,4 +1,6 @@
-"""The sealed channel, without a network: whatever a hub does to the bytes, messages arrive once, in order and unread, or not at all."""
+"""The sealed channel, without a network: whatever a hub does to the bytes, messages arrive once, in order and
+unread, or not at all.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,14 @@ class End:
         self.restart()
 
     def restart(self) -> None:
-        self.channel = Channel(self.kit, new_life(), self.peer, lambda scope, frame: self.got.append((scope, bytes(frame))), self.notes.append,
-                               self.max_bytes)
+        self.channel = Channel(
+            self.kit,
+            new_life(),
+            self.peer,
+            lambda scope, frame: self.got.append((scope, bytes(frame))),
+            self.notes.append,
+            self.max_bytes,
+        )
 
 
 def pair() -> tuple[End, End]:
@@ -108,9 +116,16 @@ def test_the_same_message_twice_looks_different_and_each_session_has_its_own_key
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.4), repeat=st.floats(0, 0.4), swap=st.floats(0, 0.4),
-       sizes=st.lists(st.integers(0, 200_000), max_size=12))
-def test_loss_repetition_and_reordering_change_nothing_but_the_time_it_takes(seed: int, loss: float, repeat: float, swap: float, sizes: list[int]) -> None:
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.floats(0, 0.4),
+    repeat=st.floats(0, 0.4),
+    swap=st.floats(0, 0.4),
+    sizes=st.lists(st.integers(0, 200_000), max_size=12),
+)
+def test_loss_repetition_and_reordering_change_nothing_but_the_time_it_takes(
+    seed: int, loss: float, repeat: float, swap: float, sizes: list[int]
+) -> None:
     rng = random.Random(seed)
     a, b = pair()
     kept: list[list[bytes]] = [[], []]
@@ -168,7 +183,11 @@ def test_a_changed_bit_is_noticed_and_never_reaches_the_program(at: int, where: 
 
 
 def altered_record(direction: int, payload: bytes) -> list[bytes]:
-    return [payload[:-1] + bytes((payload[-1] ^ 1,))] if payload[:1] == b"R" and payload[9] == DATA else [payload]
+    return (
+        [payload[:-1] + bytes((payload[-1] ^ 1,))]
+        if payload[:1] == b"R" and payload[9] == DATA
+        else [payload]
+    )
 
 
 def test_a_hub_that_alters_every_record_is_named_for_what_it_is() -> None:
@@ -217,7 +236,9 @@ def test_nobody_can_stand_in_the_middle_with_certificates_of_another_authority()
     a.channel.send("", SECRET)
     Wire(a, mallory).run()
     assert mallory.got == []
-    assert any("was not made by the authority of federation 'federation'" in n for n in a.notes + mallory.notes)
+    assert any(
+        "was not made by the authority of federation 'federation'" in n for n in a.notes + mallory.notes
+    )
     assert b.got == []
 
 
@@ -281,8 +302,20 @@ def test_the_keys_need_both_halves_and_the_whole_conversation() -> None:
     t = transcript("f", ("a", b"1", x.public, b"A"), ("b", b"2", y.public, b"B"))
     there, here = Seal(x.agree(y.public), t, True), Seal(y.agree(x.public), t, False)
     assert here.open(DATA, 5, there.close(DATA, 5, b"hello")) == b"hello"
-    for space, counter, other in ((DATA, 6, here), (DATA + 1, 5, here), (DATA, 5, there),
-                                  (DATA, 5, Seal(y.agree(x.public), transcript("g", ("a", b"1", x.public, b"A"), ("b", b"2", y.public, b"B")), False))):
+    for space, counter, other in (
+        (DATA, 6, here),
+        (DATA + 1, 5, here),
+        (DATA, 5, there),
+        (
+            DATA,
+            5,
+            Seal(
+                y.agree(x.public),
+                transcript("g", ("a", b"1", x.public, b"A"), ("b", b"2", y.public, b"B")),
+                False,
+            ),
+        ),
+    ):
         with pytest.raises(SealBroken, match="altered on its way"):
             other.open(space, counter, there.close(DATA, 5, b"hello"))
     with pytest.raises(SealBroken, match="not one that may be used"):

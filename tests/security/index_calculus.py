@@ -1,7 +1,9 @@
-"""Discrete logarithms modulo a safe prime of 63 bits in seconds: index calculus with a rational reconstruction.
+"""Discrete logarithms modulo a safe prime of 63 bits in seconds: index calculus with a rational
+reconstruction.
 
-For g^k mod p the extended Euclidean algorithm gives a/b ≡ g^k with a and b of half the length; where both have only small primes, k is a sum of the
-small primes' logarithms. Enough such sums are solved for the logarithms modulo q = (p − 1)/2.
+For g^k mod p the extended Euclidean algorithm gives a/b ≡ g^k with a and b of half the length; where both
+have only small primes, k is a sum of the small primes' logarithms. Enough such sums are solved for the
+logarithms modulo q = (p − 1)/2.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ def primes_below(n: int) -> list[int]:
 
 
 def halves(x: int, p: int) -> tuple[int, int]:
-    """(a, b) with a ≡ ±b·x mod p and both about √p; signs do not matter modulo q, where −1 has the logarithm 0."""
+    """(a, b) with a ≡ ±b·x mod p and both about √p; signs do not matter modulo q, where −1 has the logarithm
+    0.
+    """
     a, b, s, t = p, x, 0, 1
     while b * b > p:
         k = a // b

@@ -1,6 +1,8 @@
-"""A server that lies, against real clients: a real hub, real kits, clients that gave the job file they agreed to. The attacker holds the server's kit alone.
+"""A server that lies, against real clients: a real hub, real kits, clients that gave the job file they agreed
+to. The attacker holds the server's kit alone.
 
-`play` runs the attack beside the clients. It ends when the attack is through, or when a client refuses: by that, not by a clock.
+`play` runs the attack beside the clients. It ends when the attack is through, or when a client refuses: by
+that, not by a clock.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def write_files(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for name, n in SIZES.items():
         age, chol = rng.normal(50, 10, n), rng.normal(200, 30, n)
-        pd.DataFrame({"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}).to_csv(folder / f"{name}.csv", index=False)
+        pd.DataFrame(
+            {"age": age, "chol": chol, "sick": np.where(age + rng.normal(0, 5, n) > 50, "yes", "no")}
+        ).to_csv(folder / f"{name}.csv", index=False)
 
 
 class Attacker:
@@ -78,11 +82,21 @@ class Attacker:
         self.contract = Contract.of(self.plan, layout, kit.server, list(self.fed.rows.x.shape[1:]))
         self.task = make_task(self.plan)
         self.guard = guards.fit(self.plan, self.task, self.task.initial())
-        self.hidden = None if self.guard is None or self.guard.hiding is None else HiddenSum(self.guard, self.contract.digest)
+        self.hidden = (
+            None
+            if self.guard is None or self.guard.hiding is None
+            else HiddenSum(self.guard, self.contract.digest)
+        )
 
-    async def offer(self, names: Iterable[str] = CLIENTS, contract: str | None = None, run: str = "run") -> dict[str, Any]:
+    async def offer(
+        self, names: Iterable[str] = CLIENTS, contract: str | None = None, run: str = "run"
+    ) -> dict[str, Any]:
         """Offer a contract to each; {name: Ready or Unfit}."""
-        text, answers, names = self.contract.text if contract is None else contract, dict[str, Any](), list(names)
+        text, answers, names = (
+            self.contract.text if contract is None else contract,
+            dict[str, Any](),
+            list(names),
+        )
         await self.door.send(names, joining.Call())
         while len(answers) < len(names):
             name, said = await self.door.first(joining.Join, joining.Ready, joining.Unfit, joining.Free)
@@ -98,7 +112,9 @@ class Attacker:
         """What an honest server sends in round r, and `more`."""
         return {**self.task.initial(), "round": torch.tensor(float(r)), **more}
 
-    async def ask_sum(self, r: int, names: Iterable[str], down: Callable[[str], State], within: float | None = None) -> torch.Tensor:
+    async def ask_sum(
+        self, r: int, names: Iterable[str], down: Callable[[str], State], within: float | None = None
+    ) -> torch.Tensor:
         """One hidden sum of round r, in which each party is sent what `down` gives for it."""
         assert self.hidden is not None
         names, session = list(names), torch.frombuffer(bytearray(os.urandom(8)), dtype=torch.uint8)
@@ -117,10 +133,17 @@ class Attacker:
 Attack = Callable[[Attacker], Awaitable[Any]]
 
 
-def play(attack: Attack, folder: Path, job: str, agreed: str | None = "same", state: Path | None = None,
-         through: bool = False) -> tuple[Any, dict[str, Any]]:
-    """(what the attack gained or None, {client: how it ended}). `agreed`: the job file that clients gave; None: they gave none. `through`: the attack ends by
-    itself, also where clients refuse."""
+def play(
+    attack: Attack,
+    folder: Path,
+    job: str,
+    agreed: str | None = "same",
+    state: Path | None = None,
+    through: bool = False,
+) -> tuple[Any, dict[str, Any]]:
+    """(what the attack gained or None, {client: how it ended}). `agreed`: the job file that clients gave;
+    None: they gave none. `through`: the attack ends by itself, also where clients refuse.
+    """
     folder.mkdir(exist_ok=True)
     write_files(folder)
     (folder / "job.toml").write_text(job)
@@ -128,16 +151,29 @@ def play(attack: Attack, folder: Path, job: str, agreed: str | None = "same", st
 
     async def run() -> tuple[Any, dict[str, Any]]:
         async with Net.of("server", *CLIENTS) as net, asyncio.timeout(120):
+
             def client(name: str) -> Any:
                 ours = deployed.agreement(net.kits[name], None if agreed is None else folder / "agreed.toml")
-                return net.party(name, lambda me: member(me, {"table": str(folder / f"{name}.csv")}, str((state or folder) / f"state-{name}"), agreement=ours))
+                return net.party(
+                    name,
+                    lambda me: member(
+                        me,
+                        {"table": str(folder / f"{name}.csv")},
+                        str((state or folder) / f"state-{name}"),
+                        agreement=ours,
+                    ),
+                )
 
             clients = {name: asyncio.create_task(client(name)) for name in CLIENTS}
-            attacking = asyncio.create_task(net.party("server", lambda me: attack(Attacker(me, net.kits["server"], folder / "job.toml"))))
+            attacking = asyncio.create_task(
+                net.party("server", lambda me: attack(Attacker(me, net.kits["server"], folder / "job.toml")))
+            )
             pending: set[asyncio.Task[Any]] = {attacking, *clients.values()}
             while attacking in pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if not through and any(task is not attacking and task.exception() is not None for task in done):
+                if not through and any(
+                    task is not attacking and task.exception() is not None for task in done
+                ):
                     break
             gained = attacking.result() if attacking.done() else None
             if through:  # whoever was told no has ended, or is about to
@@ -161,5 +197,3 @@ def update_of(name: str, folder: Path, attacker: Attacker, r: int, down: State) 
     work.prepare(joining.Work(attacker.contract.text, "oracle"))
     assert work.hidden is not None
     return work.hidden.guard.unpack(work.local(r, down)[1], r)
-
-

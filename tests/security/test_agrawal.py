@@ -1,4 +1,6 @@
-"""Agrawal's protocol gives the published numbers, refuses to run on data, and is broken from its messages alone."""
+"""Agrawal's protocol gives the published numbers, refuses to run on data, and is broken from its messages
+alone.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,14 @@ Y_A = [4037654302475096183, 7215131381927850152, 7524770399191986516, 4530009952
 
 
 def programs(**more: Any) -> dict[str, Any]:
-    return {"receiver": functools.partial(psi_agrawal.receiver, values=ALICE, teaching=True, **({"e": E_A} if more.get("published") else {})),
-            "sender": functools.partial(psi_agrawal.sender, values=BOB, teaching=True, **({"e": E_B} if more.get("published") else {}))}
+    return {
+        "receiver": functools.partial(
+            psi_agrawal.receiver, values=ALICE, teaching=True, **({"e": E_A} if more.get("published") else {})
+        ),
+        "sender": functools.partial(
+            psi_agrawal.sender, values=BOB, teaching=True, **({"e": E_B} if more.get("published") else {})
+        ),
+    }
 
 
 def test_the_published_example_comes_out_number_for_number() -> None:
@@ -43,11 +51,17 @@ def test_the_published_example_comes_out_number_for_number() -> None:
 
 
 def test_it_is_a_protocol() -> None:
-    testing.check_protocol(lambda _: programs(), lambda _: {"receiver": psi_agrawal.ideal(ALICE, BOB), "sender": None}, [0])
+    testing.check_protocol(
+        lambda _: programs(), lambda _: {"receiver": psi_agrawal.ideal(ALICE, BOB), "sender": None}, [0]
+    )
 
 
 def test_it_refuses_data_without_an_explicit_word() -> None:
-    with pytest.raises(BadParameter, match=r"psi: method='agrawal' is for teaching: its group has 63 bits, .* Use method='auto' for data of people"):
+    with pytest.raises(
+        BadParameter,
+        match=r"psi: method='agrawal' is for teaching: its group has 63 bits, .* Use method='auto' for data "
+        r"of people",
+    ):
         tacit.psi(ALICE, BOB, method="agrawal")
     for word in (False, 1, "yes"):
         with pytest.raises(BadParameter, match="is for teaching"):
@@ -59,14 +73,19 @@ def test_it_refuses_data_without_an_explicit_word() -> None:
 def test_with_the_word_it_runs_and_its_ledger_says_that_it_hides_nothing() -> None:
     ledger = Ledger()
     InProcess().run_sync(programs(), ledger=ledger)
-    assert ledger.stamps == ["NOT PRIVATE: Agrawal's protocol ran in a group of 63 bits, for teaching; its messages hide nothing from anyone who tries."]
+    assert ledger.stamps == [
+        "NOT PRIVATE: Agrawal's protocol ran in a group of 63 bits, for teaching; its messages hide nothing "
+        "from anyone who tries."
+    ]
     assert sorted(tacit.psi(ALICE, BOB, method="agrawal", teaching=True).value) == ["54321678C", "67891234D"]
     with pytest.raises(BadParameter, match="reveal is 'both'; it must be 'receiver' with method='agrawal'"):
         tacit.psi(ALICE, BOB, method="agrawal", reveal="both", teaching=True)
 
 
 def test_bob_finds_alices_key_and_with_it_the_ids_she_did_not_share() -> None:
-    """He knows one shared id and its power: a discrete logarithm in a group of 63 bits, seconds of index calculus. Then every guess can be checked."""
+    """He knows one shared id and its power: a discrete logarithm in a group of 63 bits, seconds of index
+    calculus. Then every guess can be checked.
+    """
     tap = Tap()
     InProcess().run_sync(tap.on(programs(published=True)))
     seen = next(m for m in map(decode, tap.view("sender")) if isinstance(m, Encrypted)).numbers
@@ -76,14 +95,26 @@ def test_bob_finds_alices_key_and_with_it_the_ids_she_did_not_share() -> None:
     keys = set()
     for y in seen:
         e = logs.of(y) * pow(base, -1, q) % q
-        keys |= {k for k in (e, e + q) if pow(hashed("54321678C"), k, P) == y and {pow(hashed("67891234D"), k, P)} <= set(seen)}
-    assert E_A in keys  # the exponent is even, so the one that is q larger or smaller does the same to these hashes up to a sign
-    guesses = [f"{n:08d}{letter}" for n in range(12_345_600, 12_345_700) for letter in "ABCD"] + [f"{n:08d}B" for n in range(87_654_300, 87_654_400)]
+        keys |= {
+            k
+            for k in (e, e + q)
+            if pow(hashed("54321678C"), k, P) == y and {pow(hashed("67891234D"), k, P)} <= set(seen)
+        }
+    assert (
+        E_A in keys
+        # the exponent is even, so the one that is q larger or smaller does the same to these hashes up to a
+        # sign
+    )
+    guesses = [f"{n:08d}{letter}" for n in range(12_345_600, 12_345_700) for letter in "ABCD"] + [
+        f"{n:08d}B" for n in range(87_654_300, 87_654_400)
+    ]
     assert [g for g in guesses if pow(hashed(g), E_A, P) in seen] == ["12345678A", "87654321B"]
 
 
 def test_without_any_key_a_bit_of_each_hash_is_in_its_power() -> None:
-    """An odd exponent keeps whether a number is a square: the bit that hashing into a proper group takes away."""
+    """An odd exponent keeps whether a number is a square: the bit that hashing into a proper group takes
+    away.
+    """
     for e in (E_B, psi_agrawal.exponent(_Drawing())):  # type: ignore[arg-type]
         assert e % 2
         for v in BOB:

@@ -1,8 +1,11 @@
-"""A server that sends well-formed messages in any order, drawn by hypothesis, never obtains a number that depends on fewer than the threshold of parties.
+"""A server that sends well-formed messages in any order, drawn by hypothesis, never obtains a number that
+depends on fewer than the threshold of parties.
 
-The clients are the real ones (`member.Work` under an agreed contract, with its record on disk), and are restarted from disk whenever they refuse. The server
-opens hidden sums in any round, with any participants, sends different models to different parties, stops at any step, lists any survivors, pretends that a sum
-was aborted, and asks for everything in the clear. What it can open is then computed from the shares it was handed, not from what it meant to open.
+The clients are the real ones (`member.Work` under an agreed contract, with its record on disk), and are
+restarted from disk whenever they refuse. The server opens hidden sums in any round, with any participants,
+sends different models to different parties, stops at any step, lists any survivors, pretends that a sum was
+aborted, and asks for everything in the clear. What it can open is then computed from the shares it was
+handed, not from what it meant to open.
 """
 
 from __future__ import annotations
@@ -31,8 +34,17 @@ from tacit.runtimes.inprocess import InProcess
 
 FED = data.gaussian_blobs(rows=80, seed=0).split(4, seed=0)
 NAMES = list(FED.parties)
-PLAN = make_plan(FED, model="logistic", rounds=3, evaluate_every=1,
-                 guard=[guard.Clip(1.0), guard.Quantize(bits=24), guard.SecAgg(threshold=0.7, adversary="active", max_rows=32)])
+PLAN = make_plan(
+    FED,
+    model="logistic",
+    rounds=3,
+    evaluate_every=1,
+    guard=[
+        guard.Clip(1.0),
+        guard.Quantize(bits=24),
+        guard.SecAgg(threshold=0.7, adversary="active", max_rows=32),
+    ],
+)
 CONTRACT = Contract.of(PLAN, None, "server", list(FED.rows.x.shape[1:]))
 START = make_task(PLAN).initial()
 ENOUGH = 3  # of four, by the threshold
@@ -63,10 +75,22 @@ class Ask:
 
 SUBSETS = st.sets(st.integers(0, 3), min_size=1).map(lambda s: tuple(sorted(s)))
 SOME = st.sets(st.integers(0, 3), max_size=2).map(frozenset)
-SUMS = st.builds(Sum, kind=st.sampled_from(["Down", "Test"]), round=st.integers(-1, 3), asked=st.just((0, 1, 2, 3)) | SUBSETS,
-                 other_model=st.just(frozenset()) | SOME, until=st.sampled_from(STEPS) | st.just("reveal"), missing=st.just(frozenset()) | SOME,
-                 abort=st.booleans())
-ASKS = st.builds(Ask, kind=st.sampled_from(["Down", "Test", "Look", "Pick"]), round=st.integers(-1, 3), to=st.integers(0, 3))
+SUMS = st.builds(
+    Sum,
+    kind=st.sampled_from(["Down", "Test"]),
+    round=st.integers(-1, 3),
+    asked=st.just((0, 1, 2, 3)) | SUBSETS,
+    other_model=st.just(frozenset()) | SOME,
+    until=st.sampled_from(STEPS) | st.just("reveal"),
+    missing=st.just(frozenset()) | SOME,
+    abort=st.booleans(),
+)
+ASKS = st.builds(
+    Ask,
+    kind=st.sampled_from(["Down", "Test", "Look", "Pick"]),
+    round=st.integers(-1, 3),
+    to=st.integers(0, 3),
+)
 
 
 @dataclass
@@ -77,14 +101,21 @@ class Seen:
     among: dict[str, frozenset[str]] = field(default_factory=dict)  # {party: with whom it was told to mask}
     sent: dict[str, bytes] = field(default_factory=dict)  # {party: digest of what it was sent}
     uploaded: set[str] = field(default_factory=set)
-    own: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # {owner: whose shares of its own mask the server has}
+    own: dict[str, set[str]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # {owner: whose shares of its own mask the server has}
     pairwise: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def openable(self) -> list[frozenset[str]]:
-        """The sets of parties whose sum the server can unmask: closed under pairwise masks it does not know, each with its own mask known."""
+        """The sets of parties whose sum the server can unmask: closed under pairwise masks it does not know,
+        each with its own mask known.
+        """
         known = {name for name, holders in self.pairwise.items() if len(holders) >= ENOUGH}
         context = {name: (self.sent[name], self.among[name]) for name in self.among}
-        masks = {name: {v for v in self.among[name] if v != name and v not in known and name not in known} for name in self.among}
+        masks = {
+            name: {v for v in self.among[name] if v != name and v not in known and name not in known}
+            for name in self.among
+        }
         left, found = set(self.uploaded), []
         while left:
             group, edge = set(), [next(iter(left))]
@@ -94,7 +125,9 @@ class Seen:
                     group.add(name)
                     edge += masks.get(name, set())
             left -= group
-            cancels = all(context.get(v) == context[name] for name in group if name in masks for v in masks[name])
+            cancels = all(
+                context.get(v) == context[name] for name in group if name in masks for v in masks[name]
+            )
             if cancels and all(name in self.uploaded and len(self.own[name]) >= ENOUGH for name in group):
                 found.append(frozenset(group))
         return found
@@ -112,6 +145,7 @@ async def play_sum(me: Any, what: Sum, seen: Seen) -> None:
         tag, seen.sent[NAMES[k]] = rounds._tag(message), rounds._sent(message)
         await me.send(NAMES[k], message)
     with me.scope(tag) as here:
+
         async def hear(whom: Any, kind: Any) -> dict[str, Any]:
             return dict(await here.gather(list(whom), kind, at_least=0, within=1.0))
 
@@ -119,7 +153,9 @@ async def play_sum(me: Any, what: Sum, seen: Seen) -> None:
             keys = await hear(names, secagg.AdvertisedKeys)
             if what.until == "ask":
                 return
-            await here.send(keys, secagg.RoundKeys({v: (m.channel, m.mask, m.signature) for v, m in keys.items()}))
+            await here.send(
+                keys, secagg.RoundKeys({v: (m.channel, m.mask, m.signature) for v, m in keys.items()})
+            )
             shares = await hear(keys, secagg.SealedShares)
             if what.until == "keys":
                 return
@@ -135,7 +171,9 @@ async def play_sum(me: Any, what: Sum, seen: Seen) -> None:
             gone = {NAMES[k] for k in what.missing} & set(shares)
             for name in seen.uploaded:
                 dropped = [v for v in seen.among[name] if v in gone or v not in seen.uploaded]
-                await here.send(name, secagg.Survivors(sorted(seen.among[name] - set(dropped)), sorted(dropped)))
+                await here.send(
+                    name, secagg.Survivors(sorted(seen.among[name] - set(dropped)), sorted(dropped))
+                )
             signed = await hear(seen.uploaded, secagg.AgreedSurvivors)
             if what.until == "survivors":
                 return
@@ -153,8 +191,12 @@ async def play_sum(me: Any, what: Sum, seen: Seen) -> None:
 
 async def ask_in_the_clear(me: Any, what: Ask) -> None:
     vectors = {"w": START["w"] + 0.01 * what.round}
-    message: Any = {"Down": lambda: rounds.Down(what.round, vectors), "Test": lambda: rounds.Test(what.round, vectors),
-                    "Look": lambda: rounds.Look(what.round, 0, vectors), "Pick": lambda: rounds.Pick(what.round, 0, True)}[what.kind]()
+    message: Any = {
+        "Down": lambda: rounds.Down(what.round, vectors),
+        "Test": lambda: rounds.Test(what.round, vectors),
+        "Look": lambda: rounds.Look(what.round, 0, vectors),
+        "Pick": lambda: rounds.Pick(what.round, 0, True),
+    }[what.kind]()
     await me.send(NAMES[what.to], message)
     await me.clock.sleep(1.0)
 
@@ -186,7 +228,15 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
                 work.hidden.identities = work.counted.identities = ids
                 hidden, counted = work.hidden, work.counted
                 try:
-                    await rounds.client(me, work.local, work.test, look=work.look, hidden=lambda h=hidden: h, counted=lambda c=counted: c, consent=work)
+                    await rounds.client(
+                        me,
+                        work.local,
+                        work.test,
+                        look=work.look,
+                        hidden=lambda h=hidden: h,
+                        counted=lambda c=counted: c,
+                        consent=work,
+                    )
                     return
                 except TacitError:
                     await asyncio.sleep(0)
@@ -208,7 +258,14 @@ def run(actions: list[Any]) -> tuple[list[Seen], Ledger]:
 def test_no_order_of_messages_opens_a_sum_of_few_parties_or_two_of_one_round(actions: list[Any]) -> None:
     sums, ledger = run(actions)
     kinds = {s.kind for s in ledger.seen if s.party == "server"}
-    assert kinds <= {"AdvertisedKeys", "SealedShares", "MaskedVector", "AgreedSurvivors", "RevealedShares", "RoundSpent"}  # nothing in the clear
+    assert kinds <= {
+        "AdvertisedKeys",
+        "SealedShares",
+        "MaskedVector",
+        "AgreedSurvivors",
+        "RevealedShares",
+        "RoundSpent",
+    }  # nothing in the clear
     in_sums: dict[tuple[str, str, int], int] = defaultdict(int)
     for seen in sums:
         for group in seen.openable():
@@ -220,7 +277,10 @@ def test_no_order_of_messages_opens_a_sum_of_few_parties_or_two_of_one_round(act
 
 def test_an_honest_order_of_messages_opens_one_sum_of_all() -> None:
     """The clients of this file do take part, and the count of what is opened does see it."""
-    honest = [Sum("Test", -1, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False), Sum("Down", 0, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False)]
+    honest = [
+        Sum("Test", -1, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False),
+        Sum("Down", 0, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False),
+    ]
     sums, _ = run(honest)
     assert [seen.openable() for seen in sums] == [[frozenset(NAMES)]] * 2
 
@@ -230,7 +290,10 @@ def test_the_count_of_what_is_opened_sees_two_sums_of_one_round() -> None:
     from tacit.jobs.train.record import Record, RecordedSum
 
     before = Record.spent, RecordedSum.upload
-    twice = [Sum("Down", 0, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False), Sum("Down", 0, (0, 1, 2), frozenset(), "reveal", frozenset(), False)]
+    twice = [
+        Sum("Down", 0, (0, 1, 2, 3), frozenset(), "reveal", frozenset(), False),
+        Sum("Down", 0, (0, 1, 2), frozenset(), "reveal", frozenset(), False),
+    ]
     try:
         Record.spent = lambda self, kind, r: False  # type: ignore[method-assign]
         RecordedSum.upload = lambda self, participants: True  # type: ignore[method-assign]

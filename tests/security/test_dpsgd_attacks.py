@@ -1,6 +1,8 @@
-"""Attacks on DP-SGD: rows crafted to pass the clipping, and training loops in which one row moves more than its clipped gradient.
+"""Attacks on DP-SGD: rows crafted to pass the clipping, and training loops in which one row moves more than
+its clipped gradient.
 
-A row's contribution is what sensitivity is about: the sum that the code really forms with the row in the batch, minus the sum without it.
+A row's contribution is what sensitivity is about: the sum that the code really forms with the row in the
+batch, minus the sum without it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ OTHERS = 3
 
 
 def total(model, x, y):
-    """The clipped sum that the code forms for squared errors summed over each row's outputs, as one float64 vector."""
+    """The clipped sum that the code forms for squared errors summed over each row's outputs, as one float64
+    vector.
+    """
     ghost = Ghost(model, flat(CLIP))
     ghost.mean = False
     (model(x).flatten(1) - y).square().sum().backward()
@@ -39,7 +43,8 @@ def total(model, x, y):
 def contributions(model, x, y):
     """‖sum with row 0 − sum without it‖ in a batch, and ‖sum of row 0 alone‖.
 
-    Float32 addition of the other rows' gradients rounds differently with and without row 0. With three others that is below 1e-6 of the clip.
+    Float32 addition of the other rows' gradients rounds differently with and without row 0. With three others
+    that is below 1e-6 of the clip.
     """
     together = total(model, x, y) - total(model, x[1:], y[1:])
     return float(together.norm()), float(total(model, x[:1], y[:1]).norm())
@@ -91,7 +96,10 @@ MODELS = {
     "linear, positions": (lambda: nn.Linear(24, 8), (4, 24)),
     "linear, positions, wide": (lambda: nn.Linear(160, 120), (4, 160)),
     "linear, positions, wide, no bias": (lambda: nn.Linear(160, 120, bias=False), (7, 160)),
-    "linear, positions, wide, stacked": (lambda: nn.Sequential(nn.Linear(160, 120), nn.Tanh(), nn.Linear(120, 150)), (4, 160)),
+    "linear, positions, wide, stacked": (
+        lambda: nn.Sequential(nn.Linear(160, 120), nn.Tanh(), nn.Linear(120, 150)),
+        (4, 160),
+    ),
     "linear, several uses": (Repeated, (4, 160)),
     "conv1d": (lambda: nn.Conv1d(3, 4, 3), (3, 9)),
     "conv1d, wide": (lambda: nn.Conv1d(80, 80, 3), (80, 6)),
@@ -112,7 +120,9 @@ MODELS = {
 
 
 def crafted(name, seed, offset, target, spread, noise=0.0):
-    """A model and a batch whose row 0 is crafted: inputs near `offset`, and targets that pull its positions in opposite directions."""
+    """A model and a batch whose row 0 is crafted: inputs near `offset`, and targets that pull its positions
+    in opposite directions.
+    """
     torch.manual_seed(seed)
     make, shape = MODELS[name]
     model = make()
@@ -128,14 +138,21 @@ def crafted(name, seed, offset, target, spread, noise=0.0):
     position = out.dim() - 1 if "conv" in name or name in ("group norm", "instance norm") else 1
     signs = torch.ones(out.shape[position])
     signs[1::2] = -1
-    signs = (signs - signs.mean() * (len(shape) > 1)).view(-1, *[1] * (out.dim() - 1 - position))  # positions cancel
+    signs = (signs - signs.mean() * (len(shape) > 1)).view(
+        -1, *[1] * (out.dim() - 1 - position)
+    )  # positions cancel
     y[0] = out[0] - target * signs - noise * torch.randn_like(out[0])
     return model, x, y.flatten(1)
 
 
 @pytest.mark.parametrize("name", MODELS)
-@given(seed=st.integers(0, 10_000), offset=st.sampled_from([0.0, 1e3, 1e5, 1e6, 1e7]), target=st.sampled_from([0.0, 1.0, 1e4, 1e7]),
-       spread=st.sampled_from([1e-3, 1.0, 30.0]), noise=st.sampled_from([0.0, 1e-3, 1.0]))
+@given(
+    seed=st.integers(0, 10_000),
+    offset=st.sampled_from([0.0, 1e3, 1e5, 1e6, 1e7]),
+    target=st.sampled_from([0.0, 1.0, 1e4, 1e7]),
+    spread=st.sampled_from([1e-3, 1.0, 30.0]),
+    noise=st.sampled_from([0.0, 1e-3, 1.0]),
+)
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
 def test_no_crafted_row_contributes_more_than_the_clip(name, seed, offset, target, spread, noise):
     model, x, y = crafted(name, seed, offset, target, spread, noise)
@@ -147,7 +164,9 @@ def test_no_crafted_row_contributes_more_than_the_clip(name, seed, offset, targe
 @pytest.mark.parametrize("offset", [1e5, 1e6, 1e7])
 @pytest.mark.parametrize("name", ["linear, positions, wide", "conv1d, wide", "conv2d, wide, strided"])
 def test_a_large_offset_does_not_cancel_in_the_norm(name, offset):
-    """Finding 9: Gram matrices cancel in float32, so that the norm came out as 0 and the gradient passed as it was."""
+    """Finding 9: Gram matrices cancel in float32, so that the norm came out as 0 and the gradient passed as
+    it was.
+    """
     for seed in range(3):
         model, x, y = crafted(name, seed, offset, 1.0, 1.0)
         together, alone = contributions(model, x, y)
@@ -156,7 +175,9 @@ def test_a_large_offset_does_not_cancel_in_the_norm(name, offset):
 
 
 def test_many_small_numbers_beside_a_large_one_count_towards_the_norm():
-    """Accumulated one by one in float32, squares below 2⁻²⁵ of the running sum are lost: here 4% of the squared norm."""
+    """Accumulated one by one in float32, squares below 2⁻²⁵ of the running sum are lost: here 4% of the
+    squared norm.
+    """
     model = nn.Linear(1 << 20, 1, bias=False)
     with torch.no_grad():
         model.weight.zero_()
@@ -166,7 +187,9 @@ def test_many_small_numbers_beside_a_large_one_count_towards_the_norm():
 
 
 def test_a_tiny_gradient_at_huge_inputs_counts_towards_the_norm():
-    """Squares of numbers below 1e-23 are zero in float32; times an input of 1e18 they are none the less part of the gradient."""
+    """Squares of numbers below 1e-23 are zero in float32; times an input of 1e18 they are none the less part
+    of the gradient.
+    """
     model = nn.Sequential(nn.Linear(4, 64, bias=False), nn.Linear(64, 1, bias=False))
     with torch.no_grad():
         model[0].weight.zero_()
@@ -178,7 +201,9 @@ def test_a_tiny_gradient_at_huge_inputs_counts_towards_the_norm():
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
 @pytest.mark.parametrize("name", [n for n in MODELS if not n.startswith("embedding")])
 def test_a_row_that_is_not_finite_adds_nothing(name, bad):
-    """NaN, infinite, or so large that a product overflows: the sum stays finite, and is that of the other rows to within the clip."""
+    """NaN, infinite, or so large that a product overflows: the sum stays finite, and is that of the other
+    rows to within the clip.
+    """
     model, x, y = crafted(name, 0, 1.0, 1.0, 1.0)
     x[0, ..., 0] = bad
     got = total(model, x, y)
@@ -186,7 +211,7 @@ def test_a_row_that_is_not_finite_adds_nothing(name, bad):
     assert float((got - total(model, x[1:], y[1:])).norm()) <= BOUND
 
 
-# loops in which one row moves the sum by more than its clipped gradient ---------------------------------------------------------------------
+# loops in which one row moves the sum by more than its clipped gradient -------------------------------------
 
 N = 60
 
@@ -202,11 +227,17 @@ def attach(data, model=None, batch_size=30, secret_seed=None, **more):
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     more = {"noise_multiplier": 1.0, "delta": 1e-4, "sampling": "shuffle", **more}
-    return DPSGD(**more).attach(model, optimizer, data, batch_size=batch_size, secret_seed=secret_seed), model, optimizer
+    return (
+        DPSGD(**more).attach(model, optimizer, data, batch_size=batch_size, secret_seed=secret_seed),
+        model,
+        optimizer,
+    )
 
 
 def run(loss, model=None, **more):
-    """An epoch of the documented kind of loop; `loss` is called with the session, the model and a batch, and calls backward."""
+    """An epoch of the documented kind of loop; `loss` is called with the session, the model and a batch, and
+    calls backward.
+    """
     private, model, optimizer = attach(table(), model, **more)
     for x, y in private:
         optimizer.zero_grad()
@@ -218,27 +249,43 @@ def run(loss, model=None, **more):
 WEIGHTS = torch.tensor([0.1, 1.0, 20.0])
 COUPLED = {
     "class weights": lambda p, m, x, y: F.cross_entropy(m(x), y, weight=WEIGHTS).backward(),
-    "class weights by hand": lambda p, m, x, y: ((F.cross_entropy(m(x), y, reduction="none") * WEIGHTS[y]).sum() / WEIGHTS[y].sum()).backward(),
-    "class weights in losses": lambda p, m, x, y: p.backward(F.cross_entropy(m(x), y, weight=WEIGHTS, reduction="none") / WEIGHTS[y].sum()),
+    "class weights by hand": lambda p, m, x, y: (
+        (F.cross_entropy(m(x), y, reduction="none") * WEIGHTS[y]).sum() / WEIGHTS[y].sum()
+    ).backward(),
+    "class weights in losses": lambda p, m, x, y: p.backward(
+        F.cross_entropy(m(x), y, weight=WEIGHTS, reduction="none") / WEIGHTS[y].sum()
+    ),
     "a mean over some rows": lambda p, m, x, y: F.cross_entropy(m(x), y, ignore_index=0).backward(),
-    "losses over their mean": lambda p, m, x, y: p.backward((z := F.cross_entropy(m(x), y, reduction="none")) / z.detach().mean()),
+    "losses over their mean": lambda p, m, x, y: p.backward(
+        (z := F.cross_entropy(m(x), y, reduction="none")) / z.detach().mean()
+    ),
     "a sum": lambda p, m, x, y: F.cross_entropy(m(x), y, reduction="sum").backward(),
-    "losses over the batch's size": lambda p, m, x, y: p.backward(F.cross_entropy(m(x), y, reduction="none") / len(x)),
-    "pairs of rows": lambda p, m, x, y: (F.cross_entropy(m(x), y) + F.cross_entropy(m(x.flip(0)), y.flip(0))).backward(),
+    "losses over the batch's size": lambda p, m, x, y: p.backward(
+        F.cross_entropy(m(x), y, reduction="none") / len(x)
+    ),
+    "pairs of rows": lambda p, m, x, y: (
+        F.cross_entropy(m(x), y) + F.cross_entropy(m(x.flip(0)), y.flip(0))
+    ).backward(),
 }
 
 
 @pytest.mark.parametrize("name", COUPLED)
 def test_a_loss_in_which_rows_depend_on_each_other_is_refused(name):
-    """Finding 17: class weights in a mean moved the sum by 28.9 × clip, and a sum was scaled by the batch size, silently."""
-    with pytest.raises(BadParameter, match=r"one loss per row, such as F.cross_entropy\(model\(x\), y, reduction='none'\)"):
+    """Finding 17: class weights in a mean moved the sum by 28.9 × clip, and a sum was scaled by the batch
+    size, silently.
+    """
+    with pytest.raises(
+        BadParameter, match=r"one loss per row, such as F.cross_entropy\(model\(x\), y, reduction='none'\)"
+    ):
         run(COUPLED[name])
 
 
 OWN = {
     "the mean": lambda p, m, x, y: F.cross_entropy(m(x), y).backward(),
     "losses": lambda p, m, x, y: p.backward(F.cross_entropy(m(x), y, reduction="none")),
-    "weighted losses": lambda p, m, x, y: p.backward(F.cross_entropy(m(x), y, weight=WEIGHTS, reduction="none")),
+    "weighted losses": lambda p, m, x, y: p.backward(
+        F.cross_entropy(m(x), y, weight=WEIGHTS, reduction="none")
+    ),
     "label smoothing": lambda p, m, x, y: F.cross_entropy(m(x), y, label_smoothing=0.1).backward(),
     "two terms": lambda p, m, x, y: (F.cross_entropy(m(x), y) + 0.1 * m(2 * x).square().mean()).backward(),
 }
@@ -268,7 +315,9 @@ def test_a_reduced_loss_is_refused_on_drawn_rows():
     private, model, optimizer = attach(N)
     rows = private.draw()
     F.cross_entropy(model(x[rows]), y[rows], weight=WEIGHTS).backward()
-    with pytest.raises(BadParameter, match=r"a loss that had been reduced.*private.backward\(losses\) with one loss per row"):
+    with pytest.raises(
+        BadParameter, match=r"a loss that had been reduced.*private.backward\(losses\) with one loss per row"
+    ):
         optimizer.step()
 
 
@@ -291,7 +340,9 @@ def test_more_rows_than_were_drawn_are_refused():
 
 @pytest.mark.parametrize("drawn", [False, True])
 def test_a_batch_without_a_step_is_refused_before_the_next_is_charged(drawn):
-    """Two batches were charged, and the first one's gradient was lost: what gradient accumulation does in a plain loop."""
+    """Two batches were charged, and the first one's gradient was lost: what gradient accumulation does in a
+    plain loop.
+    """
     x, y = table()
     private, model, _ = attach(N if drawn else (x, y))
 
@@ -306,13 +357,17 @@ def test_a_batch_without_a_step_is_refused_before_the_next_is_charged(drawn):
                     break
 
     one()
-    with pytest.raises(BadParameter, match=r"no optimizer.step\(\) followed.*larger batch_size with micro_batch"):
+    with pytest.raises(
+        BadParameter, match=r"no optimizer.step\(\) followed.*larger batch_size with micro_batch"
+    ):
         one()
     assert private.account.spent == 1
 
 
 def test_two_backward_passes_of_one_batch_are_refused():
-    """They were taken for one, whose rows belong together: here row i and row n − i, so that leaving one out changes two."""
+    """They were taken for one, whose rows belong together: here row i and row n − i, so that leaving one out
+    changes two.
+    """
     private, model, _ = attach(table())
     x, y = next(iter(private))
     F.cross_entropy(model(x), y).backward()
@@ -337,10 +392,15 @@ def test_a_weight_used_outside_its_layer_is_refused_on_drawn_rows_and_functional
     x, y = torch.randint(0, 9, (N, 4)), torch.randint(0, 9, (N,))
     private, model, _ = attach(N, FunctionallyTied())
     rows = private.draw()
-    with pytest.raises(BadParameter, match=r"the parameter 'e.weight' is used outside its own layer's forward pass.*method='functional'"):
+    with pytest.raises(
+        BadParameter,
+        match=r"the parameter 'e.weight' is used outside its own layer's forward pass.*method='functional'",
+    ):
         private.backward(F.cross_entropy(model(x[rows]), y[rows], reduction="none"))
     private.close()
-    private, model, optimizer = attach(N, FunctionallyTied(), method="functional", noise_multiplier=0.0, clip=None)
+    private, model, optimizer = attach(
+        N, FunctionallyTied(), method="functional", noise_multiplier=0.0, clip=None
+    )
     plain = copy.deepcopy(model).requires_grad_(True)
     rows = private.draw()
     private.backward(F.cross_entropy(model(x[rows]), y[rows], reduction="none"))
@@ -362,14 +422,19 @@ def test_a_penalty_on_weights_in_the_loss_is_refused():
 def test_the_advice_against_a_weighted_sampler_is_one_that_holds():
     x, y = table()
     loader = DataLoader(TensorDataset(x, y), batch_size=20, sampler=WeightedRandomSampler([1.0] * N, N))
-    with pytest.raises(BadParameter, match=r"private.backward\(F.cross_entropy\(model\(x\), y, weight=w, reduction='none'\)\)") as refused:
+    with pytest.raises(
+        BadParameter,
+        match=r"private.backward\(F.cross_entropy\(model\(x\), y, weight=w, reduction='none'\)\)",
+    ) as refused:
         attach(loader, batch_size=None)
     assert "weigh the loss" not in str(refused.value)
     run(OWN["weighted losses"])
 
 
 def test_weighted_losses_keep_to_the_clip():
-    """What the advice leads to: leaving out any one row moves the sum by at most the clip, with weights from 0.1 to 20."""
+    """What the advice leads to: leaving out any one row moves the sum by at most the clip, with weights from
+    0.1 to 20.
+    """
     x, y = table()
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
@@ -384,14 +449,16 @@ def test_weighted_losses_keep_to_the_clip():
     assert all(float((s - model_sums[0]).norm()) <= BOUND for s in model_sums[1:])
 
 
-# precision, compilation, frozen statistics --------------------------------------------------------------------------------------------------
+# precision, compilation, frozen statistics ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inside", [True, False], ids=["backward inside autocast", "backward outside"])
 def test_under_bf16_autocast_no_row_contributes_more_than_the_clip(inside):
     for row in range(4):
         torch.manual_seed(row)
-        model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.LayerNorm(30), Recurrent30(), nn.Flatten(), nn.Linear(120, 3))
+        model = nn.Sequential(
+            nn.Linear(40, 30), nn.Tanh(), nn.LayerNorm(30), Recurrent30(), nn.Flatten(), nn.Linear(120, 3)
+        )
         x, y = 30 * torch.randn(1, 4, 40), torch.randint(0, 3, (1,))
         private, model, optimizer = attach(1, model, batch_size=1, noise_multiplier=0.0, clip=0.01)
         x = x[private.draw()]
@@ -426,15 +493,21 @@ def test_half_precision_weights_are_refused():
 
 
 def test_a_model_compiled_before_attach_is_refused():
-    with pytest.raises(BadParameter, match=r"the model is compiled \(torch.compile\).*compile it after attach"):
+    with pytest.raises(
+        BadParameter, match=r"the model is compiled \(torch.compile\).*compile it after attach"
+    ):
         attach(N, torch.compile(nn.Linear(6, 3), backend="eager"))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's compiler looks at it
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # torch's compiler looks at it
 def test_a_model_compiled_after_attach_takes_the_same_steps():
     ends = []
     for backend in (None, "eager"):
-        private, model, optimizer = attach(table(), noise_multiplier=0.0, clip=0.1, sampling="poisson", secret_seed=0)
+        private, model, optimizer = attach(
+            table(), noise_multiplier=0.0, clip=0.1, sampling="poisson", secret_seed=0
+        )
         called = model if backend is None else torch.compile(model, backend=backend)
         for _ in range(2):  # four steps, of which the first two are compared with torch's own gradients
             for x, y in private:
@@ -450,7 +523,10 @@ def test_a_step_whose_gradients_went_past_the_layers_is_refused():
     other = copy.deepcopy(model).requires_grad_(True)
     x, y = next(batches := iter(private))
     F.cross_entropy(other(x), y).backward()
-    with pytest.raises(BadParameter, match="did not reach the layers that were attached, so that the step would be noise alone"):
+    with pytest.raises(
+        BadParameter,
+        match="did not reach the layers that were attached, so that the step would be noise alone",
+    ):
         next(batches)
 
 
@@ -468,7 +544,9 @@ def test_batch_norm_in_evaluation_mode_works(learns):
     model[1].requires_grad_(learns)
     before = model[1].running_mean.clone()
     private, model, optimizer = attach((x, y), model, batch_size=N, noise_multiplier=0.0, clip=0.1)
-    want = clipped_sum(each_gradient(copy.deepcopy(model).requires_grad_(True) if learns else unfrozen(model), x, y), 0.1)
+    want = clipped_sum(
+        each_gradient(copy.deepcopy(model).requires_grad_(True) if learns else unfrozen(model), x, y), 0.1
+    )
     for a, b in private:
         private.backward(F.cross_entropy(model(a), b, reduction="none"))
         optimizer.step()
@@ -486,5 +564,8 @@ def test_batch_norm_that_goes_back_to_training_mode_is_refused():
     x, _ = table()
     private, model, _ = attach(N, frozen_norm())
     model.train()
-    with pytest.raises(BadParameter, match=r"'1' \(BatchNorm1d\) was in evaluation mode at attach and is now in training mode"):
+    with pytest.raises(
+        BadParameter,
+        match=r"'1' \(BatchNorm1d\) was in evaluation mode at attach and is now in training mode",
+    ):
         model(x[private.draw()])

@@ -1,4 +1,6 @@
-"""A hub that spies or meddles, with real connections through it: it reads nothing, and whatever it does to a frame is noticed."""
+"""A hub that spies or meddles, with real connections through it: it reads nothing, and whatever it does to a
+frame is noticed.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,16 @@ def test_a_known_plaintext_appears_nowhere_in_what_the_hub_handled() -> None:
     handled = b"|".join(data for _, _, data in spy.saw)
     assert len(handled) > len(SECRET) * 3000 + weights.nbytes  # it did go through here
     raw = weights.numpy().tobytes()
-    for known in (SECRET.encode(), SECRET.encode()[5:15], b"telling", b"NetSecret", b"HubWeights", b"TCT\x01", raw[4000:4016], raw[100_000:100_012]):
+    for known in (
+        SECRET.encode(),
+        SECRET.encode()[5:15],
+        b"telling",
+        b"NetSecret",
+        b"HubWeights",
+        b"TCT\x01",
+        raw[4000:4016],
+        raw[100_000:100_012],
+    ):
         assert known not in handled
     assert {(sender, to) for sender, to, _ in spy.saw} == {("a", "b"), ("b", "a")}  # what it does know
 
@@ -84,7 +95,10 @@ def dropped(n: int, data: bytes) -> list[bytes]:
 
 
 def test_a_frame_that_is_altered_replayed_or_dropped_is_noticed_and_changes_nothing() -> None:
-    for act, words in ((altered, ("was altered on its way",)), (replayed, ("came again and was dropped", "was repeated"))):
+    for act, words in (
+        (altered, ("was altered on its way",)),
+        (replayed, ("came again and was dropped", "was repeated")),
+    ):
         told, noticed = meddled(act)
         assert told == list(range(40))
         assert any(w in n for n in noticed for w in words), noticed
@@ -132,7 +146,9 @@ def test_a_hub_that_alters_everything_is_named_and_the_party_stops() -> None:
 
 
 def test_random_meddling_never_changes_what_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seeded: each record is, one time in eight, dropped or altered (at most four times, then a party would rightly give up)."""
+    """Seeded: each record is, one time in eight, dropped or altered (at most four times, then a party would
+    rightly give up).
+    """
     monkeypatch.setattr(channel, "QUIET", 0.05)  # ask soon, so that the test is short
     monkeypatch.setattr(link, "TICK", 0.02)
     for seed in range(4):

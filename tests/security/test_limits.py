@@ -1,4 +1,6 @@
-"""What one party can make another party, or the hub, keep in memory: a flood is held back at a limit, and nothing is lost below it."""
+"""What one party can make another party, or the hub, keep in memory: a flood is held back at a limit, and
+nothing is lost below it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,12 @@ class LimitsNested(Message, reveals="lists in lists"):
 
 def unread(box: Mailbox) -> tuple[int, int, int]:
     """(bytes, letters, scopes) that wait, counted from the queues themselves."""
-    letters = [(scope, letter) for scope, queues in box._queues.items() for queue in queues.values() for letter in queue]
+    letters = [
+        (scope, letter)
+        for scope, queues in box._queues.items()
+        for queue in queues.values()
+        for letter in queue
+    ]
     return sum(len(letter.frame) for _, letter in letters), len(letters), len(box._queues)
 
 
@@ -60,7 +67,7 @@ def is_held(link: Link, peer: str) -> bool:
     return peer in link.channels and link.channels[peer].refused is not None
 
 
-# --- a mailbox at the end of a real connection ---------------------------------------------------------------------------------------------
+# --- a mailbox at the end of a real connection --------------------------------------------------------------
 
 
 class Greedy(Channel):
@@ -72,17 +79,29 @@ class Greedy(Channel):
 
 
 def test_a_party_that_floods_another_fills_its_mailbox_to_the_limit_and_no_further() -> None:
-    """`greedy` sends 8 MB that b does not read, whatever b says; b keeps at most its limit of 4 MB, goes on playing with c, and loses nothing."""
+    """`greedy` sends 8 MB that b does not read, whatever b says; b keeps at most its limit of 4 MB, goes on
+    playing with c, and loses nothing.
+    """
     limits = MailLimits(2 * MB, 4 * MB, 8 * MB)
 
     async def play() -> None:
         async with Net.of("greedy", "b", "c") as net:
+
             async def floods(me: Any) -> None:
                 link = net.links["greedy"]
-                link.channels["b"] = Greedy(link.kit, link.life, "b", lambda scope, frame: link.mailbox.put("b", scope, frame), link.note, MB)
+                link.channels["b"] = Greedy(
+                    link.kit,
+                    link.life,
+                    "b",
+                    lambda scope, frame: link.mailbox.put("b", scope, frame),
+                    link.note,
+                    MB,
+                )
                 link.channels["b"].front = pack(MAIL, "greedy", "b")
                 for i in range(8):
-                    link.channels["b"].send("flood", encode(NetSecret(str(i), bytes(MB))))  # past `deliver`, which would wait
+                    link.channels["b"].send(
+                        "flood", encode(NetSecret(str(i), bytes(MB)))
+                    )  # past `deliver`, which would wait
                 link._news.set()
                 await me.recv("b", NetBall)
 
@@ -110,7 +129,10 @@ def test_a_party_that_floods_another_fills_its_mailbox_to_the_limit_and_no_furth
 
 
 def test_a_program_that_ends_before_its_messages_were_read_stays_until_there_is_room() -> None:
-    """Honest: 22 MB to a reader that has room for 16. The sender's link stays longer than `linger`, as the reader is there and has no room yet."""
+    """Honest: 22 MB to a reader that has room for 16. The sender's link stays longer than `linger`, as the
+    reader is there and has no room yet.
+    """
+
     async def play() -> list[int]:
         async with asyncio.timeout(60), Net.of("a", "b") as net:
             ended = asyncio.Event()
@@ -139,6 +161,7 @@ def test_many_small_messages_are_held_back_by_their_number(scopes: int) -> None:
 
     async def play() -> tuple[int, int, list[int]]:
         async with Net.of("a", "b") as net:
+
             async def sends(me: Any) -> None:
                 for i in range(500):
                     await me.scope(f"s{i % scopes}").send("b", NetBall(i))
@@ -146,7 +169,11 @@ def test_many_small_messages_are_held_back_by_their_number(scopes: int) -> None:
             async def reads(me: Any) -> tuple[int, int, list[int]]:
                 await until(lambda: is_held(net.links["b"], "a"))
                 _, letters, open_scopes = unread(net.links["b"].mailbox)
-                return letters, open_scopes, [(await me.scope(f"s{i % scopes}").recv("a", NetBall)).x for i in range(500)]
+                return (
+                    letters,
+                    open_scopes,
+                    [(await me.scope(f"s{i % scopes}").recv("a", NetBall)).x for i in range(500)],
+                )
 
             b = asyncio.create_task(net.party("b", reads, limits=limits))
             await net.party("a", sends)
@@ -162,13 +189,18 @@ def test_a_reader_that_waits_behind_a_flood_it_does_not_read_is_told_so() -> Non
 
     async def play() -> None:
         async with Net.of("a", "b") as net:
+
             async def sends(me: Any) -> None:
                 for i in range(30):
                     await me.scope("nobody reads this").send("b", NetBall(i))
                 await me.send("b", NetSecret("the answer"))
 
             a = asyncio.create_task(net.party("a", sends, linger=0.1, patience=0.5))
-            with pytest.raises(ProtocolError, match=r"party 'b' waits for NetSecret from 'a', but 20 other messages of 'a' \(\d+ bytes\) have not been read"):
+            with pytest.raises(
+                ProtocolError,
+                match=r"party 'b' waits for NetSecret from 'a', but 20 other messages of 'a' \(\d+ bytes\) "
+                r"have not been read",
+            ):
                 await net.party("b", lambda me: me.recv("a", NetSecret), limits=limits, patience=0.5)
             await a
 
@@ -182,7 +214,9 @@ def test_channels_and_mailboxes_have_one_limit_for_the_names_of_scopes() -> None
 def test_a_scope_with_a_long_name_is_refused_by_the_sender_and_dropped_by_the_receiver() -> None:
     async def play() -> None:
         async with Net.of("a", "b") as net, Link(net.kits["a"]) as link:
-            with pytest.raises(ProtocolError, match=f"a scope whose name has 1025 bytes; at most {MAX_SCOPE} are allowed"):
+            with pytest.raises(
+                ProtocolError, match=f"a scope whose name has 1025 bytes; at most {MAX_SCOPE} are allowed"
+            ):
                 await link.deliver("a", "b", "x" * 1025, b"")
 
     asyncio.run(play())
@@ -191,7 +225,10 @@ def test_a_scope_with_a_long_name_is_refused_by_the_sender_and_dropped_by_the_re
     ends.a.send("x" * 1024, b"taken")
     ends.carry()
     assert ends.got == [("x" * 1024, b"taken")]
-    assert any("sends a scope's name of 1025 bytes, more than the 1024 allowed here; it is dropped" in text for text in ends.notes)
+    assert any(
+        "sends a scope's name of 1025 bytes, more than the 1024 allowed here; it is dropped" in text
+        for text in ends.notes
+    )
 
 
 class Ends:
@@ -208,7 +245,16 @@ class Ends:
             box.put("a", scope, frame)
 
         self.a = Channel(kits["a"], new_life(), "b", lambda scope, frame: None, lambda text: None, MB)
-        self.b = Channel(kits["b"], new_life(), "a", deliver, self.notes.append, MB, lambda scope, size: box.reserve("a", scope, size), lambda: box.cancel("a"))
+        self.b = Channel(
+            kits["b"],
+            new_life(),
+            "a",
+            deliver,
+            self.notes.append,
+            MB,
+            lambda scope, size: box.reserve("a", scope, size),
+            lambda: box.cancel("a"),
+        )
 
     def carry(self, lost: int = 0) -> None:
         """Until nothing moves. The first `lost` payloads do not arrive."""
@@ -231,10 +277,22 @@ class Ends:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.tuples(st.just("send"), st.integers(0, 300_000)), st.tuples(st.just("carry"), st.integers(0, 5)), st.just(("read", 0))),
-                max_size=40))
-def test_whatever_is_lost_on_the_way_every_message_is_read_once_and_in_order_and_the_mailbox_stays_within_its_limits(steps: list[tuple[str, int]]) -> None:
-    """Room for three messages or 1 MB; records, HOLD and RESUME may be lost. In the end the network works and the program reads."""
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("send"), st.integers(0, 300_000)),
+            st.tuples(st.just("carry"), st.integers(0, 5)),
+            st.just(("read", 0)),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_is_lost_on_the_way_every_message_is_read_once_and_in_order_and_the_mailbox_stays_within_its_limits(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Room for three messages or 1 MB; records, HOLD and RESUME may be lost. In the end the network works and
+    the program reads.
+    """
     ends = Ends(MailLimits(MB, MB + MAX_SCOPE, 4 * MB, sender_letters=3))
     sent: list[bytes] = []
     got: list[bytes] = []
@@ -264,7 +322,9 @@ def test_whatever_is_lost_on_the_way_every_message_is_read_once_and_in_order_and
 
 
 def test_a_flood_of_questions_gets_one_answer() -> None:
-    """Whatever a peer or the hub asks while this party's own sending is stuck, its answers take a constant room."""
+    """Whatever a peer or the hub asks while this party's own sending is stuck, its answers take a constant
+    room.
+    """
     ends = Ends()
     ends.a.send("", b"hello")
     ends.carry()
@@ -291,16 +351,27 @@ def test_a_message_that_is_begun_and_never_finished_keeps_its_room_once() -> Non
     assert ends.box.quota.bytes == 5
 
 
-# --- a mailbox alone -------------------------------------------------------------------------------------------------------------------------
+# --- a mailbox alone ----------------------------------------------------------------------------------------
 
 
-SMALL = MailLimits(max_bytes=600, sender_bytes=1700, total_bytes=2400, sender_letters=6, total_letters=6, sender_scopes=3, floor_bytes=60, floor_letters=2)
+SMALL = MailLimits(
+    max_bytes=600,
+    sender_bytes=1700,
+    total_bytes=2400,
+    sender_letters=6,
+    total_letters=6,
+    sender_scopes=3,
+    floor_bytes=60,
+    floor_letters=2,
+)
 FRAME = encode(NetBall(1))
 SENDERS, SCOPES = ("a", "b", "c"), ("", "x", "x/y", "z", "w", "v")
 
 
 class MailboxMachine(RuleBasedStateMachine):
-    """A transport that asks before it puts, against plain lists of what was accepted. Three of the largest messages exceed a sender's limit."""
+    """A transport that asks before it puts, against plain lists of what was accepted. Three of the largest
+    messages exceed a sender's limit.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,7 +389,11 @@ class MailboxMachine(RuleBasedStateMachine):
         self.number += 1
         return self.number.to_bytes(4, "big") + bytes(size)
 
-    @rule(sender=st.sampled_from(SENDERS), scopes=st.lists(st.sampled_from(SCOPES), min_size=1, max_size=8), size=st.one_of(st.just(0), st.integers(0, 596)))
+    @rule(
+        sender=st.sampled_from(SENDERS),
+        scopes=st.lists(st.sampled_from(SCOPES), min_size=1, max_size=8),
+        size=st.one_of(st.just(0), st.integers(0, 596)),
+    )
     def put(self, sender: str, scopes: list[str], size: int) -> None:
         for scope in scopes:
             frame = self.frame(size)
@@ -367,13 +442,19 @@ class MailboxMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_and_all_is_bounded(self) -> None:
         waiting = {key: list(queue) for key, queue in self.model.items() if queue}
-        assert waiting == {(scope, s): [x.frame for x in q] for scope, queues in self.box._queues.items() for s, q in queues.items()}
+        assert waiting == {
+            (scope, s): [x.frame for x in q]
+            for scope, queues in self.box._queues.items()
+            for s, q in queues.items()
+        }
         quota = self.box.quota
         for sender in SENDERS:
             frames = [(scope, f) for (scope, s), queue in waiting.items() if s == sender for f in queue]
             kept = self.reserved.get(sender)
             used = quota.senders.get(sender)
-            size = sum(len(f) + len(scope) for scope, f in frames) + (len(kept[1]) + len(kept[0]) if kept else 0)
+            size = sum(len(f) + len(scope) for scope, f in frames) + (
+                len(kept[1]) + len(kept[0]) if kept else 0
+            )
             letters = len(frames) + (kept is not None)
             assert (used.bytes, used.letters) == (size, letters) if used else letters == 0
             assert size <= SMALL.sender_bytes
@@ -395,8 +476,18 @@ TestMailboxMachine.settings = settings(max_examples=100, stateful_step_count=50,
 
 
 def test_one_party_cannot_use_up_the_room_of_another() -> None:
-    """Two senders fill the total; a third still has its floor, and all of a message if the program waits for it."""
-    limits = MailLimits(max_bytes=1000, sender_bytes=5000, total_bytes=6000, sender_letters=100, total_letters=50, floor_bytes=100, floor_letters=2)
+    """Two senders fill the total; a third still has its floor, and all of a message if the program waits for
+    it.
+    """
+    limits = MailLimits(
+        max_bytes=1000,
+        sender_bytes=5000,
+        total_bytes=6000,
+        sender_letters=100,
+        total_letters=50,
+        floor_bytes=100,
+        floor_letters=2,
+    )
     box = Mailbox("me", Ledger(), 1000, limits)
     for sender in ("a", "b"):
         while box.fits(sender, "", 900):
@@ -427,14 +518,21 @@ def test_a_transport_that_does_not_ask_loses_the_message_and_the_reader_is_told_
     async def read() -> None:
         assert [(await me.recv("a", NetBall)).x for _ in range(3)] == [0, 1, 2]
         box.put("a", "", encode(NetBall(5)))  # there is room again, but one before it is missing
-        with pytest.raises(ProtocolError, match=r"expected NetBall from 'a', but 'a' sent more than the mailbox of 'me' holds unread \(3 messages"):
+        with pytest.raises(
+            ProtocolError,
+            match=r"expected NetBall from 'a', but 'a' sent more than the mailbox of 'me' holds unread \(3 "
+            r"messages",
+        ):
             await me.recv("a", NetBall)
         got = await me.gather(["a", "b"], NetBall, at_least=1)
         assert {name: m.x for name, m in got.items()} == {"b": 7}
         assert "a message was dropped" in str(got.refused["a"])
 
     asyncio.run(read())
-    assert {(s.kind, s.count) for s in box.ledger.seen if s.sender == "a"} == {("NetBall", 3), ("(dropped)", 3)}
+    assert {(s.kind, s.count) for s in box.ledger.seen if s.sender == "a"} == {
+        ("NetBall", 3),
+        ("(dropped)", 3),
+    }
 
 
 def test_a_reader_that_waits_already_is_woken_when_a_message_is_dropped() -> None:
@@ -474,13 +572,21 @@ def test_the_ledger_does_not_grow_with_what_others_invent() -> None:
 def test_a_message_of_empty_lists_is_refused_before_it_takes_64_times_its_bytes() -> None:
     assert decode(encode(LimitsNested([[1], []])), LimitsNested).lists == [[1], []]  # type: ignore[attr-defined]
     count = MAX_ITEMS + 1
-    head = b"\x92" + msgpack.packb("LimitsNested") + b"\x81" + msgpack.packb("lists") + b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count
+    head = (
+        b"\x92"
+        + msgpack.packb("LimitsNested")
+        + b"\x81"
+        + msgpack.packb("lists")
+        + b"\xdd"
+        + count.to_bytes(4, "big")
+        + b"\x90" * count
+    )
     frame = MAGIC + len(head).to_bytes(4, "little") + head + bytes(-len(head) % 8)
     with pytest.raises(BadFrame, match=f"hold at most {MAX_ITEMS} values"):
         decode(frame, LimitsNested)
 
 
-# --- in one process --------------------------------------------------------------------------------------------------------------------------
+# --- in one process -----------------------------------------------------------------------------------------
 
 
 def test_in_one_process_a_sender_waits_for_room_and_nothing_is_lost() -> None:
@@ -502,8 +608,14 @@ def test_in_one_process_two_that_send_and_never_read_are_named() -> None:
             await me.send(to, NetSecret("", bytes(MB)))
         await me.recv(to, NetSecret)
 
-    with pytest.raises(ProtocolError, match=r"no party can go on: 'a' waits for room in the mailbox of 'b', which has not read what 'a' sent; 'b' waits"):
-        InProcess(max_bytes=2 * MB).run_sync({"a": functools.partial(sends, to="b"), "b": functools.partial(sends, to="a")})
+    with pytest.raises(
+        ProtocolError,
+        match=r"no party can go on: 'a' waits for room in the mailbox of 'b', which has not read what 'a' "
+        r"sent; 'b' waits",
+    ):
+        InProcess(max_bytes=2 * MB).run_sync(
+            {"a": functools.partial(sends, to="b"), "b": functools.partial(sends, to="a")}
+        )
 
 
 def test_in_one_process_nobody_waits_for_room_at_a_party_that_has_ended() -> None:
@@ -520,7 +632,9 @@ def test_in_one_process_nobody_waits_for_room_at_a_party_that_has_ended() -> Non
 
 
 def test_a_round_of_a_thousand_parties_in_one_process_is_nowhere_near_the_limits() -> None:
-    """All 1,000 send three messages before the server reads any, one party after the other and the last message in another scope first."""
+    """All 1,000 send three messages before the server reads any, one party after the other and the last
+    message in another scope first.
+    """
     names = [f"p{i}" for i in range(1000)]
 
     async def client(me: Party) -> None:
@@ -533,21 +647,27 @@ def test_a_round_of_a_thousand_parties_in_one_process_is_nowhere_near_the_limits
         assert unread(me.mailbox)[1] == 3000
         assert not me.mailbox.quota.held
         late = await me.scope("after").gather(names, NetBall)
-        return sum(m.x for m in late.values()) + sum([(await me.recv(name, NetBall)).x for name in reversed(names) for _ in range(2)])
+        return sum(m.x for m in late.values()) + sum(
+            [(await me.recv(name, NetBall)).x for name in reversed(names) for _ in range(2)]
+        )
 
     programs: dict[str, Any] = {name: client for name in names} | {"server": server}
     assert InProcess().run_sync(programs)["server"] == 3000
 
 
-# --- the hub ---------------------------------------------------------------------------------------------------------------------------------
+# --- the hub ------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def deaf(kit: Kit) -> AsyncIterator[Any]:
-    """A party that writes what it likes and never reads after the hub's welcome. Its window is small, so that the hub's writes wait soon."""
+    """A party that writes what it likes and never reads after the hub's welcome. Its window is small, so that
+    the hub's writes wait soon.
+    """
     authority, key, certificate = kit.pems()
     options = [*CLIENT_OPTIONS, ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024)]
-    async with grpc.aio.secure_channel(kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=options) as channel:
+    async with grpc.aio.secure_channel(
+        kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=options
+    ) as channel:
         call = channel.stream_stream(METHOD)()
         await call.read()
         yield call
@@ -562,26 +682,37 @@ def test_notes_about_absent_parties_wait_once_for_each_party() -> None:
             read += sender == "mallory"
             return [data]
 
-        absent = ["x" * 63, "y" * 63]  # 5,000 notes about them are more than what is under way to a party that does not read
+        absent = [
+            "x" * 63,
+            "y" * 63,
+        ]  # 5,000 notes about them are more than what is under way to a party that does not read
         async with Net.of("mallory", *absent, tap=tap) as net, deaf(net.kits["mallory"]) as call:
             for i in range(5000):
                 await call.write(pack(MAIL, "mallory", absent[i % 2]))
             await until(lambda: read == 5000)
             assert len(net.hub.desks["mallory"].waiting) <= 2
 
-
     asyncio.run(play())
 
 
 def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
-    """What mallory sends is neither handshake nor record; b and c do not need it, and go on. A party that waits for mallory is told."""
+    """What mallory sends is neither handshake nor record; b and c do not need it, and go on. A party that
+    waits for mallory is told.
+    """
+
     async def play() -> None:
         async with Net.of("mallory", "b", "c", "d") as net, deaf(net.kits["mallory"]) as call:
+
             async def plays(me: Any) -> list[int]:
                 got = await throw(me, "c", 5)
                 for _ in range(10):
                     await call.write(pack(MAIL, "mallory", "b", b"garbage"))
-                await until(lambda: "mallory" in net.links["b"].channels and net.links["b"].channels["mallory"].failure is not None)
+                await until(
+                    lambda: (
+                        "mallory" in net.links["b"].channels
+                        and net.links["b"].channels["mallory"].failure is not None
+                    )
+                )
                 return got + await throw(me, "c", 5)
 
             assert (await net.run(b=plays, c=lambda me: catch(me, "b", 10)))["b"] == [*range(5), *range(5)]
@@ -589,7 +720,10 @@ def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
             await until(lambda: "d" in net.hub.desks)
             for _ in range(10):
                 await call.write(pack(MAIL, "mallory", "d", b"garbage"))
-            with pytest.raises(SealBroken, match=r"in the name of 'mallory' was not what it sent.*Do not trust this hub, or this party"):
+            with pytest.raises(
+                SealBroken,
+                match=r"in the name of 'mallory' was not what it sent.*Do not trust this hub, or this party",
+            ):
                 await waits
 
     async def bounded() -> None:
@@ -599,24 +733,36 @@ def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
     asyncio.run(bounded())
 
 
-def test_notes_about_parties_that_do_not_exist_count_against_whoever_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every name is another: each note waits, and when they make up the sender's quota the hub reads no more from it."""
+def test_notes_about_parties_that_do_not_exist_count_against_whoever_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every name is another: each note waits, and when they make up the sender's quota the hub reads no more
+    from it.
+    """
     monkeypatch.setattr(hubs, "QUOTA", 64 << 10)
 
     async def play() -> None:
         async with Net.of("mallory", "b", "c") as net, deaf(net.kits["mallory"]) as call:
-            for i in range(2000):  # 8 quotas; what the hub does not read waits in the connection, at its sender's cost
+            for i in range(
+                2000
+            ):  # 8 quotas; what the hub does not read waits in the connection, at its sender's cost
                 await call.write(pack(MAIL, "mallory", f"{i:0250}"))
             await until(lambda: net.hub.held["mallory"] > hubs.QUOTA)
-            assert (await net.run(b=lambda me: throw(me, "c", 5), c=lambda me: catch(me, "b", 5)))["b"] == list(range(5))
+            assert (await net.run(b=lambda me: throw(me, "c", 5), c=lambda me: catch(me, "b", 5)))[
+                "b"
+            ] == list(range(5))
             assert net.hub.held["mallory"] <= hubs.QUOTA + hubs.ENTRY + 250
             assert len(net.hub.desks["mallory"].waiting) <= hubs.QUOTA // (hubs.ENTRY + 250) + 1
 
     asyncio.run(play())
 
 
-def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection cannot be ended in order while the hub waits to write to it. Nothing more of it is passed on, and what waited for it is forgotten."""
+def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection cannot be ended in order while the hub waits to write to it. Nothing more of it is
+    passed on, and what waited for it is forgotten.
+    """
     monkeypatch.setattr(hubs, "LOOK_AGAIN", 0.05)
     charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "mallory"))
     provision(charter, tmp_path)
@@ -624,7 +770,10 @@ def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(tmp_path: Pa
     async def play() -> None:
         hub = Hub(load(tmp_path / "hub"))
         at = f"127.0.0.1:{await hub.start()}"
-        async with deaf(load(tmp_path / "mallory").at(at)) as call, deaf(load(tmp_path / "a").at(at)) as other:
+        async with (
+            deaf(load(tmp_path / "mallory").at(at)) as call,
+            deaf(load(tmp_path / "a").at(at)) as other,
+        ):
             for _ in range(400):
                 await other.write(pack(MAIL, "a", "mallory", bytes(4096)))
             await until(lambda: hub.relayed == 400)
@@ -643,12 +792,14 @@ def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(tmp_path: Pa
     asyncio.run(play())
 
 
-# --- revocations -----------------------------------------------------------------------------------------------------------------------------
+# --- revocations --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def revoked(tmp_path: Path) -> tuple[Path, bytes, bytes]:
-    """Kits of a, b and mallory, of whom the authority has revoked mallory; only the hub has been told. (folder, the list of before, the list now)."""
+    """Kits of a, b and mallory, of whom the authority has revoked mallory; only the hub has been told.
+    (folder, the list of before, the list now).
+    """
     charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "mallory"))
     provision(charter, tmp_path)
     old = (tmp_path / "a" / "revoked.crl").read_bytes()
@@ -658,7 +809,9 @@ def revoked(tmp_path: Path) -> tuple[Path, bytes, bytes]:
 
 
 async def visit(folder: Path, hub_list: bytes) -> Link:
-    """Party a connects to a hub that has this list, and leaves again; as in a process of its own, with the kit as it is on disk."""
+    """Party a connects to a hub that has this list, and leaves again; as in a process of its own, with the
+    kit as it is on disk.
+    """
     (folder / "hub" / "revoked.crl").write_bytes(hub_list)
     hub = Hub(load(folder / "hub"))
     at = f"127.0.0.1:{await hub.start()}"
@@ -668,7 +821,9 @@ async def visit(folder: Path, hub_list: bytes) -> Link:
     return link
 
 
-def test_a_newer_list_of_revocations_survives_a_restart_and_is_never_rolled_back(revoked: tuple[Path, bytes, bytes]) -> None:
+def test_a_newer_list_of_revocations_survives_a_restart_and_is_never_rolled_back(
+    revoked: tuple[Path, bytes, bytes],
+) -> None:
     folder, old, new = revoked
     kit = load(folder / "mallory")
     serial = kit.certificate.serial_number
@@ -703,7 +858,9 @@ def test_a_list_another_authority_signed_is_not_written(revoked: tuple[Path, byt
     assert (folder / "a" / "revoked.crl").read_bytes() == old
 
 
-def test_a_list_that_cannot_be_written_is_used_and_said_so(revoked: tuple[Path, bytes, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_cannot_be_written_is_used_and_said_so(
+    revoked: tuple[Path, bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, _, new = revoked
 
     def full(path: Path, content: bytes) -> None:
@@ -719,12 +876,16 @@ def test_a_list_that_cannot_be_written_is_used_and_said_so(revoked: tuple[Path, 
     link = asyncio.run(told())
     with pytest.raises(SealBroken, match="was revoked"):
         link.kit.trust.check(load_certificate(folder / "mallory"))
-    assert link.noticed == [f"the hub's newer list of revocations is used, but cannot be written to {folder / 'a'}: No space left on device. "
-                            "After a restart it has to come from the hub again."]
+    assert link.noticed == [
+        f"the hub's newer list of revocations is used, but cannot be written to {folder / 'a'}: No space "
+        "left on device. "
+        "After a restart it has to come from the hub again."
+    ]
 
 
-def test_a_hub_writes_its_newer_list_back_over_an_older_one_and_tells_those_who_are_connected(revoked: tuple[Path, bytes, bytes],
-                                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_writes_its_newer_list_back_over_an_older_one_and_tells_those_who_are_connected(
+    revoked: tuple[Path, bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hubs, "LOOK_AGAIN", 0.05)
     folder, old, new = revoked
     file = folder / "hub" / "revoked.crl"
@@ -736,7 +897,9 @@ def test_a_hub_writes_its_newer_list_back_over_an_older_one_and_tells_those_who_
         async with Link(load(folder / "a").at(at)) as link:
             await until(lambda: link.connected.is_set())
             file.write_bytes(new)
-            await until(lambda: (folder / "a" / "revoked.crl").read_bytes() == new)  # sent to those who are connected, and kept there
+            await until(
+                lambda: (folder / "a" / "revoked.crl").read_bytes() == new
+            )  # sent to those who are connected, and kept there
             file.write_bytes(old)
             await until(lambda: file.read_bytes() == new)
         await hub.stop()
@@ -750,11 +913,13 @@ def load_certificate(folder: Path) -> Any:
     return read_certificate((folder / "party.crt").read_bytes(), "")
 
 
-# --- transfer on shares --------------------------------------------------------------------------------------------------------------------------
+# --- transfer on shares -------------------------------------------------------------------------------------
 
 
 def test_faint_scores_do_not_count_as_blur() -> None:
-    """14 shared rows, 7 sums, γ = 1, but scores of deviation .01: trying all 2^14 labels finds the right ones, so the margin is that of γ = 0."""
+    """14 shared rows, 7 sums, γ = 1, but scores of deviation .01: trying all 2^14 labels finds the right
+    ones, so the margin is that of γ = 0.
+    """
     g = torch.Generator().manual_seed(0)
     y, scores = torch.randint(2, (14,), generator=g), 0.01 * torch.randn(14, 1, generator=g)
     h = torch.tanh(torch.randn(14, 6, generator=g))
@@ -764,19 +929,33 @@ def test_faint_scores_do_not_count_as_blur() -> None:
     assert every[(guesses - sums.T).square().sum(1).argmin()].tolist() == y.tolist()  # the attack
 
     def run(scores: torch.Tensor, gamma: float) -> Any:
-        return InProcess().run_sync({"a": functools.partial(transfer.source, names=("a", "b"), helper="h", width=6, y=y, scores=scores, gamma=gamma),
-                                     "b": functools.partial(transfer.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=gamma),
-                                     "h": functools.partial(transfer.helps, names=("a", "b"), rows=14, width=6)})
+        return InProcess().run_sync(
+            {
+                "a": functools.partial(
+                    transfer.source, names=("a", "b"), helper="h", width=6, y=y, scores=scores, gamma=gamma
+                ),
+                "b": functools.partial(
+                    transfer.target, names=("a", "b"), helper="h", h=h, decay=0.03, gamma=gamma
+                ),
+                "h": functools.partial(transfer.helps, names=("a", "b"), rows=14, width=6),
+            }
+        )
 
-    two_values = torch.where(y == 1, 3.0, -3.0)[:, None]  # a source that fits its labels exactly: large scores, and a label is all they say
+    two_values = torch.where(y == 1, 3.0, -3.0)[
+        :, None
+    ]  # a source that fits its labels exactly: large scores, and a label is all they say
     for few in (scores, two_values):  # at once: the source refuses before anything is sent
-        with pytest.raises(PartyFailed, match=r"party 'a' failed: BadData: 14 rows are shared, .* Share at least 126 rows"):
+        with pytest.raises(
+            PartyFailed, match=r"party 'a' failed: BadData: 14 rows are shared, .* Share at least 126 rows"
+        ):
             run(few, 1.0)
     assert run(100 * scores, 1.0)["b"].shape == (7, 1)
 
 
 def test_the_margin_of_shared_transfer_has_no_default_gamma() -> None:
-    """Both programs check with the γ they are given: one below FAINT is refused at the target too, whoever calls them."""
+    """Both programs check with the γ they are given: one below FAINT is refused at the target too, whoever
+    calls them.
+    """
     with pytest.raises(BadData, match="Share at least 126 rows"):
         asyncio.run(transfer.target(None, ("a", "b"), "h", torch.zeros(14, 6), 0.03, 0.1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="gamma"):

@@ -1,4 +1,6 @@
-"""What a party's view says about the secrets: nothing. Each test that draws states its false-alarm probability."""
+"""What a party's view says about the secrets: nothing. Each test that draws states its false-alarm
+probability.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from tacit.parties.secret import Secret
 from tacit.runtimes import InProcess
 
 ROOM = Path(tacit.mpc.__file__).parent
-OPENINGS = ("MaskedFactors", "MaskedProducts", "MaskedValues", "MaskedBits", "MaskedSigns", "MaskedWeights", "Corrections")
+OPENINGS = (
+    "MaskedFactors",
+    "MaskedProducts",
+    "MaskedValues",
+    "MaskedBits",
+    "MaskedSigns",
+    "MaskedWeights",
+    "Corrections",
+)
 
 
 def chi_square(counts: np.ndarray) -> float:
@@ -32,7 +42,12 @@ def chi_square(counts: np.ndarray) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-LIMIT = 255 + 6.5 * (2 * 255) ** 0.5  # χ² with 255 degrees: mean 255, deviation 22.6; 6.5 deviations above are passed by chance below 1e-8 of the time
+LIMIT = (
+    255 + 6.5 * (2 * 255) ** 0.5
+    # χ² with 255 degrees: mean 255, deviation 22.6; 6.5 deviations above are passed by chance below 1e-8 of
+    # the
+    # time
+)
 
 
 def looks_uniform(values: list[torch.Tensor]) -> bool:
@@ -40,9 +55,17 @@ def looks_uniform(values: list[torch.Tensor]) -> bool:
     data = [v.contiguous().flatten().view(torch.uint8).numpy() for v in values if v.numel()]
     if chi_square(np.bincount(np.concatenate(data), minlength=256)) > LIMIT:
         return False
-    words = [v.contiguous().flatten().view(torch.uint8).reshape(-1, 8).numpy() for v in values if v.dtype is torch.int64 and v.numel()]
+    words = [
+        v.contiguous().flatten().view(torch.uint8).reshape(-1, 8).numpy()
+        for v in values
+        if v.dtype is torch.int64 and v.numel()
+    ]
     every = np.concatenate(words) if words else np.zeros((0, 8), np.uint8)
-    return all(chi_square(np.bincount(every[:, i], minlength=256)) < LIMIT for i in range(8)) if len(every) > 2000 else True
+    return (
+        all(chi_square(np.bincount(every[:, i], minlength=256)) < LIMIT for i in range(8))
+        if len(every) > 2000
+        else True
+    )
 
 
 def view(step, x: torch.Tensor, parties: int = 2) -> dict[str, list[torch.Tensor]]:
@@ -53,7 +76,10 @@ def view(step, x: torch.Tensor, parties: int = 2) -> dict[str, list[torch.Tensor
 
     def program(rank):
         async def party(me):
-            return await step(Seat(me, rank, names, await Stock.live(me, rank, parties, "dealer")), shares[rank])
+            return await step(
+                Seat(me, rank, names, await Stock.live(me, rank, parties, "dealer")), shares[rank]
+            )
+
         return party
 
     async def deal(me):
@@ -68,9 +94,18 @@ def view(step, x: torch.Tensor, parties: int = 2) -> dict[str, list[torch.Tensor
     return seen
 
 
-SECRETS = {"zeros": torch.zeros(4000, dtype=torch.int64), "ones": torch.full((4000,), 1 << 16), "large": torch.full((4000,), -(1 << 45)),
-           "ramp": torch.arange(4000) << 16}
-STEPS = {"relu": functions.relu, "mul": lambda seat, x: functions.mul(seat, x, x), "bits": compare.by_bits, "sigmoid": functions.sigmoid}
+SECRETS = {
+    "zeros": torch.zeros(4000, dtype=torch.int64),
+    "ones": torch.full((4000,), 1 << 16),
+    "large": torch.full((4000,), -(1 << 45)),
+    "ramp": torch.arange(4000) << 16,
+}
+STEPS = {
+    "relu": functions.relu,
+    "mul": lambda seat, x: functions.mul(seat, x, x),
+    "bits": compare.by_bits,
+    "sigmoid": functions.sigmoid,
+}
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -119,7 +154,9 @@ def inferred(model, batches):
 
 
 def test_neither_input_nor_weights_are_in_anybodys_view():
-    """A model and an input of recognisable words: no frame holds one of them, in the clear, encoded, or as differences between batches."""
+    """A model and an input of recognisable words: no frame holds one of them, in the clear, encoded, or as
+    differences between batches.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(300, 200, bias=False), nn.ReLU(), nn.Linear(200, 5))
     nn.init.constant_(model[0].weight, 3.25)
@@ -133,9 +170,15 @@ def test_neither_input_nor_weights_are_in_anybodys_view():
     for name in ("owner", "client"):
         openings = [v for f in tap.view(name) if (m := decode(f)).kind in OPENINGS for v in m.values]
         assert looks_uniform([v for v in openings if v.dtype is torch.int64])
-    factors = [decode(f).values[0] for f in tap.view("owner") if decode(f).kind == "MaskedFactors" and decode(f).values[0].shape == (4, 300)]
+    factors = [
+        decode(f).values[0]
+        for f in tap.view("owner")
+        if decode(f).kind == "MaskedFactors" and decode(f).values[0].shape == (4, 300)
+    ]
     assert len(factors) == 2, "one for each batch"
-    assert looks_uniform([factors[0] - factors[1]]), "the same input twice must not show: a mask was used twice"
+    assert looks_uniform([factors[0] - factors[1]]), (
+        "the same input twice must not show: a mask was used twice"
+    )
     assert {decode(f).kind for f in tap.view("helper")} == {"Architecture", "Batches"}
 
 
@@ -154,26 +197,49 @@ def test_no_key_is_used_twice(monkeypatch):
         inferred(model, [torch.ones(2, 4)])
         (tacit.mpc.share(torch.ones(2)) * tacit.mpc.share(torch.ones(2))).open()
     times = [keys.count(k) for k in set(keys)]
-    assert len(set(keys)) == 3 * (2 + 2 + 2 + 2)  # inference 2 tapes; two sharings; the product's and the opening's dealer 2 each
+    assert len(set(keys)) == 3 * (
+        2 + 2 + 2 + 2
+    )  # inference 2 tapes; two sharings; the product's and the opening's dealer 2 each
     assert set(times) == {1, 2}, "a share's tape is read by one, a dealt one by dealer and party"
 
 
 def test_dealt_keys_come_from_the_operating_system_and_differ():
     tap = inferred(nn.Sequential(nn.Linear(4, 3)), [torch.ones(1, 4)])
-    keys = [decode(f).key for name in ("owner", "client") for f in tap.view(name) if decode(f).kind == TapeKey.kind]
+    keys = [
+        decode(f).key
+        for name in ("owner", "client")
+        for f in tap.view(name)
+        if decode(f).kind == TapeKey.kind
+    ]
     assert len(set(keys)) == 2
     assert all(len(k) == 32 for k in keys)
 
 
-BANNED = ("torch.rand", "torch.randn", "torch.randint", "torch.manual_seed", "np.random", "numpy.random", "random.")
+BANNED = (
+    "torch.rand",
+    "torch.randn",
+    "torch.randint",
+    "torch.manual_seed",
+    "np.random",
+    "numpy.random",
+    "random.",
+)
 
 
 def test_no_generator_of_numpys_or_torchs_is_near_a_secret():
     found = {}
     for file in sorted(ROOM.glob("*.py")):
-        calls = [ast.unparse(n.func) for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)]
+        calls = [
+            ast.unparse(n.func) for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)
+        ]
         bad = [c for c in calls if c.startswith(BANNED) or c.endswith((".normal_", ".uniform_", ".random_"))]
-        imports = [a.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Import) for a in n.names if a.name == "random"]
+        imports = [
+            a.name
+            for n in ast.walk(ast.parse(file.read_text()))
+            if isinstance(n, ast.Import)
+            for a in n.names
+            if a.name == "random"
+        ]
         if bad or imports:
             found[file.name] = bad + imports
     assert len(list(ROOM.glob("*.py"))) > 8
@@ -181,15 +247,19 @@ def test_no_generator_of_numpys_or_torchs_is_near_a_secret():
 
 
 def test_replayable_secrets_are_stamped():
-    out = tacit.infer(nn.Sequential(nn.Linear(2, 1)), torch.ones(1, 2), runtime=tacit.InProcess(secret_seed=3))
+    out = tacit.infer(
+        nn.Sequential(nn.Linear(2, 1)), torch.ones(1, 2), runtime=tacit.InProcess(secret_seed=3)
+    )
     assert any("NOT PRIVATE" in s for s in out.ledger.stamps)
 
 
-# without a dealer ----------------------------------------------------------------------------------------------------------------
+# without a dealer -------------------------------------------------------------------------------------------
 
 
 def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
-    """The same recognisable words, masks by oblivious transfer: all that is sent, offline and online, is uniform. χ² limits as above."""
+    """The same recognisable words, masks by oblivious transfer: all that is sent, offline and online, is
+    uniform. χ² limits as above.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(60, 40, bias=False), nn.ReLU(), nn.Linear(40, 5))
     nn.init.constant_(model[0].weight, 3.25)
@@ -215,9 +285,15 @@ def test_without_a_helper_neither_input_nor_weights_are_in_the_others_view():
             assert chi_square(np.bincount(np.frombuffer(data, np.uint8), minlength=256)) < LIMIT, message.kind
     for name, openings in seen.items():
         assert looks_uniform([v for v in openings if v.dtype is torch.int64]), name
-    factors = [decode(f).values[0] for f in tap.view("owner") if decode(f).kind == "MaskedFactors" and decode(f).values[0].shape == (4, 60)]
+    factors = [
+        decode(f).values[0]
+        for f in tap.view("owner")
+        if decode(f).kind == "MaskedFactors" and decode(f).values[0].shape == (4, 60)
+    ]
     assert len(factors) == 2
-    assert looks_uniform([factors[0] - factors[1]]), "the same input twice must not show: a mask was used twice"
+    assert looks_uniform([factors[0] - factors[1]]), (
+        "the same input twice must not show: a mask was used twice"
+    )
 
 
 def test_without_a_helper_the_masks_are_fresh_in_every_run():
@@ -234,5 +310,7 @@ def test_without_a_helper_the_masks_are_fresh_in_every_run():
             return await inference.client(me, [torch.ones(2, 4)], helper=None)
 
         InProcess().run_sync(tap.on({"owner": owner, "client": client}))
-        frames.append({bytes(f) for _, _, _, f in tap.frames if decode(f).kind not in ("Architecture", "Batches")})
+        frames.append(
+            {bytes(f) for _, _, _, f in tap.frames if decode(f).kind not in ("Architecture", "Batches")}
+        )
     assert not frames[0] & frames[1]

@@ -1,5 +1,7 @@
-"""Evaluation between real parties where an ε is claimed: a lying server gets as many noisy vectors as were agreed, the noise is the claimed one, and the ε of
-the ledger is what an independent accountant makes of updates and evaluations together (issue 19, finding 7)."""
+"""Evaluation between real parties where an ε is claimed: a lying server gets as many noisy vectors as were
+agreed, the noise is the claimed one, and the ε of the ledger is what an independent accountant makes of
+updates and evaluations together (issue 19, finding 7).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,16 @@ from tacit.guard import Clip, Noise, Quantize, SecAgg
 from tacit.jobs.train import deployed, guards
 from tacit.jobs.train import member as members
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
-from tacit.jobs.train.figures import KEY, NORM, add_noise, compute_figures, estimate, fit_figures, largest_loss, standard_deviation
+from tacit.jobs.train.figures import (
+    KEY,
+    NORM,
+    add_noise,
+    compute_figures,
+    estimate,
+    fit_figures,
+    largest_loss,
+    standard_deviation,
+)
 from tacit.jobs.train.hidden_sums import HiddenSum
 from tacit.jobs.train.plan import make_plan, make_task, plan
 from tacit.protocols import rounds, secagg
@@ -60,12 +71,16 @@ async def ask_test(server: Attacker, r: int, name: str = "a") -> bytes:
     return bytes(counts["whole"].tolist())
 
 
-# --- what a lying server gets ----------------------------------------------------------------------------------------------------------------
+# --- what a lying server gets -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("noise", ["epsilon = 3.0", "multiplier = 1.0"])
-def test_a_test_that_is_asked_again_gives_the_same_noisy_vector_also_after_a_restart(noise: str, tmp_path: Path) -> None:
-    """Ten vectors with noise of their own would average out a third of it. One costs ε once, however often it is sent."""
+def test_a_test_that_is_asked_again_gives_the_same_noisy_vector_also_after_a_restart(
+    noise: str, tmp_path: Path
+) -> None:
+    """Ten vectors with noise of their own would average out a third of it. One costs ε once, however often it
+    is sent.
+    """
     got: set[tuple[int, bytes]] = set()
 
     async def attack(server: Attacker) -> bool:
@@ -126,7 +141,10 @@ def test_another_model_in_the_same_test_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_regression_under_noise_reports_nothing(tmp_path: Path) -> None:
-    job = JOB.replace('label = "sick"\nlabels = ["no", "yes"]\nnumbers = ["age", "chol"]', 'label = "chol"\nnumbers = ["age"]')
+    job = JOB.replace(
+        'label = "sick"\nlabels = ["no", "yes"]\nnumbers = ["age", "chol"]',
+        'label = "chol"\nnumbers = ["age"]',
+    )
 
     async def attack(server: Attacker) -> Any:
         await server.offer(["a"])
@@ -138,7 +156,10 @@ def test_a_regression_under_noise_reports_nothing(tmp_path: Path) -> None:
 
 
 def test_figures_are_in_one_hidden_sum_with_those_of_parties_that_have_few_rows(tmp_path: Path) -> None:
-    """Party c holds back 5 rows, fewer than min_rows: it takes part with zeros and its noise, and nobody sees that."""
+    """Party c holds back 5 rows, fewer than min_rows: it takes part with zeros and its noise, and nobody sees
+    that.
+    """
+
     async def attack(server: Attacker) -> Any:
         await server.offer()
         assert server.guard is not None
@@ -146,7 +167,9 @@ def test_figures_are_in_one_hidden_sum_with_those_of_parties_that_have_few_rows(
         assert figures is not None
         sums, gained = HiddenSum(figures, server.contract.digest), list[Any]()
         for k, (r, names) in enumerate(((-1, CLIENTS), (-1, CLIENTS), (-1, CLIENTS[:3]))):
-            message = rounds.Test(r, {**server.task.initial(), rounds.SESSION: torch.full((8,), k, dtype=torch.uint8)})
+            message = rounds.Test(
+                r, {**server.task.initial(), rounds.SESSION: torch.full((8,), k, dtype=torch.uint8)}
+            )
             await server.me.send(names, message)
             with server.me.scope(rounds._tag(message)) as here:
                 try:
@@ -163,12 +186,14 @@ def test_figures_are_in_one_hidden_sum_with_those_of_parties_that_have_few_rows(
         assert len(spent(tmp_path, name)) == 1
 
 
-# --- the noise -------------------------------------------------------------------------------------------------------------------------------
+# --- the noise ----------------------------------------------------------------------------------------------
 
 
 def plan_of(stages: list[Any], parties: int = 4, **more: Any) -> Any:
     fed = Elsewhere.of("blobs", tuple(f"p{k}" for k in range(parties)), (2,), ("no", "yes"), ())
-    return make_plan(fed, model="logistic", **{"rounds": 5, "guard": stages, "runtime": Deployed(None, {}), **more})
+    return make_plan(
+        fed, model="logistic", **{"rounds": 5, "guard": stages, "runtime": Deployed(None, {}), **more}
+    )
 
 
 def fitted(stages: list[Any], **more: Any) -> tuple[Any, Any]:
@@ -185,27 +210,46 @@ def outcomes(hits: int, rows: int) -> dict[str, torch.Tensor]:
     return count(out, y, 2)._asdict()
 
 
-PLACEMENTS = {"local": [Clip(1.0), Noise(multiplier=1.5, placement="local")], "central": [Clip(1.0), Noise(multiplier=1.5)],
-              "distributed": [Clip(1.0), Noise(multiplier=1.5, placement="distributed"), Quantize(bits=30), SecAgg(threshold=0.7)]}
+PLACEMENTS = {
+    "local": [Clip(1.0), Noise(multiplier=1.5, placement="local")],
+    "central": [Clip(1.0), Noise(multiplier=1.5)],
+    "distributed": [
+        Clip(1.0),
+        Noise(multiplier=1.5, placement="distributed"),
+        Quantize(bits=30),
+        SecAgg(threshold=0.7),
+    ],
+}
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str) -> None:
-    """One party's outcomes are flipped: 18 right of 20, or 2. The opened sums differ by that on average, and spread by the σ that is accounted for: 12 checks a
-    placement at 1e-8 each, so a false alarm in fewer than one of two million runs. Noise of half the σ never passes."""
+    """One party's outcomes are flipped: 18 right of 20, or 2. The opened sums differ by that on average, and
+    spread by the σ that is accounted for: 12 checks a placement at 1e-8 each, so a false alarm in fewer than
+    one of two million runs. Noise of half the σ never passes.
+    """
     n, alarm = 400, 1e-8
     p, guard = fitted(PLACEMENTS[placement])
     figures = fit_figures(p, guard)
     assert figures is not None
     form, noise = figures.leaves(), figures.noise
-    claimed = 1.5 * form.bound * {"local": math.sqrt(4), "central": 1.0, "distributed": math.sqrt(4 / form.least)}[placement]
+    claimed = (
+        1.5
+        * form.bound
+        * {"local": math.sqrt(4), "central": 1.0, "distributed": math.sqrt(4 / form.least)}[placement]
+    )
     assert form.bound >= NORM
     opened = {}
     for hits in (18, 2):
         everyone = [outcomes(hits, 20), outcomes(15, 20), outcomes(12, 20), {}]
         sums = []
         for k in range(n):
-            rows = torch.stack([figures.unpack(add_noise(figures, name, k, mine, 2), k) for name, mine in zip(p.fed.parties, everyone)])
+            rows = torch.stack(
+                [
+                    figures.unpack(add_noise(figures, name, k, mine, 2), k)
+                    for name, mine in zip(p.fed.parties, everyone)
+                ]
+            )
             sums.append(figures.back(rows.sum(0), 4.0, {"w": torch.zeros(1)}, k)[KEY].double() * 4)
         opened[hits] = torch.stack(sums)
         exact = torch.stack([compute_figures(mine, 2) for mine in everyone]).sum(0)
@@ -213,7 +257,11 @@ def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str)
         assert float(off.max()) < stats.norm.isf(alarm / 2)
         spread = (opened[hits].var(0) * (n - 1) / claimed**2).tolist()
         low, high = stats.chi2.ppf(alarm / 2, n - 1), stats.chi2.isf(alarm / 2, n - 1)
-        assert all(low < s < high * 1.01 for s in spread), (spread, low, high)  # rounding adds less than a hundredth
+        assert all(low < s < high * 1.01 for s in spread), (
+            spread,
+            low,
+            high,
+        )  # rounding adds less than a hundredth
     release = guards.evaluation_release(p, guard)
     assert release is not None
     assert noise is not None
@@ -226,13 +274,27 @@ def test_the_opened_figures_of_neighbors_carry_the_claimed_noise(placement: str)
 def test_a_partys_figures_are_bounded_whatever_its_counts() -> None:
     p, guard = fitted(PLACEMENTS["local"])
     figures = fit_figures(p, guard)
-    wild = [Counts(torch.tensor(loss), torch.tensor(20.0), torch.diag(torch.tensor([20.0, 0.0])), torch.zeros(0, 0), torch.zeros(0, 0))
-            for loss in (math.inf, -math.inf, math.nan, 1e300, -1e300)]
+    wild = [
+        Counts(
+            torch.tensor(loss),
+            torch.tensor(20.0),
+            torch.diag(torch.tensor([20.0, 0.0])),
+            torch.zeros(0, 0),
+            torch.zeros(0, 0),
+        )
+        for loss in (math.inf, -math.inf, math.nan, 1e300, -1e300)
+    ]
     for mine in [outcomes(0, 20), outcomes(20, 20), {}, *(w._asdict() for w in wild)]:
         row = compute_figures(mine, 2)
         assert row.abs().max() <= 0.5
         assert float(row.norm()) <= NORM * (1 + 1e-12)
-    silent = dataclasses.replace(guard, stages=tuple(s if not isinstance(s, Noise) else dataclasses.replace(s, placement="central") for s in guard.stages))
+    silent = dataclasses.replace(
+        guard,
+        stages=tuple(
+            s if not isinstance(s, Noise) else dataclasses.replace(s, placement="central")
+            for s in guard.stages
+        ),
+    )
     exact = fit_figures(p, silent)
     assert exact is not None
     assert figures is not None
@@ -241,8 +303,10 @@ def test_a_partys_figures_are_bounded_whatever_its_counts() -> None:
 
 
 def test_the_estimates_lie_within_their_ranges_and_err_as_they_say() -> None:
-    """Of 400 parties, 100 of them without rows, 300 at 75%: nine of ten estimates lie within three of the standard errors that go with them. With errors as
-    stated 0.3% would not, so a false alarm (more than 20 of 200) has a probability below 1e-15."""
+    """Of 400 parties, 100 of them without rows, 300 at 75%: nine of ten estimates lie within three of the
+    standard errors that go with them. With errors as stated 0.3% would not, so a false alarm (more than 20 of
+    200) has a probability below 1e-15.
+    """
     p, guard = fitted([Clip(1.0), Noise(multiplier=1.5)], parties=400)
     figures = fit_figures(p, guard)
     assert figures is not None
@@ -252,7 +316,10 @@ def test_the_estimates_lie_within_their_ranges_and_err_as_they_say() -> None:
     outside = 0
     for k in range(200):
         found = estimate(figures, figures.back(whole, 400.0, {"w": torch.zeros(1)}, k), 2, False)
-        outside += abs(found["accuracy"] - 0.75) > 3 * found["accuracy_error"] or abs(found["loss"] - loss) > 3 * found["loss_error"]
+        outside += (
+            abs(found["accuracy"] - 0.75) > 3 * found["accuracy_error"]
+            or abs(found["loss"] - loss) > 3 * found["loss_error"]
+        )
     assert outside <= 20
     assert 0.002 < found["accuracy_error"] < 0.01
     for value in (-1e6, 1e6):
@@ -263,35 +330,61 @@ def test_the_estimates_lie_within_their_ranges_and_err_as_they_say() -> None:
     assert standard_deviation(figures) == pytest.approx(1.5 * NORM, rel=1e-3)
 
 
-# --- the accounts ----------------------------------------------------------------------------------------------------------------------------
+# --- the accounts -------------------------------------------------------------------------------------------
 
 
 def composed(p: Any, z: float) -> float:
-    """ε of the run by dp_accounting alone, from the multiplier of the norm and the contract's numbers of rounds and evaluations."""
+    """ε of the run by dp_accounting alone, from the multiplier of the norm and the contract's numbers of
+    rounds and evaluations.
+    """
     rate, tests, delta = p.per_round / len(p.fed), 1 + p.rounds, 1e-5
     if p.sampling == "poisson":
-        step = pld.privacy_loss_distribution.from_gaussian_mechanism(z, sampling_prob=rate, value_discretization_interval=1e-4)
+        step = pld.privacy_loss_distribution.from_gaussian_mechanism(
+            z, sampling_prob=rate, value_discretization_interval=1e-4
+        )
         whole = pld.privacy_loss_distribution.from_gaussian_mechanism(z, value_discretization_interval=1e-4)
-        return float(step.self_compose(p.rounds).compose(whole.self_compose(tests)).get_epsilon_for_delta(delta))
+        return float(
+            step.self_compose(p.rounds).compose(whole.self_compose(tests)).get_epsilon_for_delta(delta)
+        )
     if rate < 1:  # one client exchanged for another lies up to two norms away
         accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-        accountant.compose(dp_accounting.SampledWithoutReplacementDpEvent(len(p.fed), p.per_round, dp_accounting.GaussianDpEvent(z / 2)), p.rounds)
+        accountant.compose(
+            dp_accounting.SampledWithoutReplacementDpEvent(
+                len(p.fed), p.per_round, dp_accounting.GaussianDpEvent(z / 2)
+            ),
+            p.rounds,
+        )
         accountant.compose(dp_accounting.GaussianDpEvent(z / 2), tests)
         return float(accountant.get_epsilon(delta))
     local = p.guard[1].placement == "local"
-    each = pld.privacy_loss_distribution.from_gaussian_mechanism(z / (2 if local else 1), value_discretization_interval=1e-4)
+    each = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        z / (2 if local else 1), value_discretization_interval=1e-4
+    )
     return float(each.self_compose(p.rounds + tests).get_epsilon_for_delta(delta))
 
 
-@pytest.mark.parametrize(("noise", "more"), [
-    (Noise(epsilon=3.0, placement="local"), {}), (Noise(epsilon=3.0), {}), (Noise(multiplier=2.0), {}),
-    (Noise(epsilon=3.0), {"sampling": "poisson", "per_round": 4, "parties": 40}), (Noise(epsilon=8.0), {"per_round": 4, "parties": 40})],
-    ids=["local", "central", "multiplier", "poisson", "fixed"])
+@pytest.mark.parametrize(
+    ("noise", "more"),
+    [
+        (Noise(epsilon=3.0, placement="local"), {}),
+        (Noise(epsilon=3.0), {}),
+        (Noise(multiplier=2.0), {}),
+        (Noise(epsilon=3.0), {"sampling": "poisson", "per_round": 4, "parties": 40}),
+        (Noise(epsilon=8.0), {"per_round": 4, "parties": 40}),
+    ],
+    ids=["local", "central", "multiplier", "poisson", "fixed"],
+)
 def test_epsilon_covers_rounds_and_evaluations(noise: Noise, more: dict[str, Any]) -> None:
     p, guard = fitted([Clip(1.0), noise], **more)
     assert p.evaluations == 6
-    outlook = plan(p.fed, model="logistic", rounds=5, guard=[Clip(1.0), noise], runtime=Deployed(None, {}),
-                   **{k: v for k, v in more.items() if k != "parties"})
+    outlook = plan(
+        p.fed,
+        model="logistic",
+        rounds=5,
+        guard=[Clip(1.0), noise],
+        runtime=Deployed(None, {}),
+        **{k: v for k, v in more.items() if k != "parties"},
+    )
     z = guard.noise.multiplier
     independent = composed(p, z)
     assert outlook.spends is not None
@@ -304,7 +397,10 @@ def test_epsilon_covers_rounds_and_evaluations(noise: Noise, more: dict[str, Any
 
 
 def test_fewer_evaluations_need_less_noise() -> None:
-    multipliers = [fitted([Clip(1.0), Noise(epsilon=3.0, placement="local")], evaluate_every=every)[1].noise.multiplier for every in (1, 5, 0)]
+    multipliers = [
+        fitted([Clip(1.0), Noise(epsilon=3.0, placement="local")], evaluate_every=every)[1].noise.multiplier
+        for every in (1, 5, 0)
+    ]
     assert multipliers == sorted(multipliers, reverse=True)
     assert multipliers[0] / multipliers[2] == pytest.approx(math.sqrt(11 / 6), rel=1e-3)
 
@@ -327,17 +423,36 @@ def run_job(folder: Path, job: str) -> Any:
 
     async def run() -> Any:
         async with Net.of("server", *CLIENTS) as net, asyncio.timeout(120):
-            clients = [asyncio.create_task(net.party(n, lambda me, n=n: members.member(
-                me, {"table": str(folder / f"{n}.csv")}, str(folder / f"state-{n}"), agreement=deployed.agreement(net.kits[n], folder / "job.toml"))))
-                for n in CLIENTS]
-            server = asyncio.to_thread(deployed.coordinate, net.kits["server"], folder / "job.toml", out=folder / "run")
+            clients = [
+                asyncio.create_task(
+                    net.party(
+                        n,
+                        lambda me, n=n: members.member(
+                            me,
+                            {"table": str(folder / f"{n}.csv")},
+                            str(folder / f"state-{n}"),
+                            agreement=deployed.agreement(net.kits[n], folder / "job.toml"),
+                        ),
+                    )
+                )
+                for n in CLIENTS
+            ]
+            server = asyncio.to_thread(
+                deployed.coordinate, net.kits["server"], folder / "job.toml", out=folder / "run"
+            )
             return (await asyncio.gather(server, *clients))[0]
 
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("guard", [LOCAL_NOISE + "epsilon = 3.0", CENTRAL_NOISE + "epsilon = 3.0", HIDDEN_NOISE], ids=["local", "central", "distributed"])
-def test_a_run_between_organizations_has_noisy_figures_and_one_epsilon_for_all(guard: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "guard",
+    [LOCAL_NOISE + "epsilon = 3.0", CENTRAL_NOISE + "epsilon = 3.0", HIDDEN_NOISE],
+    ids=["local", "central", "distributed"],
+)
+def test_a_run_between_organizations_has_noisy_figures_and_one_epsilon_for_all(
+    guard: str, tmp_path: Path
+) -> None:
     result = run_job(tmp_path, JOB + guard)
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     tested = [event for event in events if event["kind"] == "round"]
@@ -347,7 +462,10 @@ def test_a_run_between_organizations_has_noisy_figures_and_one_epsilon_for_all(g
         assert event["accuracy_error"] > 0
         assert event["loss_error"] > 0
         assert not {"parties", "precision", "auc"} & set(event)
-    assert any(event["kind"] == "note" and "noise hides the figures on held-out rows" in event["text"] for event in events)  # of four parties
+    assert any(
+        event["kind"] == "note" and "noise hides the figures on held-out rows" in event["text"]
+        for event in events
+    )  # of four parties
     assert "best_accuracy" not in result.metrics  # the best of noisy figures is the luckiest
     page = result.report(tmp_path / "report.html").read_text()
     assert f"standard error of {100 * tested[-1]['accuracy_error']:.1f}%" in page

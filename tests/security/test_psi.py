@@ -1,7 +1,9 @@
-"""What a party of set intersection can read out of its messages: set sizes and what it is meant to learn, and nothing else.
+"""What a party of set intersection can read out of its messages: set sizes and what it is meant to learn, and
+nothing else.
 
-A view is every byte a party was sent. Views of runs with two different sender sets, alike in size and in what they share with the receiver, are
-put before a distinguisher; the same distinguisher is shown to work where secrets are replayed.
+A view is every byte a party was sent. Views of runs with two different sender sets, alike in size and in what
+they share with the receiver, are put before a distinguisher; the same distinguisher is shown to work where
+secrets are replayed.
 """
 
 from __future__ import annotations
@@ -30,34 +32,53 @@ ALARM = 1e-6  # probability of a false alarm of each statistical test
 RUNS = 30  # of each kind
 OPEN = psi.PsiPolicy(min_ids=0, min_overlap=0)
 MINE = [f"mine {i}" for i in range(12)] + [f"shared {i}" for i in range(6)]
-SETS = [[f"one {i}" for i in range(14)] + [f"shared {i}" for i in range(6)], [f"two {i}" for i in range(14)] + [f"shared {i}" for i in range(6)]]
+SETS = [
+    [f"one {i}" for i in range(14)] + [f"shared {i}" for i in range(6)],
+    [f"two {i}" for i in range(14)] + [f"shared {i}" for i in range(6)],
+]
 
 
 def digests(ids: list[str]) -> np.ndarray:
-    return np.frombuffer(b"".join(hashlib.sha256(i.encode()).digest()[:16] for i in ids), np.uint8).reshape(-1, 16)
+    return np.frombuffer(b"".join(hashlib.sha256(i.encode()).digest()[:16] for i in ids), np.uint8).reshape(
+        -1, 16
+    )
 
 
 def two(theirs: list[str], **more: Any) -> dict[str, Program]:
-    return {"receiver": functools.partial(psi.receiver, digests=digests(MINE), **more),
-            "sender": functools.partial(psi.sender, digests=digests(theirs), policy=OPEN, **more)}
+    return {
+        "receiver": functools.partial(psi.receiver, digests=digests(MINE), **more),
+        "sender": functools.partial(psi.sender, digests=digests(theirs), policy=OPEN, **more),
+    }
 
 
 def turned(theirs: list[str], **more: Any) -> dict[str, Program]:
     """The same with the sender looking: it is the receiver whose set is of one kind or the other."""
-    return {"receiver": functools.partial(psi.receiver, digests=digests(theirs), **more),
-            "sender": functools.partial(psi.sender, digests=digests(MINE), policy=OPEN, **more)}
+    return {
+        "receiver": functools.partial(psi.receiver, digests=digests(theirs), **more),
+        "sender": functools.partial(psi.sender, digests=digests(MINE), policy=OPEN, **more),
+    }
 
 
 def three(theirs: list[str], **more: Any) -> dict[str, Program]:
-    """A third that holds what the first kind of sender holds: so the two kinds differ in how far the others overlap with each other, and in nothing else."""
+    """A third that holds what the first kind of sender holds: so the two kinds differ in how far the others
+    overlap with each other, and in nothing else.
+    """
     others = ["sender", "third"]
-    return {"receiver": functools.partial(psi_many.leader, digests=digests(MINE), others=others, **more),
-            "sender": functools.partial(psi_many.member, digests=digests(theirs), leader="receiver", others=others, **more),
-            "third": functools.partial(psi_many.member, digests=digests(SETS[0]), leader="receiver", others=others, **more)}
+    return {
+        "receiver": functools.partial(psi_many.leader, digests=digests(MINE), others=others, **more),
+        "sender": functools.partial(
+            psi_many.member, digests=digests(theirs), leader="receiver", others=others, **more
+        ),
+        "third": functools.partial(
+            psi_many.member, digests=digests(SETS[0]), leader="receiver", others=others, **more
+        ),
+    }
 
 
 def view(programs: Mapping[str, Program], party: str, seed: int | None = None) -> tuple[list[Message], bytes]:
-    """(the messages, what they carry as bytes, kind after kind: threads decide which of two comes first, and a bit must be in one place to be learned)."""
+    """(the messages, what they carry as bytes, kind after kind: threads decide which of two comes first, and
+    a bit must be in one place to be learned).
+    """
     tap = Tap()
     InProcess(secret_seed=seed).run_sync(tap.on(programs))
     messages = [decode(frame) for frame in tap.view(party)]
@@ -66,21 +87,40 @@ def view(programs: Mapping[str, Program], party: str, seed: int | None = None) -
 
 
 def told_apart(views: list[list[np.ndarray]]) -> float:
-    """How often a distinguisher that has learned from the first half of the runs names the kind of one of the second half: nearest mean over all bits."""
+    """How often a distinguisher that has learned from the first half of the runs names the kind of one of the
+    second half: nearest mean over all bits.
+    """
     learned = [np.mean(kind[: len(kind) // 2], 0) for kind in views]
-    right = [np.argmin([np.abs(v - mean).sum() for mean in learned]) == k for k, kind in enumerate(views) for v in kind[len(kind) // 2:]]
+    right = [
+        np.argmin([np.abs(v - mean).sum() for mean in learned]) == k
+        for k, kind in enumerate(views)
+        for v in kind[len(kind) // 2 :]
+    ]
     return float(np.mean(right))
 
 
 VARIANTS: list[tuple[Callable[..., dict[str, Program]], str, dict[str, str]]] = [
-    (two, "receiver", {"method": "dh"}), (two, "receiver", {"method": "dh", "reveal": "size"}), (two, "receiver", {"method": "oprf"}),
-    (turned, "sender", {"method": "dh"}), (turned, "sender", {"method": "dh", "reveal": "size"}), (turned, "sender", {"method": "oprf"}),
-    (three, "receiver", {"reveal": "leader"})]
+    (two, "receiver", {"method": "dh"}),
+    (two, "receiver", {"method": "dh", "reveal": "size"}),
+    (two, "receiver", {"method": "oprf"}),
+    (turned, "sender", {"method": "dh"}),
+    (turned, "sender", {"method": "dh", "reveal": "size"}),
+    (turned, "sender", {"method": "oprf"}),
+    (three, "receiver", {"reveal": "leader"}),
+]
 
 
-@pytest.mark.parametrize(("programs", "party", "more"), VARIANTS, ids=["dh", "dh size", "oprf", "sender dh", "sender dh size", "sender oprf", "three"])
-def test_two_sets_with_the_same_intersection_and_size_look_the_same(programs: Callable[..., dict[str, Program]], party: str, more: dict[str, str]) -> None:
-    """Two tests at ALARM each: how often each byte occurs (χ² of a 2 × 256 table), and a distinguisher that learns (right in half of the cases)."""
+@pytest.mark.parametrize(
+    ("programs", "party", "more"),
+    VARIANTS,
+    ids=["dh", "dh size", "oprf", "sender dh", "sender dh size", "sender oprf", "three"],
+)
+def test_two_sets_with_the_same_intersection_and_size_look_the_same(
+    programs: Callable[..., dict[str, Program]], party: str, more: dict[str, str]
+) -> None:
+    """Two tests at ALARM each: how often each byte occurs (χ² of a 2 × 256 table), and a distinguisher that
+    learns (right in half of the cases).
+    """
     views: list[list[np.ndarray]] = [[], []]
     counts, lengths, kinds = np.zeros((2, 256)), set(), set()
     for _ in range(RUNS):
@@ -100,13 +140,22 @@ def test_two_sets_with_the_same_intersection_and_size_look_the_same(programs: Ca
 @pytest.mark.parametrize("more", [{"method": "dh"}, {"method": "oprf"}])
 def test_the_distinguisher_works_where_secrets_are_replayed(more: dict[str, str]) -> None:
     """So the test above can fail: with the same secrets in each run the kinds are told apart every time."""
-    views = [[np.unpackbits(np.frombuffer(view(two(theirs, **more), "receiver", seed=1)[1], np.uint8)) for _ in range(6)] for theirs in SETS]
+    views = [
+        [
+            np.unpackbits(np.frombuffer(view(two(theirs, **more), "receiver", seed=1)[1], np.uint8))
+            for _ in range(6)
+        ]
+        for theirs in SETS
+    ]
     assert told_apart(views) == 1.0
 
 
 def test_with_size_alone_the_sender_cannot_tell_a_match_from_its_place() -> None:
-    """The sender counts what the receiver returns: the places of the six shared rows are uniform among those that are no decoys (χ² over 20 places, 120
-    runs). With "receiver" the receiver's matches are in the places of its own ids: so the measurement can tell."""
+    """The sender counts what the receiver returns: the places of the six shared rows are uniform among those
+    that are no decoys (χ² over 20 places, 120 runs). With "receiver" the receiver's matches are in the places
+    of its own ids: so the measurement can tell.
+    """
+
     def places(module: Any, reveal: str) -> list[int]:
         found: list[np.ndarray] = []
         before = module.match
@@ -121,7 +170,9 @@ def test_with_size_alone_the_sender_cannot_tell_a_match_from_its_place() -> None
         return found[0].tolist()
 
     assert places(psi_dh, "receiver") == list(range(12, 18))
-    rows = [p for _ in range(120) for p in places(psi_sum, "size")]  # among the 20 rows that are no decoys, in the order they came back in
+    rows = [
+        p for _ in range(120) for p in places(psi_sum, "size")
+    ]  # among the 20 rows that are no decoys, in the order they came back in
     counts = np.bincount(rows, minlength=20)
     assert counts.sum() == 720
     assert stats.chisquare(counts).pvalue > ALARM
@@ -129,12 +180,17 @@ def test_with_size_alone_the_sender_cannot_tell_a_match_from_its_place() -> None
 
 @pytest.mark.parametrize("method", ["dh", "oprf"])
 def test_what_is_told_to_both_depends_on_the_shared_ids_alone(method: str) -> None:
-    """The same secrets, the receiver's rows in another order and its other ids other ones: what the sender is told is the same, byte for byte.
-    (Places in what was compared would not be: an id's bin depends on the ids it had to give way to.)"""
+    """The same secrets, the receiver's rows in another order and its other ids other ones: what the sender is
+    told is the same, byte for byte. (Places in what was compared would not be: an id's bin depends on the ids
+    it had to give way to.)
+    """
+
     def told(mine: list[str]) -> bytes:
-        programs = {**two(SETS[0], method=method, reveal="both"),
-                    "receiver": functools.partial(psi.receiver, digests=digests(mine), method=method, reveal="both")}
-        message, = (m for m in view(programs, "sender", seed=3)[0] if isinstance(m, psi.SharedIds))
+        programs = {
+            **two(SETS[0], method=method, reveal="both"),
+            "receiver": functools.partial(psi.receiver, digests=digests(mine), method=method, reveal="both"),
+        }
+        (message,) = (m for m in view(programs, "sender", seed=3)[0] if isinstance(m, psi.SharedIds))
         return message.tags
 
     first = told(MINE)
@@ -149,7 +205,14 @@ def test_the_order_of_the_senders_ids_is_not_that_of_its_rows() -> None:
         offered: list[bytes] = []
         offer = psi_dh.offer
 
-        async def listening(me: Any, other: str, ids: np.ndarray, *rest: Any, offered: list[bytes] = offered, offer: Any = offer) -> None:
+        async def listening(
+            me: Any,
+            other: str,
+            ids: np.ndarray,
+            *rest: Any,
+            offered: list[bytes] = offered,
+            offer: Any = offer,
+        ) -> None:
             if me.name == "sender":
                 offered.append(ids.tobytes())
             await offer(me, other, ids, *rest)
@@ -170,7 +233,7 @@ def test_two_sessions_of_the_same_sets_cannot_be_linked() -> None:
             for m in view(two(SETS[0], method=method), "receiver")[0]:
                 if isinstance(m, kind):
                     raw = getattr(m, name)
-                    seen += [raw[at:at + 8] for at in range(0, len(raw), 32 if method == "dh" else 8)]
+                    seen += [raw[at : at + 8] for at in range(0, len(raw), 32 if method == "dh" else 8)]
         assert len(set(seen)) == len(seen)
 
 
@@ -184,12 +247,16 @@ def on_curve(u: bytes) -> bool:
 
 
 def test_a_hash_used_as_a_coordinate_leaks_a_bit_of_each_id_and_ours_does_not() -> None:
-    """X25519 multiplies curve points to curve points and twist points to twist points, so the blinded id still says which kind its hash was: 64 of 64 ids.
-    In ristretto255 the character of an encoding before and after blinding agrees in half of 400 cases (binomial, ALARM)."""
+    """X25519 multiplies curve points to curve points and twist points to twist points, so the blinded id
+    still says which kind its hash was: 64 of 64 ids. In ristretto255 the character of an encoding before and
+    after blinding agrees in half of 400 cases (binomial, ALARM).
+    """
     ids = [f"id {i}".encode() for i in range(64)]
     key = X25519PrivateKey.generate()
     before = [on_curve(hashlib.sha256(i).digest()) for i in ids]
-    after = [on_curve(key.exchange(X25519PublicKey.from_public_bytes(hashlib.sha256(i).digest()))) for i in ids]
+    after = [
+        on_curve(key.exchange(X25519PublicKey.from_public_bytes(hashlib.sha256(i).digest()))) for i in ids
+    ]
     assert before == after
     assert 10 < sum(before) < 54  # and about half are of either kind: a bit of information each
     a = group.scalar(os.urandom)
@@ -201,12 +268,17 @@ def test_a_hash_used_as_a_coordinate_leaks_a_bit_of_each_id_and_ours_does_not() 
 
 
 def test_the_ledger_says_what_each_side_learned() -> None:
-    for reveal, receiver, sender in (("receiver", "which of its own ids are shared (6 of 18)", "nothing about which are shared"),
-                                     ("both", "which of its own ids are shared (6 of 18)", "which of its own ids are shared (6 of 20)"),
-                                     ("size", "how many ids are shared (6), not which", "how many ids are shared (6), not which")):
+    for reveal, receiver, sender in (
+        ("receiver", "which of its own ids are shared (6 of 18)", "nothing about which are shared"),
+        ("both", "which of its own ids are shared (6 of 18)", "which of its own ids are shared (6 of 20)"),
+        ("size", "how many ids are shared (6), not which", "how many ids are shared (6), not which"),
+    ):
         found = tacit.psi(MINE, SETS[0], reveal=reveal, policy=OPEN)
         said = {line.party: line.reveals for line in found.ledger.seen if line.kind == "Conclusion"}
-        assert said == {"receiver": f"that 'sender' holds 20 ids, and {receiver}", "sender": f"that 'receiver' holds 18 ids, and {sender}"}
+        assert said == {
+            "receiver": f"that 'sender' holds 20 ids, and {receiver}",
+            "sender": f"that 'receiver' holds 18 ids, and {sender}",
+        }
         assert found.ledger.stamps == [psi.ASSUMES]
     sent = {(line.party, line.kind) for line in tacit.psi(MINE, SETS[0]).ledger.seen}
     assert ("sender", "Tags") not in sent
@@ -214,18 +286,24 @@ def test_the_ledger_says_what_each_side_learned() -> None:
 
 
 def test_bytes_do_not_depend_on_what_is_shared() -> None:
-    """With result to the receiver the traffic says sizes alone: none, some or all of the ids shared, it is the same."""
+    """With result to the receiver the traffic says sizes alone: none, some or all of the ids shared, it is
+    the same.
+    """
     for method in ("dh", "oprf"):
         totals = set()
         for start in (0, 10, 20):
-            found = tacit.psi([str(i) for i in range(20)], [str(i) for i in range(start, start + 20)], method=method)
+            found = tacit.psi(
+                [str(i) for i in range(20)], [str(i) for i in range(start, start + 20)], method=method
+            )
             assert found.size == 20 - start
             totals.add(sum(line.bytes for line in found.ledger.seen))
         assert len(totals) == 1
 
 
 def test_diffie_hellman_sends_no_more_than_its_page_says() -> None:
-    """A point and a tag for each of the receiver's ids, a point for each of the sender's, and a few hundred bytes of heads."""
+    """A point and a tag for each of the receiver's ids, a point for each of the sender's, and a few hundred
+    bytes of heads.
+    """
     n = 200
     found = tacit.psi([str(i) for i in range(n)], [str(i) for i in range(n)], method="dh")
     body = n * (32 + psi_dh.tag_bytes(n, n) + 32)

@@ -1,4 +1,6 @@
-"""Attacks on the sender of a set intersection: a receiver that asks about one person, that cheats in counting, that asks often or declares what it has not."""
+"""Attacks on the sender of a set intersection: a receiver that asks about one person, that cheats in
+counting, that asks often or declares what it has not.
+"""
 
 from __future__ import annotations
 
@@ -36,25 +38,36 @@ TARGET = "customer 7"
 
 
 def digests(ids: list[str]) -> np.ndarray:
-    return np.frombuffer(b"".join(hashlib.sha256(i.encode()).digest()[:16] for i in ids), np.uint8).reshape(-1, 16)
+    return np.frombuffer(b"".join(hashlib.sha256(i.encode()).digest()[:16] for i in ids), np.uint8).reshape(
+        -1, 16
+    )
 
 
-# one person ---------------------------------------------------------------------------------------------------------------------------
+# one person -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reveal", ["size", "sum"])
-@pytest.mark.parametrize(("mine", "rule"), [
-    ([TARGET], "min_ids"),  # a one-row file
-    ([TARGET, *(f"made up {k}" for k in range(500))], "min_overlap"),  # padded with ids that do not exist
-    ([f"made up {k}" for k in range(500)], "min_overlap")])
-def test_a_receiver_that_asks_about_one_person_gets_no_number(reveal: str, mine: list[str], rule: str) -> None:
+@pytest.mark.parametrize(
+    ("mine", "rule"),
+    [
+        ([TARGET], "min_ids"),  # a one-row file
+        ([TARGET, *(f"made up {k}" for k in range(500))], "min_overlap"),  # padded with ids that do not exist
+        ([f"made up {k}" for k in range(500)], "min_overlap"),
+    ],
+)
+def test_a_receiver_that_asks_about_one_person_gets_no_number(
+    reveal: str, mine: list[str], rule: str
+) -> None:
     """Before: the exact amount of customer 7, and a ledger that said "not which"."""
     with pytest.raises(QueryRefused, match=rf"the policy of 'sender' refused the query \({rule}\)"):
         tacit.psi(mine, CUSTOMERS, reveal=reveal, values=AMOUNTS if reveal == "sum" else None)
 
 
 def test_what_a_refused_receiver_is_sent_does_not_depend_on_whether_the_person_is_there() -> None:
-    """Kinds and lengths of all messages to the receiver, with the person among the customers and without: alike."""
+    """Kinds and lengths of all messages to the receiver, with the person among the customers and without:
+    alike.
+    """
+
     def seen(mine: list[str]) -> list[tuple[str, int]]:
         sent: list[tuple[str, int]] = []
 
@@ -64,7 +77,14 @@ def test_what_a_refused_receiver_is_sent_does_not_depend_on_whether_the_person_i
             sent.extend((line.kind, line.bytes) for line in me.ledger.seen)
 
         with pytest.raises(PartyFailed, match="min_overlap"):
-            InProcess().run_sync({"receiver": receiver, "sender": functools.partial(psi.sender, digests=digests(CUSTOMERS), reveal="sum", values=AMOUNTS)})
+            InProcess().run_sync(
+                {
+                    "receiver": receiver,
+                    "sender": functools.partial(
+                        psi.sender, digests=digests(CUSTOMERS), reveal="sum", values=AMOUNTS
+                    ),
+                }
+            )
         return sorted(sent)
 
     others = [f"made up {k}" for k in range(19)]
@@ -78,31 +98,49 @@ def test_a_sum_over_enough_people_is_answered_and_the_ledger_says_what_it_tells(
     found = tacit.psi(CUSTOMERS[:30], CUSTOMERS, reveal="sum", values=AMOUNTS)
     assert (found.value, found.size) == (sum(AMOUNTS[:30]), 30)
     learned = {line.party: line.reveals for line in found.ledger.seen if line.kind == "Conclusion"}
-    assert learned["receiver"].endswith("how many ids are shared (30) and the sum of the other's values over them, and so which: all of its own")
+    assert learned["receiver"].endswith(
+        "how many ids are shared (30) and the sum of the other's values over them, and so which: all of its "
+        "own"
+    )
     assert learned["sender"].endswith("how many ids are shared (30), not which")
-    one = tacit.psi([TARGET], CUSTOMERS, reveal="sum", values=AMOUNTS, policy=PsiPolicy(min_ids=1, min_overlap=1))
+    one = tacit.psi(
+        [TARGET], CUSTOMERS, reveal="sum", values=AMOUNTS, policy=PsiPolicy(min_ids=1, min_overlap=1)
+    )
     assert "the other's value of this one person, and so which: all of its own" in str(one.ledger)
 
 
-@pytest.mark.parametrize(("policy", "more", "rule"), [
-    (PsiPolicy(reveal=("size", "sum")), {"reveal": "both"}, "reveal"), (PsiPolicy(reveal=("sum",)), {"reveal": "receiver", "method": "oprf"}, "reveal"),
-    (PsiPolicy(max_ids=29), {"reveal": "receiver"}, "max_ids"), (PsiPolicy(min_ids=31), {"reveal": "size"}, "min_ids"),
-    (PsiPolicy(min_overlap=31), {"reveal": "size"}, "min_overlap")])
+@pytest.mark.parametrize(
+    ("policy", "more", "rule"),
+    [
+        (PsiPolicy(reveal=("size", "sum")), {"reveal": "both"}, "reveal"),
+        (PsiPolicy(reveal=("sum",)), {"reveal": "receiver", "method": "oprf"}, "reveal"),
+        (PsiPolicy(max_ids=29), {"reveal": "receiver"}, "max_ids"),
+        (PsiPolicy(min_ids=31), {"reveal": "size"}, "min_ids"),
+        (PsiPolicy(min_overlap=31), {"reveal": "size"}, "min_overlap"),
+    ],
+)
 def test_each_rule_of_the_policy_is_kept(policy: PsiPolicy, more: dict[str, Any], rule: str) -> None:
     with pytest.raises(QueryRefused, match=rf"\({rule}\)"):
         tacit.psi(CUSTOMERS[:30], CUSTOMERS, policy=policy, **more)
 
 
-@pytest.mark.parametrize(("policy", "rule"), [({"reveal": ("size",)}, "reveal"), ({"max_ids": 99}, "max_ids")])
+@pytest.mark.parametrize(
+    ("policy", "rule"), [({"reveal": ("size",)}, "reveal"), ({"max_ids": 99}, "max_ids")]
+)
 def test_a_party_of_three_keeps_its_own_policy(policy: dict[str, Any], rule: str) -> None:
-    programs: dict[str, Any] = {"a": functools.partial(psi_many.leader, digests=digests(CUSTOMERS), others=["b", "c"])}
-    programs |= {n: functools.partial(psi_many.member, digests=digests(CUSTOMERS), leader="a", others=["b", "c"]) for n in "bc"}
+    programs: dict[str, Any] = {
+        "a": functools.partial(psi_many.leader, digests=digests(CUSTOMERS), others=["b", "c"])
+    }
+    programs |= {
+        n: functools.partial(psi_many.member, digests=digests(CUSTOMERS), leader="a", others=["b", "c"])
+        for n in "bc"
+    }
     programs["c"] = functools.partial(programs["c"], policy=policy)
     with pytest.raises(PartyFailed, match=rf"QueryRefused: the policy of 'c' refused the query \({rule}\)"):
         InProcess().run_sync(programs)
 
 
-# receivers that do not follow the program ----------------------------------------------------------------------------------------------
+# receivers that do not follow the program -------------------------------------------------------------------
 
 
 class Lying:
@@ -118,6 +156,7 @@ class Lying:
 def lying(program: Callable[..., Awaitable[Any]], change: Callable[[Any], Message]) -> Program:
     async def liar(me: Party) -> Any:
         return await program(replace(me, transport=Lying(me.transport, change)))
+
     return liar
 
 
@@ -126,24 +165,35 @@ def honest(reveal: str, **more: Any) -> Program:
     return functools.partial(psi.sender, digests=digests(CUSTOMERS), reveal=reveal, **values, **more)
 
 
-async def many_keys(me: Party, mine: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None) -> Any:
-    """One person under ten keys: whoever guesses the row of this person and returns it under all ten, in place of nine others, makes it count ten times.
-    Here the attacker is even told which row it is, which the protocol hides from it."""
+async def many_keys(
+    me: Party, mine: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None
+) -> Any:
+    """One person under ten keys: whoever guesses the row of this person and returns it under all ten, in
+    place of nine others, makes it count ten times. Here the attacker is even told which row it is, which the
+    protocol hides from it.
+    """
     total, size = theirs + psi_sum.decoys(theirs), tag_bytes(len(mine), theirs + psi_sum.decoys(theirs))
     keys = [group.scalar(os.urandom) for _ in range(10)]
     ids, rows, _, checks = psi_sum._scopes(me)
     target = group.elements(mine[:1].tobytes(), 16, session)
-    tags = [tagged(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [os.urandom(size) for _ in range(len(mine) - 10)]
+    tags = [tagged(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [
+        os.urandom(size) for _ in range(len(mine) - 10)
+    ]
     await psi_sum._stream(ids, other, psi_sum.IdTags, b"".join(tags), size)
     points = await psi_sum._collect(rows, other, psi_sum.BlindedIds, lambda m: (m.first, m.points), 32, total)
-    back = [group.multiply(keys[0], points[32 * k:32 * (k + 1)]) for k in range(total)]
+    back = [group.multiply(keys[0], points[32 * k : 32 * (k + 1)]) for k in range(total)]
     where = points.index(group.multiply(TOLD["key"], target)) // 32
     dropped = [k for k in range(total) if k != where][:9]
     for k, key in zip(dropped, keys[1:]):
-        back[k] = group.multiply(key, points[32 * where:32 * (where + 1)])
+        back[k] = group.multiply(key, points[32 * where : 32 * (where + 1)])
     await psi_sum._stream(rows, other, psi_sum.ReturnedIds, b"".join(back), 32)
     seed = (await checks.recv(other, psi_sum.DecoySeed)).seed
-    decoys = group.multiply(keys[0], group.elements(np.arange(psi_sum.decoys(theirs), dtype="<u8").tobytes(), 8, b"decoy" + session + seed))
+    decoys = group.multiply(
+        keys[0],
+        group.elements(
+            np.arange(psi_sum.decoys(theirs), dtype="<u8").tobytes(), 8, b"decoy" + session + seed
+        ),
+    )
     await psi_sum._stream(checks, other, psi_sum.DecoyIds, decoys, 32)
     return await checks.recv(other, psi_sum.OpenedCount, psi_sum.RefusedQuery)
 
@@ -167,17 +217,26 @@ def try_many_keys(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(psi_sum, "receiver", attack)
     mine = digests([TARGET, *(f"made up {k}" for k in range(20))])
     try:
-        made = InProcess().run_sync({"receiver": functools.partial(psi.receiver, digests=mine, reveal="size"), "sender": honest("size")})
+        made = InProcess().run_sync(
+            {
+                "receiver": functools.partial(psi.receiver, digests=mine, reveal="size"),
+                "sender": honest("size"),
+            }
+        )
     except PartyFailed as failed:
         return f"{failed.party}: {type(failed.error).__name__}: {failed.error}"
     return f"opened {made['receiver']['size']}"
 
 
 def test_one_person_made_to_count_ten_times_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine rows are replaced, and 100 of the 200 are decoys: none of the nine is one in less than 2^-9 of the tries, even though the attacker is told the
-    person's row. Of ten tries at most two may succeed; three or more do with probability below C(10, 3) · 2^-27 < 10^-6."""
+    """Nine rows are replaced, and 100 of the 200 are decoys: none of the nine is one in less than 2^-9 of the
+    tries, even though the attacker is told the person's row. Of ten tries at most two may succeed; three or
+    more do with probability below C(10, 3) · 2^-27 < 10^-6.
+    """
     ends = [try_many_keys(monkeypatch) for _ in range(10)]
-    failed = [end for end in ends if end.startswith("sender: ProtocolError: party 'receiver' did not return ")]
+    failed = [
+        end for end in ends if end.startswith("sender: ProtocolError: party 'receiver' did not return ")
+    ]
     assert len(failed) + ends.count("opened 10") == 10
     assert len(failed) >= 8
 
@@ -191,54 +250,86 @@ def test_the_same_attack_succeeds_where_decoys_are_not_looked_for(monkeypatch: p
 def test_a_receiver_that_returns_one_row_many_times_is_noticed() -> None:
     def change(message: Message) -> Message:
         if isinstance(message, psi_sum.ReturnedIds):
-            return replace(message, points=message.points[:32] * 12 + message.points[32 * 12:])
+            return replace(message, points=message.points[:32] * 12 + message.points[32 * 12 :])
         return message
 
     receiver = lying(functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="size"), change)
-    with pytest.raises(PartyFailed, match=r"returned 11 rows twice: it does not follow the protocol. Nothing was opened."):
+    with pytest.raises(
+        PartyFailed, match=r"returned 11 rows twice: it does not follow the protocol. Nothing was opened."
+    ):
         InProcess().run_sync({"receiver": receiver, "sender": honest("size")})
 
 
 def test_a_receiver_that_puts_one_customers_number_in_every_row_is_noticed() -> None:
-    """Every row carries the number of the first: 30 times one customer's amount would come back. Each changed decoy is noticed but with probability 2^-250."""
+    """Every row carries the number of the first: 30 times one customer's amount would come back. Each changed
+    decoy is noticed but with probability 2^-250.
+    """
+
     def change(message: Message) -> Message:
         if isinstance(message, psi_sum.ReturnedValues):
             each = 2 * elgamal.PAIR
-            return replace(message, ciphertexts=message.ciphertexts[:each] * (len(message.ciphertexts) // each))
+            return replace(
+                message, ciphertexts=message.ciphertexts[:each] * (len(message.ciphertexts) // each)
+            )
         return message
 
     receiver = lying(functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="sum"), change)
-    with pytest.raises(PartyFailed, match=r"party 'sender' failed: ProtocolError: party 'receiver' changed the numbers of .* decoys"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"party 'sender' failed: ProtocolError: party 'receiver' changed the numbers of .* decoys",
+    ):
         InProcess().run_sync({"receiver": receiver, "sender": honest("sum")})
 
 
 def test_a_receiver_cannot_choose_over_whom_the_sum_goes() -> None:
-    """The sender adds up the rows it has itself found to be shared; nothing the receiver sends afterwards selects among them."""
-    found = InProcess().run_sync({"receiver": functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="sum"), "sender": honest("sum")})
+    """The sender adds up the rows it has itself found to be shared; nothing the receiver sends afterwards
+    selects among them.
+    """
+    found = InProcess().run_sync(
+        {
+            "receiver": functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="sum"),
+            "sender": honest("sum"),
+        }
+    )
     assert found["receiver"]["sum"] == sum(AMOUNTS[:30])
     after = [psi_sum.DecoyIds, psi_sum.DecoyMasks]  # all that the receiver sends once the rows are returned
     for kind in after:
+
         def change(message: Message, kind: type = kind) -> Message:
             if not isinstance(message, kind):
                 return message
-            return replace(message, **{name: getattr(message, name)[::-1] for name in message.forms if name != "first"})
+            return replace(
+                message, **{name: getattr(message, name)[::-1] for name in message.forms if name != "first"}
+            )
 
         with pytest.raises(PartyFailed, match="party 'sender' failed: ProtocolError"):
-            InProcess().run_sync({"receiver": lying(functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="sum"), change),
-                                  "sender": honest("sum")})
+            InProcess().run_sync(
+                {
+                    "receiver": lying(
+                        functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="sum"), change
+                    ),
+                    "sender": honest("sum"),
+                }
+            )
 
 
 def test_a_seed_of_decoys_can_stand_for_no_id() -> None:
-    """A sender that could name an id as a decoy would have the receiver tag it, and learn whether the receiver holds it. Decoys are hashed apart from ids."""
+    """A sender that could name an id as a decoy would have the receiver tag it, and learn whether the
+    receiver holds it. Decoys are hashed apart from ids.
+    """
     session = bytes(32)
     for count in (1, 100):
         decoys = group.elements(np.arange(count, dtype="<u8").tobytes(), 8, b"decoy" + session + bytes(32))
         ids = group.elements(digests(CUSTOMERS).tobytes(), 16, session)
-        assert not {decoys[k:k + 32] for k in range(0, len(decoys), 32)} & {ids[k:k + 32] for k in range(0, len(ids), 32)}
-    assert len(b"decoy" + session + bytes(psi_sum.SEED)) + 8 != len(session) + psi.DIGEST  # what is hashed differs in length: never equal
+        assert not {decoys[k : k + 32] for k in range(0, len(decoys), 32)} & {
+            ids[k : k + 32] for k in range(0, len(ids), 32)
+        }
+    assert (
+        len(b"decoy" + session + bytes(psi_sum.SEED)) + 8 != len(session) + psi.DIGEST
+    )  # what is hashed differs in length: never equal
 
 
-# how often -------------------------------------------------------------------------------------------------------------------------------
+# how often --------------------------------------------------------------------------------------------------
 
 
 def test_queries_are_counted_on_disk_for_each_receiver_and_a_day(tmp_path: Path) -> None:
@@ -257,7 +348,9 @@ def test_queries_are_counted_on_disk_for_each_receiver_and_a_day(tmp_path: Path)
 
 
 def test_a_query_is_counted_before_it_is_answered_and_a_torn_line_counts(tmp_path: Path) -> None:
-    """A process killed right after the sender's first message has left its line; half a line, from one killed while it wrote, counts for everybody."""
+    """A process killed right after the sender's first message has left its line; half a line, from one killed
+    while it wrote, counts for everybody.
+    """
     path = tmp_path / "queries.jsonl"
     counted: list[int] = []
 
@@ -265,8 +358,12 @@ def test_a_query_is_counted_before_it_is_answered_and_a_torn_line_counts(tmp_pat
         counted.append(len(path.read_text().splitlines()) if path.exists() else 0)
         return message
 
-    InProcess().run_sync({"receiver": functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="size"),
-                          "sender": lying(honest("size", queries=QueryLog(path)), change)})
+    InProcess().run_sync(
+        {
+            "receiver": functools.partial(psi.receiver, digests=digests(CUSTOMERS[:30]), reveal="size"),
+            "sender": lying(honest("size", queries=QueryLog(path)), change),
+        }
+    )
     assert counted
     assert set(counted) == {1}
     with path.open("a") as file:
@@ -297,10 +394,16 @@ def test_two_processes_at_once_do_not_share_a_query(tmp_path: Path) -> None:
     assert len(admitted) == 25
 
 
-@pytest.mark.parametrize(("text", "error"), [
-    ("[psi]\nmin_overlaps = 3", "there is no 'min_overlaps'. Did you mean 'min_overlap'?"), ("[psi]\nmin_overlap = -3", "min_overlap is -3; it must be"),
-    ('[psi]\nreveal = ["all"]', "reveal is ('all',); it must be one or more of"), ("[train]\nx = 1", "has no [psi] table"),
-    ("psi = 3", "a table, written as [psi]")])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[psi]\nmin_overlaps = 3", "there is no 'min_overlaps'. Did you mean 'min_overlap'?"),
+        ("[psi]\nmin_overlap = -3", "min_overlap is -3; it must be"),
+        ('[psi]\nreveal = ["all"]', "reveal is ('all',); it must be one or more of"),
+        ("[train]\nx = 1", "has no [psi] table"),
+        ("psi = 3", "a table, written as [psi]"),
+    ],
+)
 def test_a_policy_file_with_a_mistake_is_refused(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "policy.toml").write_text(text)
     with pytest.raises(tacit.TacitError) as refused:
@@ -314,29 +417,40 @@ def test_a_policy_is_read_from_the_kit(tmp_path: Path) -> None:
     assert read_policy(None, tmp_path) == PsiPolicy(reveal=("size",), min_overlap=50)
 
 
-# missing ids --------------------------------------------------------------------------------------------------------------------------------
+# missing ids ------------------------------------------------------------------------------------------------
 
 
 def test_rows_without_an_id_are_not_the_same_person() -> None:
     """Before: NULL met NULL, and NA met NA."""
-    found = tacit.psi(["NULL", "NA", "nan", "None", "n/a", "", "null ", "a"], ["null", "na", "NaN", "none", "N/A", None, "a"])
+    found = tacit.psi(
+        ["NULL", "NA", "nan", "None", "n/a", "", "null ", "a"],
+        ["null", "na", "NaN", "none", "N/A", None, "a"],
+    )
     assert found.value == ["a"]
-    assert found.notes[0] == ("the ids of 'receiver': 7 of 8 ids are missing (empty, 'n/a', 'na', 'nan', 'none', 'null'; rows 0, 1, 2, 3, 4, …); these rows "
-                              "take no part.")
+    assert found.notes[0] == (
+        "the ids of 'receiver': 7 of 8 ids are missing (empty, 'n/a', 'na', 'nan', 'none', 'null'; rows 0, "
+        "1, 2, 3, 4, …); these rows "
+        "take no part."
+    )
     assert "6 of 7 ids are missing" in found.notes[1]
 
 
-# what is declared -----------------------------------------------------------------------------------------------------------------------------
+# what is declared -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("who", "method"), [("receiver", "oprf"), ("sender", "oprf"), ("receiver", "dh"), ("sender", "dh")])
+@pytest.mark.parametrize(
+    ("who", "method"), [("receiver", "oprf"), ("sender", "oprf"), ("receiver", "dh"), ("sender", "dh")]
+)
 def test_a_declared_count_sizes_nothing(who: str, method: str) -> None:
     """Before: 2^50 declared ids made an array of 2^30 numbers, before one id had come."""
+
     def change(message: Message) -> Message:
         return replace(message, count=1 << 50) if isinstance(message, psi.Opening) else message
 
-    programs: dict[str, Any] = {"receiver": functools.partial(psi.receiver, digests=digests(CUSTOMERS), method=method),
-                                "sender": functools.partial(psi.sender, digests=digests(CUSTOMERS), method=method)}
+    programs: dict[str, Any] = {
+        "receiver": functools.partial(psi.receiver, digests=digests(CUSTOMERS), method=method),
+        "sender": functools.partial(psi.sender, digests=digests(CUSTOMERS), method=method),
+    }
     programs[who] = lying(programs[who], change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(PartyFailed, match=f"max_ids|more than {MAX_IDS} are not compared"):
@@ -347,20 +461,37 @@ def test_a_declared_count_sizes_nothing(who: str, method: str) -> None:
 @pytest.mark.parametrize("who", ["a", "b"])
 def test_nor_does_it_among_three(who: str) -> None:
     def change(message: Message) -> Message:
-        return replace(message, count=1 << 50) if isinstance(message, psi.Opening | psi_many.Session) else message
+        return (
+            replace(message, count=1 << 50)
+            if isinstance(message, psi.Opening | psi_many.Session)
+            else message
+        )
 
-    programs: dict[str, Any] = {"a": functools.partial(psi_many.leader, digests=digests(CUSTOMERS), others=["b", "c"])}
-    programs |= {n: functools.partial(psi_many.member, digests=digests(CUSTOMERS), leader="a", others=["b", "c"]) for n in "bc"}
+    programs: dict[str, Any] = {
+        "a": functools.partial(psi_many.leader, digests=digests(CUSTOMERS), others=["b", "c"])
+    }
+    programs |= {
+        n: functools.partial(psi_many.member, digests=digests(CUSTOMERS), leader="a", others=["b", "c"])
+        for n in "bc"
+    }
     programs[who] = lying(programs[who], change)
-    with pytest.raises(PartyFailed, match=rf"says that it holds 1125899906842624 ids; it must be between 0 and {MAX_IDS}"):
+    with pytest.raises(
+        PartyFailed, match=rf"says that it holds 1125899906842624 ids; it must be between 0 and {MAX_IDS}"
+    ):
         InProcess().run_sync(programs)
 
 
 def test_the_most_that_may_be_declared_is_laid_out_in_little_memory() -> None:
     """In a process of its own with 1 GiB of address space on top of what the libraries take."""
-    code = ("import resource, numpy as np\nfrom tacit.protocols.psi_oprf import Layout\nfrom tacit.protocols.psi_policy import MAX_IDS\n"
-            "used = int(open('/proc/self/statm').read().split()[0]) * 4096\nresource.setrlimit(resource.RLIMIT_AS, (used + 2**30, -1))\n"
-            "for lay in (Layout(MAX_IDS, 10, b's' * 32), Layout(10, MAX_IDS, b's' * 32)):\n"
-            "    print(sum(len(rows) for rows in lay.dealt(np.zeros((10, 16), np.uint8))))\n")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    code = (
+        "import resource, numpy as np\nfrom tacit.protocols.psi_oprf import Layout\nfrom "
+        "tacit.protocols.psi_policy import MAX_IDS\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * "
+        "4096\nresource.setrlimit(resource.RLIMIT_AS, (used + 2**30, -1))\n"
+        "for lay in (Layout(MAX_IDS, 10, b's' * 32), Layout(10, MAX_IDS, b's' * 32)):\n"
+        "    print(sum(len(rows) for rows in lay.dealt(np.zeros((10, 16), np.uint8))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     assert json.loads(f"[{','.join(done.stdout.split())}]") == [10, 10]

@@ -1,4 +1,6 @@
-"""Whatever bytes or texts come from outside: envelopes, a server's job and its layout are read, or refused with an error of ours, and nothing else happens."""
+"""Whatever bytes or texts come from outside: envelopes, a server's job and its layout are read, or refused
+with an error of ours, and nothing else happens.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,14 @@ from tacit.jobs.train.member import read_layout
 from tacit.jobs.train.plan import make_plan
 from tacit.runtimes.envelope import MAIL, MAX_ENVELOPE, WELCOME, pack, unpack
 
-NAMES = st.text(max_size=60).filter(lambda s: len(s.encode("utf-8", "surrogatepass")) <= 255 and "\ud800" not in s and s.isprintable())
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-                    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=10)
+NAMES = st.text(max_size=60).filter(
+    lambda s: len(s.encode("utf-8", "surrogatepass")) <= 255 and "\ud800" not in s and s.isprintable()
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
 
 
 @settings(max_examples=300, deadline=None)
@@ -43,8 +50,16 @@ def test_an_envelope_comes_back_as_it_was_written(kind: int, sender: str, to: st
 
 
 @settings(max_examples=100, deadline=None)
-@given(sender=NAMES, payload=st.binary(min_size=1, max_size=300), cut=st.integers(0, 400), at=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_an_envelope_cut_short_or_with_a_bit_changed_is_still_only_read_or_refused(sender: str, payload: bytes, cut: int, at: int, bit: int) -> None:
+@given(
+    sender=NAMES,
+    payload=st.binary(min_size=1, max_size=300),
+    cut=st.integers(0, 400),
+    at=st.integers(0, 10**6),
+    bit=st.integers(0, 7),
+)
+def test_an_envelope_cut_short_or_with_a_bit_changed_is_still_only_read_or_refused(
+    sender: str, payload: bytes, cut: int, at: int, bit: int
+) -> None:
     data = bytearray(pack(MAIL, sender, "b", payload))
     data[at % len(data)] ^= 1 << bit
     for damaged in (bytes(data), bytes(data[: cut % len(data)])):
@@ -73,8 +88,12 @@ def test_any_text_is_a_contract_or_refused(text: str) -> None:
 
 
 FED = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
-GOOD = Contract.of(make_plan(FED, model="logistic", rounds=5, guard=[Clip(1.0), Quantize(bits=24), SecAgg(max_rows=64)]), None, "server",
-                   list(FED.rows.x.shape[1:]))
+GOOD = Contract.of(
+    make_plan(FED, model="logistic", rounds=5, guard=[Clip(1.0), Quantize(bits=24), SecAgg(max_rows=64)]),
+    None,
+    "server",
+    list(FED.rows.x.shape[1:]),
+)
 
 
 def test_the_contract_these_tests_begin_with_is_a_good_one() -> None:
@@ -82,12 +101,18 @@ def test_the_contract_these_tests_begin_with_is_a_good_one() -> None:
     assert set(GOOD.tables) == set(KEYS_OF_A_CONTRACT)
 
 
-PLACES = st.sampled_from([(key,) for key in sorted(KEYS_OF_A_CONTRACT)] + [("train", key) for key in sorted(GOOD.tables["train"])] + [("algorithm", "lr")])
+PLACES = st.sampled_from(
+    [(key,) for key in sorted(KEYS_OF_A_CONTRACT)]
+    + [("train", key) for key in sorted(GOOD.tables["train"])]
+    + [("algorithm", "lr")]
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(place=PLACES, value=JSON, drop=st.booleans())
-def test_a_contract_with_one_entry_changed_is_another_contract_or_refused(place: tuple[str, ...], value: Any, drop: bool) -> None:
+def test_a_contract_with_one_entry_changed_is_another_contract_or_refused(
+    place: tuple[str, ...], value: Any, drop: bool
+) -> None:
     """What is accepted comes back as it was: no entry is left unread, and none is filled in."""
     tables = json.loads(GOOD.text)
     here = tables if len(place) == 1 else tables[place[0]]
@@ -101,7 +126,10 @@ def test_a_contract_with_one_entry_changed_is_another_contract_or_refused(place:
     except BadJob:
         return
     assert not drop
-    assert Contract.of(p, changed.tables["data"], changed.tables["server"], changed.tables["features"]).text == changed.text
+    assert (
+        Contract.of(p, changed.tables["data"], changed.tables["server"], changed.tables["features"]).text
+        == changed.text
+    )
     assert (changed.digest == GOOD.digest) == (changed.text == GOOD.text)
 
 

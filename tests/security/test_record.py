@@ -1,4 +1,6 @@
-"""What a party has answered is on its disk before an answer leaves, and no crash, restart or second process makes it answer twice."""
+"""What a party has answered is on its disk before an answer leaves, and no crash, restart or second process
+makes it answer twice.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_one_value_is_bound_for_ever_unless_the_owner_allows_another_run(tmp_pat
     record.bind("model 3", b"one")
     record.commit("update", 3).reveal()
     Record(tmp_path, "p", "c").bind("model 3", b"one")
-    with pytest.raises(ProtocolError, match=r"a different model 3 than before.* restart the party with --again"):
+    with pytest.raises(
+        ProtocolError, match=r"a different model 3 than before.* restart the party with --again"
+    ):
         Record(tmp_path, "p", "c").bind("model 3", b"two")
     Record(tmp_path, "p", "c").allow_again()
     after = Record(tmp_path, "p", "c")
@@ -70,7 +74,9 @@ def test_one_value_is_bound_for_ever_unless_the_owner_allows_another_run(tmp_pat
     assert after.spent("update", 3)  # hidden sums stay spent
 
 
-def test_a_line_cut_short_by_a_crash_is_as_if_it_had_not_been_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+def test_a_line_cut_short_by_a_crash_is_as_if_it_had_not_been_and_a_damaged_one_is_refused(
+    tmp_path: Path,
+) -> None:
     record = Record(tmp_path, "p", "c")
     assert record.commit("update", 0).reveal()
     with open(record.file, "ab") as out:
@@ -100,7 +106,10 @@ def test_processes_of_one_party_that_are_killed_at_any_moment_reveal_no_round_tw
     """Two at a time, each killed after some of its lines have come; then one to the end."""
     sent: list[int] = []
     for kills in ((3, 5), (8, 2), (1, 9)):
-        running = [subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], stdout=subprocess.PIPE, text=True) for _ in kills]
+        running = [
+            subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+            for _ in kills
+        ]
         for process, after in zip(running, kills):
             assert process.stdout is not None
             for _ in range(after):
@@ -110,7 +119,16 @@ def test_processes_of_one_party_that_are_killed_at_any_moment_reveal_no_round_tw
             sent += [int(line) for line in process.stdout.read().split()]
             process.wait()
             process.stdout.close()
-    last = subprocess.run([sys.executable, "-c", PLAY, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True)
+    last = subprocess.run(
+        [sys.executable, "-c", PLAY, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True
+    )
     sent += [int(line) for line in last.stdout.split()]
-    assert len(sent) == len(set(sent))  # each at most once; one that was recorded and not sent is not sent later
-    assert sorted({*sent, *(json.loads(line)["round"] for line in next(tmp_path.glob("record-*")).read_text().splitlines())}) == list(range(200))
+    assert len(sent) == len(
+        set(sent)
+    )  # each at most once; one that was recorded and not sent is not sent later
+    assert sorted(
+        {
+            *sent,
+            *(json.loads(line)["round"] for line in next(tmp_path.glob("record-*")).read_text().splitlines()),
+        }
+    ) == list(range(200))

@@ -1,6 +1,7 @@
 """What a server learns from its view of secure aggregation, and what honest clients refuse to tell it.
 
-Statistical tests use fixed seeds for the inputs and the operating system's randomness for the masks, so each can raise a false alarm: with probability ALARM.
+Statistical tests use fixed seeds for the inputs and the operating system's randomness for the masks, so each
+can raise a false alarm: with probability ALARM.
 """
 
 from __future__ import annotations
@@ -20,44 +21,69 @@ from tacit.errors import PartyFailed, ProtocolError
 from tacit.parties.codec import decode
 from tacit.parties.conformance import Tap
 from tacit.protocols import lightsecagg, secagg
-from tacit.protocols.secagg import MaskedVector, RevealedShares, RoundKeys, Survivors, SurvivorSignatures, Terms
+from tacit.protocols.secagg import (
+    MaskedVector,
+    RevealedShares,
+    RoundKeys,
+    Survivors,
+    SurvivorSignatures,
+    Terms,
+)
 from tacit.runtimes.inprocess import InProcess
 from tests.protocols.masked import aggregate, inputs, names_of, programs
 
 ALARM = 1e-6  # of each statistical test: once in a million runs of a correct protocol
 
 
-def uploads(terms: Terms, values: dict[str, torch.Tensor], tag: str = "round 1", **more: Any) -> dict[str, np.ndarray]:
+def uploads(
+    terms: Terms, values: dict[str, torch.Tensor], tag: str = "round 1", **more: Any
+) -> dict[str, np.ndarray]:
     """The masked vectors as the server received them."""
     tap = Tap()
     aggregate(terms, values, tap=tap, tag=tag, **more)
     came = [(sender, decode(frame)) for sender, to, _, frame in tap.frames if to == "server"]
-    return {name: ring.unpack(m.packed.numpy(), terms.length, terms.width) for name, m in came if isinstance(m, MaskedVector)}
+    return {
+        name: ring.unpack(m.packed.numpy(), terms.length, terms.width)
+        for name, m in came
+        if isinstance(m, MaskedVector)
+    }
 
 
-# what the server sees ---------------------------------------------------------------------------------------------------------------
+# what the server sees ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("bound", "width"), [(20, 8), (10_000, 16), (150_000, 20), (2**29, 32)])
 def test_a_masked_vector_looks_uniform(bound: int, width: int) -> None:
-    """χ² on the lowest and on the highest 8 bits of 30,000 numbers that are all the same; 255 degrees of freedom; two tests, alarm ALARM together."""
+    """χ² on the lowest and on the highest 8 bits of 30,000 numbers that are all the same; 255 degrees of
+    freedom; two tests, alarm ALARM together.
+    """
     terms = Terms("fed", 3, 30_000, bound)
     assert terms.width == width
     for vector in uploads(terms, {name: torch.full((30_000,), bound) for name in names_of(3)}).values():
         for part in (vector & vector.dtype.type(255), vector >> vector.dtype.type(width - 8)):
-            assert stats.chisquare(np.bincount(part.astype(np.int64), minlength=256)).pvalue > ALARM / 6  # three clients × two parts
+            assert (
+                stats.chisquare(np.bincount(part.astype(np.int64), minlength=256)).pvalue > ALARM / 6
+            )  # three clients × two parts
 
 
 def field_uploads(value: int) -> dict[str, np.ndarray]:
     """The masked vectors of LightSecAgg, elements of its field, of clients whose numbers are all `value`."""
     terms, tap = lightsecagg.Terms("fed", 4, 30_000, 10_000), Tap()
-    aggregate(terms, {name: torch.full((30_000,), value) for name in names_of(4)}, protocol=lightsecagg, tap=tap)  # type: ignore[arg-type]
+    aggregate(
+        terms, {name: torch.full((30_000,), value) for name in names_of(4)}, protocol=lightsecagg, tap=tap
+    )  # type: ignore[arg-type]
     came = [(sender, decode(frame)) for sender, to, _, frame in tap.frames if to == "server"]
-    return {name: m.packed.numpy().view(np.uint32).astype(np.int64) for name, m in came if isinstance(m, MaskedVector)}
+    return {
+        name: m.packed.numpy().view(np.uint32).astype(np.int64)
+        for name, m in came
+        if isinstance(m, MaskedVector)
+    }
 
 
 def test_a_masked_vector_of_lightsecagg_looks_uniform_in_its_field_and_tells_no_two_inputs_apart() -> None:
-    """χ² on 256 cells of equal width and on the lowest 8 bits, four clients; then homogeneity of two inputs. Nine tests, alarm ALARM together."""
+    """χ² on 256 cells of equal width and on the lowest 8 bits, four clients; then homogeneity of two inputs.
+    Nine tests, alarm ALARM together.
+    """
     low, high = field_uploads(-10_000), field_uploads(10_000)
     for vector in low.values():
         assert vector.max() < field.Q
@@ -68,7 +94,9 @@ def test_a_masked_vector_of_lightsecagg_looks_uniform_in_its_field_and_tells_no_
 
 
 def test_two_inputs_give_the_same_distribution() -> None:
-    """All at one end of the range, and all at the other: a test of homogeneity on 2 × 256 cells finds no difference (255 degrees of freedom)."""
+    """All at one end of the range, and all at the other: a test of homogeneity on 2 × 256 cells finds no
+    difference (255 degrees of freedom).
+    """
     terms = Terms("fed", 3, 40_000, 10_000)
     low, high = ({name: torch.full((40_000,), v) for name in names_of(3)} for v in (-10_000, 10_000))
     tables = [np.bincount(uploads(terms, values)["c1"] >> 8, minlength=256) for values in (low, high)]
@@ -81,11 +109,15 @@ def test_the_masked_vectors_of_two_clients_are_not_correlated() -> None:
     seen = uploads(terms, inputs(terms))
     a, b = (seen[name].astype(np.float64) for name in ("c0", "c1"))
     assert abs(np.corrcoef(a, b)[0, 1]) * np.sqrt(len(a)) < stats.norm.isf(ALARM / 2)
-    assert abs(np.corrcoef((a + b) % 2**16, inputs(terms)["c1"].numpy())[0, 1]) * np.sqrt(len(a)) < stats.norm.isf(ALARM / 2)
+    assert abs(np.corrcoef((a + b) % 2**16, inputs(terms)["c1"].numpy())[0, 1]) * np.sqrt(
+        len(a)
+    ) < stats.norm.isf(ALARM / 2)
 
 
 def test_no_byte_of_a_secret_or_of_a_vector_is_in_the_servers_view() -> None:
-    """16 bytes in a row of anyone's vector, as it would be packed, or of a private key. By chance: below 2^-80."""
+    """16 bytes in a row of anyone's vector, as it would be packed, or of a private key. By chance: below
+    2^-80.
+    """
     terms = Terms("fed", 4, 64, 2**29 - 1)
     values, tap, drawn = inputs(terms), Tap(), []
     run = programs(terms, values)
@@ -93,11 +125,20 @@ def test_no_byte_of_a_secret_or_of_a_vector_is_in_the_servers_view() -> None:
     def spied(program: Any) -> Any:
         async def listening(me: Any) -> Any:
             real = me.secret.bytes
-            object.__setattr__(me, "secret", type("Spy", (), {"replayable": False, "bytes": lambda _, n: drawn.append(real(n)) or drawn[-1]})())
+            object.__setattr__(
+                me,
+                "secret",
+                type(
+                    "Spy", (), {"replayable": False, "bytes": lambda _, n: drawn.append(real(n)) or drawn[-1]}
+                )(),
+            )
             return await program(me)
+
         return listening
 
-    InProcess().run_sync(tap.on({name: program if name == "server" else spied(program) for name, program in run.items()}))
+    InProcess().run_sync(
+        tap.on({name: program if name == "server" else spied(program) for name, program in run.items()})
+    )
     view = b"".join(tap.view("server"))
     keys = [secret for secret in drawn if len(secret) == 32]
     assert len(keys) == 3 * 4  # two private keys and b_u for each
@@ -105,11 +146,13 @@ def test_no_byte_of_a_secret_or_of_a_vector_is_in_the_servers_view() -> None:
         assert secret[:16] not in view
     for v in values.values():
         packed = ring.pack(ring.into(v.numpy(), terms.width, terms.bound), terms.width).tobytes()
-        assert all(packed[i:i + 16] not in view for i in range(0, len(packed) - 16, 4))
+        assert all(packed[i : i + 16] not in view for i in range(0, len(packed) - 16, 4))
 
 
 def test_every_round_has_masks_of_its_own_also_when_a_round_is_repeated() -> None:
-    """The same inputs, the same round: after a resume every mask is new. That two of 64 words are equal by chance: below 2^-20."""
+    """The same inputs, the same round: after a resume every mask is new. That two of 64 words are equal by
+    chance: below 2^-20.
+    """
     terms = Terms("fed", 3, 64, 2**29)
     values = inputs(terms)
     first, again = uploads(terms, values), uploads(terms, values)
@@ -125,8 +168,16 @@ def test_the_mask_of_a_pair_is_bound_to_round_federation_and_names() -> None:
     other = type("Me", (), {"tag": "round 2"})()
     terms = Terms("fed", 3, 4, 10)
     a, b = bytes(32), bytes([1] * 32)
-    seen = {secagg.pair(c, u, a, v, b) for c in (terms.context(me), terms.context(other), Terms("other", 3, 4, 10).context(me),  # type: ignore[arg-type]
-                                                 Terms("fed", 3, 4, 11).context(me)) for u, v in (("x", "y"), ("x", "z"), ("y", "x"))}  # type: ignore[arg-type]
+    seen = {
+        secagg.pair(c, u, a, v, b)
+        for c in (
+            terms.context(me),
+            terms.context(other),
+            Terms("other", 3, 4, 10).context(me),  # type: ignore[arg-type]
+            Terms("fed", 3, 4, 11).context(me),
+        )
+        for u, v in (("x", "y"), ("x", "z"), ("y", "x"))
+    }  # type: ignore[arg-type]
     assert len(seen) == 12
     assert secagg.pair(b"", "x", a, "y", b) == secagg.pair(b"", "y", b, "x", a)
 
@@ -139,7 +190,7 @@ def test_a_seeded_secret_is_stamped_not_private() -> None:
     assert any("NOT PRIVATE" in stamp for stamp in ledger.stamps)
 
 
-# what honest clients refuse ---------------------------------------------------------------------------------------------------------
+# what honest clients refuse ---------------------------------------------------------------------------------
 
 
 def lying(change: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
@@ -158,11 +209,15 @@ def lying(change: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
                         await me.transport.deliver(sender, to, scope, encode(message))
 
             return await program(replace(me, transport=Wire()))
+
         return crooked
+
     return on
 
 
-def attack(terms: Terms, change: Callable[[str, Any], Any], leave: dict[str, int] | None = None) -> tuple[PartyFailed, Tap]:
+def attack(
+    terms: Terms, change: Callable[[str, Any], Any], leave: dict[str, int] | None = None
+) -> tuple[PartyFailed, Tap]:
     from tests.protocols.leaving import leaving
 
     tap, run = Tap(), programs(terms, inputs(terms))
@@ -185,15 +240,23 @@ def survivors(make: Callable[[Survivors], Survivors]) -> Callable[[str, Any], An
 
 
 @pytest.mark.parametrize("terms", [TERMS, ACTIVE], ids=["curious", "active"])
-@pytest.mark.parametrize(("lie", "words"), [
-    (lambda m: Survivors(m.alive, ["c1"]), r"the server lists \['c1'\] both as surviving and as dropped"),
-    (lambda m: Survivors([*m.alive, "c1"], m.dropped), "both as surviving and as dropped, or twice"),
-    (lambda m: Survivors(m.alive[1:], m.dropped), r"differ in \['c0'\]"),
-    (lambda m: Survivors([*m.alive, "stranger"], m.dropped), r"differ in \['stranger'\]"),
-    (lambda m: Survivors(m.alive[3:], m.alive[:3]), "it is called dropped itself, though it sent its vector"),
-    (lambda m: Survivors([], m.alive), "it is called dropped itself"),
-])
-def test_an_attempt_to_unmask_a_surviving_client_is_refused(terms: Terms, lie: Callable[[Survivors], Survivors], words: str) -> None:
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda m: Survivors(m.alive, ["c1"]), r"the server lists \['c1'\] both as surviving and as dropped"),
+        (lambda m: Survivors([*m.alive, "c1"], m.dropped), "both as surviving and as dropped, or twice"),
+        (lambda m: Survivors(m.alive[1:], m.dropped), r"differ in \['c0'\]"),
+        (lambda m: Survivors([*m.alive, "stranger"], m.dropped), r"differ in \['stranger'\]"),
+        (
+            lambda m: Survivors(m.alive[3:], m.alive[:3]),
+            "it is called dropped itself, though it sent its vector",
+        ),
+        (lambda m: Survivors([], m.alive), "it is called dropped itself"),
+    ],
+)
+def test_an_attempt_to_unmask_a_surviving_client_is_refused(
+    terms: Terms, lie: Callable[[Survivors], Survivors], words: str
+) -> None:
     failed, tap = attack(terms, survivors(lie))
     assert isinstance(failed.error, ProtocolError)
     assert f"party {failed.party!r} hands out no share: " in str(failed.error)
@@ -204,27 +267,46 @@ def test_an_attempt_to_unmask_a_surviving_client_is_refused(terms: Terms, lie: C
 
 
 def test_fewer_survivors_than_the_threshold_get_no_share() -> None:
-    """c4 is told that only it and c3 survived: the sum of two would tell c3's vector to whoever is in league with c4."""
-    failed, tap = attack(TERMS, lambda to, m: (Survivors(["c3", "c4"], ["c0", "c1", "c2"]) if to == "c4" else None) if isinstance(m, Survivors) else m)
+    """c4 is told that only it and c3 survived: the sum of two would tell c3's vector to whoever is in league
+    with c4.
+    """
+    failed, tap = attack(
+        TERMS,
+        lambda to, m: (
+            (Survivors(["c3", "c4"], ["c0", "c1", "c2"]) if to == "c4" else None)
+            if isinstance(m, Survivors)
+            else m
+        ),
+    )
     assert "party 'c4' hands out no share: 2 of those it masks with survived, 3 must." in str(failed.error)
     assert not handed_out(tap)
 
 
 def test_different_lists_for_different_clients_are_found_out_by_their_signatures() -> None:
-    """The attack the consistency check is for: c4 is alive to some and dropped to others, to collect both kinds of its shares."""
+    """The attack the consistency check is for: c4 is alive to some and dropped to others, to collect both
+    kinds of its shares.
+    """
+
     def split(to: str, m: Any) -> Any:
         if isinstance(m, Survivors) and to in ("c0", "c1"):
             return Survivors(["c0", "c1", "c2", "c3"], ["c4"])
         return m
 
     failed, tap = attack(ACTIVE, split)
-    assert "valid signatures of the list of survivors, and needs 4. The server may have told others another list" in str(failed.error)
+    assert (
+        "valid signatures of the list of survivors, and needs 4. The server may have told others another list"
+        in str(failed.error)
+    )
     assert not handed_out(tap)
 
 
 def test_signatures_of_too_few_or_of_strangers_open_nothing() -> None:
     def strangers(to: str, m: Any) -> Any:
-        return SurvivorSignatures({f"s{i}": s for i, s in enumerate(m.signatures.values())}) if isinstance(m, SurvivorSignatures) else m
+        return (
+            SurvivorSignatures({f"s{i}": s for i, s in enumerate(m.signatures.values())})
+            if isinstance(m, SurvivorSignatures)
+            else m
+        )
 
     failed, tap = attack(ACTIVE, strangers)
     assert "has 0 valid signatures of the list of survivors, and needs 4" in str(failed.error)
@@ -232,21 +314,29 @@ def test_signatures_of_too_few_or_of_strangers_open_nothing() -> None:
 
 
 def test_signatures_of_an_earlier_try_of_the_same_round_count_for_nothing() -> None:
-    """The server begins a round twice under one name, which it chooses, and shows c0 in the second what all signed in the first."""
+    """The server begins a round twice under one name, which it chooses, and shows c0 in the second what all
+    signed in the first.
+    """
     names, values = names_of(5), inputs(ACTIVE)
     ids = Identity.provision(names, os.urandom)
 
     def tried(change: Callable[[str, Any], Any], tap: Tap) -> None:
-        run: dict[str, Any] = {n: (lambda me, n=n: secagg.client(me.scope("r"), values[n], ACTIVE, ids[n])) for n in names}
+        run: dict[str, Any] = {
+            n: (lambda me, n=n: secagg.client(me.scope("r"), values[n], ACTIVE, ids[n])) for n in names
+        }
         run["server"] = lying(change)(lambda me: secagg.server(me.scope("r"), names, ACTIVE, within=5.0))
         InProcess().run_sync(tap.on(run))
 
     first = Tap()
     tried(lambda to, m: m, first)
-    earlier = next(m for _, to, _, f in first.frames if to == "c0" and isinstance(m := decode(f), SurvivorSignatures))
+    earlier = next(
+        m for _, to, _, f in first.frames if to == "c0" and isinstance(m := decode(f), SurvivorSignatures)
+    )
     assert len(earlier.signatures) == 5
     again = Tap()
-    with pytest.raises(PartyFailed, match=r"party 'c0' has 0 valid signatures of the list of survivors, and needs 4"):
+    with pytest.raises(
+        PartyFailed, match=r"party 'c0' has 0 valid signatures of the list of survivors, and needs 4"
+    ):
         tried(lambda to, m: earlier if isinstance(m, SurvivorSignatures) and to == "c0" else m, again)
     assert not [f for s, _, _, f in again.frames if s == "c0" and isinstance(decode(f), RevealedShares)]
 
@@ -255,28 +345,58 @@ def test_a_server_that_puts_its_own_key_in_anothers_place_is_found_out() -> None
     from tacit.crypto.agree import public_of
 
     mine = public_of(os.urandom(32)), public_of(os.urandom(32))
-    failed, tap = attack(ACTIVE, lambda to, m: RoundKeys(m.keys | {"c4": (*mine, m.keys["c4"][2])}) if isinstance(m, RoundKeys) and to == "c0" else m)
+    failed, tap = attack(
+        ACTIVE,
+        lambda to, m: (
+            RoundKeys(m.keys | {"c4": (*mine, m.keys["c4"][2])})
+            if isinstance(m, RoundKeys) and to == "c0"
+            else m
+        ),
+    )
     assert "party 'c0' was given keys of 'c4' that 'c4' did not sign" in str(failed.error)
     assert not handed_out(tap)
     assert not [f for s, _, _, f in tap.frames if s == "c0" and isinstance(decode(f), MaskedVector)]
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda keys: {k: v for k, v in keys.items() if k != "c0"}, "does not find its own keys among those it was given"),
-    (lambda keys: keys | {"c0": keys["c1"]}, "does not find its own keys"),
-    (lambda keys: keys | {"c4": keys["c3"]}, "was given the same public key twice"),
-    (lambda keys: keys | {"c4": (b"short", b"key", b"")}, "or one that is none"),
-    (lambda keys: {k: keys[k] for k in ("c0", "c1")}, "was given 2 parties to mask with, itself included; agreed were 3 to 5"),
-    (lambda keys: keys | {"sybil": (os.urandom(32), os.urandom(32), b"")}, "was given 6 parties to mask with")])
-def test_keys_that_were_tampered_with_end_the_round_for_the_client(change: Callable[[Any], Any], words: str) -> None:
-    failed, tap = attack(TERMS, lambda to, m: RoundKeys(change(m.keys)) if isinstance(m, RoundKeys) and to == "c0" else m)
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda keys: {k: v for k, v in keys.items() if k != "c0"},
+            "does not find its own keys among those it was given",
+        ),
+        (lambda keys: keys | {"c0": keys["c1"]}, "does not find its own keys"),
+        (lambda keys: keys | {"c4": keys["c3"]}, "was given the same public key twice"),
+        (lambda keys: keys | {"c4": (b"short", b"key", b"")}, "or one that is none"),
+        (
+            lambda keys: {k: keys[k] for k in ("c0", "c1")},
+            "was given 2 parties to mask with, itself included; agreed were 3 to 5",
+        ),
+        (
+            lambda keys: keys | {"sybil": (os.urandom(32), os.urandom(32), b"")},
+            "was given 6 parties to mask with",
+        ),
+    ],
+)
+def test_keys_that_were_tampered_with_end_the_round_for_the_client(
+    change: Callable[[Any], Any], words: str
+) -> None:
+    failed, tap = attack(
+        TERMS, lambda to, m: RoundKeys(change(m.keys)) if isinstance(m, RoundKeys) and to == "c0" else m
+    )
     assert failed.party == "c0"
     assert words in str(failed.error)
     assert not [f for s, _, _, f in tap.frames if s == "c0" and isinstance(decode(f), MaskedVector)]
 
 
 def test_shares_that_were_swapped_or_changed_on_the_way_do_not_open() -> None:
-    swap = lambda to, m: secagg.ForwardedShares(dict(zip(m.sealed, reversed(m.sealed.values())))) if isinstance(m, secagg.ForwardedShares) else m  # noqa: E731
+    def swap(to, m):
+        return (
+            secagg.ForwardedShares(dict(zip(m.sealed, reversed(m.sealed.values()))))
+            if isinstance(m, secagg.ForwardedShares)
+            else m
+        )
+
     failed, _ = attack(TERMS, swap)
     assert "cannot open the shares of" in str(failed.error)
     assert "made for another party, round or federation" in str(failed.error)
@@ -309,7 +429,9 @@ def test_a_client_answers_once_a_round() -> None:
 
 
 def test_below_the_threshold_what_the_server_has_opens_nothing() -> None:
-    """It aborts with two of three shares of everybody's secrets, and two of three joined as if they were enough give a wrong mask."""
+    """It aborts with two of three shares of everybody's secrets, and two of three joined as if they were
+    enough give a wrong mask.
+    """
     from tacit.crypto import shamir
     from tests.protocols.leaving import leaving
 
@@ -326,7 +448,9 @@ def test_below_the_threshold_what_the_server_has_opens_nothing() -> None:
     except ProtocolError:
         return  # not even a number of the right size
     came = {s: m for s, to, _, f in tap.frames if to == "server" and isinstance(m := decode(f), MaskedVector)}
-    total = sum(ring.unpack(m.packed.numpy(), 4, terms.width).astype(np.int64) for m in came.values()).astype(ring.word(terms.width))
+    total = sum(ring.unpack(m.packed.numpy(), 4, terms.width).astype(np.int64) for m in came.values()).astype(
+        ring.word(terms.width)
+    )
     prg.mask(total, [(guess, -1)], terms.width)
     assert not np.array_equal(ring.lift(total, terms.width), secagg.ideal(values).numpy())
 
@@ -335,7 +459,10 @@ def test_identities_are_provisioned_not_taken_from_messages() -> None:
     """A client that signs with a key of its own making is not the party it says it is."""
     names, values = names_of(5), inputs(ACTIVE)
     real, fake = Identity.provision(names, os.urandom), Identity.provision(names, os.urandom)
-    run: dict[str, Any] = {n: (lambda me, n=n: secagg.client(me.scope("r"), values[n], ACTIVE, (fake if n == "c4" else real)[n])) for n in names}
+    run: dict[str, Any] = {
+        n: (lambda me, n=n: secagg.client(me.scope("r"), values[n], ACTIVE, (fake if n == "c4" else real)[n]))
+        for n in names
+    }
     run["server"] = lambda me: secagg.server(me.scope("r"), names, ACTIVE, within=5.0)
     with pytest.raises(PartyFailed, match="did not sign"):
         InProcess().run_sync(run)

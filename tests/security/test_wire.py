@@ -15,7 +15,14 @@ from tacit.runtimes import InProcess
 
 SOURCE = Path(tacit.errors.__file__).parent
 BANNED = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle"}
-CLAIMS = {"sender", "author", "identity", "from_", "from_party", "sent_by"}  # fields with which a message would say who sent it
+CLAIMS = {
+    "sender",
+    "author",
+    "identity",
+    "from_",
+    "from_party",
+    "sent_by",
+}  # fields with which a message would say who sent it
 
 
 def dangers(tree: ast.AST) -> list[str]:
@@ -33,7 +40,16 @@ def dangers(tree: ast.AST) -> list[str]:
             if called in ("__import__", "import_module", "importlib.import_module"):
                 names = text
             options = {k.arg: ast.unparse(k.value) for k in node.keywords}
-            if called in ("eval", "exec", "builtins.eval", "builtins.exec", "torch.load", "torch.jit.load", "np.fromstring", "yaml.load"):
+            if called in (
+                "eval",
+                "exec",
+                "builtins.eval",
+                "builtins.exec",
+                "torch.load",
+                "torch.jit.load",
+                "np.fromstring",
+                "yaml.load",
+            ):
                 found.append(f"{node.lineno}: {called}(…)")
             if options.get("allow_pickle", "False") != "False":
                 found.append(f"{node.lineno}: {called}(allow_pickle=…)")
@@ -43,9 +59,15 @@ def dangers(tree: ast.AST) -> list[str]:
 
 def claims(tree: ast.AST) -> list[str]:
     """Fields of messages that say who sent them."""
-    return [f"{node.lineno}: {node.name}.{field.target.id}"
-            for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and any(k.arg == "reveals" for k in node.keywords)
-            for field in node.body if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id in CLAIMS]
+    return [
+        f"{node.lineno}: {node.name}.{field.target.id}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any(k.arg == "reveals" for k in node.keywords)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and field.target.id in CLAIMS
+    ]
 
 
 def sources() -> list[Path]:
@@ -54,22 +76,44 @@ def sources() -> list[Path]:
 
 def test_no_module_can_turn_bytes_into_code():
     assert len(sources()) > 10
-    assert {str(p.relative_to(SOURCE)): d for p in sources() if (d := dangers(ast.parse(p.read_text())))} == {}
+    assert {
+        str(p.relative_to(SOURCE)): d for p in sources() if (d := dangers(ast.parse(p.read_text())))
+    } == {}
 
 
 def test_no_message_says_who_sent_it():
     assert {str(p.relative_to(SOURCE)): c for p in sources() if (c := claims(ast.parse(p.read_text())))} == {}
 
 
-@pytest.mark.parametrize("code", [
-    "import pickle", "from pickle import loads", "import torch, dill.source", "__import__('marshal')", "importlib.import_module('shelve')",
-    "eval(text)", "exec(x)", "torch.load(f)", "np.load(f, allow_pickle=True)", "np.load(f, allow_pickle=flag)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch, dill.source",
+        "__import__('marshal')",
+        "importlib.import_module('shelve')",
+        "eval(text)",
+        "exec(x)",
+        "torch.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "np.load(f, allow_pickle=flag)",
+    ],
+)
 def test_the_scan_finds_what_it_looks_for(code):
     assert dangers(ast.parse(code))
 
 
-@pytest.mark.parametrize("code", [
-    "model.eval()", "np.load(f)", "np.load(f, allow_pickle=False)", "from .pickle_free import x", "import json"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "model.eval()",
+        "np.load(f)",
+        "np.load(f, allow_pickle=False)",
+        "from .pickle_free import x",
+        "import json",
+    ],
+)
 def test_the_scan_leaves_harmless_code_alone(code):
     assert not dangers(ast.parse(code))
 
@@ -93,7 +137,10 @@ def test_a_message_is_its_connections_whatever_it_says():
         return (await me.first(WireVote))[0]
 
     ledger = Ledger()
-    assert InProcess().run_sync({"server": server, "mallory": mallory, "alice": alice}, ledger=ledger)["server"] == "mallory"
+    assert (
+        InProcess().run_sync({"server": server, "mallory": mallory, "alice": alice}, ledger=ledger)["server"]
+        == "mallory"
+    )
     assert [line.sender for line in ledger.seen] == ["mallory"]
 
 
@@ -105,7 +152,11 @@ def test_a_party_that_claims_anothers_name_is_refused():
         pass
 
     ledger = Ledger()
-    with pytest.raises(PartyFailed, match=r"party 'mallory' tried to send to 'server' as 'alice'\. A party speaks under its own name only"):
+    with pytest.raises(
+        PartyFailed,
+        match=r"party 'mallory' tried to send to 'server' as 'alice'\. A party speaks under its own name "
+        r"only",
+    ):
         InProcess().run_sync({"server": other, "mallory": mallory, "alice": other}, ledger=ledger)
     assert ledger.seen == []
 
@@ -121,5 +172,12 @@ def test_garbage_from_one_party_reaches_only_who_reads_it_and_is_on_record():
         return (await me.recv("honest", WireVote)).name
 
     ledger = Ledger()
-    assert InProcess().run_sync({"mallory": mallory, "honest": honest, "server": server}, ledger=ledger)["server"] == "yes"
-    assert [(line.sender, line.kind, line.bytes) for line in ledger.seen if line.sender == "mallory"] == [("mallory", "(unreadable)", 10)]
+    assert (
+        InProcess().run_sync({"mallory": mallory, "honest": honest, "server": server}, ledger=ledger)[
+            "server"
+        ]
+        == "yes"
+    )
+    assert [(line.sender, line.kind, line.bytes) for line in ledger.seen if line.sender == "mallory"] == [
+        ("mallory", "(unreadable)", 10)
+    ]

@@ -53,14 +53,22 @@ def test_it_learns_the_pair_that_depends_and_leaves_the_one_that_does_not():
 def test_more_budget_comes_nearer():
     frame, domain = adult(("workclass", "education-num", "marital-status", "sex", "income>50K"))
     sizes = [len(c.values) for c in domain.values()]
-    errors = [two_way_error(frame.to_numpy(), AIM(epsilon=e, seed=0, steps=30).fit(frame, domain).sample(len(frame)).astype(int).to_numpy(), sizes)
-              for e in (0.05, 5.0)]
+    errors = [
+        two_way_error(
+            frame.to_numpy(),
+            AIM(epsilon=e, seed=0, steps=30).fit(frame, domain).sample(len(frame)).astype(int).to_numpy(),
+            sizes,
+        )
+        for e in (0.05, 5.0)
+    ]
     assert errors[1] < errors[0] / 3
     assert errors[1] < 0.02
 
 
 def test_bad_parameters_are_refused():
-    with pytest.raises(BadParameter, match=r"AIM: degree is 0; it must be a whole number at least 1 and at most 4."):
+    with pytest.raises(
+        BadParameter, match=r"AIM: degree is 0; it must be a whole number at least 1 and at most 4."
+    ):
         AIM(degree=0).fit(people(20), DOMAIN)
     assert math.isclose(AIM().epsilon, 1.0)
 

@@ -9,7 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadData, BadParameter
-from tacit.synth import MST, Combinations, Ordered, Range, Table, Unique, boolean, categorical, continuous, identifier, integer, moment
+from tacit.synth import (
+    MST,
+    Combinations,
+    Ordered,
+    Range,
+    Table,
+    Unique,
+    boolean,
+    categorical,
+    continuous,
+    identifier,
+    integer,
+    moment,
+)
 from tacit.synth.conformance import example
 from tacit.synth.encode import Layout
 
@@ -20,16 +33,42 @@ def kinds(frame: pd.DataFrame, **overrides) -> dict[str, str]:
 
 def test_kinds_are_inferred_from_values_and_dtypes():
     n = 40
-    frame = pd.DataFrame({
-        "row": range(100, 100 + n), "user_id": np.random.default_rng(0).permutation(10**6)[:n], "count": np.arange(n) % 7,
-        "with_gaps": [1.0, np.nan, 3, 4] * 10,
-        "price": np.linspace(0, 1, n), "flag": [True, False] * 20, "word": ["a", "b"] * 20, "two": [0, 1] * 20, "day": ["2024-01-05", "2024-02-01"] * 20,
-        "when": pd.date_range("2024", periods=n, freq="h"), "code": [f"X{i:04d}" for i in range(n)], "nothing": [None] * n, "same": ["z"] * n,
-        "size": pd.Categorical(["S", "L"] * 20, categories=["S", "L"], ordered=True), "mixed": ["low", 3] * 20})
+    frame = pd.DataFrame(
+        {
+            "row": range(100, 100 + n),
+            "user_id": np.random.default_rng(0).permutation(10**6)[:n],
+            "count": np.arange(n) % 7,
+            "with_gaps": [1.0, np.nan, 3, 4] * 10,
+            "price": np.linspace(0, 1, n),
+            "flag": [True, False] * 20,
+            "word": ["a", "b"] * 20,
+            "two": [0, 1] * 20,
+            "day": ["2024-01-05", "2024-02-01"] * 20,
+            "when": pd.date_range("2024", periods=n, freq="h"),
+            "code": [f"X{i:04d}" for i in range(n)],
+            "nothing": [None] * n,
+            "same": ["z"] * n,
+            "size": pd.Categorical(["S", "L"] * 20, categories=["S", "L"], ordered=True),
+            "mixed": ["low", 3] * 20,
+        }
+    )
     assert kinds(frame) == {
-        "row": "id", "user_id": "id", "count": "integer", "with_gaps": "integer", "price": "continuous", "flag": "boolean", "word": "categorical",
-        "two": "categorical", "day": "datetime", "when": "datetime", "code": "id", "nothing": "categorical", "same": "categorical", "size": "ordinal",
-        "mixed": "categorical"}
+        "row": "id",
+        "user_id": "id",
+        "count": "integer",
+        "with_gaps": "integer",
+        "price": "continuous",
+        "flag": "boolean",
+        "word": "categorical",
+        "two": "categorical",
+        "day": "datetime",
+        "when": "datetime",
+        "code": "id",
+        "nothing": "categorical",
+        "same": "categorical",
+        "size": "ordinal",
+        "mixed": "categorical",
+    }
 
 
 def test_every_kind_goes_to_numbers_and_back_to_the_same_frame():
@@ -40,7 +79,18 @@ def test_every_kind_goes_to_numbers_and_back_to_the_same_frame():
 
 def test_times_keep_zone_and_text_format_and_microseconds():
     zoned = pd.date_range("2024-03-30 23:30:00.123456", periods=5, freq="7h", tz="Europe/Zurich")
-    frame = pd.DataFrame({"zoned": zoned, "text": ["2024-01-05T10:00", "2024-02-01T11:30", "2024-02-02T00:00", "2024-02-03T01:00", "2024-02-04T02:00"]})
+    frame = pd.DataFrame(
+        {
+            "zoned": zoned,
+            "text": [
+                "2024-01-05T10:00",
+                "2024-02-01T11:30",
+                "2024-02-02T00:00",
+                "2024-02-03T01:00",
+                "2024-02-04T02:00",
+            ],
+        }
+    )
     table = Table.infer(frame)
     back = table.frame(table.numbers(frame))
     assert (back["zoned"] == frame["zoned"]).all()
@@ -54,33 +104,51 @@ def test_the_table_and_its_constraints_come_back_from_json():
     assert Table.from_dict(json.loads(json.dumps(table.to_dict(), allow_nan=False))) == table
 
 
-@pytest.mark.parametrize(("frame", "words"), [
-    (pd.DataFrame({"a": []}), "the table has 0 rows; there is nothing to learn from fewer than 2"),
-    (pd.DataFrame({"a": [1]}), "the table has 1 row;"),
-    (pd.DataFrame(index=[1, 2]), "the table has no columns"),
-    ([1, 2], "this is no table but list"),
-    (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), "more than one column 'a'"),
-    (pd.DataFrame({"a": [1.0, np.inf, 2.5]}), "'a' holds an infinite number in row 1"),
-    (pd.DataFrame({"a": [[1], [2], [3]]}), "'a' holds list objects"),
-    (pd.DataFrame({"a": range(30)}), "every column is an identifier"),
-    (pd.DataFrame({"note": [f"the patient number {i} felt unwell today" for i in range(30)]}), "'note' is free text .* Drop it with frame.drop"),
-    (pd.DataFrame({"a": [*map(float, range(60)), *(f"w{i}" for i in range(30))]}), "'a' holds numbers and words")])
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (pd.DataFrame({"a": []}), "the table has 0 rows; there is nothing to learn from fewer than 2"),
+        (pd.DataFrame({"a": [1]}), "the table has 1 row;"),
+        (pd.DataFrame(index=[1, 2]), "the table has no columns"),
+        ([1, 2], "this is no table but list"),
+        (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), "more than one column 'a'"),
+        (pd.DataFrame({"a": [1.0, np.inf, 2.5]}), "'a' holds an infinite number in row 1"),
+        (pd.DataFrame({"a": [[1], [2], [3]]}), "'a' holds list objects"),
+        (pd.DataFrame({"a": range(30)}), "every column is an identifier"),
+        (
+            pd.DataFrame({"note": [f"the patient number {i} felt unwell today" for i in range(30)]}),
+            "'note' is free text .* Drop it with frame.drop",
+        ),
+        (
+            pd.DataFrame({"a": [*map(float, range(60)), *(f"w{i}" for i in range(30))]}),
+            "'a' holds numbers and words",
+        ),
+    ],
+)
 def test_tables_nobody_can_learn_from_are_refused_with_advice(frame, words):
     with pytest.raises(BadData, match=words):
         Table.infer(frame)
 
 
-@pytest.mark.parametrize(("given", "words"), [
-    ({"agee": "integer"}, "there is no column 'agee'. Did you mean 'age'?"),
-    ({"age": "numeric"}, "age='numeric' is no kind of column")])
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"agee": "integer"}, "there is no column 'agee'. Did you mean 'age'?"),
+        ({"age": "numeric"}, "age='numeric' is no kind of column"),
+    ],
+)
 def test_a_wrong_override_is_refused(given, words):
     with pytest.raises(BadParameter, match=words):
         Table.infer(pd.DataFrame({"age": [1, 2, 3, 2]}), **given)
 
 
-@pytest.mark.parametrize(("column", "words"), [
-    (integer(0, 50), r"70 in row 2 is outside \[0, 50\] \(1 such rows\)"),
-    (categorical([20, 30]), "70 in row 2 is none of the values it may have")])
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        (integer(0, 50), r"70 in row 2 is outside \[0, 50\] \(1 such rows\)"),
+        (categorical([20, 30]), "70 in row 2 is none of the values it may have"),
+    ],
+)
 def test_rows_outside_a_declared_domain_are_refused(column, words):
     frame = pd.DataFrame({"age": [20, 30, 70], "b": [1.5, 2.5, 3.5]})
     table = Table.infer(frame, age=column)
@@ -105,7 +173,12 @@ def test_a_domain_read_off_the_data_is_not_declared_and_not_cut_without_it():
 
 def test_free_text_can_be_faked_and_high_cardinality_stays_a_category():
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"note": [f"patient {i} felt quite unwell" for i in range(300)], "zip": rng.choice([f"Z{i}" for i in range(150)], 300)})
+    frame = pd.DataFrame(
+        {
+            "note": [f"patient {i} felt quite unwell" for i in range(300)],
+            "zip": rng.choice([f"Z{i}" for i in range(150)], 300),
+        }
+    )
     table = Table.infer(frame, note=identifier(faker="sentence"))
     assert [c.kind for c in table.columns] == ["id", "categorical"]
     made = table.frame(table.numbers(frame), seed=4)
@@ -120,18 +193,28 @@ def test_an_unknown_faker_is_refused():
         table.frame(table.numbers(frame))
 
 
-@pytest.mark.parametrize(("constraints", "error", "words"), [
-    ([Ordered("a", "z")], BadParameter, "names 'z', which is no column to be modelled"),
-    ([Ordered("b", "a")], BadData, "the table itself breaks Ordered.* in 4 of 4 rows"),
-    ([Unique("c")], BadData, "the table itself breaks Unique.* in 2 of 4 rows"),
-    ([Range("a", 2, 9)], BadData, "the table itself breaks Range.*: it has 1"),
-    ([Range("c", 2, 9)], BadParameter, "'c' is categorical; a range needs numbers or times"),
-    ([Combinations("c")], BadParameter, "a combination needs at least two columns"),
-    ([Combinations("c", "d"), Combinations("c", "a")], BadParameter, "stands in two Combinations"),
-    ([Combinations("a", "b")], BadData, "4 combinations in 4 rows; drawing from them would copy rows"),
-    ([Combinations("c", "d", allowed=[("x", "p")])], BadData, "2 rows have a combination of c × d that is not allowed, the first of them row 2")])
+@pytest.mark.parametrize(
+    ("constraints", "error", "words"),
+    [
+        ([Ordered("a", "z")], BadParameter, "names 'z', which is no column to be modelled"),
+        ([Ordered("b", "a")], BadData, "the table itself breaks Ordered.* in 4 of 4 rows"),
+        ([Unique("c")], BadData, "the table itself breaks Unique.* in 2 of 4 rows"),
+        ([Range("a", 2, 9)], BadData, "the table itself breaks Range.*: it has 1"),
+        ([Range("c", 2, 9)], BadParameter, "'c' is categorical; a range needs numbers or times"),
+        ([Combinations("c")], BadParameter, "a combination needs at least two columns"),
+        ([Combinations("c", "d"), Combinations("c", "a")], BadParameter, "stands in two Combinations"),
+        ([Combinations("a", "b")], BadData, "4 combinations in 4 rows; drawing from them would copy rows"),
+        (
+            [Combinations("c", "d", allowed=[("x", "p")])],
+            BadData,
+            "2 rows have a combination of c × d that is not allowed, the first of them row 2",
+        ),
+    ],
+)
 def test_constraints_that_the_table_breaks_or_does_not_know_are_refused(constraints, error, words):
-    frame = pd.DataFrame({"a": [1, 2, 3, 4], "b": [2, 3, 4, 9], "c": ["x", "x", "y", "y"], "d": ["p", "p", "q", "q"]})
+    frame = pd.DataFrame(
+        {"a": [1, 2, 3, 4], "b": [2, 3, 4, 9], "c": ["x", "x", "y", "y"], "d": ["p", "p", "q", "q"]}
+    )
     with pytest.raises(error, match=words):  # noqa: PT012
         table = Table.infer(frame, constraints=constraints, a="integer", b="integer")
         x = table.numbers(frame)
@@ -139,10 +222,19 @@ def test_constraints_that_the_table_breaks_or_does_not_know_are_refused(constrai
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=3, max_size=60).filter(lambda v: len({x for x in v if x is not None}) > 2),
-       st.integers(2, 40))
+@given(
+    st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=3, max_size=60).filter(
+        lambda v: len({x for x in v if x is not None}) > 2
+    ),
+    st.integers(2, 40),
+)
 def test_decoded_cells_stay_in_the_range_of_the_data_and_encode_to_themselves(values, bins):
-    frame = pd.DataFrame({"a": pd.Series(values, dtype=float), "b": ["u", "v"] * (len(values) // 2) + ["u"] * (len(values) % 2)})
+    frame = pd.DataFrame(
+        {
+            "a": pd.Series(values, dtype=float),
+            "b": ["u", "v"] * (len(values) // 2) + ["u"] * (len(values) % 2),
+        }
+    )
     table = Table.infer(frame, a="continuous", b="categorical")
     cells = table.discretise(frame, bins=bins)
     v = Layout(table).forward(table.numbers(frame))
@@ -175,7 +267,9 @@ def test_declared_moments_bound_what_comes_back():
 
 
 def test_that_no_boolean_is_missing_is_read_off_the_data_and_so_not_declared():
-    """Whether anybody's answer is missing may be a fact about one person: a private generator asks for it to be said."""
+    """Whether anybody's answer is missing may be a fact about one person: a private generator asks for it to
+    be said.
+    """
     frame = pd.DataFrame({"smoker": [True, False, True], "age": [30, 40, 50]})
     assert Table.infer(frame, age=integer(0, 120)).undeclared == ["smoker"]
     assert Table.infer(frame, age=integer(0, 120), smoker=boolean()).undeclared == []
@@ -184,7 +278,9 @@ def test_that_no_boolean_is_missing_is_read_off_the_data_and_so_not_declared():
 
 
 def test_a_declared_table_reads_nothing_off_data_and_a_range_narrows_it():
-    made = Table.declare({"age": integer(0, 120), "dose": continuous(0, 20, missing=True)}, [Range("dose", 2, None)])
+    made = Table.declare(
+        {"age": integer(0, 120), "dose": continuous(0, 20, missing=True)}, [Range("dose", 2, None)]
+    )
     age, dose = made.columns
     assert (age.name, age.dtype, age.low, age.high) == ("age", "int64", 0, 120)
     assert (dose.low, dose.high) == (2, 20)

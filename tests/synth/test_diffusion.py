@@ -39,7 +39,9 @@ def test_the_posterior_of_a_category_is_bayes_rule_on_the_forward_steps():
 def test_at_the_first_step_the_posterior_is_the_row_itself():
     noise = Noise(10, [3], torch.device("cpu"))
     hot = torch.eye(3)
-    assert torch.allclose(noise._posterior(hot[[0, 1]], hot[[0, 2]], torch.zeros(2, dtype=torch.long)), hot[[0, 2]])
+    assert torch.allclose(
+        noise._posterior(hot[[0, 1]], hot[[0, 2]], torch.zeros(2, dtype=torch.long)), hot[[0, 2]]
+    )
 
 
 def test_columns_come_back_with_their_spikes_and_their_missing_values():
@@ -72,7 +74,9 @@ def test_places_are_normal():
 
 
 def test_it_learns_a_dependence_between_a_number_and_a_category():
-    """a's lie around −3, b's around 3; the deviation of each is .5. Were nothing learnt, 58% of the rows would be right by chance (.7² + .3²)."""
+    """a's lie around −3, b's around 3; the deviation of each is .5. Were nothing learnt, 58% of the rows
+    would be right by chance (.7² + .3²).
+    """
     rng = np.random.default_rng(0)
     kind = rng.choice(["a", "b"], 1000, p=[0.7, 0.3])
     frame = pd.DataFrame({"k": kind, "x": np.where(kind == "a", -3, 3) + 0.5 * rng.normal(size=1000)})

@@ -1,4 +1,6 @@
-"""The evaluation as a user sees it: facets side by side, utility never without the copies, and a score that copying cannot win."""
+"""The evaluation as a user sees it: facets side by side, utility never without the copies, and a score that
+copying cannot win.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,30 @@ REAL, HELD = patients(500, 0), patients(500, 1)
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, synth.Evaluation]:
-    tables = {"bootstrap": REAL.sample(500, replace=True, random_state=1).reset_index(drop=True), "fresh": patients(500, 2), "shuffled": shuffled(REAL, 3)}
-    return {name: evaluate(REAL, made, holdout=HELD, target="ill", name=name) for name, made in tables.items()}
+    tables = {
+        "bootstrap": REAL.sample(500, replace=True, random_state=1).reset_index(drop=True),
+        "fresh": patients(500, 2),
+        "shuffled": shuffled(REAL, 3),
+    }
+    return {
+        name: evaluate(REAL, made, holdout=HELD, target="ill", name=name) for name, made in tables.items()
+    }
 
 
 def test_a_copy_wins_fidelity_and_loses_privacy_and_both_stand_in_one_table(seen):
-    """The trap: a quality score that rewards copying. The bootstrap's score is as good as fresh rows', and the table says at what price."""
+    """The trap: a quality score that rewards copying. The bootstrap's score is as good as fresh rows', and
+    the table says at what price.
+    """
     copy, fresh = seen["bootstrap"], seen["fresh"]
     assert copy["quality score"].value > 0.95
     assert copy["quality score"].value >= fresh["quality score"].value
     table = copy.table()
     assert table.loc[("privacy", "exact copies"), "value"] == 1
     assert table.loc[("privacy", "membership AUC"), "low"] > 0.7
-    assert "100.0% of the synthetic rows are copies of training rows; of unseen real rows 0.0% are." in copy.warnings
+    assert (
+        "100.0% of the synthetic rows are copies of training rows; of unseen real rows 0.0% are."
+        in copy.warnings
+    )
     assert any(w.startswith("membership AUC") and "better than by chance" in w for w in copy.warnings)
     assert not any("copies of training" in w for w in fresh.warnings)
 
@@ -44,7 +57,10 @@ def test_utility_is_never_shown_without_the_copies_and_the_membership(seen):
     without = evaluate(REAL, patients(500, 2), target="ill")
     assert not [s for s in without.scores if s.metric.facet == "utility"]
     assert "exact copies" in str(without)
-    assert without.warnings == ["Without a holdout neither membership nor any other attack was tried, and no utility is shown: give holdout=…."]
+    assert without.warnings == [
+        "Without a holdout neither membership nor any other attack was tried, and no utility is shown: give "
+        "holdout=…."
+    ]
 
 
 def test_there_is_no_number_over_all_facets(seen):
@@ -68,20 +84,29 @@ def test_generators_are_ranked_within_each_facet(seen):
 
 
 def test_weights_say_what_matters_for_a_use(seen):
-    alone = {name: 0.0 for _, name in rank(list(seen.values()), detail=True).columns if name != "exact copies"}
+    alone = {
+        name: 0.0 for _, name in rank(list(seen.values()), detail=True).columns if name != "exact copies"
+    }
     ranks = rank(list(seen.values()), weights=alone)
     assert list(ranks.columns) == ["privacy"]
     assert ranks["privacy"].to_dict() == {"bootstrap": 3.0, "fresh": 1.5, "shuffled": 1.5}
-    with pytest.raises(BadData, match=r"rank: there is no metric 'exact copie' in all evaluations. Did you mean 'exact copies'\?"):
+    with pytest.raises(
+        BadData,
+        match=r"rank: there is no metric 'exact copie' in all evaluations. Did you mean 'exact copies'\?",
+    ):
         rank(list(seen.values()), weights={"exact copie": 1.0})
-    with pytest.raises(BadParameter, match="the weight of 'moments' is -1; it must be a number of at least 0"):
+    with pytest.raises(
+        BadParameter, match="the weight of 'moments' is -1; it must be a number of at least 0"
+    ):
         rank(list(seen.values()), weights={"moments": -1})
 
 
 def test_ranking_needs_two_with_names_of_their_own(seen):
     with pytest.raises(BadData, match="there is one evaluation; give at least two to compare"):
         rank([seen["fresh"]])
-    with pytest.raises(BadData, match=r"two evaluations are called 'fresh'. Give each a name: evaluate\(…, name='CTGAN'\)."):
+    with pytest.raises(
+        BadData, match=r"two evaluations are called 'fresh'. Give each a name: evaluate\(…, name='CTGAN'\)."
+    ):
         rank([seen["fresh"], seen["fresh"]])
 
 
@@ -111,14 +136,26 @@ def test_a_column_that_is_all_missing_stops_nothing(tmp_path):
     assert found.report(tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize(("arguments", "error", "says"), [
-    ({"synthetic": REAL.drop(columns="age")}, BadData, "the synthetic table has no column 'age', which the real one has."),
-    ({"synthetic": REAL.iloc[:1]}, BadData, "the synthetic table has 1 row; at least 2 are needed to compare anything."),
-    ({"synthetic": [[1]]}, BadData, "the synthetic table is a list. Give a pandas DataFrame."),
-    ({"target": "sick"}, BadData, "there is no column 'sick' to look at."),
-    ({"keys": []}, BadParameter, "keys is []; it must be a list of at least one column."),
-    ({"keys": ["ages"]}, BadData, "there is no column 'ages' to look at. Did you mean 'age'?"),
-    ({"seed": -1}, BadParameter, "seed is -1; it must be a whole number of at least 0.")])
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        (
+            {"synthetic": REAL.drop(columns="age")},
+            BadData,
+            "the synthetic table has no column 'age', which the real one has.",
+        ),
+        (
+            {"synthetic": REAL.iloc[:1]},
+            BadData,
+            "the synthetic table has 1 row; at least 2 are needed to compare anything.",
+        ),
+        ({"synthetic": [[1]]}, BadData, "the synthetic table is a list. Give a pandas DataFrame."),
+        ({"target": "sick"}, BadData, "there is no column 'sick' to look at."),
+        ({"keys": []}, BadParameter, "keys is []; it must be a list of at least one column."),
+        ({"keys": ["ages"]}, BadData, "there is no column 'ages' to look at. Did you mean 'age'?"),
+        ({"seed": -1}, BadParameter, "seed is -1; it must be a whole number of at least 0."),
+    ],
+)
 def test_what_cannot_be_compared_is_refused(arguments, error, says):
     with pytest.raises(error) as caught:
         evaluate(REAL, **{"synthetic": HELD, "holdout": HELD, **arguments})
@@ -128,5 +165,7 @@ def test_what_cannot_be_compared_is_refused(arguments, error, says):
 def test_a_score_that_is_not_there_is_named(seen):
     with pytest.raises(BadData, match=r"there is no score 'speed' in this evaluation. It has: quality score"):
         seen["fresh"]["speed"]
-    with pytest.raises(BadParameter, match=r"facet is 'speed'; it must be one of 'fidelity', 'utility', 'privacy'"):
+    with pytest.raises(
+        BadParameter, match=r"facet is 'speed'; it must be one of 'fidelity', 'utility', 'privacy'"
+    ):
         seen["fresh"].table("speed")

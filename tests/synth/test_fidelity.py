@@ -1,4 +1,6 @@
-"""Fidelity figures against scipy, against numbers worked by hand, and against SDMetrics' own (recorded; benchmarks/sdmetrics_agree.py prints them)."""
+"""Fidelity figures against scipy, against numbers worked by hand, and against SDMetrics' own (recorded;
+benchmarks/sdmetrics_agree.py prints them).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ def mixed(n: int = 600, seed: int = 0, shift: float = 0.0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=n)
     c = rng.choice(list("abcde"), n, p=[0.3, 0.2, 0.4, 0.07, 0.03])
-    return pd.DataFrame({"x": x + shift, "y": 0.5 * x + np.sqrt(0.75) * rng.normal(size=n), "c": c, "d": np.where(rng.random(n) < 0.7, c, "f")})
+    return pd.DataFrame(
+        {
+            "x": x + shift,
+            "y": 0.5 * x + np.sqrt(0.75) * rng.normal(size=n),
+            "c": c,
+            "d": np.where(rng.random(n) < 0.7, c, "f"),
+        }
+    )
 
 
 def test_the_ks_complement_is_scipys():
@@ -39,13 +48,18 @@ def test_missing_values_are_left_out_of_the_ks_complement_and_all_missing_is_the
 def test_total_variation_by_hand():
     """a: (.5, .5), b: (.75, .25): half of |.25| + |.25|."""
     assert tvd(np.array([0.5, 0.5]), np.array([0.75, 0.25])) == 0.25
-    views = Views(pd.DataFrame({"c": list("aabb"), "d": list("xyxy")}), pd.DataFrame({"c": list("aaab"), "d": list("xxyy")}), None)
+    views = Views(
+        pd.DataFrame({"c": list("aabb"), "d": list("xyxy")}),
+        pd.DataFrame({"c": list("aaab"), "d": list("xxyy")}),
+        None,
+    )
     assert fidelity.shapes(views, views.synthetic)["c"] == 0.75
 
 
 def test_the_scores_are_sdmetrics_own():
-    """All but a number beside a category, where SDMetrics compares different intervals. SDMetrics 0.32.0 on these two tables
-    (600 and 500 rows, seeds 0 and 1, shift .3): printed by benchmarks/sdmetrics_agree.py."""
+    """All but a number beside a category, where SDMetrics compares different intervals. SDMetrics 0.32.0 on
+    these two tables (600 and 500 rows, seeds 0 and 1, shift .3): printed by benchmarks/sdmetrics_agree.py.
+    """
     views = Views(mixed(), mixed(500, 1, 0.3), None)
     _, (columns, numbers, joint) = fidelity.quality(views, views.synthetic)
     for name, value in RECORDED.items():
@@ -56,11 +70,19 @@ def test_a_table_against_itself_is_perfect_and_cannot_be_detected():
     frame = mixed()
     views = Views(frame, frame.copy(), frame.copy())
     found = {s.name: s for s in fidelity.measure(views, np.random.default_rng(0))}
-    for name in ("quality score", "KS complement", "TV complement", "correlation similarity", "contingency similarity"):
+    for name in (
+        "quality score",
+        "KS complement",
+        "TV complement",
+        "correlation similarity",
+        "contingency similarity",
+    ):
         assert found[name].value == pytest.approx(1)
         assert found[name].reference == pytest.approx(1)
     assert found["moments"].value == 0
-    assert found["detection AUC"].value < 0.55  # 1,200 rows: a fresh pair stays below with probability 1 − 1e-3 or more; fixed seed
+    assert (
+        found["detection AUC"].value < 0.55
+    )  # 1,200 rows: a fresh pair stays below with probability 1 − 1e-3 or more; fixed seed
 
 
 def test_a_shifted_table_is_detected_and_its_moments_are_off():
@@ -68,7 +90,9 @@ def test_a_shifted_table_is_detected_and_its_moments_are_off():
     found = {s.name: s for s in fidelity.measure(views, np.random.default_rng(0))}
     assert found["detection AUC"].value > 0.9
     assert found["detection AUC"].reference < 0.6
-    assert found["moments"].parts["x"] > 0.5  # the mean is three standard deviations off: a third of that at least
+    assert (
+        found["moments"].parts["x"] > 0.5
+    )  # the mean is three standard deviations off: a third of that at least
     assert found["latent clusters"].value > found["latent clusters"].reference
 
 
@@ -124,5 +148,11 @@ def test_two_categories_are_one_apart_and_a_number_runs_from_0_to_1():
     assert x.max() == pytest.approx(1.01, abs=0.02)
 
 
-RECORDED = {"x": 0.8453333333333333, "y": 0.9366666666666666, "c": 0.9486666666666667, "d": 0.9403333333333334,
-            "x × y": 0.9569499531485006, "c × d": 0.9233333333333333}
+RECORDED = {
+    "x": 0.8453333333333333,
+    "y": 0.9366666666666666,
+    "c": 0.9486666666666667,
+    "d": 0.9403333333333334,
+    "x × y": 0.9569499531485006,
+    "c × d": 0.9233333333333333,
+}

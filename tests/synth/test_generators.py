@@ -22,7 +22,9 @@ def quick(name: str) -> synth.Generator:
     return dataclasses.replace(made, epochs=2) if "epochs" in made.__dataclass_fields__ else made
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "PATEGAN" else n for n in synth.ALL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "PATEGAN" else n for n in synth.ALL]
+)
 def test_every_generator_conforms(name):
     check_generator(quick(name))
 
@@ -53,8 +55,15 @@ class Remembers(synth.Independent):
         return learned
 
 
-@pytest.mark.parametrize(("what", "words"), [(0, "its file holds row"), (1, "kept is as long as the training table"), (2, "holds the identifier secret-00007"),
-                                             (3, "its file holds age of rows 0 to 7")])
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (0, "its file holds row"),
+        (1, "kept is as long as the training table"),
+        (2, "holds the identifier secret-00007"),
+        (3, "its file holds age of rows 0 to 7"),
+    ],
+)
 def test_a_generator_that_keeps_training_rows_or_their_order_does_not_conform(what, words):
     with pytest.raises(AssertionError, match=words):
         check_generator(Remembers(what=what))
@@ -78,18 +87,29 @@ def test_a_generator_that_draws_from_the_global_state_does_not_conform():
 def test_what_is_learnt_does_not_depend_on_the_order_of_rows(name):
     """Nothing of which row stood where can be in a file that comes out the same for every order of them."""
     frame, table = example()
-    here, there = (quick(name).fit(f, table).learned.tensors for f in (frame, frame.sample(frac=1, random_state=1).reset_index(drop=True)))
+    here, there = (
+        quick(name).fit(f, table).learned.tensors
+        for f in (frame, frame.sample(frac=1, random_state=1).reset_index(drop=True))
+    )
     assert {k: t.shape for k, t in here.items()} == {k: t.shape for k, t in there.items()}
     for key, tensor in here.items():
         assert torch.allclose(tensor.double(), there[key].double(), atol=1e-8), key
 
 
 @pytest.mark.parametrize("name", [n for n, c in synth.ALL.items() if not c.private])
-@pytest.mark.parametrize("frame", [
-    pd.DataFrame({"a": [1.5, 2.5]}), pd.DataFrame({"a": ["x", "x", "x", "y"]}), pd.DataFrame({"a": [3.0] * 12, "b": ["k"] * 12, "c": [None] * 12}),
-    pd.DataFrame({"a": [None, 1.5, None, 2.25, 9.5, 3.5] * 5}),
-    pd.DataFrame({"zip": [f"z{i % 130}" for i in range(260)], "v": np.random.default_rng(0).normal(size=260)})],
-    ids=["two rows", "one category", "constant columns", "missing numbers", "130 categories"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"a": [1.5, 2.5]}),
+        pd.DataFrame({"a": ["x", "x", "x", "y"]}),
+        pd.DataFrame({"a": [3.0] * 12, "b": ["k"] * 12, "c": [None] * 12}),
+        pd.DataFrame({"a": [None, 1.5, None, 2.25, 9.5, 3.5] * 5}),
+        pd.DataFrame(
+            {"zip": [f"z{i % 130}" for i in range(260)], "v": np.random.default_rng(0).normal(size=260)}
+        ),
+    ],
+    ids=["two rows", "one category", "constant columns", "missing numbers", "130 categories"],
+)
 def test_small_odd_and_constant_tables_are_learnt(name, frame):
     generator = dataclasses.replace(quick(name), copies=None) if name == "Cart" else quick(name)
     rows = generator.fit(frame).sample(50, seed=1)
@@ -103,18 +123,24 @@ def test_small_odd_and_constant_tables_are_learnt(name, frame):
 def test_rows_are_asked_for_in_whole_numbers():
     fitted = synth.Independent().fit(example()[0])
     for n in (0, -1, 1.5, True):
-        with pytest.raises(BadParameter, match=rf"sample: n is {n!r}; it must be a whole number of at least 1"):
+        with pytest.raises(
+            BadParameter, match=rf"sample: n is {n!r}; it must be a whole number of at least 1"
+        ):
             fitted.sample(n)
     with pytest.raises(BadParameter, match="sample: seed is -1"):
         fitted.sample(5, seed=-1)
 
 
-@pytest.mark.parametrize(("given", "error", "words"), [
-    ({"sx": "F"}, BadParameter, "there is no column 'sx' to be fixed. Did you mean 'sex'?"),
-    ({"sex": "X"}, BadData, "'X' is no value of the column 'sex'. It has: 'F', 'M'"),
-    ({"age": (60, 30)}, BadParameter, r"age=\(60, 30\) is an empty interval"),
-    ({"name": "Ann"}, BadParameter, "no column 'name' to be fixed"),
-    ({"age": 17}, BadData, r"only 0 of 10 rows satisfy .*given=\{'age': 17\} after [\d,]+ were drawn")])
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"sx": "F"}, BadParameter, "there is no column 'sx' to be fixed. Did you mean 'sex'?"),
+        ({"sex": "X"}, BadData, "'X' is no value of the column 'sex'. It has: 'F', 'M'"),
+        ({"age": (60, 30)}, BadParameter, r"age=\(60, 30\) is an empty interval"),
+        ({"name": "Ann"}, BadParameter, "no column 'name' to be fixed"),
+        ({"age": 17}, BadData, r"only 0 of 10 rows satisfy .*given=\{'age': 17\} after [\d,]+ were drawn"),
+    ],
+)
 def test_conditions_that_cannot_be_met_are_refused(given, error, words):
     frame, table = example()
     with pytest.raises(error, match=words):
@@ -151,7 +177,9 @@ def test_a_sample_is_its_chunks_and_only_one_of_them_is_in_memory():
     assert fitted.sample(n, seed=2)["name"].is_unique
 
 
-@pytest.mark.parametrize("content", [b"", b"not a generator", (7).to_bytes(8, "little") + b"{\"a\":1}", b"\x00" * 64])
+@pytest.mark.parametrize(
+    "content", [b"", b"not a generator", (7).to_bytes(8, "little") + b'{"a":1}', b"\x00" * 64]
+)
 def test_a_file_that_is_no_generator_is_refused(tmp_path, content):
     (tmp_path / "g").write_bytes(content)
     with pytest.raises(BadData, match="is no generator that tacit saved"):

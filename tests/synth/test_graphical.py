@@ -1,4 +1,6 @@
-"""The graphical model against the joint table written out: on few columns every marginal can be summed by hand."""
+"""The graphical model against the joint table written out: on few columns every marginal can be summed by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadParameter
-from tacit.synth.graphical import JunctionTree, Measurement, calibrated, cells, estimated_total, fit, triangulated
+from tacit.synth.graphical import (
+    JunctionTree,
+    Measurement,
+    calibrated,
+    cells,
+    estimated_total,
+    fit,
+    triangulated,
+)
 
 SIZES = (2, 3, 2, 4, 3)
 
@@ -30,7 +40,12 @@ def summed(joint: np.ndarray, columns) -> np.ndarray:
     return np.transpose(flat, [order.index(c) for c in columns])
 
 
-cliques = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True).map(lambda c: tuple(sorted(c))), min_size=1, max_size=6, unique=True)
+cliques = st.lists(
+    st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True).map(lambda c: tuple(sorted(c))),
+    min_size=1,
+    max_size=6,
+    unique=True,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -66,7 +81,9 @@ def test_a_cycle_is_triangulated_and_a_tree_is_left_alone():
 
 
 def test_exact_marginals_are_fitted_exactly_and_the_rest_has_maximum_entropy():
-    """Of a chain 0–1–2 measured without noise: the pairs are met, and columns 0 and 2 are independent given 1."""
+    """Of a chain 0–1–2 measured without noise: the pairs are met, and columns 0 and 2 are independent given
+    1.
+    """
     rng = np.random.default_rng(1)
     joint = rng.dirichlet(np.ones(24)).reshape(2, 3, 4)
     sizes = (2, 3, 4)
@@ -75,13 +92,20 @@ def test_exact_marginals_are_fitted_exactly_and_the_rest_has_maximum_entropy():
     assert model.total == pytest.approx(1000)
     for c in ((0, 1), (1, 2)):
         assert np.abs(model.marginal(c) - summed(joint, c)).max() < 1e-4
-    given_1 = summed(joint, (0, 1))[:, :, None] * summed(joint, (1, 2))[None] / summed(joint, (1,))[None, :, None]
+    given_1 = (
+        summed(joint, (0, 1))[:, :, None] * summed(joint, (1, 2))[None] / summed(joint, (1,))[None, :, None]
+    )
     assert np.abs(model.marginal((0, 1, 2)) - given_1).max() < 1e-4
 
 
 def test_noisy_marginals_that_disagree_are_reconciled_by_their_precision():
-    """Two measurements of one column, one with a quarter of the other's variance: the answer is the weighted mean, (4·60 + 1·50)/5 = 58."""
-    measured = [Measurement((0,), np.array([60.0, 40.0]), 1.0), Measurement((0,), np.array([50.0, 50.0]), 4.0)]
+    """Two measurements of one column, one with a quarter of the other's variance: the answer is the weighted
+    mean, (4·60 + 1·50)/5 = 58.
+    """
+    measured = [
+        Measurement((0,), np.array([60.0, 40.0]), 1.0),
+        Measurement((0,), np.array([50.0, 50.0]), 4.0),
+    ]
     model = fit(measured, (2,), steps=2000, tolerance=0)
     assert model.marginal((0,))[0] == pytest.approx(0.58, abs=1e-4)
     assert estimated_total(measured) == pytest.approx(100)
@@ -94,22 +118,32 @@ def test_negative_counts_become_no_negative_probabilities():
 
 
 def test_a_sample_follows_the_model_also_where_nothing_was_measured():
-    """The trap: a sampler that fills measured cells in order makes unmeasured pairs dependent. Columns 0 and 2 meet only through 1, and 3 is alone.
-    Rounding is below one row a cell and group; against independent draws of 40,000 rows a TVD of .02 would be ten standard errors."""
+    """The trap: a sampler that fills measured cells in order makes unmeasured pairs dependent. Columns 0 and
+    2 meet only through 1, and 3 is alone. Rounding is below one row a cell and group; against independent
+    draws of 40,000 rows a TVD of .02 would be ten standard errors.
+    """
     rng = np.random.default_rng(3)
-    potentials = {(0, 1): rng.normal(0, 1, (6, 5)), (1, 2): rng.normal(0, 1, (5, 7)), (3,): rng.normal(0, 1, 4)}
+    potentials = {
+        (0, 1): rng.normal(0, 1, (6, 5)),
+        (1, 2): rng.normal(0, 1, (5, 7)),
+        (3,): rng.normal(0, 1, 4),
+    }
     sizes = (6, 5, 7, 4)
     model = calibrated(JunctionTree.over(potentials, sizes), sizes, potentials, 1.0)
     rows = model.sample(40_000, rng)
     for r in (1, 2, 3):
         for columns in itertools.combinations(range(4), r):
             shape = [sizes[c] for c in columns]
-            seen = np.bincount(np.ravel_multi_index(rows[:, list(columns)].T, shape), minlength=int(np.prod(shape))).reshape(shape) / len(rows)
+            seen = np.bincount(
+                np.ravel_multi_index(rows[:, list(columns)].T, shape), minlength=int(np.prod(shape))
+            ).reshape(shape) / len(rows)
             assert 0.5 * np.abs(seen - model.marginal(columns)).sum() < (0.02 if r < 3 else 0.05), columns
 
 
 def test_a_sample_in_order_would_be_caught():
-    """The same test fails a sampler that does not shuffle within groups: sorted values of two columns that should be independent."""
+    """The same test fails a sampler that does not shuffle within groups: sorted values of two columns that
+    should be independent.
+    """
     rng = np.random.default_rng(3)
     potentials = {(0,): np.zeros(4), (1,): np.zeros(4)}
     model = calibrated(JunctionTree.over(potentials, (4, 4)), (4, 4), potentials, 1.0)
@@ -126,7 +160,9 @@ def test_a_sample_in_order_would_be_caught():
 
 def test_columns_that_do_not_exist_and_fits_of_nothing_are_refused():
     model = fit([Measurement((0,), np.array([1.0, 2.0]), 1.0)], (2, 2))
-    with pytest.raises(BadParameter, match=r"columns are \(0, 7\); they must be different numbers from 0 to 1"):
+    with pytest.raises(
+        BadParameter, match=r"columns are \(0, 7\); they must be different numbers from 0 to 1"
+    ):
         model.marginal((0, 7))
     with pytest.raises(BadParameter, match="there is no measurement; at least one noisy marginal is needed"):
         fit([], (2,))

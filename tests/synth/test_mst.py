@@ -1,4 +1,6 @@
-"""MST: what it promises is kept (budget, noise, sensitivity, domain), and what it releases is near the data."""
+"""MST: what it promises is kept (budget, noise, sensitivity, domain), and what it releases is near the
+data.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,12 @@ def test_a_saved_model_samples_the_same_and_its_file_holds_no_row(tmp_path):
 
 # the noise
 
+
 def test_the_noise_added_is_the_noise_claimed():
-    """Empty data, so that counts are pure noise: Σ x²/σ² over N cells is χ² with N degrees of freedom (nearly: σ² = 33.4 makes the discrete Gaussian's
-    variance equal to σ² to 1e-100). Two-sided at 1e-6: the false-alarm probability under fresh randomness."""
+    """Empty data, so that counts are pure noise: Σ x²/σ² over N cells is χ² with N degrees of freedom
+    (nearly: σ² = 33.4 makes the discrete Gaussian's variance equal to σ² to 1e-100). Two-sided at 1e-6: the
+    false-alarm probability under fresh randomness.
+    """
     rho = 1 / (2 * 33.4)
     curator = Curator(np.empty((0, 2), np.int64), (60, 70), rho, SeededSecret("scale"))
     m = curator.measure((0, 1), rho)
@@ -64,15 +69,23 @@ def test_noise_of_half_the_scale_would_be_noticed():
 
 
 def test_one_record_changes_every_marginal_by_one_and_every_score_by_its_weight_at_most():
-    """Sensitivity by neighbouring tables: each of 40 records removed in turn, all marginals up to three columns."""
+    """Sensitivity by neighbouring tables: each of 40 records removed in turn, all marginals up to three
+    columns.
+    """
     rng = np.random.default_rng(5)
     sizes = (3, 4, 2)
     codes = np.stack([rng.integers(0, s, 40) for s in sizes], axis=1)
     whole = Curator(codes, sizes, 1.0)
-    estimate = {c: rng.gamma(1, 4, [sizes[i] for i in c]) for r in (1, 2, 3) for c in itertools.combinations(range(3), r)}
+    estimate = {
+        c: rng.gamma(1, 4, [sizes[i] for i in c])
+        for r in (1, 2, 3)
+        for c in itertools.combinations(range(3), r)
+    }
 
     def score(curator, clique):
-        return int(np.abs(curator._counts(clique) * FINE - np.rint(estimate[clique] * FINE).astype(np.int64)).sum())
+        return int(
+            np.abs(curator._counts(clique) * FINE - np.rint(estimate[clique] * FINE).astype(np.int64)).sum()
+        )
 
     for gone in range(40):
         less = Curator(np.delete(codes, gone, axis=0), sizes, 1.0)
@@ -93,7 +106,7 @@ def test_the_budget_is_kept_by_construction():
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
 def test_the_ledger_says_what_was_spent_on_whom_against_whom(epsilon):
     fitted = MST(epsilon=epsilon, delta=1e-6, seed=0).fit(people(300), DOMAIN)
-    line, = fitted.ledger.spent
+    (line,) = fitted.ledger.spent
     assert (line.epsilon, line.delta) == (epsilon, 1e-6)
     assert line.unit == "record (one row added or removed)"
     assert "estimated from noisy counts" in line.note
@@ -113,13 +126,24 @@ def test_a_seeded_run_is_stamped_and_an_unseeded_one_differs_each_time():
 
 # the domain
 
+
 def test_a_category_that_one_person_holds_is_not_emitted():
-    """The trap: a synthesiser that reads its domain off the data emits 'astronaut'. Ours refuses to read it, and a declared domain hides it."""
+    """The trap: a synthesiser that reads its domain off the data emits 'astronaut'. Ours refuses to read it,
+    and a declared domain hides it.
+    """
     frame = people()
     frame.loc[17, "job"] = "astronaut"
-    with pytest.raises(BadData, match=r"MST needs declared domains: .* Domains read off the data would give away facts about single rows"):
+    with pytest.raises(
+        BadData,
+        match=r"MST needs declared domains: .* Domains read off the data would give away facts about single "
+        r"rows",
+    ):
         MST().fit(frame)
-    with pytest.raises(BadData, match=r"the column 'age' has no declared domain. Under differential privacy categories and bounds are written down by you"):
+    with pytest.raises(
+        BadData,
+        match=r"the column 'age' has no declared domain. Under differential privacy categories and bounds "
+        r"are written down by you",
+    ):
         MST().fit(frame, Table.infer(frame))
     for seed in range(5):
         made = MST(epsilon=20.0, seed=seed).fit(frame, DOMAIN).sample(4000)
@@ -146,11 +170,22 @@ def test_values_outside_the_domain_are_missing_or_leave_their_row_out_without_a_
     assert 0.2 < made["job"].isna().mean() < 0.4
 
 
-@pytest.mark.parametrize(("column", "declared", "cell"), [
-    ("pay", continuous(0, 100), "Mrs Smith"), ("pay", continuous(0, 100), [1]), ("job", DOMAIN["job"], b"Mrs Smith"), ("job", DOMAIN["job"], [1]),
-    ("pay", moment("2020-01-01", "2021-01-01"), "the 3rd of May"), ("pay", moment("2020-01-01", "2021-01-01"), (1,))], ids=str)
+@pytest.mark.parametrize(
+    ("column", "declared", "cell"),
+    [
+        ("pay", continuous(0, 100), "Mrs Smith"),
+        ("pay", continuous(0, 100), [1]),
+        ("job", DOMAIN["job"], b"Mrs Smith"),
+        ("job", DOMAIN["job"], [1]),
+        ("pay", moment("2020-01-01", "2021-01-01"), "the 3rd of May"),
+        ("pay", moment("2020-01-01", "2021-01-01"), (1,)),
+    ],
+    ids=str,
+)
 def test_a_cell_that_cannot_be_read_leaves_its_row_out_without_a_word(column, declared, cell):
-    """An error would quote it, and whether one comes would be a fact about one row. The other rows are read as they are without it."""
+    """An error would quote it, and whether one comes would be a fact about one row. The other rows are read
+    as they are without it.
+    """
     frame = people(100)
     if declared.kind == "datetime":
         frame["pay"] = ["03/04/2020", "2020-12-24T10:00"] * 50
@@ -181,9 +216,18 @@ def test_the_synthetic_table_does_not_tell_that_one_row_has_a_gap():
 
 
 def test_cells_and_back_stay_in_their_cell():
-    """Every code survives a trip through numbers, for steps that do and do not divide the bins, and continuous columns."""
-    columns = named({"a": integer(0, 120), "b": integer(3, 9), "c": continuous(-1.5, 2.5), "d": categorical(["x", "y"], missing=True),
-                      "e": integer(0, 10, missing=True)})
+    """Every code survives a trip through numbers, for steps that do and do not divide the bins, and
+    continuous columns.
+    """
+    columns = named(
+        {
+            "a": integer(0, 120),
+            "b": integer(3, 9),
+            "c": continuous(-1.5, 2.5),
+            "d": categorical(["x", "y"], missing=True),
+            "e": integer(0, 10, missing=True),
+        }
+    )
     grid = Grid(columns, 16)
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, s, 5000) for s in grid.sizes], axis=1)
@@ -217,10 +261,14 @@ def test_the_tree_spans_and_prefers_the_pair_that_depends():
     assert len(tree) == 2
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    ({"epsilon": 0}, "MST: epsilon is 0; it must be a number above 0."),
-    ({"delta": 0}, "MST: delta is 0; it must be a number above 0 and below 1."),
-    ({"seed": -1}, "MST: seed is -1; it must be a whole number at least 0, or None.")])
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"epsilon": 0}, "MST: epsilon is 0; it must be a number above 0."),
+        ({"delta": 0}, "MST: delta is 0; it must be a number above 0 and below 1."),
+        ({"seed": -1}, "MST: seed is -1; it must be a whole number at least 0, or None."),
+    ],
+)
 def test_bad_parameters_are_refused(arguments, says):
     with pytest.raises(BadParameter) as error:
         MST(**arguments).fit(people(50), DOMAIN)
@@ -235,12 +283,19 @@ def test_bad_tables_are_refused():
         MST().fit(frame, DOMAIN | {"age": categorical(["young", "old"])})
     with pytest.raises(BadData, match=r"MST: this is no table but NoneType. Give a pandas DataFrame"):
         MST().fit(None, DOMAIN)
-    with pytest.raises(BadData, match=r"MST: no column is declared but identifiers, so there is nothing to learn"):
+    with pytest.raises(
+        BadData, match=r"MST: no column is declared but identifiers, so there is nothing to learn"
+    ):
         MST().fit(frame, {})
-    with pytest.raises(BadParameter, match=r"it must be a Table, or a dictionary of declared columns. Write \{'age'"):
+    with pytest.raises(
+        BadParameter, match=r"it must be a Table, or a dictionary of declared columns. Write \{'age'"
+    ):
         MST().fit(frame, {"sex": ["F", "M"]})
     table = Table(named(DOMAIN), (Combinations("sex", "job"),))
-    with pytest.raises(BadParameter, match=r"cannot be held under differential privacy here. Make one column of the combinations"):
+    with pytest.raises(
+        BadParameter,
+        match=r"cannot be held under differential privacy here. Make one column of the combinations",
+    ):
         MST().fit(frame, table)
 
 
@@ -253,8 +308,11 @@ def test_a_table_of_one_column_and_one_without_rows_are_released_all_the_same():
 
 # the published benchmark table
 
+
 def test_adult_at_epsilon_one_has_a_two_way_error_below_5_percent_and_invents_nothing():
-    """smartnoise's MST: .125. Unmeasured pairs must match the model's, to what 48,842 rows and merged cells allow."""
+    """smartnoise's MST: .125. Unmeasured pairs must match the model's, to what 48,842 rows and merged cells
+    allow.
+    """
     frame, domain = adult()
     fitted = MST(epsilon=1.0, delta=1e-9, seed=0).fit(frame, domain)
     made = fitted.sample(len(frame), seed=0)
@@ -264,5 +322,7 @@ def test_adult_at_epsilon_one_has_a_two_way_error_below_5_percent_and_invents_no
     merged = support.merged(made.astype(int).to_numpy())
     for a, b in itertools.combinations(range(9), 2):
         sizes = [model.sizes[a], model.sizes[b]]
-        seen = np.bincount(merged[:, a] * sizes[1] + merged[:, b], minlength=math.prod(sizes)).reshape(sizes) / len(merged)
+        seen = np.bincount(merged[:, a] * sizes[1] + merged[:, b], minlength=math.prod(sizes)).reshape(
+            sizes
+        ) / len(merged)
         assert 0.5 * np.abs(seen - model.marginal((a, b))).sum() < 0.03, (ADULT_9[a], ADULT_9[b])

@@ -17,7 +17,9 @@ from tacit.synth.modes import Encoding, mixture
 
 
 def test_the_mixture_finds_three_modes_and_drops_the_others():
-    """Weights .5, .3, .2 of 20,000 rows: means are known to 0.02, weights to 0.01; we ask for five times that."""
+    """Weights .5, .3, .2 of 20,000 rows: means are known to 0.02, weights to 0.01; we ask for five times
+    that.
+    """
     rng = np.random.default_rng(0)
     which = rng.choice(3, 20_000, p=[0.5, 0.3, 0.2])
     found = mixture(rng.normal(np.array([-6.0, 0, 5])[which], np.array([1.0, 0.5, 0.7])[which]))
@@ -31,9 +33,14 @@ def test_the_mixture_finds_three_modes_and_drops_the_others():
 
 def table() -> tuple[Layout, np.ndarray, pd.DataFrame]:
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"gain": np.where(rng.random(900) < 0.7, 0.0, rng.lognormal(8, 1, 900)),
-                          "part": np.where(rng.random(900) < 0.2, np.nan, rng.normal(size=900)),
-                          "kind": rng.choice(list("abc"), 900, p=[0.9, 0.09, 0.01]), "rare": rng.choice(["u", "v"], 900)})
+    frame = pd.DataFrame(
+        {
+            "gain": np.where(rng.random(900) < 0.7, 0.0, rng.lognormal(8, 1, 900)),
+            "part": np.where(rng.random(900) < 0.2, np.nan, rng.normal(size=900)),
+            "kind": rng.choice(list("abc"), 900, p=[0.9, 0.09, 0.01]),
+            "rare": rng.choice(["u", "v"], 900),
+        }
+    )
     made = synth.Table.infer(frame)
     layout = Layout(made)
     return layout, layout.forward(made.numbers(frame)), frame
@@ -47,7 +54,9 @@ def test_encoded_rows_come_back_spikes_and_missing_values_exactly():
     assert np.array_equal(np.isnan(back[:, 1]), np.isnan(v[:, 1]))
     assert np.array_equal(back[:, 0] == 0, v[:, 0] == 0)
     assert np.array_equal(back[:, 2:], v[:, 2:])
-    near = np.abs(rows[:, encoding.blocks[1].start]) < 0.98  # beyond four deviations of its mode a number is cut off, as in the paper
+    near = (
+        np.abs(rows[:, encoding.blocks[1].start]) < 0.98
+    )  # beyond four deviations of its mode a number is cut off, as in the paper
     there = near & ~np.isnan(v[:, 1])
     assert there.mean() > 0.75
     assert np.allclose(back[there, 1], v[there, 1], atol=1e-4)
@@ -100,7 +109,9 @@ def test_the_penalty_of_a_linear_critic_by_hand():
     critic = Critic(3, (), pac=2, dropout=0.0)
     with torch.no_grad():
         critic.layers[0].weight.copy_(torch.tensor([[3.0, 0, 0, 0, 4.0, 0]]))
-    assert penalty(critic, torch.randn(8, 3), torch.randn(8, 3), 10.0).item() == pytest.approx(10 * (5 - 1) ** 2, rel=1e-5)
+    assert penalty(critic, torch.randn(8, 3), torch.randn(8, 3), 10.0).item() == pytest.approx(
+        10 * (5 - 1) ** 2, rel=1e-5
+    )
 
 
 def test_the_maker_lays_every_hidden_layer_beside_its_input():
@@ -113,14 +124,30 @@ def separated(n: int = 1500) -> pd.DataFrame:
     """Two kinds of rows that differ in everything: what a network must tell apart to have learnt anything."""
     rng = np.random.default_rng(0)
     kind = rng.choice(2, n, p=[0.7, 0.3])
-    return pd.DataFrame({"kind": np.array(["old", "new"])[kind], "x": rng.normal(np.array([-4.0, 4.0])[kind], 1), "colour": np.where(
-        rng.random(n) < 0.9, np.array(["red", "blue"])[kind], np.array(["blue", "red"])[kind])})
+    return pd.DataFrame(
+        {
+            "kind": np.array(["old", "new"])[kind],
+            "x": rng.normal(np.array([-4.0, 4.0])[kind], 1),
+            "colour": np.where(
+                rng.random(n) < 0.9, np.array(["red", "blue"])[kind], np.array(["blue", "red"])[kind]
+            ),
+        }
+    )
 
 
-@pytest.mark.parametrize("generator", [synth.TVAE(epochs=40, batch=100), pytest.param(synth.GAN(epochs=60), marks=pytest.mark.slow), synth.WGAN(epochs=60)],
-                         ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize(
+    "generator",
+    [
+        synth.TVAE(epochs=40, batch=100),
+        pytest.param(synth.GAN(epochs=60), marks=pytest.mark.slow),
+        synth.WGAN(epochs=60),
+    ],
+    ids=lambda g: type(g).__name__,
+)
 def test_networks_learn_how_columns_go_together(generator):
-    """Independent columns would put 50% of `old` rows at x < 0 and 66% of them in red; real rows have 100% and 90%."""
+    """Independent columns would put 50% of `old` rows at x < 0 and 66% of them in red; real rows have 100%
+    and 90%.
+    """
     holds_together(generator.fit(separated()))
 
 
@@ -139,7 +166,9 @@ def test_ctgan_learns_the_same_and_is_told_what_to_make():
     fitted = synth.CTGAN(epochs=80, batch=100).fit(separated())
     holds_together(fitted)
     layout = Layout(fitted.table)
-    v = fitted.generator.draw(fitted.learned, layout, 1000, np.random.default_rng(0), Conditions.of(fitted.table, {"kind": "new"}))
+    v = fitted.generator.draw(
+        fitted.learned, layout, 1000, np.random.default_rng(0), Conditions.of(fitted.table, {"kind": "new"})
+    )
     assert (v[:, 0] == fitted.table.modelled[0].values.index("new")).mean() > 0.8
 
 
@@ -148,13 +177,21 @@ def test_a_mixture_of_checkpoints_is_equal_parts_of_its_makers():
     fitted = synth.CTGAN(epochs=8, checkpoints=4).fit(frame)
     assert len({key.split(".")[1] for key in fitted.learned.tensors if key.startswith("maker.")}) == 4
     last = synth.CTGAN(epochs=8).fit(frame)
-    kept = {key.removeprefix("maker."): t for key, t in fitted.learned.tensors.items() if key.startswith("maker.3.")}
-    assert all(torch.equal(t, last.learned.tensors[f"maker.0.{key.removeprefix('3.')}"]) for key, t in kept.items())
+    kept = {
+        key.removeprefix("maker."): t
+        for key, t in fitted.learned.tensors.items()
+        if key.startswith("maker.3.")
+    }
+    assert all(
+        torch.equal(t, last.learned.tensors[f"maker.0.{key.removeprefix('3.')}"]) for key, t in kept.items()
+    )
     assert len(fitted.sample(101)) == 101
 
 
 def test_rows_come_from_the_moving_mean_of_the_makers_weights():
-    """By hand: after step t the mean keeps min(β, t / (t + 9)) of itself and takes the rest from the maker."""
+    """By hand: after step t the mean keeps min(β, t / (t + 9)) of itself and takes the rest from the
+    maker.
+    """
     layout, v, _ = table()
     encoding = Encoding.fit(layout, v, 3)
     rows = Conditioned(encoding.forward(v, np.random.default_rng(0)), encoding)
@@ -180,7 +217,9 @@ def test_rows_come_from_the_moving_mean_of_the_makers_weights():
     first = duel.mean.linear[0]
     told = torch.cat([rows.batch(100)[0] for _ in range(200)]).mean(dim=0)
     expected = first.bias + first.weight[:, 8:] @ told
-    assert torch.allclose(kept["norm.0.running_mean"], expected, atol=0.06)  # 5,000 draws of 8 normals with weights below 0.35: deviation below 0.014
+    assert torch.allclose(
+        kept["norm.0.running_mean"], expected, atol=0.06
+    )  # 5,000 draws of 8 normals with weights below 0.35: deviation below 0.014
     assert set(kept) == set(state_of(duel.maker))
 
 
@@ -193,7 +232,10 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     v = layout.forward(synth.Table.infer(frame).numbers(frame))
     encoding = Encoding.fit(layout, v, 10)
     with seeded(0, torch.device("cpu")):
-        duel = Duel(Rows(encoding.forward(v, np.random.default_rng([0, 0])), encoding), synth.GAN(epochs=2, average=0.0).plan)
+        duel = Duel(
+            Rows(encoding.forward(v, np.random.default_rng([0, 0])), encoding),
+            synth.GAN(epochs=2, average=0.0).plan,
+        )
         duel.epoch()
         duel.epoch()
     assert torch.equal(plain["maker.0.last.weight"], duel.maker.last.weight)
@@ -202,14 +244,22 @@ def test_a_mean_of_nothing_is_the_maker_itself():
 def test_a_watcher_hears_every_epoch():
     heard: list[dict] = []
     synth.TVAE(epochs=3).fit(separated(100), watch=heard.append)
-    assert [(e["kind"], e["epoch"], e["epochs"]) for e in heard] == [("epoch", 1, 3), ("epoch", 2, 3), ("epoch", 3, 3)]
+    assert [(e["kind"], e["epoch"], e["epochs"]) for e in heard] == [
+        ("epoch", 1, 3),
+        ("epoch", 2, 3),
+        ("epoch", 3, 3),
+    ]
 
 
-@pytest.mark.parametrize(("generator", "words"), [
-    (synth.CTGAN(epochs=0), "CTGAN: epochs is 0; it must be a whole number at least 1"),
-    (synth.CTGAN(batch=5), "CTGAN: batch is 5; it must be at least pac = 10"),
-    (synth.GAN(epochs=2, checkpoints=3), "GAN: checkpoints is 3; it must be at most epochs = 2"),
-    (synth.TVAE(device="gpu"), "TVAE: device is 'gpu'; it must be one of 'auto', 'cpu', 'cuda'")])
+@pytest.mark.parametrize(
+    ("generator", "words"),
+    [
+        (synth.CTGAN(epochs=0), "CTGAN: epochs is 0; it must be a whole number at least 1"),
+        (synth.CTGAN(batch=5), "CTGAN: batch is 5; it must be at least pac = 10"),
+        (synth.GAN(epochs=2, checkpoints=3), "GAN: checkpoints is 3; it must be at most epochs = 2"),
+        (synth.TVAE(device="gpu"), "TVAE: device is 'gpu'; it must be one of 'auto', 'cpu', 'cuda'"),
+    ],
+)
 def test_wrong_parameters_are_refused(generator, words):
     with pytest.raises(BadParameter, match=words):
         generator.fit(separated(50))

@@ -1,4 +1,6 @@
-"""PATE-GAN: what its answers cost, that a row reaches one vote an answer at most, and that the votes teach."""
+"""PATE-GAN: what its answers cost, that a row reaches one vote an answer at most, and that the votes
+teach.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SHARES = [np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.3, 0.2, 0.1]), np.array([0
 
 
 def indicators(codes: np.ndarray) -> torch.Tensor:
-    return torch.cat([functional.one_hot(torch.from_numpy(codes[:, j]), size) for j, size in enumerate(SIZES)], dim=1).double()
+    return torch.cat(
+        [functional.one_hot(torch.from_numpy(codes[:, j]), size) for j, size in enumerate(SIZES)], dim=1
+    ).double()
 
 
 def independent(n: int, rng: np.random.Generator) -> np.ndarray:
@@ -37,8 +41,9 @@ def dependent(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def test_everything_that_touches_rows_is_noise_that_was_paid_for(monkeypatch):
-    """All noise goes through one function: what it was asked for adds up to the budget, by hand. One row is in one cell of each of 2 columns, and in one vote
-    of each of 5 · 30 answers."""
+    """All noise goes through one function: what it was asked for adds up to the budget, by hand. One row is
+    in one cell of each of 2 columns, and in one vote of each of 5 · 30 answers.
+    """
     asked = []
 
     def heard(variance, n, source):
@@ -73,7 +78,9 @@ def test_a_row_more_changes_one_vote_of_each_answer_at_most_and_no_other_teacher
     kernel, k = Kernel(SHARES), 20
     secret = SeededSecret(5)
     whole, less = (Teachers(part, k, SeededSecret(5), kernel).votes(made, made) for part in (rows, rows[:-1]))
-    assert torch.equal(Teachers(rows, k, secret, kernel).whose[:-1], Teachers(rows[:-1], k, SeededSecret(5), kernel).whose)
+    assert torch.equal(
+        Teachers(rows, k, secret, kernel).whose[:-1], Teachers(rows[:-1], k, SeededSecret(5), kernel).whose
+    )
     assert np.abs(whole - less).max() == 1
     assert 0 <= whole.min() <= whole.max() <= k
 
@@ -111,11 +118,18 @@ def test_teachers_vote_for_rows_that_are_likelier_among_real_ones():
 
 
 def test_a_student_of_noise_says_nothing_and_one_of_signal_says_what_was_said():
-    """Everything from a seed. Noise of deviation 0.1 in 20 draws: what the student makes of it stays below a third of that, and mostly at nothing."""
+    """Everything from a seed. Noise of deviation 0.1 in 20 draws: what the student makes of it stays below a
+    third of that, and mostly at nothing.
+    """
     rng = np.random.default_rng(4)
     kernel = Kernel(SHARES)
     asked, fresh = indicators(independent(300, rng)), indicators(independent(300, rng))
-    spreads = [float(student(kernel, asked, torch.from_numpy(0.5 + 0.1 * rng.standard_normal(300)), 0.01)(fresh).std()) for _ in range(20)]
+    spreads = [
+        float(
+            student(kernel, asked, torch.from_numpy(0.5 + 0.1 * rng.standard_normal(300)), 0.01)(fresh).std()
+        )
+        for _ in range(20)
+    ]
     assert max(spreads) < 0.033
     assert np.median(spreads) < 0.01
     truth = lambda rows: 0.3 * ((rows[:, 3:7].argmax(1) > 1) == (rows[:, 8] > 0)).double()  # noqa: E731
@@ -136,13 +150,19 @@ def test_whole_cells_are_the_largest_of_each_column():
 
 
 def test_votes_teach_what_single_columns_cannot_at_an_epsilon_of_1():
-    """20,000 rows, two columns of 4 that mostly agree: independent columns are .42 off in the table of both. Runs without a seed differ; 10 of them
-    were off by .093 to .128 (deviation .009), so .25 is beyond ten deviations for what learns, and out of reach for what does not."""
+    """20,000 rows, two columns of 4 that mostly agree: independent columns are .42 off in the table of both.
+    Runs without a seed differ; 10 of them were off by .093 to .128 (deviation .009), so .25 is beyond ten
+    deviations for what learns, and out of reach for what does not.
+    """
     rng = np.random.default_rng(6)
     a = rng.choice(4, 20_000, p=[0.4, 0.3, 0.2, 0.1])
     b = np.where(rng.random(20_000) < 0.6, a, rng.choice(4, 20_000, p=[0.4, 0.3, 0.2, 0.1]))
     frame = pd.DataFrame({"a": a, "b": b})
-    made = PATEGAN(rounds=4, queries=150, delta=1e-6).fit(frame, {c: categorical(range(4)) for c in frame}).sample(20_000)
+    made = (
+        PATEGAN(rounds=4, queries=150, delta=1e-6)
+        .fit(frame, {c: categorical(range(4)) for c in frame})
+        .sample(20_000)
+    )
 
     def both(t: pd.DataFrame) -> np.ndarray:
         return np.bincount(4 * t["a"].astype(int) + t["b"].astype(int), minlength=16) / len(t)
@@ -154,5 +174,9 @@ def test_votes_teach_what_single_columns_cannot_at_an_epsilon_of_1():
 
 def test_sums_that_would_no_longer_be_exact_are_refused():
     frame = pd.DataFrame({"a": [0, 1] * 20, "b": [1, 0] * 20})
-    with pytest.raises(BadParameter, match=r"PATEGAN: teacher_rows is 100000000; it must be at most 25,000,000 with 2 columns\. Votes would no longer"):
+    with pytest.raises(
+        BadParameter,
+        match=r"PATEGAN: teacher_rows is 100000000; it must be at most 25,000,000 with 2 columns\. Votes "
+        r"would no longer",
+    ):
         PATEGAN(teacher_rows=10**8).fit(frame, {c: categorical([0, 1]) for c in frame})

@@ -1,4 +1,6 @@
-"""Attacks find what is there and nothing else. Each statistical statement is on a fixed seed, with its false-alarm probability under fresh ones."""
+"""Attacks find what is there and nothing else. Each statistical statement is on a fixed seed, with its
+false-alarm probability under fresh ones.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def fresh() -> dict:
 
 
 def test_a_bootstrap_of_the_real_table_looks_as_bad_as_it_is(copied):
-    """A bootstrap holds 63% of the rows: these have distance 0, the other 37% are as far as strangers, so the AUC is near .63 + .37/2 = .82."""
+    """A bootstrap holds 63% of the rows: these have distance 0, the other 37% are as far as strangers, so the
+    AUC is near .63 + .37/2 = .82.
+    """
     assert copied["exact copies"].value == 1
     assert copied["exact copies"].reference == 0
     assert copied["near copies"].value == 1
@@ -49,7 +53,9 @@ def test_a_bootstrap_of_the_real_table_looks_as_bad_as_it_is(copied):
 
 
 def test_fresh_rows_of_the_population_give_nobody_away(fresh):
-    """An honest release. Each interval holds its null with 95%; the bounds below are four standard errors, a false alarm of 1e-4 each."""
+    """An honest release. Each interval holds its null with 95%; the bounds below are four standard errors, a
+    false alarm of 1e-4 each.
+    """
     assert fresh["exact copies"].value == 0
     assert abs(fresh["membership AUC"].value - 0.5) < 4 * np.sqrt(1 / 12 * 2 / 700)
     assert fresh["membership AUC"].interval[0] < 0.5 < fresh["membership AUC"].interval[1] + 0.02
@@ -87,7 +93,9 @@ def test_columns_shuffled_apart_copy_nobody():
 
 
 def test_a_column_that_only_training_rows_could_know_is_an_inference_risk():
-    """Everything but `noise` is copied too, so the nearest row is the person; `noise` is the secret that comes with it."""
+    """Everything but `noise` is copied too, so the nearest row is the person; `noise` is the secret that
+    comes with it.
+    """
     found = attacked(patients(700, 0))
     parts = found["inference risk"].parts
     assert set(parts) == {"age", "weight", "smokes", "noise", "ward", "ill"}
@@ -105,14 +113,20 @@ def test_every_metric_declares_and_keeps_its_range(copied, fresh):
 
 
 def test_small_tables_and_single_columns_are_attacked_without_a_stumble():
-    one = Views(pd.DataFrame({"x": np.arange(9.0) + 0.5}), pd.DataFrame({"x": np.arange(5.0)}), pd.DataFrame({"x": np.arange(4.0)}))
+    one = Views(
+        pd.DataFrame({"x": np.arange(9.0) + 0.5}),
+        pd.DataFrame({"x": np.arange(5.0)}),
+        pd.DataFrame({"x": np.arange(4.0)}),
+    )
     found = {s.name: s for s in privacy.measure(one, [0], np.random.default_rng(0))}
     assert found["linkability risk"].note == "one column cannot be cut in two"
     assert "attribute inference" not in found
 
 
 def test_delongs_interval_is_right_about_as_often_as_it_says():
-    """400 experiments of 60 against 80 draws, true AUC Φ(1/√2): 95% intervals hold it 95% of the time; fewer than 90% has a false alarm of 1e-5."""
+    """400 experiments of 60 against 80 draws, true AUC Φ(1/√2): 95% intervals hold it 95% of the time; fewer
+    than 90% has a false alarm of 1e-5.
+    """
     rng = np.random.default_rng(0)
     truth = stats.norm.cdf(1 / np.sqrt(2))
     held = 0
@@ -131,7 +145,9 @@ def test_the_area_counts_ties_as_half_and_perfect_separation_keeps_some_doubt():
 
 
 def test_wilson_and_the_excess_risk_by_hand():
-    """Wilson for 0 of 10: centre z²/2n / (1 + z²/n) = .1388, from 0 to .2775. Excess: (.6 − .2)/(1 − .2) = .5."""
+    """Wilson for 0 of 10: centre z²/2n / (1 + z²/n) = .1388, from 0 to .2775. Excess: (.6 − .2)/(1 − .2) =
+    .5.
+    """
     assert wilson(0, 10) == pytest.approx((0.13877, 0.0, 0.27753), abs=1e-4)
     value, low, high = excess((0.6, 0.55, 0.65), (0.2, 0.15, 0.25))
     assert value == pytest.approx(0.5)

@@ -1,4 +1,6 @@
-"""The private networks: what they spend, what they may look at, and that DPGAN learns when the budget lets it."""
+"""The private networks: what they spend, what they may look at, and that DPGAN learns when the budget lets
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,16 @@ def people(rows: int = 2000) -> pd.DataFrame:
     """a's are young, b's are old, c's are not there."""
     rng = np.random.default_rng(0)
     kind = rng.choice(["a", "b"], rows, p=[0.7, 0.3])
-    return pd.DataFrame({"kind": kind, "age": np.where(kind == "a", rng.integers(10, 30, rows), rng.integers(60, 90, rows))})
+    return pd.DataFrame(
+        {"kind": kind, "age": np.where(kind == "a", rng.integers(10, 30, rows), rng.integers(60, 90, rows))}
+    )
 
 
-SHORT = {"DPGAN": DPGAN(epochs=1), "DPCTGAN": DPCTGAN(epochs=1), "PATEGAN": PATEGAN(rounds=2, queries=20, steps=2)}
+SHORT = {
+    "DPGAN": DPGAN(epochs=1),
+    "DPCTGAN": DPCTGAN(epochs=1),
+    "PATEGAN": PATEGAN(rounds=2, queries=20, steps=2),
+}
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -74,8 +82,14 @@ def test_a_table_of_no_rows_is_fitted_too_since_a_refusal_would_tell(name, rows)
 
 
 def test_a_private_gan_learns_marginals_and_their_dependence_at_a_large_epsilon():
-    """c never occurs and a's are young: at ε = 50 the noise is small. What no learning gives: a third each, and half of the a's below 50."""
-    made = DPGAN(epsilon=50.0, epochs=40, batch=200, lr=2e-3, bins=10, seed=0).fit(people(), TABLE).sample(3000, seed=0)
+    """c never occurs and a's are young: at ε = 50 the noise is small. What no learning gives: a third each,
+    and half of the a's below 50.
+    """
+    made = (
+        DPGAN(epsilon=50.0, epochs=40, batch=200, lr=2e-3, bins=10, seed=0)
+        .fit(people(), TABLE)
+        .sample(3000, seed=0)
+    )
     assert abs((made["kind"] == "a").mean() - 0.7) < 0.2
     assert (made["kind"] == "c").mean() < 0.1
     assert (made.loc[made["kind"] == "a", "age"] < 50).mean() > 0.8
@@ -83,8 +97,9 @@ def test_a_private_gan_learns_marginals_and_their_dependence_at_a_large_epsilon(
 
 
 def test_the_number_of_rows_is_never_below_the_truth_and_has_the_noise_it_is_paid_for():
-    """300 draws: below n with probability 300 · 10⁻¹² in all; the spread of a discrete Laplace of scale 20 is 28, and its estimate from 300 draws within 40%
-    of that but for a probability below 10⁻⁴."""
+    """300 draws: below n with probability 300 · 10⁻¹² in all; the spread of a discrete Laplace of scale 20 is
+    28, and its estimate from 300 draws within 40% of that but for a probability below 10⁻⁴.
+    """
     drawn = np.array([at_least(5000, 0.05, Secret()) for _ in range(300)])
     assert drawn.min() >= 5000
     assert 0.6 * 28 < drawn.std() < 1.4 * 28

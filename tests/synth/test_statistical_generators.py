@@ -16,26 +16,36 @@ from tacit.synth.encode import Cells, Layout, uniforms, uniforms_within
 
 
 def normals(n: int = 1000, rho: float = 0.5, seed: int = 0) -> pd.DataFrame:
-    """The published small study: two correlated normals beside a category that has nothing to do with them."""
+    """The published small study: two correlated normals beside a category that has nothing to do with
+    them.
+    """
     rng = np.random.default_rng(seed)
     xy = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], n)
-    return pd.DataFrame({"x": xy[:, 0], "y": xy[:, 1], "c": rng.choice(list("abcde"), n, p=[0.3, 0.2, 0.4, 0.07, 0.03])})
+    return pd.DataFrame(
+        {"x": xy[:, 0], "y": xy[:, 1], "c": rng.choice(list("abcde"), n, p=[0.3, 0.2, 0.4, 0.07, 0.03])}
+    )
 
 
 def ks(a: pd.Series, b: pd.Series) -> float:
     p, q = np.sort(a), np.sort(b)
     at = np.concatenate([p, q])
-    return float(np.abs(np.searchsorted(p, at, "right") / len(p) - np.searchsorted(q, at, "right") / len(q)).max())
+    return float(
+        np.abs(np.searchsorted(p, at, "right") / len(p) - np.searchsorted(q, at, "right") / len(q)).max()
+    )
 
 
 def tv(a: pd.Series, b: pd.Series) -> float:
-    return float(a.value_counts(normalize=True).sub(b.value_counts(normalize=True), fill_value=0).abs().sum() / 2)
+    return float(
+        a.value_counts(normalize=True).sub(b.value_counts(normalize=True), fill_value=0).abs().sum() / 2
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("generator", [synth.GaussianCopula(), synth.Cart()], ids=lambda g: type(g).__name__)
 def test_the_first_small_study_is_reached(generator, seed):
-    """Published: 0.94, 0.887, 0.773. A correlation of 1,000 rows has a standard error of 0.024; ours is drawn once, so 0.1 is four of them."""
+    """Published: 0.94, 0.887, 0.773. A correlation of 1,000 rows has a standard error of 0.024; ours is drawn
+    once, so 0.1 is four of them.
+    """
     real = normals(seed=seed)
     made = generator.fit(real).sample(1000, seed=seed)
     assert 1 - ks(real["x"], made["x"]) >= 0.96
@@ -46,14 +56,20 @@ def test_the_first_small_study_is_reached(generator, seed):
 
 @pytest.mark.parametrize("generator", [synth.GaussianCopula(), synth.Cart()], ids=lambda g: type(g).__name__)
 def test_the_first_small_study_as_the_documentation_prints_it(generator):
-    """`benchmarks/synth.py --small`, to the seed: all three at least .96, and the correlation within .05, about two standard errors of 1,000 rows."""
+    """`benchmarks/synth.py --small`, to the seed: all three at least .96, and the correlation within .05,
+    about two standard errors of 1,000 rows.
+    """
     real = normals(seed=0)
     made = generator.fit(real).sample(1000)
-    assert min(1 - ks(real["x"], made["x"]), 1 - ks(real["y"], made["y"]), 1 - tv(real["c"], made["c"])) >= 0.96
+    assert (
+        min(1 - ks(real["x"], made["x"]), 1 - ks(real["y"], made["y"]), 1 - tv(real["c"], made["c"])) >= 0.96
+    )
     assert abs(real["x"].corr(real["y"]) - made["x"].corr(made["y"])) <= 0.05
 
 
-@pytest.mark.parametrize("generator", [synth.GaussianCopula(), synth.Cart(), synth.Bayes()], ids=lambda g: type(g).__name__)
+@pytest.mark.parametrize(
+    "generator", [synth.GaussianCopula(), synth.Cart(), synth.Bayes()], ids=lambda g: type(g).__name__
+)
 def test_the_second_small_study_is_reached(generator):
     """Published for Iris: 0.91, 0.85, 0.89, 0.80 and 0.96."""
     from sklearn.datasets import load_iris
@@ -73,9 +89,16 @@ def test_the_copula_finds_the_correlation_of_normals(rho):
 
 
 def test_the_copula_finds_latent_correlation_through_coarse_categories():
-    """Five levels cut from each normal hide a third of the dependence from their ranks; the joint table must still be the real one."""
+    """Five levels cut from each normal hide a third of the dependence from their ranks; the joint table must
+    still be the real one.
+    """
     real = normals(20_000, 0.7)
-    levels = pd.DataFrame({k: pd.Categorical(pd.cut(real[k], [-9, -1, -0.3, 0.3, 1, 9], labels=list("abcde")), ordered=True) for k in ("x", "y")})
+    levels = pd.DataFrame(
+        {
+            k: pd.Categorical(pd.cut(real[k], [-9, -1, -0.3, 0.3, 1, 9], labels=list("abcde")), ordered=True)
+            for k in ("x", "y")
+        }
+    )
     made = synth.GaussianCopula().fit(levels).sample(20_000)
     joint = [pd.crosstab(f["x"].astype(str), f["y"].astype(str), normalize=True) for f in (levels, made)]
     # two tables of 25 cells from 20,000 rows differ by about 0.02 by chance
@@ -88,7 +111,14 @@ def chain(n: int = 4000) -> pd.DataFrame:
     a = rng.integers(0, 3, n)
     b = np.where(rng.random(n) < 0.8, a, rng.integers(0, 3, n))
     c = np.where(rng.random(n) < 0.8, b, rng.integers(0, 3, n))
-    return pd.DataFrame({"a": [f"a{i}" for i in a], "b": [f"b{i}" for i in b], "c": [f"c{i}" for i in c], "d": rng.choice(list("xy"), n)})
+    return pd.DataFrame(
+        {
+            "a": [f"a{i}" for i in a],
+            "b": [f"b{i}" for i in b],
+            "c": [f"c{i}" for i in c],
+            "d": rng.choice(list("xy"), n),
+        }
+    )
 
 
 def test_the_tree_is_the_chain_the_rows_came_from():
@@ -126,14 +156,23 @@ def test_conditions_go_through_the_tree_exactly():
     v = fitted.generator.draw(fitted.learned, layout, 50_000, np.random.default_rng(0), given)
     assert (v[:, 2] == 1).all()
     assert (v[:, 3] == 0).all()
-    assert np.bincount(v[:, 0].astype(int), minlength=3) / 50_000 == pytest.approx(weight / weight.sum(), abs=0.011)
+    assert np.bincount(v[:, 0].astype(int), minlength=3) / 50_000 == pytest.approx(
+        weight / weight.sum(), abs=0.011
+    )
 
 
 def repeated(n: int = 3000) -> pd.DataFrame:
     rng = np.random.default_rng(1)
     a = rng.integers(0, 12, n)
-    return pd.DataFrame({"a": a.astype(str), "b": ((a * 5 + rng.integers(0, 3, n)) % 12).astype(str), "c": rng.integers(0, 40, n).astype(str),
-                         "d": ((a + rng.integers(0, 2, n)) % 9).astype(str), "e": rng.integers(0, 6, n).astype(str)})
+    return pd.DataFrame(
+        {
+            "a": a.astype(str),
+            "b": ((a * 5 + rng.integers(0, 3, n)) % 12).astype(str),
+            "c": rng.integers(0, 40, n).astype(str),
+            "d": ((a + rng.integers(0, 2, n)) % 9).astype(str),
+            "e": rng.integers(0, 6, n).astype(str),
+        }
+    )
 
 
 def test_natural_and_copy_rates_by_hand():
@@ -144,7 +183,9 @@ def test_natural_and_copy_rates_by_hand():
 
 @pytest.mark.parametrize("leaf", [1, 5])
 def test_trees_with_small_leaves_are_kept_from_copying(leaf):
-    """Without the guard more than twice as many rows are copies as a fresh sample of the population would have; with it, no more."""
+    """Without the guard more than twice as many rows are copies as a fresh sample of the population would
+    have; with it, no more.
+    """
     both = repeated(6000)
     train, holdout = both.iloc[:3000].reset_index(drop=True), both.iloc[3000:].reset_index(drop=True)
     table = synth.Table.infer(both, columns=dict.fromkeys(both, "categorical"))
@@ -154,15 +195,21 @@ def test_trees_with_small_leaves_are_kept_from_copying(leaf):
     guarded = synth.Cart(leaf=leaf).fit(train, table)
     rates = [cart.copy_rate(x, table.numbers(f.sample(6000, seed=9))) for f in (free, guarded)]
     assert guarded.history[-1]["copies"] <= 2 * guarded.history[-1]["natural"]
-    assert rates[1] <= 2.1 * natural  # the probe and this sample are two draws: 0.1 covers three standard errors of their rates
+    assert (
+        rates[1] <= 2.1 * natural
+    )  # the probe and this sample are two draws: 0.1 covers three standard errors of their rates
     assert guarded.history[-1]["leaf"] >= leaf
     assert rates[0] >= rates[1]
 
 
 def test_the_guard_really_grows_leaves_where_rows_are_learnt_by_heart():
-    """400 rows of 5,000 kinds, five columns of 12 values: three columns tell which row it is, so leaves of one row repeat it whole."""
+    """400 rows of 5,000 kinds, five columns of 12 values: three columns tell which row it is, so leaves of
+    one row repeat it whole.
+    """
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame(rng.integers(0, 12, (5000, 5))[rng.integers(0, 5000, 400)], columns=list("abcde")).astype(str)
+    frame = pd.DataFrame(
+        rng.integers(0, 12, (5000, 5))[rng.integers(0, 5000, 400)], columns=list("abcde")
+    ).astype(str)
     table = synth.Table.infer(frame, columns=dict.fromkeys(frame, "categorical"))
     free, guarded = synth.Cart(leaf=1, copies=None).fit(frame, table), synth.Cart(leaf=1).fit(frame, table)
     assert free.history[0]["copies"] > 5 * free.history[0]["natural"]
@@ -174,7 +221,9 @@ def test_the_guard_really_grows_leaves_where_rows_are_learnt_by_heart():
 
 def test_a_table_that_can_only_be_copied_is_refused():
     frame = pd.DataFrame({"a": list("xyxy"), "b": list("ppqq")})
-    with pytest.raises(BadData, match=r"Cart: even drawn from whole columns, 100\.0% of the rows are copies of training rows"):
+    with pytest.raises(
+        BadData, match=r"Cart: even drawn from whole columns, 100\.0% of the rows are copies of training rows"
+    ):
         synth.Cart(copies=0.5).fit(frame)
 
 
@@ -200,7 +249,9 @@ def test_even_draws_are_uniform_and_evener_than_chance():
 
 @pytest.mark.parametrize("rows", [150, 500])
 def test_trees_copy_no_more_than_fresh_rows_do_in_small_tables_either(rows):
-    """Held against 20,000 fresh rows, over five tables: on average, and each but for the error of what a small table says about itself (a factor of 1.5)."""
+    """Held against 20,000 fresh rows, over five tables: on average, and each but for the error of what a
+    small table says about itself (a factor of 1.5).
+    """
     everything = repeated(25_000)
     table = synth.Table.infer(everything, columns=dict.fromkeys(everything, "categorical"))
     x = table.numbers(everything)
@@ -208,7 +259,11 @@ def test_trees_copy_no_more_than_fresh_rows_do_in_small_tables_either(rows):
     for seed in range(5):
         mixed = np.random.default_rng(seed).permutation(len(x))
         mine, fresh = mixed[:rows], mixed[rows : rows + 20_000]
-        made = synth.Cart(seed=seed).fit(everything.iloc[mine].reset_index(drop=True), table).sample(10_000, seed=seed)
+        made = (
+            synth.Cart(seed=seed)
+            .fit(everything.iloc[mine].reset_index(drop=True), table)
+            .sample(10_000, seed=seed)
+        )
         ratios.append(cart.copy_rate(x[mine], table.numbers(made)) / cart.copy_rate(x[mine], x[fresh]))
     assert np.mean(ratios) <= 2
     assert max(ratios) <= 3

@@ -33,7 +33,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, out.out, out.err
 
 
-@pytest.mark.parametrize(("real", "made"), [("table.csv", "out.csv"), ("table.parquet", "out.parquet"), ("table.csv", "out.csv.gz")])
+@pytest.mark.parametrize(
+    ("real", "made"),
+    [("table.csv", "out.csv"), ("table.parquet", "out.parquet"), ("table.csv", "out.csv.gz")],
+)
 def test_a_table_in_a_table_out_in_every_format(folder, capsys, real, made):
     code, out, err = said(capsys, real, "--out", made, "--rows", "300")
     assert code == 0
@@ -51,7 +54,9 @@ def test_a_table_in_a_table_out_in_every_format(folder, capsys, real, made):
 
 
 def test_a_private_model_is_private_unless_a_seed_is_asked_for(folder, capsys):
-    (folder / "columns.toml").write_text('age = {kind = "integer", low = 0, high = 120}\nsex = {kind = "categorical", values = ["F", "M"]}\n')
+    (folder / "columns.toml").write_text(
+        'age = {kind = "integer", low = 0, high = 120}\nsex = {kind = "categorical", values = ["F", "M"]}\n'
+    )
     pd.read_csv("table.csv")[["age", "sex"]].to_csv("real.csv", index=False)
     common = ["real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "200"]
     for name in ("one", "two"):
@@ -59,38 +64,90 @@ def test_a_private_model_is_private_unless_a_seed_is_asked_for(folder, capsys):
         assert code == 0
         assert "NOT PRIVATE" not in out
         assert "privacy    ε = 1, δ = 1e-09, record (one row added or removed)" in out
-    assert Path("one.csv").read_bytes() != Path("two.csv").read_bytes()  # noise of the operating system: 200 rows the same by chance will not be
+    assert (
+        Path("one.csv").read_bytes() != Path("two.csv").read_bytes()
+    )  # noise of the operating system: 200 rows the same by chance will not be
     code, out, _ = said(capsys, *common, "--out", "three.csv", "--seed", "3")
     assert "NOT PRIVATE: secrets came from a seed that can be replayed" in out
 
 
 def test_a_private_model_gives_away_neither_how_many_rows_there_are_nor_that_one_has_a_gap(folder, capsys):
-    """Not by a number in its answer, and not by how its numbers are written: with one age missing, pandas reads all ages as fractions."""
-    (folder / "columns.toml").write_text('sex = {kind = "categorical", values = ["F", "M"]}\nage = {kind = "integer", low = 0, high = 120}\nwho = "id"\n')
+    """Not by a number in its answer, and not by how its numbers are written: with one age missing, pandas
+    reads all ages as fractions.
+    """
+    (folder / "columns.toml").write_text(
+        'sex = {kind = "categorical", values = ["F", "M"]}\nage = {kind = "integer", low = 0, high = '
+        '120}\nwho = "id"\n'
+    )
     real, answers, written = pd.read_csv("table.csv")[["age", "sex"]].assign(who="x"), [], []
     for gap in (False, True):
-        real.assign(age=real["age"].astype(object).where(real.index > 0, None) if gap else real["age"]).to_csv("real.csv", index=False)
-        code, out, _ = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "made.csv", "--save", "g", "--json",
-                            "--force")
+        real.assign(
+            age=real["age"].astype(object).where(real.index > 0, None) if gap else real["age"]
+        ).to_csv("real.csv", index=False)
+        code, out, _ = said(
+            capsys,
+            "real.csv",
+            "--model",
+            "mst",
+            "--columns",
+            "columns.toml",
+            "--rows",
+            "30",
+            "--out",
+            "made.csv",
+            "--save",
+            "g",
+            "--json",
+            "--force",
+        )
         assert code == 0
         answers.append(json.loads(out))
         written.append(pd.read_csv("made.csv").dtypes.to_dict())
-        assert synth.load("g").table.columns[0].to_dict() == {"kind": "integer", "name": "age", "low": 0, "high": 120, "step": 1.0, "dtype": "int64",
-                                                              "declared": True}
+        assert synth.load("g").table.columns[0].to_dict() == {
+            "kind": "integer",
+            "name": "age",
+            "low": 0,
+            "high": 120,
+            "step": 1.0,
+            "dtype": "int64",
+            "declared": True,
+        }
     assert written[0] == written[1]
     assert list(written[0]) == ["age", "sex", "who"]
     assert set(answers[0]) == set(answers[1])
     assert "trained_on" not in answers[0]
     assert str(len(real)) not in json.dumps({k: v for k, v in answers[0].items() if "seconds" not in k})
     (folder / "columns.toml").write_text('age = {kind = "integer", low = 0, high = 120}\nwho = "id"\n')
-    code, _, err = said(capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "more.csv")
+    code, _, err = said(
+        capsys, "real.csv", "--model", "mst", "--columns", "columns.toml", "--rows", "30", "--out", "more.csv"
+    )
     assert code
-    assert "columns.toml does not say what the column 'sex' is. Declare it, or leave it out with --drop sex." in err
+    assert (
+        "columns.toml does not say what the column 'sex' is. Declare it, or leave it out with --drop sex."
+        in err
+    )
 
 
 def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_json(folder, capsys):
-    code, out, err = said(capsys, "table.csv", "--model", "ctgan", "--epochs", "3", "--out", "s.csv", "--save", "g.tacit",
-                          "--given", "sex=F", "--given", "age=30..60", "--seed", "4", "--json")
+    code, out, err = said(
+        capsys,
+        "table.csv",
+        "--model",
+        "ctgan",
+        "--epochs",
+        "3",
+        "--out",
+        "s.csv",
+        "--save",
+        "g.tacit",
+        "--given",
+        "sex=F",
+        "--given",
+        "age=30..60",
+        "--seed",
+        "4",
+        "--json",
+    )
     assert code == 0
     answer = json.loads(out)
     assert answer["model"] == "CTGAN"
@@ -104,18 +161,38 @@ def test_the_command_of_the_manual_trains_with_a_progress_line_and_answers_in_js
 
 
 def test_a_saved_generator_draws_the_same_rows_without_the_table(folder, capsys):
-    assert said(capsys, "table.csv", "--out", "one.csv", "--save", "g.tacit", "--rows", "50", "--seed", "7", "--quiet") == (0, "", "")
+    assert said(
+        capsys, "table.csv", "--out", "one.csv", "--save", "g.tacit", "--rows", "50", "--seed", "7", "--quiet"
+    ) == (0, "", "")
     (folder / "table.csv").unlink()
-    assert said(capsys, "--load", "g.tacit", "--out", "two.csv", "--rows", "50", "--seed", "7", "--quiet")[0] == 0
+    assert (
+        said(capsys, "--load", "g.tacit", "--out", "two.csv", "--rows", "50", "--seed", "7", "--quiet")[0]
+        == 0
+    )
     assert Path("one.csv").read_bytes() == Path("two.csv").read_bytes()
     assert Path("one.csv").read_text() == synth.load("g.tacit").sample(50, seed=7).to_csv(index=False)
 
 
 def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
-    Path("columns.toml").write_text('constraints = [{name = "Ordered", columns = ["admitted", "discharged"]}, {name = "Range", column = "age", low = 10}]\n'
-                                    'sex = "categorical"\n[age]\nkind = "integer"\nlow = 0\nhigh = 120\n'
-                                    '[grade]\nkind = "ordinal"\nvalues = ["low", "mid", "high"]\n')
-    code, _, err = said(capsys, "table.csv", "--columns", "columns.toml", "--model", "independent", "--save", "g.tacit", "--out", "o.csv", "--quiet")
+    Path("columns.toml").write_text(
+        'constraints = [{name = "Ordered", columns = ["admitted", "discharged"]}, {name = "Range", column = '
+        '"age", low = 10}]\n'
+        'sex = "categorical"\n[age]\nkind = "integer"\nlow = 0\nhigh = 120\n'
+        '[grade]\nkind = "ordinal"\nvalues = ["low", "mid", "high"]\n'
+    )
+    code, _, err = said(
+        capsys,
+        "table.csv",
+        "--columns",
+        "columns.toml",
+        "--model",
+        "independent",
+        "--save",
+        "g.tacit",
+        "--out",
+        "o.csv",
+        "--quiet",
+    )
     assert code == 0, err
     table = synth.load("g.tacit").table
     assert (table.columns[0].low, table.columns[0].high) == (10, 120)
@@ -123,46 +200,97 @@ def test_a_columns_file_declares_domains_and_constraints(folder, capsys):
     assert (rows["admitted"] <= rows["discharged"]).all()
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    ((), "give either a table to learn from"),
-    (("table.csv",), "nothing is asked for. Give --out FILE"),
-    (("table.csv", "--load", "g", "--out", "o.csv"), "not both and not neither"),
-    (("nothing.csv", "--out", "o.csv"), "there is no file nothing.csv"),
-    (("table.csv", "--out", "o.xlsx"), "--out o.xlsx ends in neither .csv, .csv.gz nor .parquet"),
-    (("table.csv", "--out", "table.csv"), "--out is the real table itself"),
-    (("table.csv", "--out", "../{here}/table.csv", "--force"), "--out is the real table itself"),
-    (("table.csv", "--out", "no/o.csv"), "--out no/o.csv: there is no such folder"),
-    *((("table.csv", option, "semi.csv"), "tacit: semi.csv is already there. Give another name, or --force to write over it.")
-      for option in ("--out", "--save", "--report")),
-    (("table.csv", "--save", "."), "tacit: . is a directory. Give the name of a file."),
-    (("table.csv", "--out", "o.csv", "--save", "./o.csv"), "--out o.csv and --save ./o.csv are the same file. Give each its own name."),
-    (("table.csv", "--out", "o.csv", "--model", "ctgn"), "'ctgn' is not known here. Did you mean 'CTGAN'?"),
-    (("table.csv", "--out", "o.csv", "--set", "leef=3"), "Cart has no parameter 'leef'. Did you mean 'leaf'?"),
-    (("table.csv", "--out", "o.csv", "--set", "leaf=0"), "Cart: leaf is 0; it must be a whole number at least 1"),
-    (("table.csv", "--out", "o.csv", "--rows", "0"), "--rows is 0; it must be at least 1"),
-    (("table.csv", "--out", "o.csv", "--drop", "agee"), "--drop agee: there is no such column. Did you mean 'age'?"),
-    (("table.csv", "--out", "o.csv", "--given", "sex"), "--given sex is no COLUMN=VALUE"),
-    (("table.csv", "--out", "o.csv", "--given", "sex=X"), "'X' is no value of the column 'sex'"),
-    (("table.csv", "--out", "o.csv", "--given", "age=old"), "age is a number; give one, or LOW..HIGH"),
-    (("table.csv", "--out", "o.csv", "--given", "agee=3"), "there is no column 'agee' to be modelled. Did you mean 'age'?"),
-    (("table.csv", "--out", "o.csv", "--given", "age=60..30"), "age=(60.0, 30.0) is an empty interval"),
-    (("table.csv", "--out", "o.csv", "--report", "r.html", "--target", "sx"), "--target sx: there is no such column. Did you mean 'sex'?"),
-    (("table.csv", "--out", "o.csv", "--target", "sex"), "--target is for the report"),
-    (("table.csv", "--out", "o.csv", "--model", "mst", "--rows", "9"), "MST is private and reads no domain off the data. Declare every column in a file"),
-    (("table.csv", "--out", "o.csv", "--model", "pategan", "--columns", "c.toml"), "would give away how many that is. Ask for a round number with --rows"),
-    (("table.csv", "--out", "o.csv", "--holdout", "2"), "--holdout is 2.0; it must be above 0 and below 1"),
-    (("broken.csv", "--out", "o.csv"), "broken.csv cannot be read as a table"),
-    (("empty.csv", "--out", "o.csv"), "the table has 0 rows"),
-    (("semi.csv", "--out", "o.csv"), "semi.csv has one column, 'age;weight', with ',' between columns. Is it ';' that stands between them?"),
-    (("more.csv", "--out", "o.csv"), "more.csv has more cells in its rows than names in its first line (2)"),
-    (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is no generator that tacit saved"),
-    (("--load", "nothing.tacit", "--out", "o.csv"), "there is no file nothing.tacit. Give --load the file that --save wrote"),
-    (("--load", "table.csv", "--out", "o.csv"), "say how many to draw with --rows"),
-    (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read")])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "give either a table to learn from"),
+        (("table.csv",), "nothing is asked for. Give --out FILE"),
+        (("table.csv", "--load", "g", "--out", "o.csv"), "not both and not neither"),
+        (("nothing.csv", "--out", "o.csv"), "there is no file nothing.csv"),
+        (("table.csv", "--out", "o.xlsx"), "--out o.xlsx ends in neither .csv, .csv.gz nor .parquet"),
+        (("table.csv", "--out", "table.csv"), "--out is the real table itself"),
+        (("table.csv", "--out", "../{here}/table.csv", "--force"), "--out is the real table itself"),
+        (("table.csv", "--out", "no/o.csv"), "--out no/o.csv: there is no such folder"),
+        *(
+            (
+                ("table.csv", option, "semi.csv"),
+                "tacit: semi.csv is already there. Give another name, or --force to write over it.",
+            )
+            for option in ("--out", "--save", "--report")
+        ),
+        (("table.csv", "--save", "."), "tacit: . is a directory. Give the name of a file."),
+        (
+            ("table.csv", "--out", "o.csv", "--save", "./o.csv"),
+            "--out o.csv and --save ./o.csv are the same file. Give each its own name.",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--model", "ctgn"),
+            "'ctgn' is not known here. Did you mean 'CTGAN'?",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--set", "leef=3"),
+            "Cart has no parameter 'leef'. Did you mean 'leaf'?",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--set", "leaf=0"),
+            "Cart: leaf is 0; it must be a whole number at least 1",
+        ),
+        (("table.csv", "--out", "o.csv", "--rows", "0"), "--rows is 0; it must be at least 1"),
+        (
+            ("table.csv", "--out", "o.csv", "--drop", "agee"),
+            "--drop agee: there is no such column. Did you mean 'age'?",
+        ),
+        (("table.csv", "--out", "o.csv", "--given", "sex"), "--given sex is no COLUMN=VALUE"),
+        (("table.csv", "--out", "o.csv", "--given", "sex=X"), "'X' is no value of the column 'sex'"),
+        (("table.csv", "--out", "o.csv", "--given", "age=old"), "age is a number; give one, or LOW..HIGH"),
+        (
+            ("table.csv", "--out", "o.csv", "--given", "agee=3"),
+            "there is no column 'agee' to be modelled. Did you mean 'age'?",
+        ),
+        (("table.csv", "--out", "o.csv", "--given", "age=60..30"), "age=(60.0, 30.0) is an empty interval"),
+        (
+            ("table.csv", "--out", "o.csv", "--report", "r.html", "--target", "sx"),
+            "--target sx: there is no such column. Did you mean 'sex'?",
+        ),
+        (("table.csv", "--out", "o.csv", "--target", "sex"), "--target is for the report"),
+        (
+            ("table.csv", "--out", "o.csv", "--model", "mst", "--rows", "9"),
+            "MST is private and reads no domain off the data. Declare every column in a file",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--model", "pategan", "--columns", "c.toml"),
+            "would give away how many that is. Ask for a round number with --rows",
+        ),
+        (
+            ("table.csv", "--out", "o.csv", "--holdout", "2"),
+            "--holdout is 2.0; it must be above 0 and below 1",
+        ),
+        (("broken.csv", "--out", "o.csv"), "broken.csv cannot be read as a table"),
+        (("empty.csv", "--out", "o.csv"), "the table has 0 rows"),
+        (
+            ("semi.csv", "--out", "o.csv"),
+            "semi.csv has one column, 'age;weight', with ',' between columns. Is it ';' that stands between "
+            "them?",
+        ),
+        (
+            ("more.csv", "--out", "o.csv"),
+            "more.csv has more cells in its rows than names in its first line (2)",
+        ),
+        (("--load", "table.csv", "--rows", "5", "--out", "o.csv"), "is no generator that tacit saved"),
+        (
+            ("--load", "nothing.tacit", "--out", "o.csv"),
+            "there is no file nothing.tacit. Give --load the file that --save wrote",
+        ),
+        (("--load", "table.csv", "--out", "o.csv"), "say how many to draw with --rows"),
+        (("table.csv", "--out", "o.csv", "--columns", "broken.csv"), "broken.csv cannot be read"),
+    ],
+)
 def test_what_cannot_be_done_is_said_and_nothing_is_written(folder, capsys, words, sentence):
     Path("broken.csv").write_bytes(b'a,b\n1,2,3,4\n"')
     Path("empty.csv").write_text("a,b\n")
-    Path("semi.csv").write_text("age;weight\n" + "30;71,5\n" * 20)  # pandas takes what stands before the comma for row labels
+    Path("semi.csv").write_text(
+        "age;weight\n" + "30;71,5\n" * 20
+    )  # pandas takes what stands before the comma for row labels
     Path("more.csv").write_text("a,b\n" + "1,2,3\n" * 20)
     before = {file: file.read_bytes() for file in folder.iterdir()}
     code, out, err = said(capsys, *(word.format(here=folder.name) for word in words))
@@ -179,14 +307,24 @@ def test_a_file_that_may_not_be_read_is_not_called_a_bad_table(folder, capsys, m
 
     monkeypatch.setattr("pandas.read_csv", refuse)  # and not chmod: root may read everything
     code, _, err = said(capsys, "table.csv", "--out", "o.csv")
-    assert (code, err) == (2, "tacit: synth: table.csv may not be read: permission denied. Ask for the right to read it, or give another file.\n")
+    assert (code, err) == (
+        2,
+        "tacit: synth: table.csv may not be read: permission denied. Ask for the right to read it, or give "
+        "another file.\n",
+    )
 
 
 @pytest.mark.parametrize("option", ["--out", "--save", "--report"])
-def test_a_place_that_may_not_be_written_to_is_told_before_anything_is_learnt(folder, capsys, monkeypatch, option):
+def test_a_place_that_may_not_be_written_to_is_told_before_anything_is_learnt(
+    folder, capsys, monkeypatch, option
+):
     monkeypatch.setattr("os.access", lambda *_, **__: False)  # and not chmod: root may write everywhere
     code, _, err = said(capsys, "table.csv", option, "o.csv")
-    assert (code, err) == (2, f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a place you may write to.\n")
+    assert (code, err) == (
+        2,
+        f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a place you may write "
+        "to.\n",
+    )
 
 
 def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folder):
@@ -210,12 +348,35 @@ def test_a_run_that_is_killed_leaves_the_old_file_and_no_half_of_a_new_one(folde
 @pytest.mark.slow
 def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
     """Ten chunks must not take more than two: peak memory is compared between two real processes."""
-    synth.Independent().fit(pd.DataFrame({"x": np.random.default_rng(0).normal(size=500), "c": ["a", "b"] * 250})).save("g.tacit")
-    code = "import resource, sys; from tacit.cli import main; main(sys.argv[1:]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    synth.Independent().fit(
+        pd.DataFrame({"x": np.random.default_rng(0).normal(size=500), "c": ["a", "b"] * 250})
+    ).save("g.tacit")
+    code = (
+        "import resource, sys; from tacit.cli import main; main(sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
     peak = {}
     for rows in (131_072, 1_310_720):
-        ran = subprocess.run([sys.executable, "-c", code, "synth", "--load", "g.tacit", "--rows", str(rows), "--out", "o.csv", "--quiet", "--force"],
-                             capture_output=True, text=True, timeout=300, check=True)
+        ran = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                code,
+                "synth",
+                "--load",
+                "g.tacit",
+                "--rows",
+                str(rows),
+                "--out",
+                "o.csv",
+                "--quiet",
+                "--force",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
         peak[rows] = int(ran.stdout)
     assert peak[1_310_720] < 1.15 * peak[131_072]
     with open("o.csv", encoding="utf-8") as file:
@@ -223,8 +384,22 @@ def test_drawing_many_rows_takes_the_memory_of_one_chunk(folder):
 
 
 def test_a_report_keeps_rows_from_the_generator_and_shows_utility_beside_risk(folder, capsys):
-    """The command of the issue: the table, the synthetic one, and a page that says what it is good for and what it gives away."""
-    code, out, _ = said(capsys, "table.csv", "--model", "ctgan", "--epochs", "2", "--out", "synthetic.csv", "--report", "synth.html", "--json")
+    """The command of the issue: the table, the synthetic one, and a page that says what it is good for and
+    what it gives away.
+    """
+    code, out, _ = said(
+        capsys,
+        "table.csv",
+        "--model",
+        "ctgan",
+        "--epochs",
+        "2",
+        "--out",
+        "synthetic.csv",
+        "--report",
+        "synth.html",
+        "--json",
+    )
     told, rows = json.loads(out), len(pd.read_csv("table.csv"))
     assert code == 0
     assert told["trained_on"] == rows - round(0.2 * rows)

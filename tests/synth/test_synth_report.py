@@ -1,4 +1,6 @@
-"""The report of a synthetic table in a real browser: score → property → column → plot, no error, no request, and hostile names stay text."""
+"""The report of a synthetic table in a real browser: score → property → column → plot, no error, no request,
+and hostile names stay text.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,26 @@ def seen() -> Evaluation:
 def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    found = os.environ.get("TACIT_BROWSER") or next((p for name in BROWSERS if (p := shutil.which(name))), None)
+    found = os.environ.get("TACIT_BROWSER") or next(
+        (p for name in BROWSERS if (p := shutil.which(name))), None
+    )
     if not found:
-        pytest.fail("no browser to open the report in: set TACIT_BROWSER to one, or install it with: apt-get install chromium")
+        pytest.fail(
+            "no browser to open the report in: set TACIT_BROWSER to one, or install it with: apt-get "
+            "install chromium"
+        )
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu", "--no-first-run"])
+        opened = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu", "--no-first-run"]
+        )
         yield opened
         opened.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (375, "dark")])
-def test_it_opens_without_a_word_and_leads_from_the_score_to_the_plot(seen: Evaluation, browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+def test_it_opens_without_a_word_and_leads_from_the_score_to_the_plot(
+    seen: Evaluation, browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
     path = seen.report(tmp_path / "new" / "synth.html")
     said: list[str] = []
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -29,7 +29,9 @@ def test_fresh_rows_teach_as_much_as_the_real_ones_and_shuffled_rows_nothing():
 
 def test_a_number_is_predicted_by_regression():
     found = measured(patients(800, 2), "weight")
-    assert found["TSTR ridge regression"].value == pytest.approx(found["TSTR ridge regression"].reference, abs=0.1)
+    assert found["TSTR ridge regression"].value == pytest.approx(
+        found["TSTR ridge regression"].reference, abs=0.1
+    )
     assert found["TSTR ridge regression"].reference > 0.15
     assert measured(shuffled(patients(800, 0), 3), "weight")["TSTR ridge regression"].value < 0.1
 
@@ -53,7 +55,9 @@ def test_without_a_target_only_the_workload_is_measured():
 
 def test_a_target_that_cannot_be_one_is_refused():
     real = patients(100, 0).assign(ill="no")
-    with pytest.raises(BadData, match="the target 'ill' has one value only in the real table, so there is nothing to predict"):
+    with pytest.raises(
+        BadData, match="the target 'ill' has one value only in the real table, so there is nothing to predict"
+    ):
         measured(patients(100, 2), "ill", real)
     with pytest.raises(BadData, match=r"there is no column 'il' to look at. Did you mean 'ill'\?"):
         measured(patients(100, 2), "il")

@@ -1,10 +1,13 @@
-"""What was spent, and whether more may be. Privacy once given away stays given away: a release is written down before it is made.
+"""What was spent, and whether more may be. Privacy once given away stays given away: a release is written
+down before it is made.
 
-A round that was computed, lost in a crash and computed again has been released twice, with different noise. So the account counts rounds begun, in a file of
-its own that is never wound back. Each line has the settings of its release, and ε composes the lines as they were spent (`mixture.py`), whatever the
-settings of the account that reads them.
+A round that was computed, lost in a crash and computed again has been released twice, with different noise.
+So the account counts rounds begun, in a file of its own that is never wound back. Each line has the settings
+of its release, and ε composes the lines as they were spent (`mixture.py`), whatever the settings of the
+account that reads them.
 
-One file may serve several agreements on the same data. Each has a `key`: budget and limit count the lines of that key, and `lifetime` composes them all.
+One file may serve several agreements on the same data. Each has a `key`: budget and limit count the lines of
+that key, and `lifetime` composes them all.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ ROUNDING = 1 + 1e-9  # an ε that was found to meet a budget may exceed it by th
 
 @dataclass
 class Account:
-    """Releases under one agreement. `budget` is an ε that is never exceeded, `limit` a number of releases; None: no such bound."""
+    """Releases under one agreement. `budget` is an ε that is never exceeded, `limit` a number of releases;
+    None: no such bound.
+    """
 
     release: Release
     delta: float
@@ -38,14 +43,18 @@ class Account:
     limit: int | None = field(default=None, kw_only=True)
     key: str = field(default="", kw_only=True)
     _allowed: int | None = field(default=None, repr=False)  # by rounds and budget
-    _done: int = field(default=0, init=False, repr=False)  # planned rounds that were begun through this object
+    _done: int = field(
+        default=0, init=False, repr=False
+    )  # planned rounds that were begun through this object
     _known: int = field(default=0, init=False, repr=False)  # complete lines under this key
     _memory: list[Line] = field(default_factory=list, init=False, repr=False)  # what is in no file
     _book: AccountFile | None = field(default=None, init=False, repr=False)
     _token: str = field(default_factory=lambda: secrets.token_hex(8), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.limit is not None and (isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0):
+        if self.limit is not None and (
+            isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0
+        ):
             raise bad("Account", "limit", self.limit, "a whole number of at least 0, or None")
         if self.spent:
             self._memory.append(Line(self.key, self._session, self.release, self.spent))
@@ -94,12 +103,15 @@ class Account:
         return self._epsilon(self._lines(), delta=delta)
 
     def may_spend(self) -> bool:
-        """Whether one more planned release is within budget and limit, with what other processes spent from this file."""
+        """Whether one more planned release is within budget and limit, with what other processes spent from
+        this file.
+        """
         self._refresh()
         return self.spent < self.allowed
 
     def spend(self, number: int, release: Release | None = None) -> None:
-        """Round `number` (from 1) is about to be released; `release` where it is not one of the planned kind. On the disk when this returns.
+        """Round `number` (from 1) is about to be released; `release` where it is not one of the planned kind.
+        On the disk when this returns.
 
         Raises BudgetSpent, and writes nothing, where budget or limit would be exceeded.
         """
@@ -117,19 +129,28 @@ class Account:
                 self._note(book.read(fd))
         self._done += release is None
 
-    # what was spent ----------------------------------------------------------------------------------------------------------------
+    # what was spent -----------------------------------------------------------------------------------------
 
     def _decide(self, release: Release) -> None:
         if self.limit is not None and self.spent >= self.limit:
-            raise BudgetSpent(f"{self.limit} releases were agreed to, and {self.spent} were made. Nothing more was released; more needs a new agreement.")
+            raise BudgetSpent(
+                f"{self.limit} releases were agreed to, and {self.spent} were made. Nothing more was "
+                "released; more needs a new agreement."
+            )
         if self.budget is None or (release == self.release and self.spent < self.allowed):
             return
         lines = self._mine()
-        cost = (self._epsilon(lines, 1) if release == self.release else
-                mixed_epsilon([*self._groups(lines, self.delta), (release, 1)], self.delta))
+        cost = (
+            self._epsilon(lines, 1)
+            if release == self.release
+            else mixed_epsilon([*self._groups(lines, self.delta), (release, 1)], self.delta)
+        )
         if cost > self.budget * ROUNDING:
-            raise BudgetSpent(f"one more release would cost ε = {cost:.4g} at δ = {self.delta:g}, and the budget is {self.budget:g}. "
-                              "Nothing was released; what was spent stays spent.")
+            raise BudgetSpent(
+                f"one more release would cost ε = {cost:.4g} at δ = {self.delta:g}, and the budget is "
+                f"{self.budget:g}. "
+                "Nothing was released; what was spent stays spent."
+            )
 
     def _refresh(self) -> None:
         if self.file is not None:
@@ -143,21 +164,29 @@ class Account:
     def _note(self, new: list[Line]) -> None:
         """Count complete lines that were not known yet, and what follows them in the file."""
         tail = None if self._book is None else self._book.tail
-        if tail is not None or any(line.session != self._session or line.release != self.release for line in new):
+        if tail is not None or any(
+            line.session != self._session or line.release != self.release for line in new
+        ):
             self._allowed = None  # somebody else spent, or something else was spent
         self._known += sum(line.times for line in new if line.key in (self.key, None))
         self.spent = self._known + (tail is not None and tail.key in (self.key, None))
 
     def _lines(self) -> list[Line]:
         book = self._book
-        return self._memory if book is None else [*self._memory, *book.lines, *([book.tail] if book.tail is not None else [])]
+        return (
+            self._memory
+            if book is None
+            else [*self._memory, *book.lines, *([book.tail] if book.tail is not None else [])]
+        )
 
     def _mine(self) -> list[Line]:
         return [line for line in self._lines() if line.key in (self.key, None)]
 
     def _epsilon(self, lines: list[Line], more: int = 0, delta: float | None = None) -> float:
         delta = self.delta if delta is None else delta
-        return mixed_epsilon(self._groups([*lines, Line(self.key, self._session, self.release, more)], delta), delta)
+        return mixed_epsilon(
+            self._groups([*lines, Line(self.key, self._session, self.release, more)], delta), delta
+        )
 
     def _groups(self, lines: list[Line], delta: float) -> list[tuple[Release, int]]:
         """(release, steps), those counted by passes apart for each session."""
@@ -172,6 +201,7 @@ class Account:
         groups = [(release, n) for (release, _), n in counts.items()]
         if not torn:
             return groups
-        # A line cut short was of one of the kinds in the file, or of a kind never seen, which was not released: the dearest counts.
+        # A line cut short was of one of the kinds in the file, or of a kind never seen, which was not
+        # released: the dearest counts.
         known = {self.release, *(line.release for line in self._lines() if line.release is not None)}
         return [*groups, *[(max(known, key=lambda r: mixed_epsilon([(r, 1)], delta)), 1)] * torn]

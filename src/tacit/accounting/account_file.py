@@ -1,8 +1,9 @@
 """The file of an account: one line for each release, written and on the disk before the release is made.
 
-Lines are only ever appended, each by one write under a lock, so several processes may spend from one file. Each line has its own number (`begun`), so a line
-that was removed or inserted is noticed. A line that was cut short by a crash is followed by a line break and counts as a release (`account.py` says at which
-price), although it never happened: whoever wrote it had not returned from `spend` yet.
+Lines are only ever appended, each by one write under a lock, so several processes may spend from one file.
+Each line has its own number (`begun`), so a line that was removed or inserted is noticed. A line that was cut
+short by a crash is followed by a line break and counts as a release (`account.py` says at which price),
+although it never happened: whoever wrote it had not returned from `spend` yet.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ KINDS: dict[str, type[Release]] = {"release": Release, "training": Training}
 
 
 class Line(NamedTuple):
-    """One release, or several alike. `release` and `key` are None where the line was cut short: it belongs to every key."""
+    """One release, or several alike. `release` and `key` are None where the line was cut short: it belongs to
+    every key.
+    """
 
     key: str | None
     session: str
@@ -51,7 +54,9 @@ class AccountFile:
     @contextmanager
     def writing(self) -> Iterator[int]:
         """The open file under an exclusive lock: nobody else appends until this ends."""
-        create = 0 if self.lines or self.tail else os.O_CREAT  # a file that was there and is gone is not made again: that would be a refund
+        create = (
+            0 if self.lines or self.tail else os.O_CREAT
+        )  # a file that was there and is gone is not made again: that would be a refund
         with self._opened(os.O_RDWR | os.O_APPEND | create) as fd:
             yield fd
 
@@ -93,8 +98,15 @@ class AccountFile:
         """Write one line and wait until the disk has it, under the lock of `writing`."""
         begun = len(self.lines) + (self.tail is not None) + 1
         kind = next(name for name, cls in KINDS.items() if type(release) is cls)
-        line = {"round": round, "begun": begun, "key": key, "session": session, "kind": kind,
-                **{f.name: getattr(release, f.name) for f in fields(release)}, "delta": delta}
+        line = {
+            "round": round,
+            "begun": begun,
+            "key": key,
+            "session": session,
+            "kind": kind,
+            **{f.name: getattr(release, f.name) for f in fields(release)},
+            "delta": delta,
+        }
         first = not self._read
         data = b"\n" * (self.tail is not None) + json.dumps(line).encode() + b"\n"
         if os.write(fd, data) != len(data):
@@ -127,15 +139,25 @@ class AccountFile:
             raise self._unusable(what) from error
 
     def _unusable(self, why: str) -> BadRun:
-        return BadRun(f"{self.path} cannot be read: {why}. It says what privacy was spent, so the run cannot go on without it. "
-                      "Put it back from a copy, or start anew and add what this run spent by hand.")
+        return BadRun(
+            f"{self.path} cannot be read: {why}. It says what privacy was spent, so the run cannot go on "
+            "without it. "
+            "Put it back from a copy, or start anew and add what this run spent by hand."
+        )
 
 
 def _of_earlier_version(line: dict[str, Any]) -> Release:
-    """Lines of earlier versions lack `kind`, `key`, `distance`, `dimension` and `per_epoch`; of what they may mean, the most expensive is taken."""
+    """Lines of earlier versions lack `kind`, `key`, `distance`, `dimension` and `per_epoch`; of what they may
+    mean, the most expensive is taken.
+    """
     z, rate, sampling, accountant = line["multiplier"], line["rate"], line["sampling"], line["accountant"]
     if accountant == "skellam":
-        raise ValueError("its lines are of an earlier version, which did not write down what Skellam noise costs")
-    if sampling == "fixed" or sampling in ("shuffle", "tree"):  # fixed: over the clipping norm, as in training, costs more than over the distance
+        raise ValueError(
+            "its lines are of an earlier version, which did not write down what Skellam noise costs"
+        )
+    if sampling == "fixed" or sampling in (
+        "shuffle",
+        "tree",
+    ):  # fixed: over the clipping norm, as in training, costs more than over the distance
         return check(Training(z, rate, sampling=sampling, accountant=accountant, per_epoch=1))
     return check(Release(z, rate, "everyone" if rate == 1 else sampling, accountant))

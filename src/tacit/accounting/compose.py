@@ -1,10 +1,12 @@
-"""How much many releases say together. The integrals are those of Google's dp-accounting; what is ours is what they are asked.
+"""How much many releases say together. The integrals are those of Google's dp-accounting; what is ours is
+what they are asked.
 
     pld   privacy-loss distributions: tightest; everyone in every step, or Poisson sampling
     rdp   Rényi: looser, faster; the one that also knows sampling of a fixed number without replacement
 
-Two neighbours differ by one client (or row) being there under "everyone" and "poisson", and by one exchanged for another under "fixed"; the noise
-multiplier is always σ over how far apart the sums of two neighbours can lie: the clipping norm, and twice that where one is exchanged.
+Two neighbours differ by one client (or row) being there under "everyone" and "poisson", and by one exchanged
+for another under "fixed"; the noise multiplier is always σ over how far apart the sums of two neighbours can
+lie: the clipping norm, and twice that where one is exchanged.
 """
 
 from __future__ import annotations
@@ -35,21 +37,42 @@ class Release:
     """What one step of a run gives away, to be composed with the others."""
 
     multiplier: float = real(above=0, doc="σ over the distance of two neighbours' sums")
-    rate: float = real(1.0, above=0, most=1, doc="the probability, or share, with which a client (or row) takes part in a step")
-    sampling: str = choice("everyone", SAMPLINGS, doc="who takes part: everyone; each by a coin of its own; a fixed number without replacement")
-    accountant: str = choice("pld", (*ACCOUNTANTS, "zcdp", "skellam"), doc="how steps are composed; zcdp: for what is only known to be concentrated; "
-                             "skellam: Skellam noise, by its Rényi divergence")
-    distance: float = real(0.0, least=0, doc="skellam: how many units of the grid two neighbours' sums lie apart")
+    rate: float = real(
+        1.0,
+        above=0,
+        most=1,
+        doc="the probability, or share, with which a client (or row) takes part in a step",
+    )
+    sampling: str = choice(
+        "everyone",
+        SAMPLINGS,
+        doc="who takes part: everyone; each by a coin of its own; a fixed number without replacement",
+    )
+    accountant: str = choice(
+        "pld",
+        (*ACCOUNTANTS, "zcdp", "skellam"),
+        doc="how steps are composed; zcdp: for what is only known to be concentrated; "
+        "skellam: Skellam noise, by its Rényi divergence",
+    )
+    distance: float = real(
+        0.0, least=0, doc="skellam: how many units of the grid two neighbours' sums lie apart"
+    )
     dimension: int = whole(1, least=1, doc="skellam: how many numbers a sum has")
 
     def check(self) -> None:
         if self.sampling == "everyone" and self.rate != 1:
             raise bad("Release", "rate", self.rate, "1 where everyone takes part")
         if self.sampling == "fixed" and self.rate < 1 and self.accountant != "rdp":
-            raise BadParameter(f"accounting: accountant is {self.accountant!r}, and a fixed number without replacement is sampled, for which there is no tight "
-                               "bound of that kind. Use accountant='rdp', or Poisson sampling.")
+            raise BadParameter(
+                f"accounting: accountant is {self.accountant!r}, and a fixed number without replacement is "
+                "sampled, for which there is no tight "
+                "bound of that kind. Use accountant='rdp', or Poisson sampling."
+            )
         if self.sampling != "everyone" and self.rate < 1 and self.accountant in ("zcdp", "skellam"):
-            raise BadParameter("accounting: sampling does not lower a guarantee that is only known as zCDP, or of Skellam noise. Account without sampling.")
+            raise BadParameter(
+                "accounting: sampling does not lower a guarantee that is only known as zCDP, or of Skellam "
+                "noise. Account without sampling."
+            )
 
     def epsilon(self, steps: int, delta: float, width: float | None = None) -> float:
         """ε of so many steps at this δ."""
@@ -57,7 +80,9 @@ class Release:
 
     @property
     def by_pass(self) -> bool:
-        """Whether cost is counted by passes over the rows, so that the steps of one session belong together."""
+        """Whether cost is counted by passes over the rows, so that the steps of one session belong
+        together.
+        """
         return False
 
     def plain(self, steps: int) -> tuple[Release, int]:
@@ -70,7 +95,9 @@ class Release:
 
 
 def most_steps(cost: Callable[[int], float], epsilon: float, most: int) -> int:
-    """The largest number of steps, at most `most`, that costs no more than ε. `cost` must not decrease; `most` itself is tried first."""
+    """The largest number of steps, at most `most`, that costs no more than ε. `cost` must not decrease;
+    `most` itself is tried first.
+    """
     low, high = 0, most + 1
     while high - low > 1:
         middle = (low + high) // 2 if low or high <= most else most
@@ -89,7 +116,11 @@ def _epsilon(release: Release, steps: int, delta: float, width: float) -> float:
         return skellam_epsilon(z, release.distance, release.dimension, steps, delta)
     if release.accountant == "rdp":
         return _rdp(release, steps, delta)
-    return gaussian_epsilon(z / math.sqrt(steps), delta) if q == 1 else float(one_step(z, q, width).self_compose(steps).get_epsilon_for_delta(delta))
+    return (
+        gaussian_epsilon(z / math.sqrt(steps), delta)
+        if q == 1
+        else float(one_step(z, q, width).self_compose(steps).get_epsilon_for_delta(delta))
+    )
 
 
 def google_accounting() -> Any:
@@ -105,7 +136,8 @@ def google_accounting() -> Any:
 @lru_cache(maxsize=64)
 def one_step(multiplier: float, rate: float, width: float) -> Any:
     return google_accounting().pld.privacy_loss_distribution.from_gaussian_mechanism(
-        multiplier, sampling_prob=rate, value_discretization_interval=width, use_connect_dots=True)
+        multiplier, sampling_prob=rate, value_discretization_interval=width, use_connect_dots=True
+    )
 
 
 def _rdp(release: Release, steps: int, delta: float) -> float:
@@ -123,14 +155,26 @@ def divergence(r: Release, orders: np.ndarray) -> np.ndarray:
     google = google_accounting()
     event: Any = google.GaussianDpEvent(r.multiplier)
     if r.sampling == "fixed":
-        share = Fraction(r.rate).limit_denominator(10**9)  # the event counts clients; the bound looks at their share alone
-        event, relation = google.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, event), google.NeighboringRelation.REPLACE_ONE
+        share = Fraction(r.rate).limit_denominator(
+            10**9
+        )  # the event counts clients; the bound looks at their share alone
+        event, relation = (
+            google.SampledWithoutReplacementDpEvent(share.denominator, share.numerator, event),
+            google.NeighboringRelation.REPLACE_ONE,
+        )
     else:
-        event, relation = google.PoissonSampledDpEvent(r.rate, event), google.NeighboringRelation.ADD_OR_REMOVE_ONE
+        event, relation = (
+            google.PoissonSampledDpEvent(r.rate, event),
+            google.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )
     accountant = google.rdp.RdpAccountant(orders, relation)
     log = logging.getLogger("absl")
     before = log.level
-    log.setLevel(logging.ERROR)  # it warns of orders whose series did not converge; they are infinite, which is never less than the truth
+    log.setLevel(
+        logging.ERROR
+        # it warns of orders whose series did not converge; they are infinite, which is never less than the
+        # truth
+    )
     try:
         accountant.compose(event)
     finally:
@@ -143,7 +187,14 @@ def _release(noise_multiplier: float, sampling_rate: float, accountant: str, sam
         raise bad("accounting", "sampling", sampling, "'poisson' or 'fixed'")
     if accountant not in ACCOUNTANTS:
         raise bad("accounting", "accountant", accountant, "'pld' or 'rdp'")
-    return check(Release(noise_multiplier, sampling_rate, "everyone" if sampling_rate == 1 and sampling == "poisson" else sampling, accountant))
+    return check(
+        Release(
+            noise_multiplier,
+            sampling_rate,
+            "everyone" if sampling_rate == 1 and sampling == "poisson" else sampling,
+            accountant,
+        )
+    )
 
 
 def _given(steps: Any, delta: Any) -> None:
@@ -153,28 +204,50 @@ def _given(steps: Any, delta: Any) -> None:
         raise bad("accounting", "delta", delta, "a probability above 0 and below 1")
 
 
-def epsilon(*, noise_multiplier: float, sampling_rate: float = 1.0, steps: int = 1, delta: float, accountant: str = "pld",
-            sampling: str = "poisson") -> float:
-    """ε of `steps` Gaussian releases. `sampling` must be what was really done: shuffling through the data is neither of the two."""
+def epsilon(
+    *,
+    noise_multiplier: float,
+    sampling_rate: float = 1.0,
+    steps: int = 1,
+    delta: float,
+    accountant: str = "pld",
+    sampling: str = "poisson",
+) -> float:
+    """ε of `steps` Gaussian releases. `sampling` must be what was really done: shuffling through the data is
+    neither of the two.
+    """
     release = _release(noise_multiplier, sampling_rate, accountant, sampling)
     _given(steps, delta)
     return release.epsilon(steps, float(delta), FINE)
 
 
-def noise_for(*, epsilon: float, delta: float, sampling_rate: float = 1.0, steps: int = 1, accountant: str = "pld", sampling: str = "poisson") -> float:
-    """The least noise multiplier with which `steps` releases cost no more than ε, from above and to about a thousandth."""
+def noise_for(
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float = 1.0,
+    steps: int = 1,
+    accountant: str = "pld",
+    sampling: str = "poisson",
+) -> float:
+    """The least noise multiplier with which `steps` releases cost no more than ε, from above and to about a
+    thousandth.
+    """
     if isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf:
         raise bad("accounting", "epsilon", epsilon, "a number above 0")
     _given(steps, delta)
     if sampling_rate == 1 and accountant == "pld" and sampling == "poisson":
         return gaussian_multiplier(epsilon, delta) * math.sqrt(steps)
 
-    width = min(1e-3, max(FINE, math.sqrt(1.4e-3 * epsilon / steps)))  # wider cells are faster and only ever say more ε: measured, 0.7·steps·width² more
+    width = min(
+        1e-3, max(FINE, math.sqrt(1.4e-3 * epsilon / steps))
+    )  # wider cells are faster and only ever say more ε: measured, 0.7·steps·width² more
 
     def cost(z: float) -> float:
         return _release(z, sampling_rate, accountant, sampling).epsilon(steps, float(delta), width)
 
-    # ε falls in z, nearly along a line in log-log: a few secants, each kept inside what is known; `high` is always affordable
+    # ε falls in z, nearly along a line in log-log: a few secants, each kept inside what is known; `high` is
+    # always affordable
     all_in = gaussian_multiplier(epsilon, delta) * math.sqrt(steps)  # without sampling
     low, high = 0.0, max(1.1 * sampling_rate * all_in, min(all_in, 0.6))
     at_low, at_high = math.inf, cost(high)
@@ -182,7 +255,12 @@ def noise_for(*, epsilon: float, delta: float, sampling_rate: float = 1.0, steps
         low, at_low, high = high, at_high, 1.5 * high
         at_high = cost(high)
         if high > 1e7:
-            raise bad("accounting", "epsilon", epsilon, "larger: no noise that a computer can add makes so many steps so private")
+            raise bad(
+                "accounting",
+                "epsilon",
+                epsilon,
+                "larger: no noise that a computer can add makes so many steps so private",
+            )
     while not low:
         half = high / 1.5
         if half < 1e-3:
@@ -195,8 +273,16 @@ def noise_for(*, epsilon: float, delta: float, sampling_rate: float = 1.0, steps
     for _ in range(30):
         if high / low < 1.001 or at_high > 0.999 * epsilon:
             break
-        slope = math.log(at_high / at_low) / math.log(high / low) if at_high > 0 and math.isfinite(at_low) else -1.0
-        guess = low * (epsilon / at_low) ** (1 / slope) if math.isfinite(at_low) and slope < 0 else math.sqrt(low * high)
+        slope = (
+            math.log(at_high / at_low) / math.log(high / low)
+            if at_high > 0 and math.isfinite(at_low)
+            else -1.0
+        )
+        guess = (
+            low * (epsilon / at_low) ** (1 / slope)
+            if math.isfinite(at_low) and slope < 0
+            else math.sqrt(low * high)
+        )
         guess = min(max(guess * 1.0004, low * (high / low) ** 0.02), low * (high / low) ** 0.98)
         at = cost(guess)
         if at <= epsilon:

@@ -1,17 +1,21 @@
-"""Noise that is what its proof says: discrete Gaussian and discrete Laplace numbers, and the exponential mechanism, drawn exactly.
+"""Noise that is what its proof says: discrete Gaussian and discrete Laplace numbers, and the exponential
+mechanism, drawn exactly.
 
-Canonne, Kamath, Steinke: *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, Algorithms 1, 2 and 3.
+Canonne, Kamath, Steinke: *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, Algorithms 1, 2 and
+3.
 
-A Gaussian made of floating-point numbers is not the Gaussian of the proof: its lowest bits tell the value it was added to (Mironov, CCS 2012). Here
-every draw is made of whole numbers and comparisons of whole numbers; no rounding takes place anywhere. The bits come from the operating
-system; numpy's generator never makes noise. `source` is a function from n to n bytes; one that can be replayed is for tests only, and whoever passes it
-stamps the ledger NOT PRIVATE.
+A Gaussian made of floating-point numbers is not the Gaussian of the proof: its lowest bits tell the value it
+was added to (Mironov, CCS 2012). Here every draw is made of whole numbers and comparisons of whole numbers;
+no rounding takes place anywhere. The bits come from the operating system; numpy's generator never makes
+noise. `source` is a function from n to n bytes; one that can be replayed is for tests only, and whoever
+passes it stamps the ledger NOT PRIVATE.
 
-What is *not* promised: constant time. The loops below run as long as their draws ask for, so whoever can time the process to the microsecond learns
-something about the noise; keep the machine that adds it out of the adversary's reach.
+What is *not* promised: constant time. The loops below run as long as their draws ask for, so whoever can time
+the process to the microsecond learns something about the noise; keep the machine that adds it out of the
+adversary's reach.
 
-Discrete Gaussian noise of parameter σ² on integer counts whose L2 sensitivity is Δ is Δ²/(2σ²)-zCDP (Theorem 4), as the continuous one is, and its
-variance is at most σ² (Corollary 9).
+Discrete Gaussian noise of parameter σ² on integer counts whose L2 sensitivity is Δ is Δ²/(2σ²)-zCDP (Theorem
+4), as the continuous one is, and its variance is at most σ² (Corollary 9).
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ from ..parameters import bad
 
 Source = Callable[[int], bytes]
 _BITS = 63
-_ROOM = 1 << 62  # products in int64 stay below this; what is larger is computed in Python's unbounded integers
+_ROOM = (
+    1 << 62
+)  # products in int64 stay below this; what is larger is computed in Python's unbounded integers
 
 
 def uniform(below: int, n: int, source: Source = os.urandom) -> np.ndarray:
@@ -36,7 +42,9 @@ def uniform(below: int, n: int, source: Source = os.urandom) -> np.ndarray:
         raise bad("uniform", "below", below, "at least 1")
     if below > _ROOM:
         return np.array([_uniform_large(below, source) for _ in range(n)], dtype=object)
-    limit = (1 << _BITS) // below * below  # a multiple of `below`; what lies beyond it would make small remainders likelier
+    limit = (
+        (1 << _BITS) // below * below
+    )  # a multiple of `below`; what lies beyond it would make small remainders likelier
     out = _words(n, source)
     late = np.flatnonzero(out >= limit) if limit < (1 << _BITS) else np.empty(0, np.int64)
     while len(late):
@@ -63,7 +71,8 @@ def bernoulli_exp(numerator: np.ndarray, denominator: int, source: Source = os.u
     whole, part = numerator // denominator, numerator % denominator
     alive = np.ones(len(numerator), bool)
     one = np.array([denominator], dtype=part.dtype)
-    # γ > 1: the product of ⌊γ⌋ draws of Bernoulli(exp(−1)), given up at the first that fails, times one for the rest
+    # γ > 1: the product of ⌊γ⌋ draws of Bernoulli(exp(−1)), given up at the first that fails, times one for
+    # the rest
     left = whole.copy()
     while len(busy := np.flatnonzero(alive & (left > 0))):
         alive[busy] = _bernoulli_exp_unit(np.repeat(one, len(busy)), denominator, source)
@@ -101,7 +110,9 @@ def laplace(scale: int, n: int, source: Source = os.urandom) -> np.ndarray:
             v[busy] += 1
         size_of = u + scale * v
         negative = uniform(2, len(u), source).astype(bool)
-        drawn = np.where(negative, -size_of, size_of)[~(negative & (size_of == 0))]  # zero must not be counted twice
+        drawn = np.where(negative, -size_of, size_of)[
+            ~(negative & (size_of == 0))
+        ]  # zero must not be counted twice
         parts.append(drawn)
         have += len(drawn)
     return np.concatenate(parts)[:n]
@@ -129,8 +140,10 @@ def gaussian(variance: Fraction | int, n: int, source: Source = os.urandom) -> n
 
 
 def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarray:
-    """`gaussian` for a whole σ, of up to 2²⁰ in machine words: with t = σ in Algorithm 3, which holds for any t ≥ 1, the probability of acceptance is
-    exp(−(|Y| − σ)² / (2σ²)), and no number grows beyond 63 bits."""
+    """`gaussian` for a whole σ, of up to 2²⁰ in machine words: with t = σ in Algorithm 3, which holds for any
+    t ≥ 1, the probability of acceptance is
+    exp(−(|Y| − σ)² / (2σ²)), and no number grows beyond 63 bits.
+    """
     if sigma < 1:
         raise bad("gaussian_whole", "sigma", sigma, "a whole number of at least 1")
     parts, have = [], 0
@@ -145,17 +158,25 @@ def gaussian_whole(sigma: int, n: int, source: Source = os.urandom) -> np.ndarra
     return np.concatenate(parts)[:n] if n else np.empty(0, np.int64)
 
 
-def exponential(scores: Sequence[int], epsilon: Fraction | int, sensitivity: int, source: Source = os.urandom) -> int:
+def exponential(
+    scores: Sequence[int], epsilon: Fraction | int, sensitivity: int, source: Source = os.urandom
+) -> int:
     """The index of one candidate, drawn with P(i) ∝ exp(ε · score_i / (2 · sensitivity)).
 
-    McSherry, Talwar: *Mechanism Design via Differential Privacy*, FOCS 2007. Drawn by rejection: a uniform candidate is kept with probability
-    exp(−ε (best − score) / (2 · sensitivity)), which is exact for whole scores and a rational ε. ε-DP, and ε²/8-zCDP (Cesar, Rogers:
+    McSherry, Talwar: *Mechanism Design via Differential Privacy*, FOCS 2007. Drawn by rejection: a uniform
+    candidate is kept with probability exp(−ε (best − score) / (2 · sensitivity)), which is exact for whole
+    scores and a rational ε. ε-DP, and ε²/8-zCDP (Cesar, Rogers:
     *Bounding, Concentrating, and Truncating*, ALT 2021, by the mechanism's bounded range).
     """
     if not len(scores):
         raise bad("exponential", "scores", list(scores), "at least one candidate")
     if not epsilon > 0 or sensitivity < 1:
-        raise bad("exponential", "epsilon and sensitivity", (epsilon, sensitivity), "above 0, and a whole number of at least 1")
+        raise bad(
+            "exponential",
+            "epsilon and sensitivity",
+            (epsilon, sensitivity),
+            "above 0, and a whole number of at least 1",
+        )
     rate = Fraction(epsilon) / (2 * sensitivity)
     whole = [int(s) for s in scores]
     best = max(whole)
@@ -168,7 +189,9 @@ def exponential(scores: Sequence[int], epsilon: Fraction | int, sensitivity: int
 
 
 def rational_above(value: float) -> Fraction:
-    """A rational not below `value` and less than a thousandth above it, of small whole numbers: noise is rounded up, never down."""
+    """A rational not below `value` and less than a thousandth above it, of small whole numbers: noise is
+    rounded up, never down.
+    """
     denominator = 8
     while value * denominator < 1024:
         denominator *= 2
@@ -176,7 +199,9 @@ def rational_above(value: float) -> Fraction:
 
 
 def rational_below(value: float, denominator: int = 1 << 20) -> Fraction:
-    """A multiple of 1/denominator not above `value`, for an ε that must not be exceeded; finer where that would be nothing."""
+    """A multiple of 1/denominator not above `value`, for an ε that must not be exceeded; finer where that
+    would be nothing.
+    """
     while (found := Fraction(math.floor(Fraction(value) * denominator), denominator)) <= 0 < value:
         denominator <<= 20
     return found
@@ -185,8 +210,8 @@ def rational_below(value: float, denominator: int = 1 << 20) -> Fraction:
 def delta_of(rho: float, epsilon: float) -> float:
     """The δ for which ρ-zCDP implies (ε, δ)-DP.
 
-    δ = min over α > 1 of exp((α − 1)(αρ − ε)) / (α − 1) · (1 − 1/α)^α: Canonne, Kamath, Steinke 2020, Corollary 13 with τ = αρ. Any α gives a
-    valid δ, so an imprecise minimum errs on the safe side.
+    δ = min over α > 1 of exp((α − 1)(αρ − ε)) / (α − 1) · (1 − 1/α)^α: Canonne, Kamath, Steinke 2020,
+    Corollary 13 with τ = αρ. Any α gives a valid δ, so an imprecise minimum errs on the safe side.
     """
     if rho <= 0:
         return 0.0
@@ -194,7 +219,8 @@ def delta_of(rho: float, epsilon: float) -> float:
     def log_delta(alpha: float) -> float:
         return (alpha - 1) * (alpha * rho - epsilon) + alpha * math.log1p(-1 / alpha) - math.log(alpha - 1)
 
-    # log δ falls, then rises, in log(α − 1): golden sections after a coarse look that spans every α that can matter
+    # log δ falls, then rises, in log(α − 1): golden sections after a coarse look that spans every α that can
+    # matter
     grid = [1e-9 * 10 ** (k / 8) for k in range(8 * 17)]
     best = min(range(len(grid)), key=lambda k: log_delta(1 + grid[k]))
     low, high = math.log(grid[max(best - 1, 0)]), math.log(grid[min(best + 1, len(grid) - 1)])
@@ -212,7 +238,13 @@ def rho_of(epsilon: float, delta: float) -> float:
     if not epsilon > 0:
         raise bad("rho_of", "epsilon", epsilon, "a number above 0")
     if not 0 < delta < 1:
-        raise bad("rho_of", "delta", delta, "a probability above 0 and below 1", "Zero-concentrated privacy has no guarantee with δ = 0.")
+        raise bad(
+            "rho_of",
+            "delta",
+            delta,
+            "a probability above 0 and below 1",
+            "Zero-concentrated privacy has no guarantee with δ = 0.",
+        )
     low, high = 0.0, epsilon + 1.0
     for _ in range(80):
         middle = (low + high) / 2
@@ -225,7 +257,10 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 def epsilon_of(rho: float, delta: float) -> float:
     """The least ε for which ρ-zCDP implies (ε, δ)-DP, approached from above."""
-    low, high = 0.0, rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12  # Bun, Steinke 2016, Proposition 1.3: always enough
+    low, high = (
+        0.0,
+        rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12,
+    )  # Bun, Steinke 2016, Proposition 1.3: always enough
     for _ in range(80):
         middle = (low + high) / 2
         if delta_of(rho, middle) <= delta:

@@ -1,7 +1,8 @@
 """Closed forms: one Gaussian, one Laplace, and the sum of many clients' discrete Gaussians.
 
-B. Balle, Y.-X. Wang: "Improving the Gaussian Mechanism for Differential Privacy: Analytical Calibration and Optimal Denoising", ICML 2018, Theorem 8,
-which is exact. T Gaussian releases of multiplier z are one of multiplier z/√T (J. Dong, A. Roth, W. J. Su, 2022, Corollary 3.3).
+B. Balle, Y.-X. Wang: "Improving the Gaussian Mechanism for Differential Privacy: Analytical Calibration and
+Optimal Denoising", ICML 2018, Theorem 8, which is exact. T Gaussian releases of multiplier z are one of
+multiplier z/√T (J. Dong, A. Roth, W. J. Su, 2022, Corollary 3.3).
 """
 
 from __future__ import annotations
@@ -46,7 +47,12 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 def laplace_scale(epsilon: float, sensitivity: float = 1.0, steps: int = 1) -> float:
     """The scale b with which `steps` Laplace releases are ε-private together: b = steps · Δ₁/ε."""
     if not epsilon > 0 or not sensitivity > 0 or steps < 1:
-        raise bad("laplace_scale", "epsilon, sensitivity and steps", (epsilon, sensitivity, steps), "above 0, above 0, and at least 1")
+        raise bad(
+            "laplace_scale",
+            "epsilon, sensitivity and steps",
+            (epsilon, sensitivity, steps),
+            "above 0, above 0, and at least 1",
+        )
     return steps * sensitivity / epsilon
 
 
@@ -56,15 +62,18 @@ def laplace_epsilon(scale: float, sensitivity: float = 1.0, steps: int = 1) -> f
 
 
 def response_epsilon(keep: float, answers: int = 2) -> float:
-    """Randomised response that tells the truth with probability `keep`: ε = ln(keep · (answers − 1)/(1 − keep))."""
+    """Randomised response that tells the truth with probability `keep`: ε = ln(keep · (answers − 1)/(1 −
+    keep)).
+    """
     return math.inf if keep >= 1 else math.log(keep * (answers - 1) / (1 - keep))
 
 
 def distributed_multiplier(multiplier: float, sigma: float, clients: int, dimension: int) -> float:
-    """What the sum of `clients` discrete Gaussians, each of `sigma` units, is worth: it has the zCDP of a Gaussian of this multiplier.
+    """What the sum of `clients` discrete Gaussians, each of `sigma` units, is worth: it has the zCDP of a
+    Gaussian of this multiplier.
 
-    `multiplier` is √clients·sigma over the L2 bound. Kairouz, Liu, Steinke, ICML 2021, Theorem 1: ½ε²-zCDP with
-    ε = min(√(1/z² + τd/2), 1/z + τ√d), τ = 10 Σ_{k=1}^{n−1} exp(−2π²σ²·k/(k+1)).
+    `multiplier` is √clients·sigma over the L2 bound. Kairouz, Liu, Steinke, ICML 2021, Theorem 1: ½ε²-zCDP
+    with ε = min(√(1/z² + τd/2), 1/z + τ√d), τ = 10 Σ_{k=1}^{n−1} exp(−2π²σ²·k/(k+1)).
     """
     tau = 10 * sum(math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, clients))
     eps = min(math.sqrt(multiplier**-2 + tau * dimension / 2), 1 / multiplier + tau * math.sqrt(dimension))
@@ -75,5 +84,6 @@ def _log_cdf(x: float) -> float:
     """log Φ(x), also far out in the left tail."""
     if x > -30:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2)))
-    # the asymptotic series of Mills' ratio; its third term is already below 1e-6 here, and the sign is that of an upper bound
+    # the asymptotic series of Mills' ratio; its third term is already below 1e-6 here, and the sign is that
+    # of an upper bound
     return -x * x / 2 - math.log(-x * math.sqrt(2 * math.pi)) + math.log1p(-1 / x**2 + 3 / x**4)

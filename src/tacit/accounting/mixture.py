@@ -1,18 +1,21 @@
 """ε of releases of different kinds together, such as two training runs with different noise on the same rows.
 
-Releases of one kind are composed by their own accountant. Different ones are composed by the tightest bound that covers all of them:
+Releases of one kind are composed by their own accountant. Different ones are composed by the tightest bound
+that covers all of them:
 
     without sampling, all "pld"       one Gaussian: 1/z² adds up (exact)
     without sampling, no Skellam      zCDP: 1/(2z²) adds up
     all "pld", some Poisson-sampled   the privacy-loss distributions are convolved
     anything else                     Rényi divergences at a shared grid of orders add up
 
-"everyone", "poisson" and "tree" compare data sets with and without a record ("presence"), "fixed" and "shuffle" ones with a record exchanged. Where both occur,
-all are counted for a record exchanged and without sampling: an exchange is at most twice the distance, and sampling never adds to a divergence. That bound
-holds for presence too.
+"everyone", "poisson" and "tree" compare data sets with and without a record ("presence"), "fixed" and
+"shuffle" ones with a record exchanged. Where both occur, all are counted for a record exchanged and without
+sampling: an exchange is at most twice the distance, and sampling never adds to a divergence. That bound holds
+for presence too.
 
-The bounds assume that later settings do not depend on earlier outcomes. Where every release is unsampled, or accounted by Rényi divergence, they also
-hold for settings chosen by looking at the earlier outcomes (V. Feldman, T. Zrnic: "Individual Privacy Accounting via a Rényi Filter", NeurIPS 2021).
+The bounds assume that later settings do not depend on earlier outcomes. Where every release is unsampled, or
+accounted by Rényi divergence, they also hold for settings chosen by looking at the earlier outcomes (V.
+Feldman, T. Zrnic: "Individual Privacy Accounting via a Rényi Filter", NeurIPS 2021).
 """
 
 from __future__ import annotations
@@ -31,8 +34,12 @@ from .gaussian import gaussian_epsilon
 from .skellam import WHOLE_ORDERS
 
 WIDTH = 5e-4  # of a PLD's cells
-SAMPLED_ORDERS = 512  # the largest whole order for sampled Gaussians, whose divergence is a sum of so many terms
-STRONG = 0.1  # an unsampled Gaussian with a smaller multiplier costs ε > 50; its PLD would have millions of cells, and Rényi divergence is as good there
+SAMPLED_ORDERS = (
+    512  # the largest whole order for sampled Gaussians, whose divergence is a sum of so many terms
+)
+# an unsampled Gaussian with a smaller multiplier costs ε > 50; its PLD would have millions of cells, and
+# Rényi divergence is as good there
+STRONG = 0.1
 
 Groups = tuple[tuple[Release, int], ...]
 
@@ -57,7 +64,11 @@ def _mixed(groups: Groups, delta: float) -> float:
     kinds = {r.accountant for r, _ in groups}
     if "skellam" not in kinds and all(r.rate == 1 for r, _ in groups):
         inverse = sum(n / r.multiplier**2 for r, n in groups)
-        return gaussian_epsilon(1 / math.sqrt(inverse), delta) if kinds == {"pld"} else discrete.epsilon_of(inverse / 2, delta)
+        return (
+            gaussian_epsilon(1 / math.sqrt(inverse), delta)
+            if kinds == {"pld"}
+            else discrete.epsilon_of(inverse / 2, delta)
+        )
     if kinds == {"pld"}:
         whole = sum(n / r.multiplier**2 for r, n in groups if r.rate == 1)
         if whole < 1 / STRONG**2:
@@ -84,7 +95,9 @@ def _composed(multiplier: float, rate: float, steps: int) -> Any:
 def _by_divergence(groups: Groups, delta: float) -> float:
     google = google_accounting()
     whole = any(r.accountant == "skellam" for r, _ in groups)
-    orders = np.array(WHOLE_ORDERS if whole else google.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, dtype=float)
+    orders = np.array(
+        WHOLE_ORDERS if whole else google.rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, dtype=float
+    )
     if any(r.rate < 1 for r, _ in groups):
         orders = orders[orders <= SAMPLED_ORDERS]
     total = np.zeros(len(orders))

@@ -1,12 +1,15 @@
-"""Noise that stays what it is when many add it up: the Skellam distribution, drawn exactly, and what it is worth.
+"""Noise that stays what it is when many add it up: the Skellam distribution, drawn exactly, and what it is
+worth.
 
-N. Agarwal, P. Kairouz, Z. Liu: "The Skellam Mechanism for Differentially Private Federated Learning", NeurIPS 2021. A Skellam number is the difference of two
-Poisson ones; the sum of Skellam numbers is Skellam again, its variance the sum of theirs. So clients that each add a share of the noise make exactly the noise
-of the proof together, which the discrete Gaussian does only nearly, and the grid may be coarse.
+N. Agarwal, P. Kairouz, Z. Liu: "The Skellam Mechanism for Differentially Private Federated Learning", NeurIPS
+2021. A Skellam number is the difference of two Poisson ones; the sum of Skellam numbers is Skellam again, its
+variance the sum of theirs. So clients that each add a share of the noise make exactly the noise of the proof
+together, which the discrete Gaussian does only nearly, and the grid may be coarse.
 
-A Poisson number is drawn by rejection from a discrete Laplace one (discrete.py): both are made of whole numbers, and what is kept is decided by comparing
-random bits with exp(−γ). γ is known in floating point up to an error that is bounded here; where bits and error leave it open, about once in 10⁹
-draws, both are made longer until they do not. So every draw is exact, whatever the machine's arithmetic.
+A Poisson number is drawn by rejection from a discrete Laplace one (discrete.py): both are made of whole
+numbers, and what is kept is decided by comparing random bits with exp(−γ). γ is known in floating point up to
+an error that is bounded here; where bits and error leave it open, about once in 10⁹ draws, both are made
+longer until they do not. So every draw is exact, whatever the machine's arithmetic.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ from . import discrete
 from .discrete import Source
 
 MOST = 1 << 50  # the largest mean: beyond it the error bound below would leave too much open
-_SMALL = 16  # below this ln k! comes from a table, above it from Stirling's series, whose error there is below 1e-14
+# below this ln k! comes from a table, above it from Stirling's series, whose error there is below 1e-14
+_SMALL = 16
 _LOG_FACTORIAL = np.array([math.log(math.factorial(k)) for k in range(_SMALL)])
-WHOLE_ORDERS = (*range(2, 65), *(round(64 * 2 ** (i / 8)) for i in range(1, 97)))  # whole numbers, as the theorem has them, up to 2¹⁸
+WHOLE_ORDERS = (
+    *range(2, 65),
+    *(round(64 * 2 ** (i / 8)) for i in range(1, 97)),
+)  # whole numbers, as the theorem has them, up to 2¹⁸
 
 
 def skellam(variance: Fraction | int, n: int, source: Source = os.urandom) -> np.ndarray:
@@ -40,7 +47,9 @@ def skellam(variance: Fraction | int, n: int, source: Source = os.urandom) -> np
 
 
 def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: float = 1.0) -> np.ndarray:
-    """`n` whole numbers with P(k) = exp(−λ) λ^k / k!. `doubt` above 1 widens the error bound: more draws are decided in long arithmetic, alike."""
+    """`n` whole numbers with P(k) = exp(−λ) λ^k / k!. `doubt` above 1 widens the error bound: more draws are
+    decided in long arithmetic, alike.
+    """
     mean = Fraction(mean)
     if not 0 < mean <= MOST:
         raise bad("poisson", "mean", mean, f"a rational number above 0 and at most {MOST}")
@@ -50,8 +59,13 @@ def poisson(mean: Fraction | int, n: int, source: Source = os.urandom, doubt: fl
     while have < n:
         y = discrete.laplace(scale, int((n - have) * 1.5) + 16, source)  # about 76% are kept
         k = middle + y[y >= -middle]
-        gamma = _log_poisson(np.array([top]), mean) - _log_poisson(k, mean) + (abs(top - middle) - abs(k - middle)) / scale
-        # each of the terms of γ is right to a few units in the last place; the largest of them is 7·|k − λ|, in the deviance
+        gamma = (
+            _log_poisson(np.array([top]), mean)
+            - _log_poisson(k, mean)
+            + (abs(top - middle) - abs(k - middle)) / scale
+        )
+        # each of the terms of γ is right to a few units in the last place; the largest of them is 7·|k − λ|,
+        # in the deviance
         error = doubt * 2e-16 * (32 * (abs(k - middle) + abs(top - middle) + 1) + 16 * abs(gamma) + 64)
         chance = np.exp(-np.maximum(gamma, 0.0))
         bits = discrete._words(len(k), source)  # 63 of them
@@ -69,7 +83,9 @@ def _scale(mean: Fraction) -> int:
 
 
 def _log_poisson(k: np.ndarray, mean: Fraction) -> np.ndarray:
-    """ln P(k): by C. Loader's deviance (2000), whose terms are as small as the result, so that nothing cancels."""
+    """ln P(k): by C. Loader's deviance (2000), whose terms are as small as the result, so that nothing
+    cancels.
+    """
     middle, part = math.floor(mean), float(mean - math.floor(mean))
     away, rate = (k - middle) - part, float(mean)
     x = away / rate
@@ -84,8 +100,9 @@ def _log_poisson(k: np.ndarray, mean: Fraction) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _peak(mean: Fraction) -> int:
-    """The k at which P(k) lies highest above the Laplace weights. On either side of the middle the ratio rises and then falls, so a place from which
-    it falls both ways is the top of its side."""
+    """The k at which P(k) lies highest above the Laplace weights. On either side of the middle the ratio
+    rises and then falls, so a place from which it falls both ways is the top of its side.
+    """
     middle, scale = math.floor(mean), _scale(mean)
 
     def rise(k: int) -> Decimal:
@@ -93,7 +110,11 @@ def _peak(mean: Fraction) -> int:
 
     tops = []
     for side in (1, -1):
-        k = max(middle, math.floor(float(mean) * math.exp(1 / scale))) if side == 1 else min(middle, math.floor(float(mean) * math.exp(-1 / scale)))
+        k = (
+            max(middle, math.floor(float(mean) * math.exp(1 / scale)))
+            if side == 1
+            else min(middle, math.floor(float(mean) * math.exp(-1 / scale)))
+        )
         with decimal.localcontext(prec=100):
             while rise(k + 1) > rise(k) and (side == 1 or k < middle):
                 k += 1
@@ -104,7 +125,9 @@ def _peak(mean: Fraction) -> int:
 
 
 def _decide(bits: int, k: int, top: int, mean: Fraction, source: Source) -> bool:
-    """Whether a uniform number that begins with these 63 bits is below exp(−γ): more bits and more digits until there is no doubt."""
+    """Whether a uniform number that begins with these 63 bits is below exp(−γ): more bits and more digits
+    until there is no doubt.
+    """
     middle, scale, size, digits = math.floor(mean), _scale(mean), 63, 60
     while True:
         bits, size = bits << 128 | int.from_bytes(source(16), "big"), size + 128
@@ -141,7 +164,11 @@ def _log_factorial(k: int, digits: int) -> Decimal:
 @cache
 def _bernoulli(m: int) -> Fraction:
     """B_m, by its recurrence."""
-    return Fraction(1) if m == 0 else -sum((math.comb(m + 1, i) * _bernoulli(i) for i in range(m)), Fraction(0)) / (m + 1)
+    return (
+        Fraction(1)
+        if m == 0
+        else -sum((math.comb(m + 1, i) * _bernoulli(i) for i in range(m)), Fraction(0)) / (m + 1)
+    )
 
 
 def _pi(digits: int) -> Decimal:
@@ -159,17 +186,23 @@ def _pi(digits: int) -> Decimal:
     return Decimal(16 * arctan(5) - 4 * arctan(239)) / Decimal(one)
 
 
-# what it is worth -------------------------------------------------------------------------------------------------------------------
+# what it is worth -------------------------------------------------------------------------------------------
 
 
 def skellam_rdp(order: int, variance: float, l2: float, l1: float) -> float:
-    """The Rényi divergence of a whole order that noise of this variance on whole numbers leaves: Agarwal et al. 2021, Theorem 3.5 and Corollary 3.6."""
-    return order * l2 * l2 / (2 * variance) + min(((2 * order - 1) * l2 * l2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
+    """The Rényi divergence of a whole order that noise of this variance on whole numbers leaves: Agarwal et
+    al. 2021, Theorem 3.5 and Corollary 3.6.
+    """
+    return order * l2 * l2 / (2 * variance) + min(
+        ((2 * order - 1) * l2 * l2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance)
+    )
 
 
 def skellam_epsilon(multiplier: float, distance: float, dimension: int, steps: int, delta: float) -> float:
-    """ε of so many steps. Two neighbours' sums lie up to `distance` units apart (L2), the noise is `multiplier` times as wide; in whole numbers their L1
-    distance is at most distance² and at most √dimension·distance."""
+    """ε of so many steps. Two neighbours' sums lie up to `distance` units apart (L2), the noise is
+    `multiplier` times as wide; in whole numbers their L1 distance is at most distance² and at most
+    √dimension·distance.
+    """
     from .compose import google_accounting
 
     rdp = steps * skellam_rdp_curve(np.array(WHOLE_ORDERS), multiplier, distance, dimension)

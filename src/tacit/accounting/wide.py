@@ -1,14 +1,19 @@
-"""Discrete Gaussian numbers of one wide σ = 2²⁶, tens of millions a second: what a training step adds to every parameter.
+"""Discrete Gaussian numbers of one wide σ = 2²⁶, tens of millions a second: what a training step adds to
+every parameter.
 
-The distribution is that of Canonne, Kamath, Steinke: *The Discrete Gaussian for Differential Privacy*, NeurIPS 2020, P(x) ∝ exp(−x²/(2σ²)) over the whole
-numbers; `discrete.gaussian` draws it too, a hundred times slower. Real noise of deviation s is g·x with g = s/σ, on numbers that were rounded to multiples of g
-first: all that is added is whole, so no floating-point bit tells what lies under the noise (Mironov, CCS 2012).
+The distribution is that of Canonne, Kamath, Steinke: *The Discrete Gaussian for Differential Privacy*,
+NeurIPS 2020, P(x) ∝ exp(−x²/(2σ²)) over the whole numbers; `discrete.gaussian` draws it too, a hundred
+times slower. Real noise of deviation s is g·x with g = s/σ, on numbers that were rounded to multiples of g
+first: all that is added is whole, so no floating-point bit tells what lies under the noise (Mironov, CCS
+2012).
 
 How: |x| = m·j + r with blocks of m = 2¹⁶. A proposal takes block j with weight ρ(m·j) by Walker's alias table and r uniform below m; it is kept with
-probability ρ(m·j + r)/ρ(m·j) = exp(−(2·m·j·r + r²)/(2σ²)), at least 0.984. One word of 64 bits decides all of it, but for those rare
-draws in which it cannot (a tie with a threshold's leading bits; 8 bits that do not suffice to accept); these are drawn to the end with exact
-integers. What is left between this and the ideal is the table's: weights of 2⁻²⁵⁶, and a tail beyond 16σ, which is never drawn. A number is
-farther than 2⁻¹⁸⁰ from the ideal in total variation, so that not even 2⁶⁰ of them give an adversary anything to count.
+probability ρ(m·j + r)/ρ(m·j) = exp(−(2·m·j·r + r²)/(2σ²)), at least 0.984. One word of 64 bits decides all
+of it, but for those rare draws in which it cannot (a tie with a threshold's leading bits; 8 bits that do
+not suffice to accept); these are drawn to the end with exact integers. What is left between this and the
+ideal is the table's: weights of 2⁻²⁵⁶, and a tail beyond 16σ, which is never drawn. A number is farther
+than 2⁻¹⁸⁰ from the ideal in total variation, so that not even 2⁶⁰ of them give an adversary anything to
+count.
 """
 
 from __future__ import annotations
@@ -23,17 +28,27 @@ from . import discrete
 
 Source = Callable[[int], bytes]
 SIGMA = 1 << 26
-M_BITS, J_BITS, SIGN, EASY = 16, 14, 1, 8  # how a word is cut: r, the cell of the table, the sign, a first look at acceptance; the rest meets the threshold
+M_BITS, J_BITS, SIGN, EASY = (
+    16,
+    14,
+    1,
+    8,
+    # how a word is cut: r, the cell of the table, the sign, a first look at acceptance; the rest meets the
+    # threshold
+)
 T_BITS = 64 - M_BITS - J_BITS - SIGN - EASY
 CELLS = 1 << J_BITS
-SURE = 251  # of 256: 8 bits below this accept whatever r is, since 251/256 < exp(−(2j + 1)/2²¹) for every j < 2¹⁴
+# of 256: 8 bits below this accept whatever r is, since 251/256 < exp(−(2j + 1)/2²¹) for every j < 2¹⁴
+SURE = 251
 PRECISION = 256
 CHUNK = 1 << 15  # numbers at a time: words and tables stay in a core's cache
 
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Walker's alias table of the weights ρ(m·j) = exp(−j²/2²¹): (leading bits of each threshold, the alias, the thresholds in full)."""
+    """Walker's alias table of the weights ρ(m·j) = exp(−j²/2²¹): (leading bits of each threshold, the alias,
+    the thresholds in full).
+    """
     one = 1 << PRECISION
     # exp(−1/2²¹) by its series in fixed point; then ρ_{j+1} = ρ_j · q^(2j+1)
     term, q, k = one, one, 1
@@ -47,7 +62,10 @@ def _table() -> tuple[np.ndarray, np.ndarray, list[int]]:
     total = sum(weights)
     scaled = [w * CELLS for w in weights]
     alias, threshold = list(range(CELLS)), [total] * CELLS
-    small, large = [j for j, w in enumerate(scaled) if w < total], [j for j, w in enumerate(scaled) if w >= total]
+    small, large = (
+        [j for j, w in enumerate(scaled) if w < total],
+        [j for j, w in enumerate(scaled) if w >= total],
+    )
     while small and large:
         s, g = small.pop(), large[-1]
         threshold[s], alias[s] = scaled[s], g
@@ -55,18 +73,24 @@ def _table() -> tuple[np.ndarray, np.ndarray, list[int]]:
         if scaled[g] < total:
             small.append(large.pop())
     full = [(t << PRECISION) // total for t in threshold]
-    leading = np.array([f >> (PRECISION - T_BITS) for f in full], np.int64)  # 2^T_BITS where the cell is its own alias: never met
+    leading = np.array(
+        [f >> (PRECISION - T_BITS) for f in full], np.int64
+    )  # 2^T_BITS where the cell is its own alias: never met
     return leading, np.array(alias, np.int64), full
 
 
 def gaussian(n: int, source: Source = os.urandom) -> np.ndarray:
-    """`n` whole numbers with P(x) ∝ exp(−x²/(2·2⁵²)), as int64. `source` gives secret random bytes; one that can be replayed is for tests only."""
+    """`n` whole numbers with P(x) ∝ exp(−x²/(2·2⁵²)), as int64. `source` gives secret random bytes; one that
+    can be replayed is for tests only.
+    """
     out = np.empty(n, np.int64)
     at = 0
     while at < n:
         size = min(CHUNK, n - at)
-        drawn = _chunk(np.frombuffer(source(8 * size), "<u8"), source)  # a rejected draw leaves a gap at the end, filled by the next chunk
-        out[at:at + len(drawn)] = drawn
+        drawn = _chunk(
+            np.frombuffer(source(8 * size), "<u8"), source
+        )  # a rejected draw leaves a gap at the end, filled by the next chunk
+        out[at : at + len(drawn)] = drawn
         at += len(drawn)
     return out
 
@@ -98,9 +122,11 @@ def _chunk(words: np.ndarray, source: Source) -> np.ndarray:
 
 
 def _accept(j: np.ndarray, r: np.ndarray, easy: np.ndarray, source: Source) -> np.ndarray:
-    """Whether U < exp(−γ) for a uniform U whose first 8 bits are `easy` and whose others are drawn here; γ = (2·m·j·r + r²)/(2σ²).
+    """Whether U < exp(−γ) for a uniform U whose first 8 bits are `easy` and whose others are drawn here; γ =
+    (2·m·j·r + r²)/(2σ²).
 
-    In floating point where that is sure: exp(−γ) is known to 2⁻⁵⁰, and U to 2⁻⁵³; a U nearer than 2⁻⁴⁵, one in 10¹³, is decided by more digits.
+    In floating point where that is sure: exp(−γ) is known to 2⁻⁵⁰, and U to 2⁻⁵³; a U nearer than 2⁻⁴⁵, one
+    in 10¹³, is decided by more digits.
     """
     gamma = (2.0 * j * r * (1 << M_BITS) + r.astype(np.float64) ** 2) / (2.0 * SIGMA**2)
     tail = discrete.uniform(1 << 45, len(j), source)

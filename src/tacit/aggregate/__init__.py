@@ -14,9 +14,52 @@ from .momentum import MEMBERS, RULE, Momentum
 from .reliability import Layerwise, QualityWeighted
 from .sign import SignMajority
 
-ALL = {kind.__name__: kind for kind in (Mean, ClippedMean, NormBound, CenteredClip, Median, TrimmedMean, Krum, MultiKrum, Bulyan, GeometricMedian, FoolsGold,
-                                        SignMajority, Layerwise, Legato, QualityWeighted, Momentum, Best, Distill, Matched)}
+ALL = {
+    kind.__name__: kind
+    for kind in (
+        Mean,
+        ClippedMean,
+        NormBound,
+        CenteredClip,
+        Median,
+        TrimmedMean,
+        Krum,
+        MultiKrum,
+        Bulyan,
+        GeometricMedian,
+        FoolsGold,
+        SignMajority,
+        Layerwise,
+        Legato,
+        QualityWeighted,
+        Momentum,
+        Best,
+        Distill,
+        Matched,
+    )
+}
 MEMBERS.update(ALL)
 
-__all__ = ["ALL", "RULE", "Best", "Bulyan", "CenteredClip", "ClippedMean", "Distill", "FoolsGold", "GeometricMedian", "Krum", "Layerwise", "Legato", "Matched",
-           "Mean", "Median", "Momentum", "MultiKrum", "NormBound", "QualityWeighted", "SignMajority", "TrimmedMean"]
+__all__ = [
+    "ALL",
+    "RULE",
+    "Best",
+    "Bulyan",
+    "CenteredClip",
+    "ClippedMean",
+    "Distill",
+    "FoolsGold",
+    "GeometricMedian",
+    "Krum",
+    "Layerwise",
+    "Legato",
+    "Matched",
+    "Mean",
+    "Median",
+    "Momentum",
+    "MultiKrum",
+    "NormBound",
+    "QualityWeighted",
+    "SignMajority",
+    "TrimmedMean",
+]

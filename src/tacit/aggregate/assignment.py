@@ -1,7 +1,8 @@
 """Who goes with whom at the least cost: the assignment problem, by shortest augmenting paths.
 
-R. Jonker, A. Volgenant: "A Shortest Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems", Computing 38, 1987; H. W. Kuhn: "The
-Hungarian Method for the Assignment Problem", 1955. O(n²·m) in all, of which a row of m is one step of numpy.
+R. Jonker, A. Volgenant: "A Shortest Augmenting Path Algorithm for Dense and Sparse Linear Assignment
+Problems", Computing 38, 1987; H. W. Kuhn: "The Hungarian Method for the Assignment Problem", 1955. O(n²·m) in
+all, of which a row of m is one step of numpy.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import numpy as np
 
 
 def assign(cost: np.ndarray) -> np.ndarray:
-    """[n] the column of each row of `cost` [n, m], all different, with the least sum. There must be no more rows than columns, and no cost may be infinite."""
+    """[n] the column of each row of `cost` [n, m], all different, with the least sum. There must be no more
+    rows than columns, and no cost may be infinite.
+    """
     n, m = cost.shape
     if n > m or not np.isfinite(cost).all():
-        raise ValueError(f"costs of shape {n} × {m}: rows must not outnumber columns, and costs must be finite")
+        raise ValueError(
+            f"costs of shape {n} × {m}: rows must not outnumber columns, and costs must be finite"
+        )
     of_row, of_column = np.zeros(n + 1), np.zeros(m + 1)  # the dual prices; place 0 stands for nobody
     row = np.zeros(m + 1, dtype=np.int64)  # which row has this column, counted from 1; 0: it is free
     for i in range(1, n + 1):

@@ -13,15 +13,22 @@ from .stack import Remembering, Total, Updates
 
 @dataclass(frozen=True)
 class Best(Remembering):
-    """The update with the lowest score its party states; of equal ones the first party's. It needs an algorithm that sends scores (FedPSO). Breakdown point 0:
-    who lies about it wins. It remembers nothing but whose update that was."""
+    """The update with the lowest score its party states; of equal ones the first party's. It needs an
+    algorithm that sends scores (FedPSO). Breakdown point 0: who lies about it wins. It remembers nothing but
+    whose update that was.
+    """
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         return self.look(updates, torch.arange(len(updates), device=updates.weights.device), {}, {})[0]
 
-    def look(self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]) -> tuple[dict[str, Tensor], Total]:
+    def look(
+        self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Total]:
         if "score" not in updates.chunks:
-            raise BadParameter(f"Best: the updates hold {', '.join(updates.chunks)}, and no score to tell the best by. Train with algorithms.FedPSO.")
+            raise BadParameter(
+                f"Best: the updates hold {', '.join(updates.chunks)}, and no score to tell the best by. "
+                "Train with algorithms.FedPSO."
+            )
         score = updates.block("score", 0, 1)[:, 0]
         best = who[score == score.min()].min()
         return updates.only(who == best).combined(torch.ones(1, device=score.device)), {"best": best}

@@ -1,7 +1,8 @@
 """Krum, multi-Krum and Bulyan: updates near many others are kept.
 
-P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", NIPS 2017.
-E. M. El Mhamdi, R. Guerraoui, S. Rouault: "The Hidden Vulnerability of Distributed Learning in Byzantium", ICML 2018.
+P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: "Machine Learning with Adversaries: Byzantine
+Tolerant Gradient Descent", NIPS 2017. E. M. El Mhamdi, R. Guerraoui, S. Rouault: "The Hidden Vulnerability of
+Distributed Learning in Byzantium", ICML 2018.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ from .stack import Each, Updates
 
 @dataclass(frozen=True)
 class Krum(Each):
-    """The one update nearest to its n − f − 2 nearest others. Breakdown: f parties of n ≥ 2f + 3, whatever they send."""
+    """The one update nearest to its n − f − 2 nearest others. Breakdown: f parties of n ≥ 2f + 3, whatever
+    they send.
+    """
 
-    byzantine: float = real(0.2, least=0, below=0.5, doc="the share of parties that may lie; f is that of those in a round, rounded down")
+    byzantine: float = real(
+        0.2,
+        least=0,
+        below=0.5,
+        doc="the share of parties that may lie; f is that of those in a round, rounded down",
+    )
 
     def kept(self, n: int, f: int) -> int:
         return 1
@@ -35,7 +43,9 @@ class Krum(Each):
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """The mean of the m updates with Krum's best scores. Breakdown as Krum's; m = n − f if not given, which loses less of what honest parties know."""
+    """The mean of the m updates with Krum's best scores. Breakdown as Krum's; m = n − f if not given, which
+    loses less of what honest parties know.
+    """
 
     keep: int | None = whole(None, least=1, none=True, doc="m, how many updates are averaged; None: n − f")
 
@@ -45,9 +55,16 @@ class MultiKrum(Krum):
 
 @dataclass(frozen=True)
 class Bulyan(Each):
-    """Krum picks n − 2f updates one by one, then every coordinate is the mean of its values nearest to the median. Breakdown: f of n ≥ 4f + 3."""
+    """Krum picks n − 2f updates one by one, then every coordinate is the mean of its values nearest to the
+    median. Breakdown: f of n ≥ 4f + 3.
+    """
 
-    byzantine: float = real(0.2, least=0, below=0.25, doc="the share of parties that may lie; f is that of those in a round, rounded down")
+    byzantine: float = real(
+        0.2,
+        least=0,
+        below=0.25,
+        doc="the share of parties that may lie; f is that of those in a round, rounded down",
+    )
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         n = len(updates)
@@ -57,7 +74,9 @@ class Bulyan(Each):
             among = torch.tensor(left, device=d.device)
             here = d[among][:, among]
             score = scores(here, f)
-            ties = score <= score.min() * (1 + 1e-9)  # of two that are each other's nearest, the one nearer to all
+            ties = score <= score.min() * (
+                1 + 1e-9
+            )  # of two that are each other's nearest, the one nearer to all
             left.pop(int(torch.where(ties, here.sum(1), torch.inf).argmin()))
         kept = torch.ones(n, dtype=torch.bool, device=d.device)
         kept[left] = False
@@ -69,8 +88,11 @@ def liars(rule: Krum | Bulyan, n: int, times: int) -> int:
     """f, if n parties can outvote it."""
     f = int(rule.byzantine * n)
     if n < times * f + 3 and f:
-        raise BadParameter(f"{type(rule).__name__}: {f} of {n} parties in a round may lie (byzantine is {rule.byzantine:g}), and it needs at least "
-                           f"{times * f + 3} parties then. Ask more parties in each round, or assume fewer liars.")
+        raise BadParameter(
+            f"{type(rule).__name__}: {f} of {n} parties in a round may lie (byzantine is "
+            f"{rule.byzantine:g}), and it needs at least "
+            f"{times * f + 3} parties then. Ask more parties in each round, or assume fewer liars."
+        )
     return f
 
 
@@ -88,7 +110,9 @@ def _even(n: int, kept: Tensor) -> Tensor:
 
 
 def _nearest(x: Tensor, many: int) -> Tensor:
-    """The mean of the `many` values nearest to the median. In ascending order they stand side by side: find the window that reaches least far."""
+    """The mean of the `many` values nearest to the median. In ascending order they stand side by side: find
+    the window that reaches least far.
+    """
     m = middle(x)[:, None]
     last = x.shape[1] - many + 1
     reach = torch.maximum(m - x[:, :last], x[:, many - 1 :] - m)

@@ -1,7 +1,8 @@
 """The coordinate-wise median and trimmed mean. D. Yin, Y. Chen, K. Ramchandran, P. Bartlett:
 "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018, definitions 1 and 2.
 
-All parties count alike: a weight is a number a party states of itself, and a rule that does not trust its update need not trust that either.
+All parties count alike: a weight is a number a party states of itself, and a rule that does not trust its
+update need not trust that either.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from .stack import Each, Updates
 
 @dataclass(frozen=True)
 class Median(Each):
-    """The middle value of every coordinate. Breakdown point 1/2: fewer than half of the parties cannot move it beyond what honest ones say."""
+    """The middle value of every coordinate. Breakdown point 1/2: fewer than half of the parties cannot move
+    it beyond what honest ones say.
+    """
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         return updates.by_coordinate(middle)
@@ -24,7 +27,9 @@ class Median(Each):
 
 @dataclass(frozen=True)
 class TrimmedMean(Each):
-    """The mean of every coordinate without its largest and smallest values. Breakdown point: the share trimmed at each end."""
+    """The mean of every coordinate without its largest and smallest values. Breakdown point: the share
+    trimmed at each end.
+    """
 
     trim: float = real(0.2, least=0, below=0.5, doc="β, the share of values left out at each end")
 

@@ -1,4 +1,6 @@
-"""Rules that look at the parties' models, and not only at how they moved: they are told the task, and every round where the server stands."""
+"""Rules that look at the parties' models, and not only at how they moved: they are told the task, and every
+round where the server stands.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,25 @@ from .stack import Each, Updates
 
 @dataclass(frozen=True)
 class OfModels(Each):
-    """What becomes of the models is in `of_models`. Told nothing of the task, as outside a job, such a rule is the weighted mean it begins from."""
+    """What becomes of the models is in `of_models`. Told nothing of the task, as outside a job, such a rule
+    is the weighted mean it begins from.
+    """
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         return updates.combined(updates.weights.double() / updates.weights.sum())
 
     def ready(self, tests: list[Tensor]) -> None:
-        """Refuse here what cannot work, before anything starts. `tests` are the test rows of the runs side by side."""
+        """Refuse here what cannot work, before anything starts. `tests` are the test rows of the runs side by
+        side.
+        """
 
     def with_task(self, task: Any, tests: list[Tensor]) -> Told:
         return Told(self, task, tests)
 
     @abstractmethod
-    def of_models(self, updates: Updates, mean: dict[str, Tensor], models: Models, told: Told) -> dict[str, Tensor]:
+    def of_models(
+        self, updates: Updates, mean: dict[str, Tensor], models: Models, told: Told
+    ) -> dict[str, Tensor]:
         """The `model` found, and its `buffers` where they are not the mean."""
 
 
@@ -69,12 +77,19 @@ class Told(Each):
     def one(self, updates: Updates) -> dict[str, Tensor]:
         sent = sorted(updates.chunks.keys() - {"buffers"})
         if sent not in (["delta"], ["w"]) or updates.shapes[sent[0]] != self.w.shape:
-            raise BadParameter(f"aggregate: {type(self.rule).__name__} works on the parties' models, and in this algorithm they send {', '.join(sent)}. "
-                               "Use one that sends a model or its change alone, such as FedAvg or FedProx.")
+            raise BadParameter(
+                f"aggregate: {type(self.rule).__name__} works on the parties' models, and in this algorithm "
+                f"they send {', '.join(sent)}. "
+                "Use one that sends a model or its change alone, such as FedAvg or FedProx."
+            )
         mean = {k: v.to(self.w.device) for k, v in self.rule.one(updates).items()}
         models = Models(sent[0], self.w)
         found = self.rule.of_models(updates, mean, models, self)
-        made = {**mean, **{k: v for k, v in found.items() if k == "buffers"}, sent[0]: models.sent(found["model"])}
+        made = {
+            **mean,
+            **{k: v for k, v in found.items() if k == "buffers"},
+            sent[0]: models.sent(found["model"]),
+        }
         return {k: v.to(updates.weights.device) for k, v in made.items()}
 
 

@@ -1,9 +1,11 @@
 """Weights by how far an update can be relied on, layer by layer or by how coarsely it was rounded.
 
-K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for Mitigating Byzantine Attacks in Federated
-Learning", 2021: there a layer's reliability comes from how its norm varies over rounds (`Legato`); here from how it varies over the parties of one round.
-S. Chen, C. Shen, L. Zhang, Y. Tang: "Dynamic Aggregation for Heterogeneous Quantization in Federated Learning" (FedHQ), IEEE Transactions on
-Wireless Communications 20, 2021: weights ∝ 1 / (1 + quantisation error). The error is stated there; here it is read off the update's own grid.
+K. Varma, Y. Zhou, N. Baracaldo, A. Anwar: "LEGATO: A LayerwisE Gradient AggregaTiOn Algorithm for Mitigating
+Byzantine Attacks in Federated Learning", 2021: there a layer's reliability comes from how its norm varies
+over rounds (`Legato`); here from how it varies over the parties of one round. S. Chen, C. Shen, L. Zhang, Y.
+Tang: "Dynamic Aggregation for Heterogeneous Quantization in Federated Learning" (FedHQ), IEEE Transactions on
+Wireless Communications 20, 2021: weights ∝ 1 / (1 + quantisation error). The error is stated there; here it
+is read off the update's own grid.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ LOOK = 1 << 16  # coordinates from which a grid is read
 
 @dataclass(frozen=True)
 class Layerwise(Each):
-    """A mean in which a party's layer counts less the more unusual its length is among the parties. It assumes that most lengths are honest."""
+    """A mean in which a party's layer counts less the more unusual its length is among the parties. It
+    assumes that most lengths are honest.
+    """
 
-    layers: tuple[int, ...] = ()  # how many coordinates each layer has; filled in by the job, which knows the model
+    layers: tuple[
+        int, ...
+    ] = ()  # how many coordinates each layer has; filled in by the job, which knows the model
 
     def fitted(self, layers: tuple[int, ...]) -> Layerwise:
         return replace(self, layers=layers)
@@ -37,7 +43,9 @@ class Layerwise(Each):
                 x = updates.block(key, a, a + width)
                 length = x.double().norm(dim=1)
                 middle = length.median()
-                usual = (length - middle).abs().median().clamp(min=1e-3 * float(middle) + 1e-30)  # the median deviation
+                usual = (
+                    (length - middle).abs().median().clamp(min=1e-3 * float(middle) + 1e-30)
+                )  # the median deviation
                 share = 1 / (1 + ((length - middle) / usual).square())
                 parts.append((share / share.sum()).to(x.dtype) @ x)
                 a += width
@@ -47,7 +55,9 @@ class Layerwise(Each):
 
 @dataclass(frozen=True)
 class QualityWeighted(Each):
-    """A mean in which coarsely quantised updates count less. It assumes honest parties with unequal links: breakdown point 0."""
+    """A mean in which coarsely quantised updates count less. It assumes honest parties with unequal links:
+    breakdown point 0.
+    """
 
     def one(self, updates: Updates) -> dict[str, Tensor]:
         key = max(updates.chunks, key=lambda k: updates.chunks[k][0].shape[1])
@@ -57,7 +67,9 @@ class QualityWeighted(Each):
 
 
 def _error(row: Tensor) -> Tensor:
-    """The rounding error of values that lie on a grid, relative to their size: step²/12 over the mean square. 0 where there is no grid to see."""
+    """The rounding error of values that lie on a grid, relative to their size: step²/12 over the mean square.
+    0 where there is no grid to see.
+    """
     values = row.double().unique()
     if len(values) < 2 or len(values) > len(row) // 2:
         return row.new_zeros((), dtype=torch.float64)

@@ -1,9 +1,10 @@
 """Updates kept side by side, for rules that must see each of them.
 
-Most such rules need little more than how far the updates lie from each other. That is one pass over them: the matrix of their inner products,
-added up block of columns by block of columns. What follows (Krum's scores, Weiszfeld's steps) works on n × n numbers, and a
-second pass adds up the updates with the weights found. Beyond `ROOM` bytes updates wait in a file without a name, which the system keeps in memory
-for as long as there is any.
+Most such rules need little more than how far the updates lie from each other. That is one pass over them: the
+matrix of their inner products, added up block of columns by block of columns. What follows (Krum's scores,
+Weiszfeld's steps) works on n × n numbers, and a second pass adds up the updates with the weights found.
+Beyond `ROOM` bytes updates wait in a file without a name, which the system keeps in memory for as long as
+there is any.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Each(ABC):
         return {}
 
     def add(self, total: Total, weights: Tensor, vectors: dict[str, Tensor]) -> Total:
-        """Keep a stack of updates [S, …] with weights [R, S]. An update that is not finite is left out, as a server of real parties refuses it."""
+        """Keep a stack of updates [S, …] with weights [R, S]. An update that is not finite is left out, as a
+        server of real parties refuses it.
+        """
         whole = torch.stack([_finite(v.reshape(len(v), -1)) for v in vectors.values()]).all(0)
         held = sum(v.numel() * v.element_size() for chunks in total.values() for v in chunks)
         new = {"": weights.masked_fill(~whole, 0), **{k: _placed(v, held) for k, v in vectors.items()}}
@@ -44,7 +47,10 @@ class Each(ABC):
 
     def result(self, total: Total) -> dict[str, Tensor]:
         """[R, …] each; not a number where a run had no update that could be used."""
-        made = [_nothing(total) if updates is None else self.of_run(r).one(updates) for r, updates in enumerate(_runs(total))]
+        made = [
+            _nothing(total) if updates is None else self.of_run(r).one(updates)
+            for r, updates in enumerate(_runs(total))
+        ]
         return {k: torch.stack([m[k] for m in made]) for k in total if k}
 
     def of_run(self, r: int) -> Each:
@@ -57,24 +63,34 @@ class Each(ABC):
 
 
 class Remembering(Each):
-    """A rule that looks at earlier rounds, too. What it remembers is the engine's to keep, for each run, and to save with its state: {} before the first round.
-    Told of no earlier round, as outside a job, it is what it says in `one`."""
+    """A rule that looks at earlier rounds, too. What it remembers is the engine's to keep, for each run, and
+    to save with its state: {} before the first round. Told of no earlier round, as outside a job, it is what
+    it says in `one`.
+    """
 
-    def recall(self, total: Total, who: Tensor, memories: list[Total], down: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Total]]:
-        """(the result, what is remembered now). `who` [S] are the parties' numbers, in the order of their updates; `down` what servers sent, [R, …]."""
+    def recall(
+        self, total: Total, who: Tensor, memories: list[Total], down: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], list[Total]]:
+        """(the result, what is remembered now). `who` [S] are the parties' numbers, in the order of their
+        updates; `down` what servers sent, [R, …].
+        """
         made, after = [], []
         for r, updates in enumerate(_runs(total)):
             if updates is None:
                 result, memory = _nothing(total), memories[r]
             else:
                 here = torch.cat([w[r] for w in total[""]]) != 0
-                result, memory = self.look(updates, who.to(here.device)[here], memories[r], {k: v[r] for k, v in down.items()})
+                result, memory = self.look(
+                    updates, who.to(here.device)[here], memories[r], {k: v[r] for k, v in down.items()}
+                )
             made.append(result)
             after.append(memory)
         return {k: torch.stack([m[k] for m in made]) for k in total if k}, after
 
     @abstractmethod
-    def look(self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]) -> tuple[dict[str, Tensor], Total]:
+    def look(
+        self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Total]:
         """What it makes of one run's updates and of earlier rounds, and what it remembers now."""
 
 
@@ -92,7 +108,9 @@ def _nothing(total: Total) -> dict[str, Tensor]:
 
 
 def _finite(rows: Tensor) -> Tensor:
-    """[S]: whether every number of a row is finite, by its ends: a map of all of them would be as large again."""
+    """[S]: whether every number of a row is finite, by its ends: a map of all of them would be as large
+    again.
+    """
     if not rows.numel():
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     low, high = rows.aminmax(dim=1)
@@ -144,20 +162,35 @@ class Updates:
     def places(self) -> list[tuple[str, int, int]]:
         """All coordinates, cut into blocks: (vector, from, to)."""
         width = max(1, BLOCK // max(1, len(self)))
-        return [(k, a, min(a + width, v[0].shape[1])) for k, v in self.chunks.items() for a in range(0, v[0].shape[1], width)]
+        return [
+            (k, a, min(a + width, v[0].shape[1]))
+            for k, v in self.chunks.items()
+            for a in range(0, v[0].shape[1], width)
+        ]
 
     def block(self, key: str, a: int, b: int) -> Tensor:
         """[n, b − a]: some coordinates of every update."""
-        return torch.cat([c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows) for c, rows in zip(self.chunks[key], self.rows)])
+        return torch.cat(
+            [
+                c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows)
+                for c, rows in zip(self.chunks[key], self.rows)
+            ]
+        )
 
     def _look(self, key: str, a: int, b: int) -> Tensor:
-        """`block`, until this thread looks at the next one: always in the same memory, which would else be taken and left in pieces, up to the size of all
-        updates."""
+        """`block`, until this thread looks at the next one: always in the same memory, which would else be
+        taken and left in pieces, up to the size of all updates.
+        """
         need = len(self) * (b - a)
         if self.weights.device.type != "cpu":
             return self.block(key, a, b)
-        return torch.cat([c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows) for c, rows in zip(self.chunks[key], self.rows)],
-                         out=_room(self.chunks[key][0].dtype, need).view(len(self), b - a))
+        return torch.cat(
+            [
+                c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows)
+                for c, rows in zip(self.chunks[key], self.rows)
+            ],
+            out=_room(self.chunks[key][0].dtype, need).view(len(self), b - a),
+        )
 
     def row(self, key: str, i: int) -> Tensor:
         """One vector of update i."""
@@ -168,7 +201,10 @@ class Updates:
         raise IndexError(f"there is no update {i}")
 
     def products(self, centred: bool) -> Tensor:
-        """[n, n] inner products, in float64; `centred` on their mean, which leaves distances as they are and does not lose them to rounding."""
+        """[n, n] inner products, in float64; `centred` on their mean, which leaves distances as they are and
+        does not lose them to rounding.
+        """
+
         def one(place: tuple[str, int, int]) -> Tensor:
             x = self._look(*place)
             x = x.sub_(x.mean(0)) if centred and x.device.type == "cpu" else x - x.mean(0) if centred else x
@@ -187,9 +223,14 @@ class Updates:
 
     def norms(self) -> Tensor:
         """[n]"""
+
         def one(place: tuple[str, int, int]) -> Tensor:
             x = self._look(*place)
-            wide = _room(torch.float64, x.numel()).view(x.shape).copy_(x) if x.device.type == "cpu" and x.dtype != torch.float64 else x.double()
+            wide = (
+                _room(torch.float64, x.numel()).view(x.shape).copy_(x)
+                if x.device.type == "cpu" and x.dtype != torch.float64
+                else x.double()
+            )
             return wide.square().sum(1) if wide is x else wide.square_().sum(1)
 
         return sum(self._map(one), torch.zeros(())).sqrt()
@@ -207,7 +248,10 @@ class Updates:
         parts: dict[str, list[Tensor]] = {k: [] for k in self.chunks}
         for (key, _, _), part in zip(self.places(), self._map(one)):
             parts[key].append(part.to(self.chunks[key][0].dtype))
-        return {k: torch.cat(v).view(self.shapes[k]) if v else torch.zeros(self.shapes[k]) for k, v in parts.items()}
+        return {
+            k: torch.cat(v).view(self.shapes[k]) if v else torch.zeros(self.shapes[k])
+            for k, v in parts.items()
+        }
 
     def _map(self, one: Callable[[tuple[str, int, int]], Tensor]) -> Iterator[Tensor]:
         places = self.places()
@@ -228,7 +272,9 @@ def _room(dtype: torch.dtype, numbers: int) -> Tensor:
 
 
 def _ascending(block: Tensor) -> Tensor:
-    """[n, b] → [b, n] in order. numpy's sort is the faster by nine times on a CPU, where it uses the wide registers and torch does not."""
+    """[n, b] → [b, n] in order. numpy's sort is the faster by nine times on a CPU, where it uses the wide
+    registers and torch does not.
+    """
     if block.device.type != "cpu":
         return block.T.sort(1).values
     turned = block.T.contiguous().numpy()

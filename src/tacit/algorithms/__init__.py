@@ -1,4 +1,6 @@
-"""One paper, one file. An algorithm is two pure functions over one flat vector: what a client computes, what the server does with the mean."""
+"""One paper, one file. An algorithm is two pure functions over one flat vector: what a client computes, what
+the server does with the mean.
+"""
 
 from . import schedules, solvers
 from .afl import AFL
@@ -28,14 +30,74 @@ from .solvers import SGD, Adam
 from .types import Algorithm, Batch, Batches, Upload, Walk
 
 ALL: dict[str, type[Algorithm]] = {
-    "FedSGD": FedSGD, "FedAvg": FedAvg, "LocalSGD": LocalSGD, "ParallelSGD": ParallelSGD, "FedProx": FedProx, "FedNova": FedNova,
-    "Scaffold": Scaffold, "FedNAG": FedNAG, "FedAvgM": FedAvgM, "FedAdagrad": FedAdagrad, "FedAdam": FedAdam, "FedYogi": FedYogi,
-    "FedDyn": FedDyn, "FineTune": FineTune, "FedPer": FedPer, "FedRep": FedRep, "FedBN": FedBN, "Ditto": Ditto, "APFL": APFL, "PFedMe": PFedMe, "IFCA": IFCA,
-    "CFL": CFL, "QFedAvg": QFedAvg, "AFL": AFL, "FedPA": FedPA, "FedPSO": FedPSO,
+    "FedSGD": FedSGD,
+    "FedAvg": FedAvg,
+    "LocalSGD": LocalSGD,
+    "ParallelSGD": ParallelSGD,
+    "FedProx": FedProx,
+    "FedNova": FedNova,
+    "Scaffold": Scaffold,
+    "FedNAG": FedNAG,
+    "FedAvgM": FedAvgM,
+    "FedAdagrad": FedAdagrad,
+    "FedAdam": FedAdam,
+    "FedYogi": FedYogi,
+    "FedDyn": FedDyn,
+    "FineTune": FineTune,
+    "FedPer": FedPer,
+    "FedRep": FedRep,
+    "FedBN": FedBN,
+    "Ditto": Ditto,
+    "APFL": APFL,
+    "PFedMe": PFedMe,
+    "IFCA": IFCA,
+    "CFL": CFL,
+    "QFedAvg": QFedAvg,
+    "AFL": AFL,
+    "FedPA": FedPA,
+    "FedPSO": FedPSO,
 }
 PARTS = {**solvers.ALL, **schedules.ALL}  # what may stand inside an algorithm: for job files
 SCAFFOLD = Scaffold
 
-__all__ = ["AFL", "ALL", "APFL", "CFL", "IFCA", "PARTS", "SCAFFOLD", "SGD", "Adam", "Algorithm", "Batch", "Batches", "Cosine", "Ditto", "Exponential",
-           "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedDyn", "FedNAG", "FedNova", "FedPA", "FedPSO", "FedPer", "FedProx", "FedRep", "FedSGD",
-           "FedYogi", "FineTune", "Inverse", "LocalSGD", "PFedMe", "ParallelSGD", "QFedAvg", "Scaffold", "Upload", "Walk"]
+__all__ = [
+    "AFL",
+    "ALL",
+    "APFL",
+    "CFL",
+    "IFCA",
+    "PARTS",
+    "SCAFFOLD",
+    "SGD",
+    "Adam",
+    "Algorithm",
+    "Batch",
+    "Batches",
+    "Cosine",
+    "Ditto",
+    "Exponential",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedBN",
+    "FedDyn",
+    "FedNAG",
+    "FedNova",
+    "FedPA",
+    "FedPSO",
+    "FedPer",
+    "FedProx",
+    "FedRep",
+    "FedSGD",
+    "FedYogi",
+    "FineTune",
+    "Inverse",
+    "LocalSGD",
+    "PFedMe",
+    "ParallelSGD",
+    "QFedAvg",
+    "Scaffold",
+    "Upload",
+    "Walk",
+]

@@ -1,7 +1,9 @@
-"""Agnostic federated learning. M. Mohri, G. Sivek, A. T. Suresh: "Agnostic Federated Learning", ICML 2019, Algorithm 1.
+"""Agnostic federated learning. M. Mohri, G. Sivek, A. T. Suresh: "Agnostic Federated Learning", ICML 2019,
+Algorithm 1.
 
-The paper projects the mixture λ back to the simplex after each step; here λ_k is multiplied by exp(γ F_k), which stays in it by itself. So each party
-keeps its own log λ_k, its weight in the mean is λ_k, and sums are all the server needs.
+The paper projects the mixture λ back to the simplex after each step; here λ_k is multiplied by exp(γ F_k),
+which stays in it by itself. So each party keeps its own log λ_k, its weight in the mean is λ_k, and sums are
+all the server needs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk
 
 @dataclass(frozen=True)
 class AFL(Algorithm):
-    """Find the model that is best for the worst mixture of the parties: those with a large loss come to count for more and more."""
+    """Find the model that is best for the worst mixture of the parties: those with a large loss come to count
+    for more and more.
+    """
 
     lr: float = real(0.1, above=0, doc="γ_w, the clients' learning rate")
     mixture_lr: float = real(0.1, above=0, doc="γ_λ, how fast the mixture follows the losses")
@@ -28,7 +32,9 @@ class AFL(Algorithm):
     scales: ClassVar[bool] = False
 
     def server_state(self, w: torch.Tensor) -> State:
-        return {"level": torch.zeros_like(w[0])}  # the mean log λ of the last round: weights are told relative to it, so that they stay of a size
+        return {
+            "level": torch.zeros_like(w[0])
+        }  # the mean log λ of the last round: weights are told relative to it, so that they stay of a size
 
     def client_state(self, w: torch.Tensor) -> State:
         return {"log": torch.zeros_like(w[0])}

@@ -15,7 +15,9 @@ from .types import Batch, Batches, State, Upload, Walk
 
 @dataclass(frozen=True)
 class APFL(Personal):
-    """A party uses a mixture v̄ = αv + (1 − α)w of a model of its own and its copy of the global one; α is learned."""
+    """A party uses a mixture v̄ = αv + (1 − α)w of a model of its own and its copy of the global one; α is
+    learned.
+    """
 
     alpha: float = real(0.5, least=0, most=1, doc="α to begin with: 0 is the global model, 1 a party's own")
     adaptive: bool = flag(True, doc="learn α as well")
@@ -31,8 +33,12 @@ class APFL(Personal):
         h, _ = task.visit(walk._replace(w=at), batch)
         memory = {k: m for k, m in walk.memory.items() if k not in ("own", "alpha")}
         after = self.solver.step(moved._replace(memory=memory), g, rate)  # line 5: w_k
-        mixing = (alpha - rate * ((v - walk.w) * h).sum()).clamp(0, 1) if self.adaptive else alpha  # equation 11
-        return after._replace(memory={**after.memory, "own": descend(v, alpha * h, rate), "alpha": mixing})  # line 6: v_k
+        mixing = (
+            (alpha - rate * ((v - walk.w) * h).sum()).clamp(0, 1) if self.adaptive else alpha
+        )  # equation 11
+        return after._replace(
+            memory={**after.memory, "own": descend(v, alpha * h, rate), "alpha": mixing}
+        )  # line 6: v_k
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.solver.start(down)

@@ -1,9 +1,11 @@
-"""Clustered federated learning. F. Sattler, K.-R. Müller, W. Samek: "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization Under
-Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 32, 2021 (arXiv 1910.01991, 2019), Algorithms 1 and 2.
+"""Clustered federated learning. F. Sattler, K.-R. Müller, W. Samek: "Clustered Federated Learning:
+Model-Agnostic Distributed Multi-Task Optimization Under Privacy Constraints", IEEE Transactions on Neural
+Networks and Learning Systems 32, 2021 (arXiv 1910.01991, 2019), Algorithms 1 and 2.
 
-Where a model has come to rest for all together and parties still pull at it, they pull against each other: the parties are cut in two where their updates are
-least alike, and each part goes on as a federation of its own, from the same model. The paper's ε₁ and ε₂ are lengths; here they are in units of how long an
-update was when it was longest, so that they do not depend on the model and the learning rate.
+Where a model has come to rest for all together and parties still pull at it, they pull against each other:
+the parties are cut in two where their updates are least alike, and each part goes on as a federation of its
+own, from the same model. The paper's ε₁ and ε₂ are lengths; here they are in units of how long an update was
+when it was longest, so that they do not depend on the model and the learning rate.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from .types import Batches, State, Upload
 
 
 class Cut(NamedTuple):
-    """Parties in two: `side` [n] is true for those of the second part, `alike` the largest cosine between a party of one and a party of the other."""
+    """Parties in two: `side` [n] is true for those of the second part, `alike` the largest cosine between a
+    party of one and a party of the other.
+    """
 
     side: Tensor
     alike: float
@@ -28,14 +32,33 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class CFL(Personal):
-    """FedAvg in each cluster; the server looks at every party's update, and cuts a cluster in two where its parties pull against each other.
+    """FedAvg in each cluster; the server looks at every party's update, and cuts a cluster in two where its
+    parties pull against each other.
 
-    It must see each update, so it does not go with secure aggregation; it learns which parties are alike. A party gets its own cluster's model alone.
+    It must see each update, so it does not go with secure aggregation; it learns which parties are alike. A
+    party gets its own cluster's model alone.
     """
 
-    eps1: float = real(0.5, above=0, below=1, doc="ε₁: a cluster has come to rest where its mean update is shorter than this part of an update at its longest")
-    eps2: float = real(0.6, above=0, doc="ε₂: and its parties pull at it where the longest of their updates is longer than this part of that")
-    gamma: float = real(0.75, least=0, below=1, doc="γ: how noisy an update may be; across a cut no two may have a cosine of 1 − 2γ² (−0.125) or more")
+    eps1: float = real(
+        0.5,
+        above=0,
+        below=1,
+        doc="ε₁: a cluster has come to rest where its mean update is shorter than this part of an update at "
+        "its longest",
+    )
+    eps2: float = real(
+        0.6,
+        above=0,
+        doc="ε₂: and its parties pull at it where the longest of their updates is longer than this part of "
+        "that",
+    )
+    gamma: float = real(
+        0.75,
+        least=0,
+        below=1,
+        doc="γ: how noisy an update may be; across a cut no two may have a cosine of 1 − 2γ² (−0.125) or "
+        "more",
+    )
     sees_each: ClassVar[bool] = True
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
@@ -43,7 +66,9 @@ class CFL(Personal):
         return self.upload(batches, walk.w - down["w"], walk.buffers), mine
 
     def split(self, deltas: Tensor, weights: Tensor, reach: float) -> Cut | None:
-        """The cut of a cluster whose parties sent these updates [n, D]; None where it stays whole. `reach`: how long an update was when it was longest."""
+        """The cut of a cluster whose parties sent these updates [n, D]; None where it stays whole. `reach`:
+        how long an update was when it was longest.
+        """
         if len(deltas) < 2:
             return None
         mean, longest = (weights.to(deltas) / weights.sum()) @ deltas, deltas.norm(dim=1).max()
@@ -54,7 +79,13 @@ class CFL(Personal):
 
     def check(self) -> None:
         if self.eps2 < self.eps1:
-            raise bad("CFL", "eps2", self.eps2, f"at least eps1, which is {self.eps1:g}", "A mean is never longer than the longest update.")
+            raise bad(
+                "CFL",
+                "eps2",
+                self.eps2,
+                f"at least eps1, which is {self.eps1:g}",
+                "A mean is never longer than the longest update.",
+            )
 
 
 def cosines(deltas: Tensor) -> Tensor:
@@ -65,8 +96,10 @@ def cosines(deltas: Tensor) -> Tensor:
 
 
 def bipartition(alike: Tensor) -> Cut:
-    """The two parts whose most alike parties, one of each, are the least alike (Algorithm 1): join the most alike first until two parts are left. What joins
-    parties last is the weakest link of a maximum spanning tree."""
+    """The two parts whose most alike parties, one of each, are the least alike (Algorithm 1): join the most
+    alike first until two parts are left. What joins parties last is the weakest link of a maximum spanning
+    tree.
+    """
     n = len(alike)
     best, link = alike[0].clone(), torch.zeros(n, dtype=torch.int64)  # Prim: how each is linked to the tree
     best[0] = -torch.inf

@@ -1,4 +1,6 @@
-"""Ditto. T. Li, S. Hu, A. Beirami, V. Smith: "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1."""
+"""Ditto. T. Li, S. Hu, A. Beirami, V. Smith: "Ditto: Fair and Robust Federated Learning Through
+Personalization", ICML 2021, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from .types import Batch, Batches, State, Upload, Walk
 
 @dataclass(frozen=True)
 class Ditto(Personal):
-    """A global model by FedAvg; beside it each party trains a model of its own that is held near the global one."""
+    """A global model by FedAvg; beside it each party trains a model of its own that is held near the global
+    one.
+    """
 
     lam: float = real(0.1, least=0, doc="λ: how near; 0 is each party alone, ∞ is the global model")
     own_lr: float | None = real(None, above=0, none=True, doc="η of a party's own model; None: as lr")

@@ -1,7 +1,8 @@
 """FedAvg. H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas:
 "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, Algorithm 1.
 
-Local SGD (S. U. Stich, ICLR 2019, Algorithm 1) and parallel mini-batch SGD are the same page with other settings.
+Local SGD (S. U. Stich, ICLR 2019, Algorithm 1) and parallel mini-batch SGD are the same page with other
+settings.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 class FedAvg(Algorithm):
     """Each client walks E epochs of SGD from the server's model; the server averages where they arrive.
 
-    Option I sends the model and averages the models; option II sends the way it went and averages the ways, which a server
-    learning rate η_g can scale. With η_g = 1 the two are one.
+    Option I sends the model and averages the models; option II sends the way it went and averages the ways,
+    which a server learning rate η_g can scale. With η_g = 1 the two are one.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
@@ -33,7 +34,9 @@ class FedAvg(Algorithm):
         return self.solver.step(walk, g, self.solver.rate(self.lr, down))  # ClientUpdate: w ← w − η∇ℓ(w; b)
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)  # for each local epoch, for each batch b
+        walk = batches.fold(
+            self.step, self.solver.start(down), task, down, mine
+        )  # for each local epoch, for each batch b
         sent = {"w": walk.w} if self.option == "I" else {"delta": walk.w - down["w"]}
         return Upload(share(batches, self.weighted), {**sent, **walk.buffers}), mine
 
@@ -44,8 +47,13 @@ class FedAvg(Algorithm):
 
     def check(self) -> None:
         if self.option == "I" and self.server_lr != 1:
-            raise bad(type(self).__name__, "server_lr", self.server_lr, "1 with option 'I', which averages models and has no step to scale",
-                      "Use option='II'.")
+            raise bad(
+                type(self).__name__,
+                "server_lr",
+                self.server_lr,
+                "1 with option 'I', which averages models and has no step to scale",
+                "Use option='II'.",
+            )
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class LocalSGD(FedAvg):
 
 @dataclass(frozen=True)
 class ParallelSGD(LocalSGD):
-    """Parallel mini-batch SGD: one step, then average; the same as one SGD step on the union of the batches."""
+    """Parallel mini-batch SGD: one step, then average; the same as one SGD step on the union of the
+    batches.
+    """
 
     local_steps: int = whole(1, least=1, most=1, doc="H = 1, by definition; LocalSGD takes more")

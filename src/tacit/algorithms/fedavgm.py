@@ -1,5 +1,5 @@
-"""FedAvgM. T.-M. H. Hsu, H. Qi, M. Brown:
-"Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification", arXiv 1909.06335 (2019), Section 4.
+"""FedAvgM. T.-M. H. Hsu, H. Qi, M. Brown: "Measuring the Effects of Non-Identical Data Distribution for
+Federated Visual Classification", arXiv 1909.06335 (2019), Section 4.
 """
 
 from __future__ import annotations

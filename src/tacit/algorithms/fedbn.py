@@ -1,4 +1,6 @@
-"""FedBN. X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021, Algorithm 1."""
+"""FedBN. X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: "FedBN: Federated Learning on Non-IID Features via Local
+Batch Normalization", ICLR 2021, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .types import Batches, State, Upload
 
 @dataclass(frozen=True)
 class FedBN(Personal):
-    """Everything is averaged but the normalisation layers, whose parameters and running statistics stay with each party."""
+    """Everything is averaged but the normalisation layers, whose parameters and running statistics stay with
+    each party.
+    """
 
     own_buffers: ClassVar[bool] = True
 

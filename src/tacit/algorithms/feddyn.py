@@ -16,7 +16,9 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """Each client's penalty is moved every round so that, once all agree, the local optima are the global one."""
+    """Each client's penalty is moved every round so that, once all agree, the local optima are the global
+    one.
+    """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     alpha: float = real(0.01, above=0, doc="α, the strength of the regulariser")
@@ -27,16 +29,24 @@ class FedDyn(Algorithm):
         return {"h": torch.zeros_like(w)}
 
     def client_state(self, w: torch.Tensor) -> State:
-        return {"grad": torch.zeros_like(w)}  # ∇L_k(θ_k), as the first-order condition of the last local problem gives it
+        return {
+            "grad": torch.zeros_like(w)
+        }  # ∇L_k(θ_k), as the first-order condition of the last local problem gives it
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
         g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g - mine["grad"] + self.alpha * (walk.w - down["w"]), self.solver.rate(self.lr, down))
+        return self.solver.step(
+            walk, g - mine["grad"] + self.alpha * (walk.w - down["w"]), self.solver.rate(self.lr, down)
+        )
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)  # line 5: θ_k ≈ argmin of the local problem
+        walk = batches.fold(
+            self.step, self.solver.start(down), task, down, mine
+        )  # line 5: θ_k ≈ argmin of the local problem
         delta = walk.w - down["w"]
-        return Upload(share(batches, False), {"delta": delta, **walk.buffers}), {"grad": mine["grad"] - self.alpha * delta}  # line 6
+        return Upload(share(batches, False), {"delta": delta, **walk.buffers}), {
+            "grad": mine["grad"] - self.alpha * delta
+        }  # line 6
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
         h = state["h"] - self.alpha * fraction * mean["delta"]  # line 10: h ← h − α/m Σ (θ_k − θ)

@@ -1,5 +1,5 @@
-"""FedNova. J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor:
-"Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020, Section 4.
+"""FedNova. J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: "Tackling the Objective Inconsistency Problem in
+Heterogeneous Federated Optimization", NeurIPS 2020, Section 4.
 """
 
 from __future__ import annotations
@@ -17,26 +17,39 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
-    """Clients that take more steps must not count for more: average the directions d_k, then walk τ_eff of them.
+    """Clients that take more steps must not count for more: average the directions d_k, then walk τ_eff of
+    them.
 
-    The local change is −η·G_k·a_k, where a_k says how often each of the τ_k gradients counts: all ones for plain SGD, more with
-    momentum ρ, less with a proximal pull μ. ‖a_k‖₁ is found by running the solver's own recursion beside it with every gradient
-    set to one, so that momentum and μ together are exact too.
+    The local change is −η·G_k·a_k, where a_k says how often each of the τ_k gradients counts: all ones for
+    plain SGD, more with momentum ρ, less with a proximal pull μ. ‖a_k‖₁ is found by running the solver's own
+    recursion beside it with every gradient set to one, so that momentum and μ together are exact too.
 
-    That needs a solver whose steps are sums of gradients. `count="steps"` divides by τ_k whatever the solver, which for plain SGD is the same;
-    `count="epochs"` divides by the passes over a client's rows, as some published code does: there clients with more rows still count for more.
+    That needs a solver whose steps are sums of gradients. `count="steps"` divides by τ_k whatever the solver,
+    which for plain SGD is the same; `count="epochs"` divides by the passes over a client's rows, as some
+    published code does: there clients with more rows still count for more.
 
-    τ_eff is the clients' mean way, as in the paper's experiments; its theory leaves it open. The step is then a weighted mean of what the clients walked, times
-    Σ p_k·τ_k · Σ p_k/τ_k. That is never below 1, and above 2 where a few clients have most of the rows: the model overshoots more in every round
-    (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean. In it p_k/τ_k counts, with either τ_eff: clients that walk
-    equally many epochs count nearly alike, whatever their rows.
+    τ_eff is the clients' mean way, as in the paper's experiments; its theory leaves it open. The step is then
+    a weighted mean of what the clients walked, times Σ p_k·τ_k · Σ p_k/τ_k. That is never below 1, and above
+    2 where a few clients have most of the rows: the model overshoots more in every round
+    (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean. In it
+    p_k/τ_k counts, with either τ_eff: clients that walk equally many epochs count nearly alike, whatever
+    their rows.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
     solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
-    count: str = choice("gradients", ("gradients", "steps", "epochs"), doc="what a client's way is divided by: ‖a_k‖₁, its steps, its epochs")
-    tau: str = choice("mean", ("mean", "harmonic"), doc="τ_eff, the server's way: the mean of the clients', or the harmonic mean, no further than they walked")
+    count: str = choice(
+        "gradients",
+        ("gradients", "steps", "epochs"),
+        doc="what a client's way is divided by: ‖a_k‖₁, its steps, its epochs",
+    )
+    tau: str = choice(
+        "mean",
+        ("mean", "harmonic"),
+        doc="τ_eff, the server's way: the mean of the clients', or the harmonic mean, no further than they "
+        "walked",
+    )
 
     scales: ClassVar[bool] = False  # a direction and a length go up: scaled, both would shrink
 
@@ -51,7 +64,9 @@ class FedNova(Algorithm):
             return self.solver.step(walk, g + self.mu * (walk.w - down["w"]), lr)
         memory = dict(walk.memory)
         v, a = memory.pop("a_v"), memory.pop("a")
-        v = self.solver.momentum * v + 1 - lr * self.mu * a  # the solver's step for a gradient of one: w − w_t is −η·a
+        v = (
+            self.solver.momentum * v + 1 - lr * self.mu * a
+        )  # the solver's step for a gradient of one: w − w_t is −η·a
         a = a + (1 - lr * self.mu * a + self.solver.momentum * v if self.solver.nesterov else v)
         walk = self.solver.step(walk._replace(memory=memory), g + self.mu * (walk.w - down["w"]), lr)
         return walk._replace(memory={**walk.memory, "a_v": v, "a": a})
@@ -60,21 +75,33 @@ class FedNova(Algorithm):
         walk = self.solver.start(down)
         if self.count == "gradients":
             zero = torch.zeros_like(walk.steps)
-            walk = batches.fold(self.step, walk._replace(memory={**walk.memory, "a_v": zero, "a": zero}), task, down)
+            walk = batches.fold(
+                self.step, walk._replace(memory={**walk.memory, "a_v": zero, "a": zero}), task, down
+            )
             a_k = walk.memory["a"]  # ‖a_k‖₁; equals τ_k for plain SGD
         else:
             walk = batches.fold(self.step, walk, task, down)
             a_k = walk.steps if self.count == "steps" else batches.live.sum() / batches.size
         d_k = (down["w"] - walk.w) / a_k  # η·d_k, the mean direction of this client
-        return Upload(batches.size, {"d": d_k, "tau": a_k if self.tau == "mean" else 1 / a_k, **walk.buffers}), mine
+        return Upload(
+            batches.size, {"d": d_k, "tau": a_k if self.tau == "mean" else 1 / a_k, **walk.buffers}
+        ), mine
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
         tau = mean["tau"] if self.tau == "mean" else 1 / mean["tau"]  # Σ p_k·‖a_k‖₁, or 1 / Σ p_k/‖a_k‖₁
         return w - tau * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k
 
     def check(self) -> None:
-        if self.lr * self.mu >= 1:  # beyond, a gradient's share in the way walked turns negative, and ‖a_k‖₁ may pass through zero
-            raise BadParameter(f"FedNova: lr·mu is {self.lr * self.mu:g}; it must be below 1, or the proximal pull overshoots. Lower lr or mu.")
+        if (
+            self.lr * self.mu >= 1
+        ):  # beyond, a gradient's share in the way walked turns negative, and ‖a_k‖₁ may pass through zero
+            raise BadParameter(
+                f"FedNova: lr·mu is {self.lr * self.mu:g}; it must be below 1, or the proximal pull "
+                "overshoots. Lower lr or mu."
+            )
         if self.count == "gradients" and (not isinstance(self.solver, SGD) or self.solver.weight_decay):
-            raise BadParameter(f"FedNova: solver is {self.solver!r}; it must be SGD without weight decay, because ‖a_k‖₁ is known in closed "
-                               "form for it only. Use FedAvg or FedProx with other solvers, or count='steps'.")
+            raise BadParameter(
+                f"FedNova: solver is {self.solver!r}; it must be SGD without weight decay, because ‖a_k‖₁ "
+                "is known in closed "
+                "form for it only. Use FedAvg or FedProx with other solvers, or count='steps'."
+            )

@@ -1,5 +1,5 @@
-"""FedAdagrad, FedAdam, FedYogi. S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan:
-"Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+"""FedAdagrad, FedAdam, FedYogi. S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S.
+Kumar, H. B. McMahan: "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class FedAdagrad(Algorithm):
         return {"m": torch.zeros_like(w), "v": torch.full_like(w, 1.0) * self.tau**2}  # v_{−1} ≥ τ²
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        return FedAvg(self.lr, weighted=self.weighted, solver=self.solver).local(task, down, mine, batches)  # lines 3-9
+        return FedAvg(self.lr, weighted=self.weighted, solver=self.solver).local(
+            task, down, mine, batches
+        )  # lines 3-9
 
     def second(self, v: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
         return v + delta**2  # line 12 (FedAdagrad)

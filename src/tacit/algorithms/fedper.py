@@ -1,4 +1,6 @@
-"""FedPer. M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary: "Federated Learning with Personalization Layers", 2019, Algorithms 1 and 2."""
+"""FedPer. M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary: "Federated Learning with Personalization
+Layers", 2019, Algorithms 1 and 2.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class FedPer(Personal):
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.start(task, down, mine)
         walk = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)
-        delta = torch.where(last_layers(task, self.head), torch.zeros_like(begin), walk.w - begin)  # the head stays
+        delta = torch.where(
+            last_layers(task, self.head), torch.zeros_like(begin), walk.w - begin
+        )  # the head stays
         return self.upload(batches, delta, walk.buffers), {"v": walk.w}
 
     def personal(self, task: Any, down: State, mine: State) -> State:

@@ -14,7 +14,9 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """FedAvg with a leash: each client minimises F_k(w) + μ/2 ‖w − w_t‖², inexactly, by as many steps as it can afford."""
+    """FedAvg with a leash: each client minimises F_k(w) + μ/2 ‖w − w_t‖², inexactly, by as many steps as it
+    can afford.
+    """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.01, least=0, doc="μ, the strength of the pull back to the server's model; 0 is FedAvg")
@@ -23,11 +25,17 @@ class FedProx(Algorithm):
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g + self.mu * (walk.w - down["w"]), self.solver.rate(self.lr, down))  # ∇h_k(w; w_t)
+        return self.solver.step(
+            walk, g + self.mu * (walk.w - down["w"]), self.solver.rate(self.lr, down)
+        )  # ∇h_k(w; w_t)
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, self.solver.start(down), task, down)  # line 5: w_k ≈ argmin h_k(w; w_t)
-        return Upload(share(batches, self.weighted), {"delta": walk.w - down["w"], **walk.buffers}), mine  # line 6
+        walk = batches.fold(
+            self.step, self.solver.start(down), task, down
+        )  # line 5: w_k ≈ argmin h_k(w; w_t)
+        return Upload(
+            share(batches, self.weighted), {"delta": walk.w - down["w"], **walk.buffers}
+        ), mine  # line 6
 
     def merge(self, w: Any, state: State, mean: State, fraction: Any) -> tuple[Any, State]:
         return w + mean["delta"], state  # line 7: w_{t+1} = mean of the w_k

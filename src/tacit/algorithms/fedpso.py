@@ -1,8 +1,9 @@
-"""FedPSO. S. Park, Y. Suh, J. Lee: "FedPSO: Federated Learning Using Particle Swarm Optimization to Reduce Communication Costs", Sensors 21(2), 2021,
-Algorithm 2.
+"""FedPSO. S. Park, Y. Suh, J. Lee: "FedPSO: Federated Learning Using Particle Swarm Optimization to Reduce
+Communication Costs", Sensors 21(2), 2021, Algorithm 2.
 
-A party sends one number, how well it does, and only the best is then asked for its model (protocols/picking.py): that takes `aggregate.Best()`. A mean is made
-of everybody's model, which then goes up with that number.
+A party sends one number, how well it does, and only the best is then asked for its model
+(protocols/picking.py): that takes `aggregate.Best()`. A mean is made of everybody's model, which then goes up
+with that number.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 @dataclass(frozen=True)
 class FedPSO(Algorithm):
-    """A swarm: every party flies on from its own model, pulled to the best it has had and to the best of all, then trains. Made for
-    `aggregate=aggregate.Best()`, with which the others send one number; with the mean, the default, everybody sends a model, and the swarm's middle stands in
-    for its best.
+    """A swarm: every party flies on from its own model, pulled to the best it has had and to the best of all,
+    then trains. Made for `aggregate=aggregate.Best()`, with which the others send one number; with the mean,
+    the default, everybody sends a model, and the swarm's middle stands in for its best.
 
-    The best is the one with the least loss on its own rows, so it assumes parties with rows alike, and scores nobody lies about.
+    The best is the one with the least loss on its own rows, so it assumes parties with rows alike, and scores
+    nobody lies about.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
@@ -42,7 +44,12 @@ class FedPSO(Algorithm):
 
     def client_state(self, w: Tensor) -> State:
         none = torch.zeros_like(w)
-        return {"x": none, "v": none, "best": none, "score": torch.full_like(w[0], torch.inf)}  # no score: it has not flown yet
+        return {
+            "x": none,
+            "v": none,
+            "best": none,
+            "score": torch.full_like(w[0], torch.inf),
+        }  # no score: it has not flown yet
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
         g, walk = task.visit(walk, batch)
@@ -50,20 +57,37 @@ class FedPSO(Algorithm):
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         r1, r2 = _draws(batches.key[0], down["w"].dtype)
-        x, best = (torch.where(mine["score"] == torch.inf, down["w"], mine[k]) for k in ("x", "best"))  # whoever is new begins at the best of all
-        v = self.inertia * mine["v"] + self.own_pull * r1 * (best - x) + self.swarm_pull * r2 * (down["w"] - x)
+        x, best = (
+            torch.where(mine["score"] == torch.inf, down["w"], mine[k]) for k in ("x", "best")
+        )  # whoever is new begins at the best of all
+        v = (
+            self.inertia * mine["v"]
+            + self.own_pull * r1 * (best - x)
+            + self.swarm_pull * r2 * (down["w"] - x)
+        )
         walk = batches.fold(self.step, self.solver.start({**down, "w": x + v}), task, down)
         score = mean_loss(batches, task, {"w": walk.w, **walk.buffers})
         better = score < mine["score"]
-        kept = {"x": walk.w, "v": v, "best": torch.where(better, walk.w, best), "score": torch.where(better, score, mine["score"])}
-        return Upload(share(batches, self.weighted), {"delta": walk.w - down["w"], "score": score, **walk.buffers}), kept
+        kept = {
+            "x": walk.w,
+            "v": v,
+            "best": torch.where(better, walk.w, best),
+            "score": torch.where(better, score, mine["score"]),
+        }
+        return Upload(
+            share(batches, self.weighted), {"delta": walk.w - down["w"], "score": score, **walk.buffers}
+        ), kept
 
     def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
         better = mean["score"] < state["score"]  # the best of all rounds stays
-        return torch.where(better, w + mean["delta"], w), {"score": torch.where(better, mean["score"], state["score"])}
+        return torch.where(better, w + mean["delta"], w), {
+            "score": torch.where(better, mean["score"], state["score"])
+        }
 
 
 def _draws(key: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Two numbers in [0, 1), from the plan's key: one draw each for a party and round, where the paper draws anew for every layer."""
+    """Two numbers in [0, 1), from the plan's key: one draw each for a party and round, where the paper draws
+    anew for every layer.
+    """
     low = (1 << 24) - 1  # as many bits as float32 holds exactly
     return (key & low).to(dtype) / (low + 1), ((key >> 24) & low).to(dtype) / (low + 1)

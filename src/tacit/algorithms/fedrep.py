@@ -1,5 +1,5 @@
-"""FedRep. L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai: "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021,
-Algorithm 1.
+"""FedRep. L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai: "Exploiting Shared Representations for
+Personalized Federated Learning", ICML 2021, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,29 @@ from .types import Batch, Batches, State, Upload, Walk
 class FedRep(FedPer):
     """As FedPer, but a party first fits its head to the common layers, then the common layers to its head."""
 
-    head_steps: float = real(0.5, above=0, below=1, doc="the share of a round's local steps that go to the head, before the rest go to the common layers")
+    head_steps: float = real(
+        0.5,
+        above=0,
+        below=1,
+        doc="the share of a round's local steps that go to the head, before the rest go to the common layers",
+    )
 
-    def turn(self, walk: Walk, batch: Batch, task: Any, down: State, head: torch.Tensor, until: torch.Tensor) -> Walk:
+    def turn(
+        self, walk: Walk, batch: Batch, task: Any, down: State, head: torch.Tensor, until: torch.Tensor
+    ) -> Walk:
         g, walk = task.visit(walk, batch)
         own = torch.where(walk.steps < until, head, ~head)  # lines 7-9, then line 10
-        after = self.solver.step(walk, torch.where(own, g, torch.zeros_like(g)), self.solver.rate(self.lr, down))
-        return after._replace(w=torch.where(own, after.w, walk.w))  # whatever momentum or weight decay would do to the part at rest
+        after = self.solver.step(
+            walk, torch.where(own, g, torch.zeros_like(g)), self.solver.rate(self.lr, down)
+        )
+        return after._replace(
+            w=torch.where(own, after.w, walk.w)
+        )  # whatever momentum or weight decay would do to the part at rest
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         head, begin = last_layers(task, self.head), self.start(task, down, mine)
         until = torch.ceil(self.head_steps * (batches.live.sum(-1) > 0).sum().to(begin.dtype))
         walk = batches.fold(self.turn, self.solver.start({**down, "w": begin}), task, down, head, until)
-        return self.upload(batches, torch.where(head, torch.zeros_like(begin), walk.w - begin), walk.buffers), {"v": walk.w}
+        return self.upload(
+            batches, torch.where(head, torch.zeros_like(begin), walk.w - begin), walk.buffers
+        ), {"v": walk.w}

@@ -16,7 +16,9 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk
 
 @dataclass(frozen=True)
 class FedSGD(Algorithm):
-    """Each client sends the gradient over all its rows; the server takes one step: centralised gradient descent, to rounding."""
+    """Each client sends the gradient over all its rows; the server takes one step: centralised gradient
+    descent, to rounding.
+    """
 
     lr: float = real(0.1, above=0, doc="η, the learning rate, at the server")
     walks: ClassVar[bool] = False
@@ -24,7 +26,9 @@ class FedSGD(Algorithm):
     local_steps: ClassVar[None] = None
 
     def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
-        g, walk = task.visit(walk, batch)  # the mean over the batch's live rows, at w_t: the walk does not move
+        g, walk = task.visit(
+            walk, batch
+        )  # the mean over the batch's live rows, at w_t: the walk does not move
         return walk._replace(memory={"sum": walk.memory["sum"] + batch.live.sum() * g})
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:

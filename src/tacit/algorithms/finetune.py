@@ -1,5 +1,5 @@
-"""Local fine-tuning: the baseline of personalised federated learning. K. Wang, R. Mathews, C. Kiddon, H. Eichner, F. Beaufays, D. Ramage:
-"Federated Evaluation of On-device Personalization", 2019.
+"""Local fine-tuning: the baseline of personalised federated learning. K. Wang, R. Mathews, C. Kiddon, H.
+Eichner, F. Beaufays, D. Ramage: "Federated Evaluation of On-device Personalization", 2019.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from .types import Batches, State, Upload
 
 @dataclass(frozen=True)
 class FineTune(Personal):
-    """FedAvg, in which a party keeps for itself where its own walk last led: the common model, tuned on its rows."""
+    """FedAvg, in which a party keeps for itself where its own walk last led: the common model, tuned on its
+    rows.
+    """
 
     def client_state(self, w: torch.Tensor) -> State:
         return {"v": w}

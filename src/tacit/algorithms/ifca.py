@@ -1,7 +1,9 @@
-"""IFCA. A. Ghosh, J. Chung, D. Yin, K. Ramchandran: "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020, Algorithm 1 (model averaging).
+"""IFCA. A. Ghosh, J. Chung, D. Yin, K. Ramchandran: "An Efficient Framework for Clustered Federated
+Learning", NeurIPS 2020, Algorithm 1 (model averaging).
 
-Which cluster a party is in goes up as a row of zeros with a one in it, and its update in that cluster's place: sums of these are all the server needs. It is
-refused beside stages that hide single updates all the same: a cluster with one party shows its update in the sum.
+Which cluster a party is in goes up as a row of zeros with a one in it, and its update in that cluster's
+place: sums of these are all the server needs. It is refused beside stages that hide single updates all the
+same: a cluster with one party shows its update in the sum.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class IFCA(Personal):
     """Several models; each party trains the one that fits its rows best, and uses that one."""
 
     clusters: int = whole(2, least=2, doc="k, how many models")
-    spread: float = real(0.1, above=0, doc="how far apart the models begin, in deviations of the first one's weights")
+    spread: float = real(
+        0.1, above=0, doc="how far apart the models begin, in deviations of the first one's weights"
+    )
     sends: ClassVar[tuple[str, ...]] = ("centers",)
     divides: ClassVar[bool] = True
 
@@ -41,7 +45,12 @@ class IFCA(Personal):
         centers = down["centers"]
         buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
         zero = torch.zeros_like(down["w"][0])
-        looked = batches.fold(self.losses, Walk(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero), task, centers)
+        looked = batches.fold(
+            self.losses,
+            Walk(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero),
+            task,
+            centers,
+        )
         choice = looked.memory["loss"].argmin()  # line 6
         mark = one_hot(choice, self.clusters).to(centers.dtype)
         begin = mark @ centers
@@ -51,8 +60,14 @@ class IFCA(Personal):
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
         of = mean["member"][:, None]
-        centers = state["centers"] + mean["delta"] / of.clamp(min=1e-12)  # line 10: over those who chose it; nobody's delta is zero
-        return (mean["member"] / mean["member"].sum()) @ centers, {"centers": centers}  # the server's own model: the mean over who uses which
+        centers = state["centers"] + mean["delta"] / of.clamp(
+            min=1e-12
+        )  # line 10: over those who chose it; nobody's delta is zero
+        return (mean["member"] / mean["member"].sum()) @ centers, {
+            "centers": centers
+        }  # the server's own model: the mean over who uses which
 
     def personal(self, task: Any, down: State, mine: State) -> State:
-        return {"w": one_hot(mine["choice"].long(), self.clusters).to(down["centers"].dtype) @ down["centers"]}
+        return {
+            "w": one_hot(mine["choice"].long(), self.clusters).to(down["centers"].dtype) @ down["centers"]
+        }

@@ -1,4 +1,6 @@
-"""What personalised algorithms share: a model for everyone, and something of each party's own that never leaves it."""
+"""What personalised algorithms share: a model for everyone, and something of each party's own that never
+leaves it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 @dataclass(frozen=True)
 class Personal(Algorithm):
-    """FedAvg's walk and mean. `personal` gives the model a party uses for itself, from the server's and from what it keeps."""
+    """FedAvg's walk and mean. `personal` gives the model a party uses for itself, from the server's and from
+    what it keeps.
+    """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
@@ -38,14 +42,23 @@ def last_layers(task: Any, many: int) -> Tensor:
     """[D]: whether a coordinate belongs to one of the last `many` layers that have parameters."""
     owners = list(dict.fromkeys(s.name.rpartition(".")[0] for s in task.parameters))
     if many >= len(owners):
-        raise BadParameter(f"head is {many}, and the model has {len(owners)} layers with parameters; at least one must be shared. Give a smaller head.")
+        raise BadParameter(
+            f"head is {many}, and the model has {len(owners)} layers with parameters; at least one must be "
+            "shared. Give a smaller head."
+        )
     own = set(owners[-many:])
     return _marked(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
 
 
 def norms(task: Any) -> Tensor:
     """[D]: whether a coordinate belongs to a normalisation layer."""
-    kinds = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.modules.instancenorm._InstanceNorm)
+    kinds = (
+        nn.modules.batchnorm._BatchNorm,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        nn.LocalResponseNorm,
+        nn.modules.instancenorm._InstanceNorm,
+    )
     own = {name for name, m in task.module.named_modules() if isinstance(m, kinds)}
     return _marked(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
 

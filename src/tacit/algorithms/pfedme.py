@@ -1,4 +1,6 @@
-"""pFedMe. C. T. Dinh, N. H. Tran, T. D. Nguyen: "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, Algorithm 1."""
+"""pFedMe. C. T. Dinh, N. H. Tran, T. D. Nguyen: "Personalized Federated Learning with Moreau Envelopes",
+NeurIPS 2020, Algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .types import Batch, Batches, State, Upload, Walk
 
 @dataclass(frozen=True)
 class PFedMe(Personal):
-    """Each step finds a personal model near the local one by a few inner steps, and moves the local one towards it."""
+    """Each step finds a personal model near the local one by a few inner steps, and moves the local one
+    towards it.
+    """
 
     lr: float = real(0.02, above=0, doc="η, the step of the local model")
     lam: float = real(15.0, above=0, doc="λ: how near the personal model stays")
@@ -35,7 +39,12 @@ class PFedMe(Personal):
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-        walk = batches.fold(self.near, Walk(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])), task, down)
+        walk = batches.fold(
+            self.near,
+            Walk(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])),
+            task,
+            down,
+        )
         return self.upload(batches, walk.w - down["w"], walk.buffers), {"v": walk.memory["theta"]}
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:

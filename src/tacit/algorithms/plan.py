@@ -1,7 +1,8 @@
 """Who trains in a round, and on which rows in which order: from (seed, round, name) alone.
 
-A party can work out its own plan without being told, and a simulation can work out a thousand at once: every order is the order of
-hashes, so that one client's plan is the same whether it is made alone or in a stack. The hash is for shuffling; it guards no secret.
+A party can work out its own plan without being told, and a simulation can work out a thousand at once: every
+order is the order of hashes, so that one client's plan is the same whether it is made alone or in a stack.
+The hash is for shuffling; it guards no secret.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from .types import Batches
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴/φ: steps of a Weyl sequence, as in SplitMix64 (Steele, Lea, Flood 2014)
+_GOLDEN = np.uint64(
+    0x9E3779B97F4A7C15
+)  # 2⁶⁴/φ: steps of a Weyl sequence, as in SplitMix64 (Steele, Lea, Flood 2014)
 _ORDER, _DROPOUT, _SAMPLE = 1, 2, 3  # what a hash is for, so that no two uses share one
 
 
@@ -33,7 +36,10 @@ def mix(*words: np.ndarray | int) -> np.ndarray:
 
 def identify(names: tuple[str, ...] | list[str]) -> np.ndarray:
     """A number for each name, the same everywhere."""
-    return np.array([int.from_bytes(hashlib.blake2b(n.encode(), digest_size=8).digest(), "little") for n in names], dtype=np.uint64)
+    return np.array(
+        [int.from_bytes(hashlib.blake2b(n.encode(), digest_size=8).digest(), "little") for n in names],
+        dtype=np.uint64,
+    )
 
 
 def sample(seed: int, round: int, ids: np.ndarray, per_round: int) -> np.ndarray:
@@ -46,7 +52,8 @@ def sample(seed: int, round: int, ids: np.ndarray, per_round: int) -> np.ndarray
 class Plans(NamedTuple):
     """The plans of several clients, padded to the longest: `steps[s]` of the T steps are client s's own."""
 
-    index: Tensor  # type: ignore[assignment]  # [S, T, B] positions in the client's own rows; padding repeats the client's own rows, with live = 0
+    # [S, T, B] positions in the client's own rows; padding repeats the client's own rows, with live = 0
+    index: Tensor  # type: ignore[assignment]
     live: Tensor  # [S, T, B]
     key: Tensor  # [S, T]
     size: Tensor  # [S]
@@ -58,17 +65,28 @@ class Plans(NamedTuple):
         return Batches(self.index[s, :t], self.live[s, :t], self.key[s, :t], self.size[s])
 
 
-def count_steps(sizes: np.ndarray, epochs: np.ndarray, batch_size: int | None, local_steps: int | None) -> np.ndarray:
+def count_steps(
+    sizes: np.ndarray, epochs: np.ndarray, batch_size: int | None, local_steps: int | None
+) -> np.ndarray:
     """τ_k, the local steps of each client."""
     a_pass = np.ones_like(sizes) if batch_size is None else -(-sizes // batch_size)
     return np.full_like(sizes, local_steps) if local_steps is not None else epochs * a_pass
 
 
-def plan(seeds: np.ndarray | int, round: np.ndarray | int, ids: np.ndarray, sizes: np.ndarray, epochs: np.ndarray | int, batch_size: int | None,
-         local_steps: int | None = None) -> Plans:
-    """Each client shuffles its rows anew for every epoch and takes them `batch_size` at a time (None: all at once).
+def plan(
+    seeds: np.ndarray | int,
+    round: np.ndarray | int,
+    ids: np.ndarray,
+    sizes: np.ndarray,
+    epochs: np.ndarray | int,
+    batch_size: int | None,
+    local_steps: int | None = None,
+) -> Plans:
+    """Each client shuffles its rows anew for every epoch and takes them `batch_size` at a time (None: all at
+    once).
 
-    `local_steps`, if given, replaces the epochs: that many batches, starting another pass whenever the rows run out.
+    `local_steps`, if given, replaces the epochs: that many batches, starting another pass whenever the rows
+    run out.
     """
     sizes = np.asarray(sizes, dtype=np.int64)
     seeds = np.broadcast_to(np.asarray(seeds, dtype=np.uint64), sizes.shape)
@@ -81,16 +99,25 @@ def plan(seeds: np.ndarray | int, round: np.ndarray | int, ids: np.ndarray, size
     step = np.arange(t_max)
     index = np.zeros((n, t_max, width), dtype=np.int64)
     live = np.zeros((n, t_max, width), dtype=np.float32)
-    for size, tau in {(int(a), int(b)) for a, b in zip(sizes, steps)}:  # clients of one shape at once: usually one or few shapes
+    for size, tau in {
+        (int(a), int(b)) for a, b in zip(sizes, steps)
+    }:  # clients of one shape at once: usually one or few shapes
         who = np.flatnonzero((sizes == size) & (steps == tau))
         per = int(a_pass[who[0]])
         passes = -(-tau // per)
         mine = (seeds[who, None, None], rounds[who, None, None], _ORDER, ids[who, None, None])
         rank = mix(*mine, np.arange(passes)[None, :, None], np.arange(size)[None, None, :])
         order = np.argsort(rank, axis=-1)  # [who, passes, size]
-        place = (step[:tau, None] % per) * width + np.arange(width)[None, :]  # [tau, width] positions within the pass
+        place = (step[:tau, None] % per) * width + np.arange(width)[
+            None, :
+        ]  # [tau, width] positions within the pass
         index[who, :tau] = order[:, step[:tau, None] // per, place % size]
         live[who, :tau] = place < size
     key = mix(seeds[:, None], rounds[:, None], _DROPOUT, ids[:, None], step[None, :]).astype(np.int64)
-    return Plans(torch.from_numpy(index), torch.from_numpy(live), torch.from_numpy(key), torch.from_numpy(sizes.astype(np.float32)),
-                 torch.from_numpy(steps))
+    return Plans(
+        torch.from_numpy(index),
+        torch.from_numpy(live),
+        torch.from_numpy(key),
+        torch.from_numpy(sizes.astype(np.float32)),
+        torch.from_numpy(steps),
+    )

@@ -1,4 +1,6 @@
-"""q-FedAvg. T. Li, M. Sanjabi, A. Beirami, V. Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2."""
+"""q-FedAvg. T. Li, M. Sanjabi, A. Beirami, V. Smith: "Fair Resource Allocation in Federated Learning", ICLR
+2020, Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ def _look(walk: Walk, batch: Batch, task: Any) -> Walk:
 
 @dataclass(frozen=True)
 class QFedAvg(Algorithm):
-    """Parties with a larger loss count for more: min Σ F_k^(q+1). With q = 0 it is FedAvg, all alike; a large q looks after the worst."""
+    """Parties with a larger loss count for more: min Σ F_k^(q+1). With q = 0 it is FedAvg, all alike; a large
+    q looks after the worst.
+    """
 
-    lr: float = real(0.1, above=0, doc="η, the clients' learning rate; 1/η stands for the Lipschitz constant L")
+    lr: float = real(
+        0.1, above=0, doc="η, the clients' learning rate; 1/η stands for the Lipschitz constant L"
+    )
     q: float = real(1.0, least=0, doc="q: how much fairness counts")
     solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     weighted: ClassVar[bool] = False
@@ -44,7 +50,10 @@ class QFedAvg(Algorithm):
         loss = mean_loss(batches, task, down).clamp(min=1e-10)
         walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
         way = (down["w"] - walk.w) / self.lr  # Δw_k = L(w − w̄_k)
-        sent = {"delta": loss**self.q * way, "h": self.q * loss ** (self.q - 1) * way.square().sum() + loss**self.q / self.lr}  # line 7
+        sent = {
+            "delta": loss**self.q * way,
+            "h": self.q * loss ** (self.q - 1) * way.square().sum() + loss**self.q / self.lr,
+        }  # line 7
         return Upload(share(batches, False), {**sent, **walk.buffers}), mine
 
     def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:

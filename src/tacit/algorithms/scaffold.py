@@ -16,11 +16,17 @@ from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """Control variates c and c_k tell each client which way the others go, and it corrects its drift by c − c_k."""
+    """Control variates c and c_k tell each client which way the others go, and it corrects its drift by c −
+    c_k.
+    """
 
     lr: float = real(0.1, above=0, doc="η_l, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
-    option: str = choice("ii", ("i", "ii"), doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)")
+    option: str = choice(
+        "ii",
+        ("i", "ii"),
+        doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)",
+    )
     solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("c",)
     weighted: ClassVar[bool] = False
@@ -36,7 +42,9 @@ class Scaffold(Algorithm):
         return self.solver.step(walk, g - mine["c_k"] + down["c"], self.solver.rate(self.lr, down))  # line 10
 
     def pull(self, walk: Walk, batch: Batch, task: Any, x: State) -> Walk:
-        g, _ = task.visit(walk._replace(w=x["w"]), batch)  # line 12 (i): g_k(x) over all rows, at the server's model
+        g, _ = task.visit(
+            walk._replace(w=x["w"]), batch
+        )  # line 12 (i): g_k(x) over all rows, at the server's model
         return walk._replace(memory={"sum": walk.memory["sum"] + batch.live.sum() * g})
 
     def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
@@ -46,7 +54,9 @@ class Scaffold(Algorithm):
             seen = batches.fold(self.pull, start(down, "sum"), task, {"w": x})
             c_new = seen.memory["sum"] / batches.live.sum()
         else:
-            way = (walk.steps * self.solver.rate(self.lr, down)).clamp(min=1e-30)  # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
+            way = (walk.steps * self.solver.rate(self.lr, down)).clamp(
+                min=1e-30
+            )  # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
             c_new = c_k - c + (x - walk.w) / way  # line 12 (ii)
         sent = {"dx": walk.w - x, "dc": c_new - c_k, **walk.buffers}  # line 13
         return Upload(share(batches, weighted=False), sent), {"c_k": c_new}  # line 14
@@ -57,5 +67,10 @@ class Scaffold(Algorithm):
     def check(self) -> None:
         plain = isinstance(self.solver, SGD) and not self.solver.momentum
         if self.option == "ii" and not plain:
-            raise bad("Scaffold", "solver", self.solver, "SGD without momentum under option 'ii', which reads the mean gradient off the way walked",
-                      "Use option='i', or FedAvg with this solver.")
+            raise bad(
+                "Scaffold",
+                "solver",
+                self.solver,
+                "SGD without momentum under option 'ii', which reads the mean gradient off the way walked",
+                "Use option='i', or FedAvg with this solver.",
+            )

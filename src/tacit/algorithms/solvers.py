@@ -1,4 +1,5 @@
-"""Local solvers: how a client turns a gradient into a step. Written out, because building `torch.optim` costs more than the step.
+"""Local solvers: how a client turns a gradient into a step. Written out, because building `torch.optim` costs
+more than the step.
 
 They follow torch's definitions, so that a central run with torch.optim is the reference they are held to.
 """
@@ -20,7 +21,12 @@ def start(down: State, *memory: str) -> Walk:
     """A walk that begins at the server's model, with the named memories at zero."""
     w = down["w"]
     buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-    return Walk(w, buffers, {name: torch.zeros_like(w) for name in memory}, torch.zeros((), dtype=w.dtype, device=w.device))
+    return Walk(
+        w,
+        buffers,
+        {name: torch.zeros_like(w) for name in memory},
+        torch.zeros((), dtype=w.dtype, device=w.device),
+    )
 
 
 def descend(w: torch.Tensor, g: torch.Tensor, lr: Any) -> torch.Tensor:
@@ -39,7 +45,10 @@ class SGD:
 
     def check(self) -> None:
         if self.nesterov and not self.momentum:
-            raise BadParameter("SGD: nesterov is True and momentum is 0; Nesterov's look-ahead is along the momentum. Give momentum above 0.")
+            raise BadParameter(
+                "SGD: nesterov is True and momentum is 0; Nesterov's look-ahead is along the momentum. Give "
+                "momentum above 0."
+            )
 
     def start(self, down: State) -> Walk:
         return start(down, "v") if self.momentum else start(down)
@@ -77,10 +86,16 @@ class Adam:
         if self.weight_decay:
             g = g + self.weight_decay * walk.w
         t = walk.steps + 1
-        m = torch.lerp(walk.memory["m"], g, 1 - self.beta1)  # β₁m + (1 − β₁)g, and the others: as few passes over memory as there can be
+        m = torch.lerp(
+            walk.memory["m"], g, 1 - self.beta1
+        )  # β₁m + (1 − β₁)g, and the others: as few passes over memory as there can be
         v = torch.addcmul(self.beta2 * walk.memory["v"], g, g, value=1 - self.beta2)
         far = (v / (1 - self.beta2**t)).sqrt() + self.eps
-        return walk._replace(w=torch.addcdiv(walk.w, m * (lr / (1 - self.beta1**t)), far, value=-1), memory={"m": m, "v": v}, steps=t)
+        return walk._replace(
+            w=torch.addcdiv(walk.w, m * (lr / (1 - self.beta1**t)), far, value=-1),
+            memory={"m": m, "v": v},
+            steps=t,
+        )
 
 
 ALL = {"SGD": SGD, "Adam": Adam}

@@ -13,7 +13,9 @@ State = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """One local step's rows: `index` into the party's data, `live` is 0 where a short batch was padded, behind the live rows; `key` seeds dropout."""
+    """One local step's rows: `index` into the party's data, `live` is 0 where a short batch was padded,
+    behind the live rows; `key` seeds dropout.
+    """
 
     index: Tensor  # type: ignore[assignment]  # the rows, not tuple.index
     live: Tensor
@@ -31,8 +33,8 @@ class Batches(NamedTuple):
     def fold(self, step: Callable[..., Any], carry: Any, *fixed: Any) -> Any:
         """carry ← step(carry, batch, *fixed), over the T batches in order.
 
-        `step` may use nothing but its arguments (its own `self` included): then an engine that stacks clients can run one
-        step for all of them as one tensor program, or record it once and replay it.
+        `step` may use nothing but its arguments (its own `self` included): then an engine that stacks clients
+        can run one step for all of them as one tensor program, or record it once and replay it.
         """
         for t in range(self.index.shape[0]):
             carry = step(carry, Batch(self.index[t], self.live[t], self.key[t]), *fixed)
@@ -40,14 +42,18 @@ class Batches(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What leaves a client: vectors to be averaged with this weight. A secure sum of weight·vector and of weight suffices."""
+    """What leaves a client: vectors to be averaged with this weight. A secure sum of weight·vector and of
+    weight suffices.
+    """
 
     weight: Tensor
     vectors: dict[str, Tensor]
 
 
 class Walk(NamedTuple):
-    """Where a client stands in its local loop: the weights, the model's buffers, what the solver remembers, steps done."""
+    """Where a client stands in its local loop: the weights, the model's buffers, what the solver remembers,
+    steps done.
+    """
 
     w: Tensor
     buffers: State  # {} or {"buffers": …}: batch-norm statistics ride along and are averaged like the weights
@@ -56,7 +62,9 @@ class Walk(NamedTuple):
 
 
 class Solver(Protocol):
-    """How a client turns a direction into a step. `start` makes its memory, `rate` its learning rate in this round."""
+    """How a client turns a direction into a step. `start` makes its memory, `rate` its learning rate in this
+    round.
+    """
 
     def start(self, down: State) -> Walk: ...
     def rate(self, lr: float, down: State) -> Any: ...
@@ -66,20 +74,33 @@ class Solver(Protocol):
 class Algorithm(ABC):
     """Two pure functions over one flat vector: `local` at a client, `merge` at the server.
 
-    `down` is what the server sends: `w`, the number of the `round`, the model's `buffers` if it has any, and those parts of the
-    server's state that `sends` names. `mine` is what this client keeps from the last round it took part in. `mean` is the
-    weighted mean of the clients' uploads, and `fraction` the share of all parties that took part.
+    `down` is what the server sends: `w`, the number of the `round`, the model's `buffers` if it has any, and
+    those parts of the server's state that `sends` names. `mine` is what this client keeps from the last round
+    it took part in. `mean` is the weighted mean of the clients' uploads, and `fraction` the share of all
+    parties that took part.
     """
 
     sends: ClassVar[tuple[str, ...]] = ()
-    scales: ClassVar[bool] = True  # False: an upload that counts for less cannot be had by scaling its vectors, as asynchronous training does
-    divides: ClassVar[bool] = False  # True: the server divides by something that clients send, which a guard could bring near zero
+    scales: ClassVar[bool] = (
+        # False: an upload that counts for less cannot be had by scaling its vectors, as asynchronous training
+        # does
+        True
+    )
+    divides: ClassVar[bool] = (
+        False  # True: the server divides by something that clients send, which a guard could bring near zero
+    )
     walks: ClassVar[bool] = True  # False: clients only look at the model where it stands, as in FedSGD
 
     personalises: ClassVar[bool] = False  # True: `personal` gives each party a model of its own
-    scores: ClassVar[bool] = False  # True: clients send a `score`, how large their loss is, for a rule that picks the best
-    sees_each: ClassVar[bool] = False  # True: the server looks at each update, to `split` parties among models of their own
-    own_buffers: ClassVar[bool] = False  # True: a client keeps the model's buffers, as `buffers` in what it keeps
+    scores: ClassVar[bool] = (
+        False  # True: clients send a `score`, how large their loss is, for a rule that picks the best
+    )
+    sees_each: ClassVar[bool] = (
+        False  # True: the server looks at each update, to `split` parties among models of their own
+    )
+    own_buffers: ClassVar[bool] = (
+        False  # True: a client keeps the model's buffers, as `buffers` in what it keeps
+    )
 
     def server_state(self, w: Tensor) -> State:
         return {}
@@ -92,7 +113,9 @@ class Algorithm(ABC):
         """What a client computes: what it sends, and what it keeps."""
 
     def personal(self, task: Any, down: State, mine: State) -> State:
-        """The model a party uses for itself: `w`, and `buffers` if it has its own. The server's, unless the algorithm personalises."""
+        """The model a party uses for itself: `w`, and `buffers` if it has its own. The server's, unless the
+        algorithm personalises.
+        """
         return {"w": down["w"]}
 
     @abstractmethod

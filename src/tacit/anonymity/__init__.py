@@ -1,4 +1,6 @@
-"""Publish an anonymous table: hierarchies, privacy models, and algorithms that give up as little as they can."""
+"""Publish an anonymous table: hierarchies, privacy models, and algorithms that give up as little as they
+can.
+"""
 
 from . import builders, caesar, coding, losses, models, pseudonyms
 from .ambiguity import Ambiguity
@@ -8,18 +10,70 @@ from .cluster import Cluster
 from .datafly import Datafly
 from .fixed import Fixed
 from .hierarchies import Hierarchy
-from .models import AverageRisk, BetaLikeness, DeltaPresence, DifferentialPrivacy, KAnonymity, KMap, LDiversity, PopulationUniqueness, TCloseness
+from .models import (
+    AverageRisk,
+    BetaLikeness,
+    DeltaPresence,
+    DifferentialPrivacy,
+    KAnonymity,
+    KMap,
+    LDiversity,
+    PopulationUniqueness,
+    TCloseness,
+)
 from .mondrian import Mondrian
 from .optimal import Optimal
 from .private import Private
 from .release import Method
 from .result import Anonymized, Homogeneous, Naming, Step, Visited
 
-ALL: dict[str, type[Method]] = {"datafly": Datafly, "optimal": Optimal, "cells": Cells, "mondrian": Mondrian, "cluster": Cluster, "ambiguity": Ambiguity,
-                              "fixed": Fixed, "private": Private}
+ALL: dict[str, type[Method]] = {
+    "datafly": Datafly,
+    "optimal": Optimal,
+    "cells": Cells,
+    "mondrian": Mondrian,
+    "cluster": Cluster,
+    "ambiguity": Ambiguity,
+    "fixed": Fixed,
+    "private": Private,
+}
 
 __all__ = [
-    "ALL", "Ambiguity", "Anonymized", "AverageRisk", "BetaLikeness", "Cells", "Cluster", "Datafly", "Dates", "DeltaPresence", "DifferentialPrivacy", "Fixed",
-    "Flat", "Hierarchy", "Homogeneous", "Intervals", "KAnonymity", "KMap", "LDiversity", "Method", "Mondrian", "Naming", "Optimal", "PopulationUniqueness",
-    "Prefixes", "Private", "Step", "TCloseness", "Tree", "Visited", "builders", "caesar", "coding", "losses", "models", "pseudonyms", "suggest",
+    "ALL",
+    "Ambiguity",
+    "Anonymized",
+    "AverageRisk",
+    "BetaLikeness",
+    "Cells",
+    "Cluster",
+    "Datafly",
+    "Dates",
+    "DeltaPresence",
+    "DifferentialPrivacy",
+    "Fixed",
+    "Flat",
+    "Hierarchy",
+    "Homogeneous",
+    "Intervals",
+    "KAnonymity",
+    "KMap",
+    "LDiversity",
+    "Method",
+    "Mondrian",
+    "Naming",
+    "Optimal",
+    "PopulationUniqueness",
+    "Prefixes",
+    "Private",
+    "Step",
+    "TCloseness",
+    "Tree",
+    "Visited",
+    "builders",
+    "caesar",
+    "coding",
+    "losses",
+    "models",
+    "pseudonyms",
+    "suggest",
 ]

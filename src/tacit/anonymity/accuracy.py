@@ -1,10 +1,14 @@
-"""Classification accuracy: train on the published rows, test on original ones, beside a model that was trained on the originals.
+"""Classification accuracy: train on the published rows, test on original ones, beside a model that was
+trained on the originals.
 
-Iyengar (KDD 2002) and LeFevre, DeWitt, Ramakrishnan (Workload-aware anonymization, KDD 2006) judge an anonymous table by a classifier trained on it. Whoever
-trains on a published table will use the model on real people, so the test rows are original. A published word stands for several values: for training,
-each such cell is replaced by one of them, drawn by how often they occur, so that a model trained on "40–49" can be asked about 43.
+Iyengar (KDD 2002) and LeFevre, DeWitt, Ramakrishnan (Workload-aware anonymization, KDD 2006) judge an
+anonymous table by a classifier trained on it. Whoever trains on a published table will use the model on real
+people, so the test rows are original. A published word stands for several values: for training, each such
+cell is replaced by one of them, drawn by how often they occur, so that a model trained on "40–49" can be
+asked about 43.
 
-Cross-validated: the rows a model is tested on, original or published, are never among those it was trained on.
+Cross-validated: the rows a model is tested on, original or published, are never among those it was trained
+on.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from .measures import Column
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOST_KINDS = 40      # values of a category with a feature of their own; the rest share one
-MOST_ROWS = 10_000   # drawn at random beyond it: a standard error below half a point, and a second instead of minutes
+MOST_KINDS = 40  # values of a category with a feature of their own; the rest share one
+MOST_ROWS = (
+    10_000  # drawn at random beyond it: a standard error below half a point, and a second instead of minutes
+)
 
 
 class Score(NamedTuple):
@@ -36,7 +42,16 @@ class Score(NamedTuple):
     majority: float
 
 
-def accuracy(before: DataFrame, after: DataFrame, target: str, cells: Sequence[Column], at: np.ndarray | None, *, folds: int = 3, seed: int = 0) -> list[Score]:
+def accuracy(
+    before: DataFrame,
+    after: DataFrame,
+    target: str,
+    cells: Sequence[Column],
+    at: np.ndarray | None,
+    *,
+    folds: int = 3,
+    seed: int = 0,
+) -> list[Score]:
     """One score a model. Features are the quasi-identifiers other than the target."""
     try:
         from sklearn.exceptions import ConvergenceWarning
@@ -45,15 +60,28 @@ def accuracy(before: DataFrame, after: DataFrame, target: str, cells: Sequence[C
         from sklearn.tree import DecisionTreeClassifier
     except ImportError:
         raise MissingExtra("classification accuracy", "data", "scikit-learn") from None
-    names = {"logistic regression": lambda: LogisticRegression(max_iter=100, tol=1e-3),
-             "decision tree": lambda: DecisionTreeClassifier(max_depth=8, min_samples_leaf=10, random_state=seed)}
+    names = {
+        "logistic regression": lambda: LogisticRegression(max_iter=100, tol=1e-3),
+        "decision tree": lambda: DecisionTreeClassifier(max_depth=8, min_samples_leaf=10, random_state=seed),
+    }
     used = [c for c in cells if c.name != target]
-    if at is None or not used or any(w not in c.below or not c.counts[c.below[w]].sum() for c in used for w in np.unique(c.published).tolist()):
+    if (
+        at is None
+        or not used
+        or any(
+            w not in c.below or not c.counts[c.below[w]].sum()
+            for c in used
+            for w in np.unique(c.published).tolist()
+        )
+    ):
         return [Score(name, math.nan, math.nan, math.nan) for name in names]
     y, labels = numbered(before[target])
     if min(np.bincount(y)) < folds:  # too rare to be in every fold
         rare = labels[int(np.bincount(y).argmin())]
-        raise BadData(f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be tested. Give a target with few, frequent values.")
+        raise BadData(
+            f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be tested. Give a "
+            "target with few, frequent values."
+        )
     label = {w: i for i, w in enumerate(labels)}
     said, words = numbered(after[target])
     told = np.array([label.get(w, -1) for w in words])[said]  # −1: the label itself was generalised
@@ -71,7 +99,9 @@ def accuracy(before: DataFrame, after: DataFrame, target: str, cells: Sequence[C
         theirs = theirs[told[theirs] >= 0]
         for name, make in names.items():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # a model near its optimum says enough about the table
+                warnings.simplefilter(
+                    "ignore", ConvergenceWarning
+                )  # a model near its optimum says enough about the table
                 own = _score(make, x[mine], y[mine], x[tested], y[tested])
                 other = _score(make, xa[theirs], told[theirs], x[tested], y[tested])
             got[name].append((own, other, float((y[tested] == np.bincount(y[mine]).argmax()).mean())))

@@ -1,8 +1,10 @@
-"""Caesar's cipher with a key of several shifts, and how to read it without the key. For teaching: it protects nothing.
+"""Caesar's cipher with a key of several shifts, and how to read it without the key. For teaching: it protects
+nothing.
 
-A shift moves a letter within the 26 (its case stays) and a digit within the 10; anything else passes and uses up no shift of the key. There are 26
-shifts to try, and the letters of a language are not equally frequent: Al-Kindi described in the ninth century how that alone opens such a cipher.
-What replaces a name in a published table is made by `pseudonyms`, with a secret key and HMAC.
+A shift moves a letter within the 26 (its case stays) and a digit within the 10; anything else passes and uses
+up no shift of the key. There are 26 shifts to try, and the letters of a language are not equally frequent:
+Al-Kindi described in the ninth century how that alone opens such a cipher. What replaces a name in a
+published table is made by `pseudonyms`, with a secret key and HMAC.
 """
 
 from __future__ import annotations
@@ -14,12 +16,43 @@ from collections.abc import Sequence
 from ..errors import BadData
 from ..parameters import bad
 
-# How many of a thousand letters of running English are a, b, c, …: rounded from what any large sample of prose shows, so all that matters is the order of size.
-FREQUENCIES = (82, 15, 28, 43, 127, 22, 20, 61, 70, 1.5, 7.7, 40, 24, 67, 75, 19, 1, 60, 63, 91, 28, 9.8, 24, 1.5, 20, 0.7)
+# How many of a thousand letters of running English are a, b, c, …: rounded from what any large sample of
+# prose shows, so all that matters is the order of size.
+FREQUENCIES = (
+    82,
+    15,
+    28,
+    43,
+    127,
+    22,
+    20,
+    61,
+    70,
+    1.5,
+    7.7,
+    40,
+    24,
+    67,
+    75,
+    19,
+    1,
+    60,
+    63,
+    91,
+    28,
+    9.8,
+    24,
+    1.5,
+    20,
+    0.7,
+)
 _LOG = [math.log(f / sum(FREQUENCIES)) for f in FREQUENCIES]
 
 # Short everyday words: enough that a sentence of four or five words holds some of them.
-WORDS = frozenset(re.findall("[a-z]+", """
+WORDS = frozenset(
+    re.findall(
+        "[a-z]+",
+        """
 a about after again all also always am an and another any are as ask at away back be because been before being best better big both but by call came
 can child city come could country day did different do does doctor done down each early end even every eye face fact family far father few find first
 for found friend from gave get give go good got great had hand has have he head hello help her here high him his home hospital house how i if in into
@@ -29,7 +62,9 @@ out over own part patient people place play point public put quick read right ro
 so some son soon start state still such take talk tell than that the their them then there these they thing think this those thought three through
 time to today together too took town two under until up upon us use very walk want war was water way we week well went were what when where which
 while who why will with woman word work world would write year yes yet you young your
-"""))
+""",
+    )
+)
 
 
 def decode_caesar_with_key(text: str, key: Sequence[int]) -> str:
@@ -44,25 +79,36 @@ def encode_caesar_with_key(text: str, key: Sequence[int]) -> str:
 def break_caesar(text: str, key_length: int = 1) -> str:
     """The text without the key: `break_caesar("N fr f ljsnzx!")` is "I am a genius!".
 
-    With one shift all 26 readings are tried and the one with the most English in it wins: letters by their frequency, whole words of a short list. With
-    a longer key each of its shifts has only its own letters to go by, so the text must be long: some forty letters for each shift.
+    With one shift all 26 readings are tried and the one with the most English in it wins: letters by their
+    frequency, whole words of a short list. With a longer key each of its shifts has only its own letters to
+    go by, so the text must be long: some forty letters for each shift.
     """
     if isinstance(key_length, bool) or not isinstance(key_length, int) or key_length < 1:
         raise bad("break_caesar", "key_length", key_length, "a whole number at least 1")
     _checked("break_caesar", text, [0])
     if not any(_letter(c) for c in text):
-        raise BadData(f"break_caesar: there is no letter in {text[:40]!r}, so nothing tells one shift from another. Give a text with words.")
+        raise BadData(
+            f"break_caesar: there is no letter in {text[:40]!r}, so nothing tells one shift from another. "
+            "Give a text with words."
+        )
     if key_length == 1:
-        return max((_shifted(text, [-s]) for s in range(26)), key=_english)  # the first of equals: the text as it stands
+        return max(
+            (_shifted(text, [-s]) for s in range(26)), key=_english
+        )  # the first of equals: the text as it stands
     used = [c for c in text if _letter(c) or _digit(c)]
-    shifts = [max(range(26), key=lambda s, i=i: _frequent(_shifted("".join(used[i::key_length]), [-s]))) for i in range(key_length)]  # type: ignore[misc]
+    shifts = [
+        max(range(26), key=lambda s, i=i: _frequent(_shifted("".join(used[i::key_length]), [-s])))  # type: ignore[misc]
+        for i in range(key_length)
+    ]
     return _shifted(text, [-s for s in shifts])
 
 
 def _english(text: str) -> float:
-    """How much like English: the log-likelihood of its letters, and a bonus for each letter that stands in a known word.
+    """How much like English: the log-likelihood of its letters, and a bonus for each letter that stands in a
+    known word.
 
-    A known word of n letters is far likelier than its letters drawn one by one: about ln(26) a letter, less what choosing the word costs.
+    A known word of n letters is far likelier than its letters drawn one by one: about ln(26) a letter, less
+    what choosing the word costs.
     """
     words = re.findall(r"[a-z]+", text.lower())
     return _frequent(text) + sum(math.log(26) * len(w) for w in words if w in WORDS)
@@ -83,7 +129,9 @@ def _digit(c: str) -> bool:
 def _shifted(text: str, key: Sequence[int]) -> str:
     out, used = [], 0
     for c in text:
-        first, many = (("A" if c.isupper() else "a"), 26) if _letter(c) else ("0", 10) if _digit(c) else ("", 0)
+        first, many = (
+            (("A" if c.isupper() else "a"), 26) if _letter(c) else ("0", 10) if _digit(c) else ("", 0)
+        )
         if many:
             c = chr(ord(first) + (ord(c) - ord(first) + key[used % len(key)]) % many)
             used += 1
@@ -94,6 +142,11 @@ def _shifted(text: str, key: Sequence[int]) -> str:
 def _checked(owner: str, text: str, key: Sequence[int]) -> list[int]:
     if not isinstance(text, str):
         raise bad(owner, "text", text, "text")
-    if isinstance(key, str | bytes) or not isinstance(key, Sequence) or not key or any(isinstance(k, bool) or not isinstance(k, int) for k in key):
+    if (
+        isinstance(key, str | bytes)
+        or not isinstance(key, Sequence)
+        or not key
+        or any(isinstance(k, bool) or not isinstance(k, int) for k in key)
+    ):
         raise bad(owner, "key", key, "a list of at least one whole number, like [3, 4, 5]")
     return list(key)

@@ -1,7 +1,9 @@
-"""Equivalence classes of a published table: which rows look the same to somebody who knows the quasi-identifiers.
+"""Equivalence classes of a published table: which rows look the same to somebody who knows the
+quasi-identifiers.
 
-A null is a value: somebody who knows that a person's age was not recorded finds that person, so a null fits nowhere but with other nulls. An empty string is
-a value too, another one. A row that shows * in every quasi-identifier is suppressed: it is no member of a class, however many such rows there are.
+A null is a value: somebody who knows that a person's age was not recorded finds that person, so a null fits
+nowhere but with other nulls. An empty string is a value too, another one. A row that shows * in every
+quasi-identifier is suppressed: it is no member of a class, however many such rows there are.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from .hierarchies import STAR
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-ROOM = 2**62  # below this a key of classes × values stays a 64-bit number: some two thousand million rows, all different
+ROOM = (
+    2**62
+)  # below this a key of classes × values stays a 64-bit number: some two thousand million rows, all different
 
 
 @dataclass(frozen=True)
@@ -40,15 +44,20 @@ class Classes:
         return len(self.of) - self.rows
 
 
-def columns_of(frame: DataFrame, columns: Sequence[str] | str | None, name: str, owner: str = "risk", empty: bool = False) -> list[str]:
+def columns_of(
+    frame: DataFrame, columns: Sequence[str] | str | None, name: str, owner: str = "risk", empty: bool = False
+) -> list[str]:
     """Column names that are there, each once, or the error that says which is not."""
     if isinstance(columns, str) or not isinstance(columns, Sequence) or (not columns and not empty):
         raise bad(owner, name, columns, "a list of column names, like ['age', 'zip', 'sex']")
     known = [str(c) for c in frame.columns]
     for column in columns:
         if known.count(str(column)) != 1 or column not in frame.columns:
-            what = f"two columns are named {column!r}. Give each its own name." if known.count(str(column)) > 1 else (
-                f"there is no column {column!r} ({name}). {nearest(str(column), known)}")
+            what = (
+                f"two columns are named {column!r}. Give each its own name."
+                if known.count(str(column)) > 1
+                else (f"there is no column {column!r} ({name}). {nearest(str(column), known)}")
+            )
             raise BadData(f"{owner}: {what}")
     twice = next((c for i, c in enumerate(columns) if c in columns[:i]), None)
     if twice is not None:
@@ -57,10 +66,14 @@ def columns_of(frame: DataFrame, columns: Sequence[str] | str | None, name: str,
 
 
 def numbered(column: Series) -> tuple[np.ndarray, list[str]]:
-    """A column as numbers, and the text each number stands for (39, 39.0 and "39" are one value; null is one); only values that occur have one."""
+    """A column as numbers, and the text each number stands for (39, 39.0 and "39" are one value; null is
+    one); only values that occur have one.
+    """
     codes, words = column_codes(column)
     there = np.flatnonzero(np.bincount(codes, minlength=len(words)))
-    rank = np.zeros(len(words), dtype=np.int32)  # half the memory of int64, which is a gigabyte for ten million rows
+    rank = np.zeros(
+        len(words), dtype=np.int32
+    )  # half the memory of int64, which is a gigabyte for ten million rows
     rank[there] = np.arange(len(there))
     return rank[codes], [words[i] for i in there]
 
@@ -68,7 +81,10 @@ def numbered(column: Series) -> tuple[np.ndarray, list[str]]:
 def joined(key: np.ndarray, kinds: int, codes: np.ndarray, more: int) -> tuple[np.ndarray, int]:
     """The key of one column more, numbered from 0 without gaps."""
     if kinds * max(1, more) >= ROOM:
-        raise BadData(f"risk: {kinds:,} classes × {more:,} values are more than a 64-bit number counts. Give fewer rows.")
+        raise BadData(
+            f"risk: {kinds:,} classes × {more:,} values are more than a 64-bit number counts. Give fewer "
+            "rows."
+        )
     return compact(key.astype(np.int64) * max(1, more) + codes)
 
 
@@ -94,7 +110,9 @@ def classes_of(frame: DataFrame, quasi: Sequence[str]) -> Classes:
 
 
 def shares(of: np.ndarray, column: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, list[str]]:
-    """How often each sensitive value stands in each class: (class, value, rows) where there are any, how many values there are, their words."""
+    """How often each sensitive value stands in each class: (class, value, rows) where there are any, how many
+    values there are, their words.
+    """
     codes, words = numbered(column)
     inside = of >= 0
     pairs, counts = np.unique(of[inside] * len(words) + codes[inside], return_counts=True)

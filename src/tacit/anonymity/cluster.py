@@ -1,10 +1,13 @@
-"""Local recoding by clustering: rows that are near share a class, and a class shows in each column the lowest word that covers it.
+"""Local recoding by clustering: rows that are near share a class, and a class shows in each column the lowest
+word that covers it.
 
-Greedy k-member clustering after Byun, Kamra, Bertino, Li: "Efficient k-Anonymization Using Clustering Techniques", DASFAA 2007 (Algorithm
-Greedy_k_member_clustering), on the distinct combinations of quasi-identifiers, with three changes that matter for the loss:
-  seeds are taken from the most common to the rarest, not furthest first;
-  a seed joins a finished class when that costs less than founding one (the paper does so only with the last fewer-than-k rows);
-  then classes are improved: one is dissolved into others, a row moves, a class of 2k or more is split, as long as the loss falls.
+Greedy k-member clustering after Byun, Kamra, Bertino, Li: "Efficient k-Anonymization Using Clustering
+Techniques", DASFAA 2007 (Algorithm Greedy_k_member_clustering), on the distinct combinations of
+quasi-identifiers, with three changes that matter for the loss:
+  seeds are taken from the most common to the rarest, not furthest first; a seed joins a finished class when
+  that costs less than founding one (the paper does so only with the last fewer-than-k rows); then classes are
+  improved: one is dissolved into others, a row moves, a class of 2k or more is split, as long as the loss
+  falls.
 Combinations of k rows or more are classes as they are.
 """
 
@@ -25,21 +28,37 @@ from .release import Release, Request, count, told, whole_fails
 
 @dataclass(frozen=True)
 class Cluster:
-    """Classes of at least k near rows, each with its own levels. The loss minimised is the mean share of the domain (`metric="loss"`)."""
+    """Classes of at least k near rows, each with its own levels. The loss minimised is the mean share of the
+    domain (`metric="loss"`).
+    """
 
     shortlist: int = whole(16, least=1, doc="nearest combinations a new class chooses its members from")
-    patience: float = real(1.6, above=0, doc="how much dearer than a new class's price a place in an old one may be")
+    patience: float = real(
+        1.6, above=0, doc="how much dearer than a new class's price a place in an old one may be"
+    )
     rounds: int = whole(12, least=0, doc="rounds of improvement at most")
-    block: int = whole(20_000, least=100, doc="combinations clustered together: time grows with its square, so larger tables are cut first")
+    block: int = whole(
+        20_000,
+        least=100,
+        doc="combinations clustered together: time grows with its square, so larger tables are cut first",
+    )
 
     def run(self, table: Encoded, request: Request) -> Release:
         request.class_by_class("cluster")
         forest = Forest(table.columns)
-        own = held(request.models, Classes(table, np.arange(len(table.codes)), len(table.codes))) & (table.counts > 0)
+        own = held(request.models, Classes(table, np.arange(len(table.codes)), len(table.codes))) & (
+            table.counts > 0
+        )
         rest = np.flatnonzero(~own & (table.counts > 0))
-        trace = [told(f"{count(int(table.counts[own].sum()))} in {count(int(own.sum()), 'combination')} are anonymous as they are; "
-                      f"{count(int(table.counts[rest].sum()))} in {count(len(rest), 'combination')} are not.",
-                      anonymous=int(table.counts[own].sum()), others=int(table.counts[rest].sum()))]
+        trace = [
+            told(
+                f"{count(int(table.counts[own].sum()))} in {count(int(own.sum()), 'combination')} are "
+                "anonymous as they are; "
+                f"{count(int(table.counts[rest].sum()))} in {count(len(rest), 'combination')} are not.",
+                anonymous=int(table.counts[own].sum()),
+                others=int(table.counts[rest].sum()),
+            )
+        ]
         label = np.full(len(table.codes), -1, np.int64)
         label[own] = np.arange(int(own.sum()))
         records = [tuple(int(x) for x in column) for column in forest.nodes(table.codes[own]).T]
@@ -51,10 +70,18 @@ class Cluster:
         records = _until_held(table, forest, label, records, request.models)
         share = np.array([forest.share(node) for node in records])
         loss = float(share[label] @ np.where(label >= 0, table.counts, 0)) / (table.rows * len(table.columns))
-        trace.append(told(f"They are clustered: {count(len(records), 'class')} in all, loss {loss:.4f}.", classes=len(records), loss=loss))
+        trace.append(
+            told(
+                f"They are clustered: {count(len(records), 'class')} in all, loss {loss:.4f}.",
+                classes=len(records),
+                loss=loss,
+            )
+        )
         record = np.where(table.inverse >= 0, label[table.inverse], -1)
         cells = forest.cells(np.array(records).T)
-        levels: list[int | None] = [0 if not tree.level[c].any() else None for tree, c in zip(forest.trees, cells)]
+        levels: list[int | None] = [
+            0 if not tree.level[c].any() else None for tree, c in zip(forest.trees, cells)
+        ]
         return Release(record, cells, [tree.words for tree in forest.trees], loss, levels, trace)
 
     def _block(self, table: Encoded, forest: Forest, part: np.ndarray, k: int) -> Partition:
@@ -66,7 +93,9 @@ class Cluster:
         made = self._greedy(forest, nodes, counts, np.argsort(rarity, kind="stable"), k)
         return improve(forest, nodes, counts, made, k, self.rounds)
 
-    def _greedy(self, forest: Forest, nodes: np.ndarray, counts: np.ndarray, seeds: np.ndarray, k: int) -> Partition:
+    def _greedy(
+        self, forest: Forest, nodes: np.ndarray, counts: np.ndarray, seeds: np.ndarray, k: int
+    ) -> Partition:
         made = Partition.empty(len(forest.fused), len(counts))
         free = np.ones(len(counts), bool)
         places, near_nodes = np.arange(len(counts)), nodes
@@ -106,12 +135,18 @@ class Cluster:
             made.add(members, node, size, price)
         return made
 
-    def _nearest(self, far: np.ndarray, free: np.ndarray, wanted: int, reach: float) -> tuple[np.ndarray, float]:
-        """(the nearest of those who are free, how far they lie). The last answer's reach is tried first: mostly it saves ordering everybody."""
+    def _nearest(
+        self, far: np.ndarray, free: np.ndarray, wanted: int, reach: float
+    ) -> tuple[np.ndarray, float]:
+        """(the nearest of those who are free, how far they lie). The last answer's reach is tried first:
+        mostly it saves ordering everybody.
+        """
         within = np.flatnonzero((far <= reach) & free)
         if len(within) < wanted:
             far = np.where(free, far, np.inf)
-            within = np.argpartition(far, wanted)[: wanted + 1] if wanted + 1 < len(far) else np.arange(len(far))
+            within = (
+                np.argpartition(far, wanted)[: wanted + 1] if wanted + 1 < len(far) else np.arange(len(far))
+            )
             within = within[free[within]]
             return within, float(far[within].max(initial=0.0))
         if len(within) > 8 * wanted:  # too far for this dense a place
@@ -120,11 +155,21 @@ class Cluster:
         return within, reach
 
 
-def _until_held(table: Encoded, forest: Forest, label: np.ndarray, records: list[tuple[int, ...]], models: tuple[Model, ...]) -> list[tuple[int, ...]]:
-    """Merge every class that fails a model with the one nearest to it, until none fails; if all are one and it fails, nothing can be published."""
+def _until_held(
+    table: Encoded,
+    forest: Forest,
+    label: np.ndarray,
+    records: list[tuple[int, ...]],
+    models: tuple[Model, ...],
+) -> list[tuple[int, ...]]:
+    """Merge every class that fails a model with the one nearest to it, until none fails; if all are one and
+    it fails, nothing can be published.
+    """
     while True:
         there = label >= 0
-        shifted = np.where(there, label, len(records))  # combinations of the population alone: a class of their own, which nobody asks about
+        shifted = np.where(
+            there, label, len(records)
+        )  # combinations of the population alone: a class of their own, which nobody asks about
         fine = held(models, Classes(table, shifted, len(records) + 1))[: len(records)]
         failing = np.flatnonzero(~fine)
         if not len(failing):

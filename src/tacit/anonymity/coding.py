@@ -1,9 +1,9 @@
 """Masking numbers and rows without hierarchies: top and bottom coding, micro-aggregation, sampling.
 
 Top and bottom coding, sampling: Hundepool et al.: "Statistical Disclosure Control", Wiley 2012.
-Micro-aggregation: J. Domingo-Ferrer, V. Torra: "Ordinal, Continuous and Heterogeneous k-Anonymity through Microaggregation", Data Mining and Knowledge
-Discovery 11, 2005 (MDAV-generic).
-Sampling before suppression: N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential Privacy", ASIACCS 2012.
+Micro-aggregation: J. Domingo-Ferrer, V. Torra: "Ordinal, Continuous and Heterogeneous k-Anonymity through
+Microaggregation", Data Mining and Knowledge Discovery 11, 2005 (MDAV-generic). Sampling before suppression:
+N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential Privacy", ASIACCS 2012.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from ..errors import BadData
 from ..parameters import bad
 
 
-def code_extremes(series: pandas.Series, *, bottom: float | None = None, top: float | None = None, words: bool = False) -> pandas.Series:
-    """Numbers above `top` become top, those below `bottom` bottom; with words=True they become "≥ 90" and "≤ 17". Nulls stay nulls."""
+def code_extremes(
+    series: pandas.Series, *, bottom: float | None = None, top: float | None = None, words: bool = False
+) -> pandas.Series:
+    """Numbers above `top` become top, those below `bottom` bottom; with words=True they become "≥ 90" and "≤
+    17". Nulls stay nulls.
+    """
     _numbers("code_extremes", series)
     if bottom is None and top is None:
         raise bad("code_extremes", "top", None, "a number, unless bottom is one")
@@ -36,18 +40,26 @@ def code_extremes(series: pandas.Series, *, bottom: float | None = None, top: fl
     return made
 
 
-def microaggregate(frame: pandas.DataFrame, columns: Sequence[str], *, k: int, summary: str = "mean") -> pandas.DataFrame:
-    """Groups of k to 2k − 1 near rows, each shown at its group's mean (or median) in these columns: k-anonymous in them, and sums are kept by the mean."""
+def microaggregate(
+    frame: pandas.DataFrame, columns: Sequence[str], *, k: int, summary: str = "mean"
+) -> pandas.DataFrame:
+    """Groups of k to 2k − 1 near rows, each shown at its group's mean (or median) in these columns:
+    k-anonymous in them, and sums are kept by the mean.
+    """
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise bad("microaggregate", "k", k, "a whole number of at least 1")
     if summary not in ("mean", "median"):
         raise bad("microaggregate", "summary", summary, "one of 'mean', 'median'")
     if len(frame) < k:
-        raise BadData(f"The table has {len(frame):,} rows, fewer than k = {k}. Take a smaller k, or more rows.")
+        raise BadData(
+            f"The table has {len(frame):,} rows, fewer than k = {k}. Take a smaller k, or more rows."
+        )
     for name in columns:
         _numbers("microaggregate", frame[name])
         if frame[name].isna().any():
-            raise BadData(f"Column {name!r} has nulls, which have no mean. Fill them in or leave those rows out.")
+            raise BadData(
+                f"Column {name!r} has nulls, which have no mean. Fill them in or leave those rows out."
+            )
     x = frame[list(columns)].to_numpy(dtype=float)
     spread = x.std(axis=0)
     group = mdav((x - x.mean(axis=0)) / np.where(spread > 0, spread, 1), k)
@@ -88,7 +100,9 @@ def _far(x: np.ndarray, centre: np.ndarray) -> np.ndarray:
 
 
 def sample(frame: pandas.DataFrame, fraction: float, *, seed: int | None = None) -> pandas.DataFrame:
-    """Each row stays with this probability. Without a seed the choice is the operating system's, and nobody can repeat it; a seed is for trying out."""
+    """Each row stays with this probability. Without a seed the choice is the operating system's, and nobody
+    can repeat it; a seed is for trying out.
+    """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise bad("sample", "fraction", fraction, "a number above 0 and at most 1")
     if seed is None:
@@ -97,20 +111,34 @@ def sample(frame: pandas.DataFrame, fraction: float, *, seed: int | None = None)
 
 
 def coins(n: int, rate: float) -> np.ndarray:
-    """n independent coins that fall on True with this probability, short of it by less than 2⁻⁶³. Nobody can repeat them."""
+    """n independent coins that fall on True with this probability, short of it by less than 2⁻⁶³. Nobody can
+    repeat them.
+    """
     drawn = np.frombuffer(secrets.token_bytes(8 * n), dtype="<u8")
     return drawn < np.uint64(min(int(rate * 2**64), 2**64 - 1))
 
 
 def k_for(epsilon: float, delta: float, fraction: float) -> int:
-    """The least k with which sampling at `fraction`, generalising at levels fixed beforehand, and suppressing classes of fewer than k is (ε, δ)-
-    differentially private (Li, Qardaji, Su 2012). Levels chosen by looking at the table (`method="optimal"`, "datafly" and the others)
-    void it; the model `DifferentialPrivacy` refuses them."""
-    for name, value, least, most in (("epsilon", epsilon, 0, math.inf), ("delta", delta, 0, 1), ("fraction", fraction, 0, 1)):
+    """The least k with which sampling at `fraction`, generalising at levels fixed beforehand, and suppressing
+    classes of fewer than k is (ε, δ)- differentially private (Li, Qardaji, Su 2012). Levels chosen by looking
+    at the table (`method="optimal"`, "datafly" and the others) void it; the model `DifferentialPrivacy`
+    refuses them.
+    """
+    for name, value, least, most in (
+        ("epsilon", epsilon, 0, math.inf),
+        ("delta", delta, 0, 1),
+        ("fraction", fraction, 0, 1),
+    ):
         if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < most:
             raise bad("k_for", name, value, f"a number above {least} and below {most}")
     if epsilon < -math.log(1 - fraction):
-        raise bad("k_for", "epsilon", epsilon, f"at least −ln(1 − fraction) = {-math.log(1 - fraction):.4f}", "Sample a smaller fraction.")
+        raise bad(
+            "k_for",
+            "epsilon",
+            epsilon,
+            f"at least −ln(1 − fraction) = {-math.log(1 - fraction):.4f}",
+            "Sample a smaller fraction.",
+        )
     gamma = (math.exp(epsilon) - 1 + fraction) / math.exp(epsilon)
     k = 1
     while _worst_tail(k, fraction, gamma) > delta:
@@ -119,17 +147,31 @@ def k_for(epsilon: float, delta: float, fraction: float) -> int:
 
 
 def _worst_tail(k: int, beta: float, gamma: float) -> float:
-    """max over n ≥ ⌈k/γ − 1⌉ of P(Binomial(n, β) > γ n): falls exponentially in n, so the first few n hold the maximum."""
+    """max over n ≥ ⌈k/γ − 1⌉ of P(Binomial(n, β) > γ n): falls exponentially in n, so the first few n hold
+    the maximum.
+    """
     first = max(1, math.ceil(k / gamma - 1))
-    return max(_tail(n, math.floor(gamma * n) + 1, beta) for n in range(first, first + math.ceil(2 / gamma) + 8))
+    return max(
+        _tail(n, math.floor(gamma * n) + 1, beta) for n in range(first, first + math.ceil(2 / gamma) + 8)
+    )
 
 
 def _tail(n: int, least: int, p: float) -> float:
     """P(Binomial(n, p) ≥ least)."""
-    logs = [math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(p) + (n - j) * math.log1p(-p) for j in range(least, n + 1)]
+    logs = [
+        math.lgamma(n + 1)
+        - math.lgamma(j + 1)
+        - math.lgamma(n - j + 1)
+        + j * math.log(p)
+        + (n - j) * math.log1p(-p)
+        for j in range(least, n + 1)
+    ]
     return math.fsum(math.exp(x) for x in logs)
 
 
 def _numbers(who: str, series: pandas.Series) -> None:
     if not pandas.api.types.is_numeric_dtype(series.dtype) or pandas.api.types.is_bool_dtype(series.dtype):
-        raise BadData(f"{who}: column {series.name!r} is {series.dtype}, not numbers. Convert it with pandas.to_numeric first.")
+        raise BadData(
+            f"{who}: column {series.name!r} is {series.dtype}, not numbers. Convert it with "
+            "pandas.to_numeric first."
+        )

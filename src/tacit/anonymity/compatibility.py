@@ -1,7 +1,9 @@
-"""Who fits whom: for tables whose rows need not look alike (k-ambiguity), where counting equal rows says nothing.
+"""Who fits whom: for tables whose rows need not look alike (k-ambiguity), where counting equal rows says
+nothing.
 
-A published row fits an original one when every cell of it stands for the original's value (S. Vinterbo: Privacy: a machine learning view, TKDE 16(8), 2004).
-Somebody who knows a person finds the published rows that fit; somebody who knows everybody finds the originals that fit a published row.
+A published row fits an original one when every cell of it stands for the original's value (S. Vinterbo:
+Privacy: a machine learning view, TKDE 16(8), 2004). Somebody who knows a person finds the published rows that
+fit; somebody who knows everybody finds the originals that fit a published row.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from .classes import compact, joined
 from .measures import Column
 
 MOST_PAIRS = 4 * 10**8  # of different originals and different published rows: some seconds a column
-BLOCK = 2**24           # pairs looked at together
+BLOCK = 2**24  # pairs looked at together
 
 
 class Fits(NamedTuple):
-    """The least number of published rows that fit an original, of originals that fit a published row, and the average chance to pick the right one."""
+    """The least number of published rows that fit an original, of originals that fit a published row, and the
+    average chance to pick the right one.
+    """
 
     published: int
     originals: int
@@ -27,7 +31,9 @@ class Fits(NamedTuple):
 
 
 def fits(cells: Sequence[Column]) -> Fits | None:
-    """A row of * alone fits everybody and counts. None where what a word stands for is unknown, or there are too many pairs."""
+    """A row of * alone fits everybody and counts. None where what a word stands for is unknown, or there are
+    too many pairs.
+    """
     if any(w not in c.below for c in cells for w in range(len(c.said))) or not len(cells[0].published):
         return None
     was, there = _different([c.codes for c in cells])

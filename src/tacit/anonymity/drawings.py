@@ -16,23 +16,41 @@ from .combinations import Combination
 from .result import Anonymized, Visited
 from .risk import Exposure
 
-MOST_NODES = 400   # of the lattice, drawn; beyond it an even choice, the chosen node always among them
+MOST_NODES = 400  # of the lattice, drawn; beyond it an even choice, the chosen node always among them
 MOST_EDGES = 600
-MOST_PAIRS = 12    # columns of the map of pairs
+MOST_PAIRS = 12  # columns of the map of pairs
 MOST_POINTS = 300
 
 
 def class_sizes(risk: Risk) -> Figure:
-    """Rows in classes of at most this size, before and after: the further right a curve, the safer the table."""
+    """Rows in classes of at most this size, before and after: the further right a curve, the safer the
+    table.
+    """
     series, rows = [], []
     for name, style, found in (("before", "c1", risk.before), ("after", "c0", risk.after)):
         sizes, share = _cumulative(found)
-        series.append(Series(name, sizes, share, style, words=[f"{name}: {percent(s)} of rows in classes of at most {count(z)}" for z, s in zip(sizes, share)]))
+        series.append(
+            Series(
+                name,
+                sizes,
+                share,
+                style,
+                words=[
+                    f"{name}: {percent(s)} of rows in classes of at most {count(z)}"
+                    for z, s in zip(sizes, share)
+                ],
+            )
+        )
         rows += [(name, count(z), percent(s)) for z, s in zip(sizes, share)][:20]
-    return plot("Rows in classes of at most this size", series, Axis("rows in the class", log=True, form=lambda v, step: count(v)),
-                Axis("share of published rows", -0.02, 1.02, fixed=True, form=lambda v, step: percent(v, 0)),
-                table=Table(("table", "class size", "rows"), rows),
-                caption="A class is all rows that look the same in the quasi-identifiers. A row in a class of one is found by whoever knows them.")
+    return plot(
+        "Rows in classes of at most this size",
+        series,
+        Axis("rows in the class", log=True, form=lambda v, step: count(v)),
+        Axis("share of published rows", -0.02, 1.02, fixed=True, form=lambda v, step: percent(v, 0)),
+        table=Table(("table", "class size", "rows"), rows),
+        caption="A class is all rows that look the same in the quasi-identifiers. A row in a class of one "
+        "is found by whoever knows them.",
+    )
 
 
 def _cumulative(found: Exposure) -> tuple[list[float], list[float]]:
@@ -51,17 +69,31 @@ def at_risk(risk: Risk) -> Figure:
             labels.append(f"above {t:g}, {name}")
             values.append(found.prosecutor.above[t])
     marked = [i for i, label in enumerate(labels) if label.endswith("after") and values[i] > 0]
-    return bars("Rows by prosecutor risk", labels, values, percent, marked=marked, columns=("risk", "share of rows"),
-                caption="Share of published rows that somebody who knows they are in the table finds with a chance above the threshold.")
+    return bars(
+        "Rows by prosecutor risk",
+        labels,
+        values,
+        percent,
+        marked=marked,
+        columns=("risk", "share of rows"),
+        caption="Share of published rows that somebody who knows they are in the table finds with a chance "
+        "above the threshold.",
+    )
 
 
 def by_column(risk: Risk) -> Figure | None:
     share = sorted(risk.by_column().items(), key=lambda item: -item[1])
     if not any(v for _, v in share):
         return None
-    return bars("What singles people out, by column", [name for name, _ in share], [v for _, v in share], lambda v: percent(v, 0),
-                columns=("column", "share of minimal uniques"),
-                caption="Of all (row, smallest set of columns on which it is unique) in the original: in how many this column takes part.")
+    return bars(
+        "What singles people out, by column",
+        [name for name, _ in share],
+        [v for _, v in share],
+        lambda v: percent(v, 0),
+        columns=("column", "share of minimal uniques"),
+        caption="Of all (row, smallest set of columns on which it is unique) in the original: in how many "
+        "this column takes part.",
+    )
 
 
 def pairs(risk: Risk, after: bool = False) -> Figure | None:
@@ -77,10 +109,21 @@ def pairs(risk: Risk, after: bool = False) -> Figure | None:
     rows = (risk.after if after else risk.before).rows or 1
     values = [[of(a, b).unique / rows for b in columns] for a in columns]
     texts = [[count(of(a, b).unique) for b in columns] for a in columns]
-    words = [[f"{a} and {b}" * (a != b) + a * (a == b) + f": {t} rows are unique" for b, t in zip(columns, row)] for a, row in zip(columns, texts)]
+    words = [
+        [f"{a} and {b}" * (a != b) + a * (a == b) + f": {t} rows are unique" for b, t in zip(columns, row)]
+        for a, row in zip(columns, texts)
+    ]
     top = max((v for row in values for v in row), default=0.0)
-    return heat(f"Unique rows by pair of columns, {'after' if after else 'before'}", columns, columns, values, texts, top_value=top or 1.0, words=words,
-                caption="How many rows are unique for somebody who knows these two columns alone.")
+    return heat(
+        f"Unique rows by pair of columns, {'after' if after else 'before'}",
+        columns,
+        columns,
+        values,
+        texts,
+        top_value=top or 1.0,
+        words=words,
+        caption="How many rows are unique for somebody who knows these two columns alone.",
+    )
 
 
 def accuracy(risk: Risk) -> Figure | None:
@@ -92,8 +135,15 @@ def accuracy(risk: Risk) -> Figure | None:
         labels += [f"{s.model.split()[-1]}, original", f"{s.model.split()[-1]}, anonymous"]
         values += [s.original, s.anonymous]
     labels, values = [*labels, "most frequent class"], [*values, known[0].majority]
-    return bars(f"Predicting {risk.target}", labels, values, percent, columns=("trained on", "accuracy"),
-                caption="Models trained on the original and on the published rows, tested on original rows they were not trained on (3 folds).")
+    return bars(
+        f"Predicting {risk.target}",
+        labels,
+        values,
+        percent,
+        columns=("trained on", "accuracy"),
+        caption="Models trained on the original and on the published rows, tested on original rows they "
+        "were not trained on (3 folds).",
+    )
 
 
 def trade(made: Anonymized, given: int) -> Figure | None:
@@ -102,18 +152,32 @@ def trade(made: Anonymized, given: int) -> Figure | None:
     if len(nodes) < 2:
         return None
     chosen = _chosen(made)
-    nodes = [v for i, v in enumerate(nodes) if i % math.ceil(len(nodes) / MOST_POINTS) == 0 or v.levels == chosen]
+    nodes = [
+        v for i, v in enumerate(nodes) if i % math.ceil(len(nodes) / MOST_POINTS) == 0 or v.levels == chosen
+    ]
 
     def series(name: str, style: str, some: Sequence[Visited]) -> Series:
         risk = [v.classes / (given - v.suppressed) for v in some]
-        words = [f"levels {_word(v.levels)}: loss {significant(v.loss)}, average risk {percent(r, 2)}, {count(v.suppressed)} suppressed"
-                 for v, r in zip(some, risk)]
+        words = [
+            f"levels {_word(v.levels)}: loss {significant(v.loss)}, average risk {percent(r, 2)}, "
+            f"{count(v.suppressed)} suppressed"
+            for v, r in zip(some, risk)
+        ]
         return Series(name, [v.loss for v in some], risk, style, words=words)
 
-    both = [series("other anonymous tables", "c0", [v for v in nodes if v.levels != chosen]), series("chosen", "c1", [v for v in nodes if v.levels == chosen])]
-    return plot("Utility beside risk", [s for s in both if len(s.x)], Axis(f"{made.settings.get('metric', 'loss')} (lower is better)"),
-                Axis("average prosecutor risk", form=lambda v, step: percent(v, 1 if step >= 0.001 else 2)), joined=False,
-                caption="Each mark is one generalisation of the lattice with the privacy asked for; further left keeps more, further down hides more.")
+    both = [
+        series("other anonymous tables", "c0", [v for v in nodes if v.levels != chosen]),
+        series("chosen", "c1", [v for v in nodes if v.levels == chosen]),
+    ]
+    return plot(
+        "Utility beside risk",
+        [s for s in both if len(s.x)],
+        Axis(f"{made.settings.get('metric', 'loss')} (lower is better)"),
+        Axis("average prosecutor risk", form=lambda v, step: percent(v, 1 if step >= 0.001 else 2)),
+        joined=False,
+        caption="Each mark is one generalisation of the lattice with the privacy asked for; further left "
+        "keeps more, further down hides more.",
+    )
 
 
 def lattice(made: Anonymized) -> Figure | None:
@@ -125,9 +189,17 @@ def lattice(made: Anonymized) -> Figure | None:
     seen = {v.levels: v for v in made.lattice}
     chosen = _chosen(made)
     whole = total <= MOST_NODES
-    nodes = [tuple(int(x) for x in node) for node in np.ndindex(*(h + 1 for h in heights))] if whole else list(seen)
+    nodes = (
+        [tuple(int(x) for x in node) for node in np.ndindex(*(h + 1 for h in heights))]
+        if whole
+        else list(seen)
+    )
     if len(nodes) > MOST_NODES:
-        nodes = [node for i, node in enumerate(nodes) if i % math.ceil(len(nodes) / MOST_NODES) == 0 or node == chosen]
+        nodes = [
+            node
+            for i, node in enumerate(nodes)
+            if i % math.ceil(len(nodes) / MOST_NODES) == 0 or node == chosen
+        ]
     floors: dict[int, list[tuple[int, ...]]] = {}
     for node in sorted(nodes):
         floors.setdefault(sum(node), []).append(node)
@@ -138,42 +210,116 @@ def lattice(made: Anonymized) -> Figure | None:
     for floor, level in floors.items():
         for i, node in enumerate(level):
             place[node] = (60 + (WIDTH - 90) * (i + 0.5) / len(level), top + step * (highest - floor))
-    edges = [(a, b) for a in nodes for i in range(len(a)) if (b := (*a[:i], a[i] + 1, *a[i + 1 :])) in place] if whole else []
+    edges = (
+        [(a, b) for a in nodes for i in range(len(a)) if (b := (*a[:i], a[i] + 1, *a[i + 1 :])) in place]
+        if whole
+        else []
+    )
     parts: list[Safe] = [head, *_key(46 + down)]
     if 0 < len(edges) <= MOST_EDGES:
-        parts.append(tag("path", d="".join(f"M{place[a][0]:.1f} {place[a][1]:.1f}L{place[b][0]:.1f} {place[b][1]:.1f}" for a, b in edges), class_="grid"))
+        parts.append(
+            tag(
+                "path",
+                d="".join(
+                    f"M{place[a][0]:.1f} {place[a][1]:.1f}L{place[b][0]:.1f} {place[b][1]:.1f}"
+                    for a, b in edges
+                ),
+                class_="grid",
+            )
+        )
     for floor in sorted(floors):
         if step > 11 or floor % 2 == 0:
-            parts.append(tag("text", str(floor), x=40, y=top + step * (highest - floor) + 4, text_anchor="end", class_="soft small"))
+            parts.append(
+                tag(
+                    "text",
+                    str(floor),
+                    x=40,
+                    y=top + step * (highest - floor) + 4,
+                    text_anchor="end",
+                    class_="soft small",
+                )
+            )
     for node in sorted(nodes, key=lambda node: node == chosen):  # the chosen one last, on top
         parts.append(_node(node, place[node], seen.get(node), node == chosen))
     middle = top + step * (highest - lowest) / 2
-    parts.append(tag("text", "sum of levels", x=14, y=middle, text_anchor="middle", class_="soft small", transform=f"rotate(-90 14 {middle:.1f})"))
-    rows = [(str(f), count(sum(sum(n) == f for n in seen)), count(sum(v.anonymous for n, v in seen.items() if sum(n) == f)))
-            for f in sorted({sum(n) for n in seen})]
+    parts.append(
+        tag(
+            "text",
+            "sum of levels",
+            x=14,
+            y=middle,
+            text_anchor="middle",
+            class_="soft small",
+            transform=f"rotate(-90 14 {middle:.1f})",
+        )
+    )
+    rows = [
+        (
+            str(f),
+            count(sum(sum(n) == f for n in seen)),
+            count(sum(v.anonymous for n, v in seen.items() if sum(n) == f)),
+        )
+        for f in sorted({sum(n) for n in seen})
+    ]
     drawn = "" if whole or len(nodes) == len(seen) else f" {count(len(nodes))} of them are drawn."
-    caption = (f"{count(total)} ways to generalise {names(list(made.quasi))}; the search looked at {count(len(seen))}.{drawn} "
-               + (f"Chosen: {_word(chosen)}." if chosen else "No one node was chosen: levels differ from cell to cell."))
+    caption = (
+        f"{count(total)} ways to generalise {names(list(made.quasi))}; the search looked at "
+        f"{count(len(seen))}.{drawn} "
+        + (
+            f"Chosen: {_word(chosen)}."
+            if chosen
+            else "No one node was chosen: levels differ from cell to cell."
+        )
+    )
     table = Table(("sum of levels", "looked at", "anonymous"), rows)
-    return Figure("The lattice of generalisations", join(parts), WIDTH, top + step * (highest - lowest) + 24, table, caption)
+    return Figure(
+        "The lattice of generalisations",
+        join(parts),
+        WIDTH,
+        top + step * (highest - lowest) + 24,
+        table,
+        caption,
+    )
 
 
 def _node(node: tuple[int, ...], at: tuple[float, float], seen: Visited | None, chosen: bool) -> Safe:
     x, y = at
-    what = "not looked at" if seen is None else "not anonymous" if not seen.anonymous else (
-        f"anonymous{'' if seen.loss is None else f', loss {significant(seen.loss)}'}, {count(seen.suppressed)} suppressed")
+    what = (
+        "not looked at"
+        if seen is None
+        else "not anonymous"
+        if not seen.anonymous
+        else (
+            f"anonymous{'' if seen.loss is None else f', loss {significant(seen.loss)}'}, "
+            f"{count(seen.suppressed)} suppressed"
+        )
+    )
     word = tag("title", f"levels {_word(node)}: {what}{', chosen' if chosen else ''}")
     if chosen:
-        return tag("g", tag("rect", x=x - 7, y=y - 7, width=14, height=14, rx=2, class_="dot halo"), word, class_="c1")
+        return tag(
+            "g",
+            tag("rect", x=x - 7, y=y - 7, width=14, height=14, rx=2, class_="dot halo"),
+            word,
+            class_="c1",
+        )
     mark = tag("circle", cx=x, cy=y, r=3.6 if seen else 2.2, class_="dot halo")
     return tag("g", mark, word, class_="alone" if seen is None else "alarm" if not seen.anonymous else "c2")
 
 
 def _key(y: float) -> list[Safe]:
     parts, x = [], 16.0
-    for style, word in (("c1", "chosen"), ("c2", "anonymous"), ("alarm", "not anonymous"), ("alone", "not looked at")):
+    for style, word in (
+        ("c1", "chosen"),
+        ("c2", "anonymous"),
+        ("alarm", "not anonymous"),
+        ("alone", "not looked at"),
+    ):
         square = style == "c1"
-        mark = tag("rect", x=x, y=y - 10, width=11, height=11, rx=2, class_="dot") if square else tag("circle", cx=x + 5, cy=y - 4.5, r=4.2, class_="dot")
+        mark = (
+            tag("rect", x=x, y=y - 10, width=11, height=11, rx=2, class_="dot")
+            if square
+            else tag("circle", cx=x + 5, cy=y - 4.5, r=4.2, class_="dot")
+        )
         parts.append(tag("g", mark, tag("text", word, x=x + 16, y=y), class_=style))
         x += 34 + 7 * len(word)
     return parts

@@ -1,8 +1,9 @@
 """A table as integer codes: the distinct combinations of quasi-identifiers and how many rows have each.
 
-Every algorithm of the room works on combinations, not rows: ten million rows of people are rarely more than a few hundred thousand combinations.
-A combination is one int64 key in mixed radix; where the radices would overflow 63 bits, the key made so far is first replaced by its rank.
-Columns are read one at a time and no rows × columns array is ever made, so a table of more than 2³¹ cells is like any other.
+Every algorithm of the room works on combinations, not rows: ten million rows of people are rarely more than a
+few hundred thousand combinations. A combination is one int64 key in mixed radix; where the radices would
+overflow 63 bits, the key made so far is first replaced by its rank. Columns are read one at a time and no
+rows × columns array is ever made, so a table of more than 2³¹ cells is like any other.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ NULLS = ("value", "suppress", "error")
 
 @dataclass(frozen=True)
 class Column:
-    """A quasi-identifier: its hierarchy as integers. `up[l][v]` is the code of value v at level l, `words[l][c]` what code c is called."""
+    """A quasi-identifier: its hierarchy as integers. `up[l][v]` is the code of value v at level l,
+    `words[l][c]` what code c is called.
+    """
 
     name: str
     hierarchy: Hierarchy
     up: tuple[np.ndarray, ...]
     words: tuple[tuple[str, ...], ...]
-    ranges: bool = False  # numbers nobody gave a hierarchy for: local recoding may cut between any two of them
+    ranges: bool = (
+        False  # numbers nobody gave a hierarchy for: local recoding may cut between any two of them
+    )
 
     @classmethod
     def of(cls, name: str, hierarchy: Hierarchy, ranges: bool = False) -> Column:
@@ -48,7 +53,9 @@ class Column:
 
     @cached_property
     def share(self) -> np.ndarray:
-        """[levels, values]: how much of the domain a cell stands for, 0 for a value itself and 1 for the top: (leaves − 1) / (all − 1)."""
+        """[levels, values]: how much of the domain a cell stands for, 0 for a value itself and 1 for the top:
+        (leaves − 1) / (all − 1).
+        """
         leaves = np.stack([np.bincount(u)[u] for u in self.up])
         return (leaves - 1) / max(len(self.hierarchy) - 1, 1)
 
@@ -74,7 +81,9 @@ class Sensitive:
     count: np.ndarray
     words: tuple[str, ...]
     overall: np.ndarray  # rows of each value in the whole table
-    rows: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32), repr=False)  # the value of each row of the frame
+    rows: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.int32), repr=False
+    )  # the value of each row of the frame
 
 
 @dataclass
@@ -102,8 +111,10 @@ class Encoded:
 
     def keys(self, levels: Sequence[int]) -> np.ndarray:
         """The combinations at a level a column, as keys: equal keys, equal combinations."""
-        key, _ = packed([c.up[level][self.codes[:, j]] for j, (c, level) in enumerate(zip(self.columns, levels))],
-                        [len(c.words[level]) for c, level in zip(self.columns, levels)])
+        key, _ = packed(
+            [c.up[level][self.codes[:, j]] for j, (c, level) in enumerate(zip(self.columns, levels))],
+            [len(c.words[level]) for c, level in zip(self.columns, levels)],
+        )
         return key
 
     def classes(self, levels: Sequence[int]) -> tuple[np.ndarray, int]:
@@ -116,13 +127,24 @@ class Encoded:
         sensitive = {}
         for name, s in self.sensitive.items():
             mine = keep[s.combination]
-            sensitive[name] = Sensitive(name, new[s.combination[mine]], s.value[mine], s.count[mine], s.words, s.overall, s.rows)
+            sensitive[name] = Sensitive(
+                name, new[s.combination[mine]], s.value[mine], s.count[mine], s.words, s.overall, s.rows
+            )
         inverse = np.where((self.inverse >= 0) & keep[self.inverse], new[self.inverse], -1)
-        return Encoded(self.columns, self.codes[keep], self.counts[keep], inverse, sensitive, None if self.population is None else self.population[keep])
+        return Encoded(
+            self.columns,
+            self.codes[keep],
+            self.counts[keep],
+            inverse,
+            sensitive,
+            None if self.population is None else self.population[keep],
+        )
 
 
 def packed(parts: Sequence[np.ndarray], sizes: Sequence[int]) -> tuple[np.ndarray, int]:
-    """Columns of codes as one int64 key, and how many keys there could be. Ranks the key made so far where one more column would overflow."""
+    """Columns of codes as one int64 key, and how many keys there could be. Ranks the key made so far where
+    one more column would overflow.
+    """
     key = np.asarray(parts[0], dtype=np.int64) if parts else np.zeros(0, np.int64)
     space = int(sizes[0]) if parts else 1
     for part, size in zip(parts[1:], sizes[1:]):
@@ -141,7 +163,9 @@ def ranked(key: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def tallied(key: np.ndarray, space: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(a row of each distinct key, the distinct key of each row, rows of each). Small key spaces are counted, large ones sorted."""
+    """(a row of each distinct key, the distinct key of each row, rows of each). Small key spaces are counted,
+    large ones sorted.
+    """
     n = len(key)
     small = np.int32 if n < 2**31 else np.int64
     if space <= 4 * n + 1024:
@@ -171,11 +195,20 @@ def column_codes(series: pandas.Series) -> tuple[np.ndarray, list[str]]:
     return merged[codes], list(place)  # −1 is the last: the null
 
 
-def encode(frame: pandas.DataFrame, quasi: Sequence[str], hierarchies: Mapping[str, Any], sensitive: Sequence[str] = (), nulls: str = "value",
-           population: pandas.DataFrame | None = None) -> Encoded:
-    """The table's combinations. Rows with * in every quasi-identifier are already suppressed: they are no class, and are left out.
+def encode(
+    frame: pandas.DataFrame,
+    quasi: Sequence[str],
+    hierarchies: Mapping[str, Any],
+    sensitive: Sequence[str] = (),
+    nulls: str = "value",
+    population: pandas.DataFrame | None = None,
+) -> Encoded:
+    """The table's combinations. Rows with * in every quasi-identifier are already suppressed: they are no
+    class, and are left out.
 
-    Columns pass one at a time: what stays of each is its part of the rows' keys. A combination's codes are then read off one row that has it."""
+    Columns pass one at a time: what stays of each is its part of the rows' keys. A combination's codes are
+    then read off one row that has it.
+    """
     n = len(frame)
     if not n:
         raise BadData("The table has no rows; there is nobody to protect. Give a table with rows.")
@@ -203,10 +236,16 @@ def encode(frame: pandas.DataFrame, quasi: Sequence[str], hierarchies: Mapping[s
     columns, parts = [], []
     for name in quasi:
         codes, words = column_codes(_with(frame, population, name).iloc[first])
-        used, codes = np.unique(codes, return_inverse=True)  # a category nobody has needs no place in the hierarchy
+        used, codes = np.unique(
+            codes, return_inverse=True
+        )  # a category nobody has needs no place in the hierarchy
         words = [words[u] for u in used]
         given = hierarchies.get(name)
-        ranges = given is None and pandas.api.types.is_numeric_dtype(frame[name].dtype) and not pandas.api.types.is_bool_dtype(frame[name].dtype)
+        ranges = (
+            given is None
+            and pandas.api.types.is_numeric_dtype(frame[name].dtype)
+            and not pandas.api.types.is_bool_dtype(frame[name].dtype)
+        )
         columns.append(Column.of(name, as_hierarchy(given, name, words), ranges and _all_numbers(words)))
         place = {v: i for i, v in enumerate(columns[-1].hierarchy.values)}
         parts.append(np.array([place[w] for w in words], dtype=np.int32)[codes.reshape(-1)])
@@ -227,21 +266,40 @@ def _with(frame: pandas.DataFrame, population: pandas.DataFrame | None, name: st
     return pandas.concat([frame[name].astype(object), population[name].astype(object)], ignore_index=True)
 
 
-def _live(starred: np.ndarray, void: np.ndarray, nulls: str) -> tuple[np.ndarray, list[tuple[str, dict[str, Any]]]]:
+def _live(
+    starred: np.ndarray, void: np.ndarray, nulls: str
+) -> tuple[np.ndarray, list[tuple[str, dict[str, Any]]]]:
     """(the rows to work on, what to tell about the others)."""
     notes: list[tuple[str, dict[str, Any]]] = []
     live = ~starred
     if starred.any():
-        notes.append((f"{starred.sum():,} rows came with {STAR} in every quasi-identifier: they are suppressed already and no class.",
-                      {"already": int(starred.sum())}))
+        notes.append(
+            (
+                f"{starred.sum():,} rows came with {STAR} in every quasi-identifier: they are suppressed "
+                "already and no class.",
+                {"already": int(starred.sum())},
+            )
+        )
     if void.any() and nulls == "error":
-        raise BadData(f"{void.sum():,} rows have a null in a quasi-identifier. Fill them in, or choose nulls='value' (a null is a value of its own, as rare "
-                      "as it is) or nulls='suppress' (such rows are left out).")
+        raise BadData(
+            f"{void.sum():,} rows have a null in a quasi-identifier. Fill them in, or choose nulls='value' "
+            "(a null is a value of its own, as rare "
+            "as it is) or nulls='suppress' (such rows are left out)."
+        )
     if void.any() and nulls == "suppress":
         live &= ~void
-        notes.append((f"{void.sum():,} rows with a null in a quasi-identifier are suppressed, as nulls='suppress' asks.", {"nulls": int(void.sum())}))
+        notes.append(
+            (
+                f"{void.sum():,} rows with a null in a quasi-identifier are suppressed, as nulls='suppress' "
+                "asks.",
+                {"nulls": int(void.sum())},
+            )
+        )
     if not live.any():
-        raise BadData("Every row of the table is suppressed already (* in every quasi-identifier, or nulls with nulls='suppress'). Give one with rows left.")
+        raise BadData(
+            "Every row of the table is suppressed already (* in every quasi-identifier, or nulls with "
+            "nulls='suppress'). Give one with rows left."
+        )
     return live, notes
 
 
@@ -262,25 +320,45 @@ def _sensitive(series: pandas.Series, name: str, table: Encoded) -> Sensitive:
     key = table.inverse[live].astype(np.int64) * len(words) + codes[live]
     first, _, counts = tallied(key, len(table.codes) * len(words))
     overall = np.bincount(codes[live], minlength=len(words))
-    return Sensitive(name, key[first] // len(words), key[first] % len(words), counts, tuple(words), overall, codes)
+    return Sensitive(
+        name, key[first] // len(words), key[first] % len(words), counts, tuple(words), overall, codes
+    )
 
 
 def check_columns(frame: Any, quasi: Any, sensitive: Any) -> tuple[list[str], list[str]]:
     """The columns asked for are there, once each, and no column is both."""
     if not isinstance(frame, pandas.DataFrame):
-        raise bad("anonymize", "frame", type(frame).__name__, "a pandas DataFrame", "Read a file with pandas.read_csv(…, dtype=str) first.")
+        raise bad(
+            "anonymize",
+            "frame",
+            type(frame).__name__,
+            "a pandas DataFrame",
+            "Read a file with pandas.read_csv(…, dtype=str) first.",
+        )
     names = []
     for word, columns in (("quasi", quasi), ("sensitive", sensitive)):
         if isinstance(columns, str) or not all(isinstance(c, str) for c in columns):
             raise bad("anonymize", word, columns, "a list of column names")
         names.append(list(columns))
     if not names[0]:
-        raise bad("anonymize", "quasi", quasi, "a list of at least one column name", "Name what others could know about a person: age, postal code, sex.")
+        raise bad(
+            "anonymize",
+            "quasi",
+            quasi,
+            "a list of at least one column name",
+            "Name what others could know about a person: age, postal code, sex.",
+        )
     every = names[0] + names[1]
     absent = [c for c in every if c not in frame.columns]
     if absent:
-        raise BadData(f"The table has no column {', '.join(map(repr, absent))}; it has {', '.join(map(repr, frame.columns))}.")
+        raise BadData(
+            f"The table has no column {', '.join(map(repr, absent))}; it has "
+            f"{', '.join(map(repr, frame.columns))}."
+        )
     twice = sorted({c for c in every if every.count(c) > 1 or list(frame.columns).count(c) > 1})
     if twice:
-        raise BadData(f"{', '.join(map(repr, twice))} stands twice among the columns, or among quasi and sensitive. A column is one of them, once.")
+        raise BadData(
+            f"{', '.join(map(repr, twice))} stands twice among the columns, or among quasi and sensitive. A "
+            "column is one of them, once."
+        )
     return names[0], names[1]

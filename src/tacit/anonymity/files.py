@@ -1,6 +1,8 @@
-"""Tables from and to files, cell by cell as they stand: CSV as text (an empty cell is an empty string, NA is the word), Parquet with its kinds and nulls.
+"""Tables from and to files, cell by cell as they stand: CSV as text (an empty cell is an empty string, NA is
+the word), Parquet with its kinds and nulls.
 
-A reader that turns "", "NA" and "null" into one missing value would put people into one class that the file tells apart.
+A reader that turns "", "NA" and "null" into one missing value would put people into one class that the file
+tells apart.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def read_table(path: str | os.PathLike[str]) -> Read:
     file = Path(path)
     if not file.is_file():
         beside = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise MissingFiles(f"there is no file {file}. " + (nearest(file.name, beside[:50]) if beside else "Check the path."))
+        raise MissingFiles(
+            f"there is no file {file}. " + (nearest(file.name, beside[:50]) if beside else "Check the path.")
+        )
     if file.suffix.lower() in PARQUET:
         return Read(_parquet(file), ",")
     return _csv(file)
@@ -55,7 +59,11 @@ def _parquet(file: Path) -> DataFrame:
 
 
 def _text(file: Path) -> IO[str]:
-    return gzip.open(file, "rt", encoding="utf-8-sig", newline="") if file.suffix.lower() == ".gz" else open(file, encoding="utf-8-sig", newline="")
+    return (
+        gzip.open(file, "rt", encoding="utf-8-sig", newline="")
+        if file.suffix.lower() == ".gz"
+        else open(file, encoding="utf-8-sig", newline="")
+    )
 
 
 def _csv(file: Path) -> Read:
@@ -72,11 +80,33 @@ def _csv(file: Path) -> Read:
         if twice is not None:
             raise BadData(f"{file}: two columns are named {twice!r}. Give each its own name.")
         with _text(file) as text:
-            frame = _whole(pd.read_csv(text, sep=separator, dtype=str, keep_default_na=False, na_filter=False, index_col=False, chunksize=CHUNK))
+            frame = _whole(
+                pd.read_csv(
+                    text,
+                    sep=separator,
+                    dtype=str,
+                    keep_default_na=False,
+                    na_filter=False,
+                    index_col=False,
+                    chunksize=CHUNK,
+                )
+            )
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
-        raise BadData(f"{file} cannot be read as UTF-8 text: {error}. Save it as UTF-8 CSV, packed by gzip only where its name ends in .gz.") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, pd.errors.ParserWarning, csv.Error, OSError) as error:
-        raise BadData(f"{file} cannot be read as a table: {str(error).strip()}. Every row needs one cell for each of the {len(names)} columns.") from None
+        raise BadData(
+            f"{file} cannot be read as UTF-8 text: {error}. Save it as UTF-8 CSV, packed by gzip only where "
+            "its name ends in .gz."
+        ) from None
+    except (
+        pd.errors.ParserError,
+        pd.errors.EmptyDataError,
+        pd.errors.ParserWarning,
+        csv.Error,
+        OSError,
+    ) as error:
+        raise BadData(
+            f"{file} cannot be read as a table: {str(error).strip()}. Every row needs one cell for each of "
+            f"the {len(names)} columns."
+        ) from None
     if len(frame) and (frame.iloc[:, -1] == "").any():
         _check_widths(file, separator, len(names))
     if not len(frame):
@@ -85,8 +115,10 @@ def _csv(file: Path) -> Read:
 
 
 def _whole(chunks: Iterable[DataFrame]) -> DataFrame:
-    """Chunks of text as one table of categories, in which each word is kept once: ten million rows of a few thousand words fit into a gigabyte.
-    (Asked for categories itself, pandas makes numbers of them, and 007 becomes 7.)"""
+    """Chunks of text as one table of categories, in which each word is kept once: ten million rows of a few
+    thousand words fit into a gigabyte. (Asked for categories itself, pandas makes numbers of them, and 007
+    becomes 7.)
+    """
     import pandas as pd
     from pandas.api.types import union_categoricals
 
@@ -98,11 +130,16 @@ def _whole(chunks: Iterable[DataFrame]) -> DataFrame:
 
 
 def _check_widths(file: Path, separator: str, width: int) -> None:
-    """pandas fills a row that is too short with empty cells; only a table whose last column has such cells can hold one."""
+    """pandas fills a row that is too short with empty cells; only a table whose last column has such cells
+    can hold one.
+    """
     with _text(file) as text:
         for number, row in enumerate(csv.reader(text, delimiter=separator)):
             if row and len(row) != width:
-                raise BadData(f"{file}: row {number} after the header has {len(row)} cells, the header {width}. Every row needs one cell for each column.")
+                raise BadData(
+                    f"{file}: row {number} after the header has {len(row)} cells, the header {width}. Every "
+                    "row needs one cell for each column."
+                )
 
 
 def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str = ",") -> Path:
@@ -115,7 +152,10 @@ def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str =
             if file.suffix.lower() in PARQUET:
                 frame.to_parquet(out, index=False)
             elif file.suffix.lower() == ".gz":
-                with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as packed, io.TextIOWrapper(packed, encoding="utf-8", newline="") as text:
+                with (
+                    gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as packed,
+                    io.TextIOWrapper(packed, encoding="utf-8", newline="") as text,
+                ):
                     frame.to_csv(text, index=False, sep=separator, lineterminator="\n")
             else:
                 with io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True) as text:
@@ -128,7 +168,9 @@ def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str =
         raise MissingExtra("writing Parquet", "data", "pyarrow") from None
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise BadParameter(f"{file} cannot be written: {error.strerror}. Choose a place you may write to.") from None
+        raise BadParameter(
+            f"{file} cannot be written: {error.strerror}. Choose a place you may write to."
+        ) from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -1,8 +1,10 @@
-"""Hierarchies as trees of numbered nodes, for local recoding: where two cells meet, and what a cell there stands for.
+"""Hierarchies as trees of numbered nodes, for local recoding: where two cells meet, and what a cell there
+stands for.
 
-A node is a value, or a word of a higher level. `row(a)` gives, for node a and every node b at once, the share of the domain their lowest common
-ancestor stands for; `join(a, b)` the ancestor. Small columns are *fused*: one node for a tuple of nodes, shares added up, so that the distance between
-two rows of nine columns is four look-ups. Large ones (thousands of postal codes) answer without the table of all pairs.
+A node is a value, or a word of a higher level. `row(a)` gives, for node a and every node b at once, the share
+of the domain their lowest common ancestor stands for; `join(a, b)` the ancestor. Small columns are *fused*:
+one node for a tuple of nodes, shares added up, so that the distance between two rows of nine columns is four
+look-ups. Large ones (thousands of postal codes) answer without the table of all pairs.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import numpy as np
 
 from .encoded import Column
 
-FUSED = 1024  # nodes a fused column may have: a table of all pairs of 4 MB, a row of it within the fastest cache
+FUSED = (
+    1024  # nodes a fused column may have: a table of all pairs of 4 MB, a row of it within the fastest cache
+)
 PAIRS = 4096  # nodes up to which all pairs are kept
 
 
@@ -31,8 +35,14 @@ class Tree:
         for level, up in enumerate(column.up):
             leaf[starts[level] + up] = np.arange(len(up))
             self.share[starts[level] + up] = column.share[level]
-        # the node of each level above (or at) each node; below its own level a node has none, and stands for itself
-        self.above = np.stack([np.where(self.level <= level, starts[level] + up[leaf], np.arange(self.size)) for level, up in enumerate(column.up)])
+        # the node of each level above (or at) each node; below its own level a node has none, and stands for
+        # itself
+        self.above = np.stack(
+            [
+                np.where(self.level <= level, starts[level] + up[leaf], np.arange(self.size))
+                for level, up in enumerate(column.up)
+            ]
+        )
         self.known = np.stack([self.level <= level for level in range(len(column.up))])
 
     def meet(self, a: int) -> np.ndarray:
@@ -65,8 +75,12 @@ class Fused:
             rows, joins = np.zeros((1, 1), np.float32), np.zeros((1, 1), np.int64)
             for t in trees:
                 meet = np.stack([t.meet(a) for a in range(t.size)])
-                rows = (rows[:, None, :, None] + t.share[meet].astype(np.float32)[None, :, None, :]).reshape(len(rows) * t.size, -1)
-                joins = (joins[:, None, :, None] * t.size + meet[None, :, None, :]).reshape(len(joins) * t.size, -1)
+                rows = (rows[:, None, :, None] + t.share[meet].astype(np.float32)[None, :, None, :]).reshape(
+                    len(rows) * t.size, -1
+                )
+                joins = (joins[:, None, :, None] * t.size + meet[None, :, None, :]).reshape(
+                    len(joins) * t.size, -1
+                )
             self.rows, self.joins = rows, joins
 
     def row(self, a: int) -> np.ndarray:
@@ -99,7 +113,9 @@ class Forest:
         trees = [Tree(c) for c in columns]
         self.groups: list[list[int]] = []
         room: list[int] = []
-        for j in sorted(range(len(trees)), key=lambda j: -trees[j].size):  # largest first, each into the first group with room
+        for j in sorted(
+            range(len(trees)), key=lambda j: -trees[j].size
+        ):  # largest first, each into the first group with room
             for g, size in enumerate(room):
                 if size * trees[j].size <= FUSED:
                     self.groups[g].append(j)

@@ -1,11 +1,13 @@
 """Generalisation hierarchies: what a value becomes, level by level, until nothing is left of it but *.
 
-A `Hierarchy` is a table: a row a value, a column a level, level 0 the value itself, the last level one word for all (the layout of ARX's CSV files).
-It is read from a file, or built from the values of a column by a `Builder` (`builders.py`): intervals, prefixes, dates, trees.
+A `Hierarchy` is a table: a row a value, a column a level, level 0 the value itself, the last level one word
+for all (the layout of ARX's CSV files). It is read from a file, or built from the values of a column by a
+`Builder` (`builders.py`): intervals, prefixes, dates, trees.
 
-Two rules are held to when a hierarchy is made: values that are equal at one level are equal at every higher one, and the last level is a single
-value (where it is not, a level `*` is put on top). Nulls are values: a null stays a null level by level and joins the others at the top only, so
-that a row with a null is as rare as it is. Cells are compared as text: 39, 39.0 and "39" are the same value, "" is not a null.
+Two rules are held to when a hierarchy is made: values that are equal at one level are equal at every higher
+one, and the last level is a single value (where it is not, a level `*` is put on top). Nulls are values: a
+null stays a null level by level and joins the others at the top only, so that a row with a null is as rare as
+it is. Cells are compared as text: 39, 39.0 and "39" are the same value, "" is not a null.
 """
 
 from __future__ import annotations
@@ -30,15 +32,23 @@ SHOWN = 10  # values named in an error
 
 
 def spelling(value: Any) -> str:
-    """A cell as text. A whole float is its integer: pandas makes floats of integers as soon as one is missing."""
-    if value is None or type(value).__name__ in ("NaTType", "NAType") or value != value:  # the names, since NA compares to nothing
+    """A cell as text. A whole float is its integer: pandas makes floats of integers as soon as one is
+    missing.
+    """
+    if (
+        value is None or type(value).__name__ in ("NaTType", "NAType") or value != value
+    ):  # the names, since NA compares to nothing
         return NULL
     if isinstance(value, str):
         return value
     if isinstance(value, float | np.floating) and math.isfinite(value) and value == int(value):
         return str(int(value))
     if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() and value.tzinfo is None else value.isoformat()
+        return (
+            value.date().isoformat()
+            if value.time() == datetime.time() and value.tzinfo is None
+            else value.isoformat()
+        )
     if isinstance(value, np.datetime64):
         return spelling(value.astype("datetime64[us]").item())
     return value.isoformat() if isinstance(value, datetime.date) else str(value)
@@ -60,44 +70,68 @@ class Hierarchy:
     def of(cls, rows: Sequence[Sequence[Any]], name: str = "a hierarchy") -> Hierarchy:
         """From a row a value: [value, level 1, level 2, …]."""
         if not rows:
-            raise BadData(f"{name} has no values. Give one row a value: the value, what it becomes at level 1, at level 2, … and * last.")
+            raise BadData(
+                f"{name} has no values. Give one row a value: the value, what it becomes at level 1, at "
+                "level 2, … and * last."
+            )
         table = [[spelling(cell) for cell in row] for row in rows]
         ragged = next((i for i, row in enumerate(table) if len(row) != len(table[0])), None)
         if ragged is not None:
-            raise BadData(f"{name}: row {ragged + 1} ({shown(table[ragged][:1])}) has {len(table[ragged])} levels, row 1 has {len(table[0])}. "
-                          "Every value needs a word at every level; repeat the word where nothing changes.")
+            raise BadData(
+                f"{name}: row {ragged + 1} ({shown(table[ragged][:1])}) has {len(table[ragged])} levels, "
+                f"row 1 has {len(table[0])}. "
+                "Every value needs a word at every level; repeat the word where nothing changes."
+            )
         levels = [tuple(column) for column in zip(*table)]
         twice = [v for v, times in _counted(levels[0]).items() if times > 1]
         if twice:
-            raise BadData(f"{name}: {shown(twice)} stands in more than one row. A value has one way up; leave one row for each.")
+            raise BadData(
+                f"{name}: {shown(twice)} stands in more than one row. A value has one way up; leave one row "
+                "for each."
+            )
         for i, (low, high) in enumerate(itertools.pairwise(levels)):
             parent: dict[str, str] = {}
             for a, b in zip(low, high):
                 if parent.setdefault(a, b) != b:
-                    raise BadData(f"{name}: at level {i} {shown([a])} is one value, at level {i + 1} it is {shown([parent[a]])} and also {shown([b])}. "
-                                  "What is equal at one level must be equal at the next; give the two different words, or the same parent.")
+                    raise BadData(
+                        f"{name}: at level {i} {shown([a])} is one value, at level {i + 1} it is "
+                        f"{shown([parent[a]])} and also {shown([b])}. "
+                        "What is equal at one level must be equal at the next; give the two different "
+                        "words, or the same parent."
+                    )
         if len(set(levels[-1])) > 1 or len(levels) == 1:
             levels.append((STAR,) * len(levels[0]))
         return cls(tuple(levels))
 
     @classmethod
     def from_csv(cls, path: str | Path, sep: str | None = None) -> Hierarchy:
-        """ARX's layout: no header, a row a value, a column a level. Without `sep` it is ; if the first line has one, else a comma."""
+        """ARX's layout: no header, a row a value, a column a level. Without `sep` it is ; if the first line
+        has one, else a comma.
+        """
         file = Path(path)
         if not file.is_file():
-            raise MissingFiles(f"There is no hierarchy file {file}. Give the path of a CSV file with a row a value and a column a level.")
+            raise MissingFiles(
+                f"There is no hierarchy file {file}. Give the path of a CSV file with a row a value and a "
+                "column a level."
+            )
         try:
             with file.open(encoding="utf-8-sig", newline="") as text:
                 first = text.readline()
                 text.seek(0)
-                rows = [row for row in csv.reader(text, delimiter=sep or (";" if ";" in first else ",")) if row]
+                rows = [
+                    row for row in csv.reader(text, delimiter=sep or (";" if ";" in first else ",")) if row
+                ]
         except UnicodeDecodeError as error:
-            raise BadData(f"{file} is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8.") from None
+            raise BadData(
+                f"{file} is not UTF-8 text ({error.reason} at byte {error.start}). Save it as UTF-8."
+            ) from None
         return cls.of(rows, str(file))
 
     def to_csv(self, path: str | Path, sep: str = ";") -> Path:
         with Path(path).open("w", encoding="utf-8", newline="") as text:
-            csv.writer(text, delimiter=sep, lineterminator="\n").writerows([["" if v == NULL else v for v in row] for row in zip(*self.levels)])
+            csv.writer(text, delimiter=sep, lineterminator="\n").writerows(
+                [["" if v == NULL else v for v in row] for row in zip(*self.levels)]
+            )
         return Path(path)
 
     @property
@@ -128,12 +162,16 @@ class Hierarchy:
 
 
 def missing(what: str, absent: Sequence[str], values: Sequence[str]) -> BadData:
-    return BadData(f"{what} has no row for {shown(absent)}. It knows {shown(values)}. Add the values to it, or correct them in the table.")
+    return BadData(
+        f"{what} has no row for {shown(absent)}. It knows {shown(values)}. Add the values to it, or correct "
+        "them in the table."
+    )
 
 
 def as_hierarchy(given: Any, column: str, values: Sequence[str], order: Any = None) -> Hierarchy:
-    """What stands in `hierarchies={column: …}` as a hierarchy that holds every one of `values`: a Hierarchy, a Builder, a CSV or TOML file,
-    a data frame in ARX's layout, rows, or nothing (then one is suggested)."""
+    """What stands in `hierarchies={column: …}` as a hierarchy that holds every one of `values`: a Hierarchy,
+    a Builder, a CSV or TOML file, a data frame in ARX's layout, rows, or nothing (then one is suggested).
+    """
     from . import builders
 
     plain = [v for v in values if v != NULL]
@@ -153,7 +191,12 @@ def as_hierarchy(given: Any, column: str, values: Sequence[str], order: Any = No
     elif isinstance(given, Sequence):
         made = Hierarchy.of(given, what)
     else:
-        raise bad("anonymize", f"hierarchies[{column!r}]", given, "a Hierarchy, a builder (Intervals, Prefixes, Dates, Tree), a .csv or .toml file, or rows")
+        raise bad(
+            "anonymize",
+            f"hierarchies[{column!r}]",
+            given,
+            "a Hierarchy, a builder (Intervals, Prefixes, Dates, Tree), a .csv or .toml file, or rows",
+        )
     if NULL in values:
         made = made.with_null()
     known = set(made.values)

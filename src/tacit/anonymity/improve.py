@@ -1,6 +1,8 @@
-"""Local search over a partition into classes: what the greedy choice got wrong is put right, as long as the loss falls.
+"""Local search over a partition into classes: what the greedy choice got wrong is put right, as long as the
+loss falls.
 
-A class costs size × share of its node. Three moves, the dearest classes first, each class touched once a round:
+A class costs size × share of its node. Three moves, the dearest classes first, each class touched once a
+round:
   dissolve  a class's members go to the classes where they raise the loss least;
   move      a member of a class with more than k rows goes to a cheaper place;
   split     a class of 2k rows or more becomes two.
@@ -28,7 +30,9 @@ class Partition:
 
     @classmethod
     def empty(cls, columns: int, room: int) -> Partition:
-        return cls(np.zeros((columns, room), np.intp), np.zeros(room, np.float32), np.zeros(room, np.float32), [])
+        return cls(
+            np.zeros((columns, room), np.intp), np.zeros(room, np.float32), np.zeros(room, np.float32), []
+        )
 
     @property
     def number(self) -> int:
@@ -56,13 +60,17 @@ class Partition:
         joined = forest.shares(node, self.array[:, :n])
         return joined, joined * (self.sizes[:n] + size) - self.prices[:n] * self.sizes[:n]
 
-    def put(self, forest: Forest, i: int, member: int, size: float, node: tuple[int, ...], price: float) -> None:
+    def put(
+        self, forest: Forest, i: int, member: int, size: float, node: tuple[int, ...], price: float
+    ) -> None:
         self.members[i].append(member)
         self.array[:, i] = forest.join(self.node(i), node)
         self.sizes[i] += size
         self.prices[i] = price
 
-    def reset(self, forest: Forest, i: int, members: list[int], nodes: np.ndarray, counts: np.ndarray) -> None:
+    def reset(
+        self, forest: Forest, i: int, members: list[int], nodes: np.ndarray, counts: np.ndarray
+    ) -> None:
         node = spanned(forest, members, nodes)
         self.members[i] = members
         self.array[:, i], self.sizes[i], self.prices[i] = node, counts[members].sum(), forest.share(node)
@@ -70,7 +78,11 @@ class Partition:
     def without(self, gone: set[int]) -> None:
         keep = [i for i in range(self.number) if i not in gone]
         n = len(keep)
-        self.array[:, :n], self.sizes[:n], self.prices[:n] = self.array[:, keep], self.sizes[keep], self.prices[keep]
+        self.array[:, :n], self.sizes[:n], self.prices[:n] = (
+            self.array[:, keep],
+            self.sizes[keep],
+            self.prices[keep],
+        )
         self.members = [self.members[i] for i in keep]
 
 
@@ -82,22 +94,33 @@ def spanned(forest: Forest, members: list[int], nodes: np.ndarray) -> tuple[int,
     return node
 
 
-def improve(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partition, k: int, rounds: int) -> Partition:
+def improve(
+    forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partition, k: int, rounds: int
+) -> Partition:
     for _ in range(rounds):
         before = made.cost
         _round(forest, nodes, counts, made, k)
-        if before - made.cost < 2e-3 * before:  # a round that finds less than two thousandths is not worth its time
+        if (
+            before - made.cost < 2e-3 * before
+        ):  # a round that finds less than two thousandths is not worth its time
             break
     return made
 
 
-def _places(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partition, wanted: np.ndarray, home: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _places(
+    forest: Forest,
+    nodes: np.ndarray,
+    counts: np.ndarray,
+    made: Partition,
+    wanted: np.ndarray,
+    home: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
     """(the class where each wanted member raises the loss least, other than its own; by how much)."""
     n = made.number
     into, rise = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.float32)
     sizes, paid = made.sizes[:n], made.prices[:n] * made.sizes[:n]
     for lo in range(0, len(wanted), CHUNK):
-        chunk = wanted[lo: lo + CHUNK]
+        chunk = wanted[lo : lo + CHUNK]
         joined = np.zeros((len(chunk), n), np.float32)
         for f, mine, theirs in zip(forest.fused, nodes[:, chunk], made.array[:, :n]):
             distinct, which = np.unique(mine, return_inverse=True)
@@ -105,8 +128,8 @@ def _places(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partiti
         joined *= sizes + counts[chunk][:, None]
         joined -= paid
         joined[np.arange(len(chunk)), home[chunk]] = np.inf
-        into[lo: lo + CHUNK] = joined.argmin(axis=1)
-        rise[lo: lo + CHUNK] = joined[np.arange(len(chunk)), into[lo: lo + CHUNK]]
+        into[lo : lo + CHUNK] = joined.argmin(axis=1)
+        rise[lo : lo + CHUNK] = joined[np.arange(len(chunk)), into[lo : lo + CHUNK]]
     return into, rise
 
 
@@ -118,7 +141,9 @@ def _round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partitio
     for i, members in enumerate(made.members):
         home[members] = i
     typical = float(np.average(made.prices[:n], weights=made.sizes[:n]))
-    wanted = np.flatnonzero(made.prices[home] >= 0.6 * typical)  # members of cheap classes have little to gain
+    wanted = np.flatnonzero(
+        made.prices[home] >= 0.6 * typical
+    )  # members of cheap classes have little to gain
     into, rise = _places(forest, nodes, counts, made, wanted, home)
     at = np.full(len(counts), -1, np.int64)
     at[wanted] = np.arange(len(wanted))
@@ -137,15 +162,24 @@ def _round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partitio
             continue
         for m, target in zip(members, map(int, targets)):
             node = tuple(int(x) for x in nodes[:, m])
-            made.put(forest, target, m, float(counts[m]), node, forest.share(forest.join(made.node(target), node)))
+            made.put(
+                forest, target, m, float(counts[m]), node, forest.share(forest.join(made.node(target), node))
+            )
             touched[target] = True
         touched[i] = True
         gone.add(i)
     for w in map(int, np.argsort(rise - made.prices[home[wanted]] * counts[wanted], kind="stable")):  # move
         m = int(wanted[w])
         a, b = int(home[m]), int(into[w])
-        if touched[a] or touched[b] or made.sizes[a] - counts[m] < k or rise[w] > 3 * made.prices[a] * counts[m]:
-            continue  # too small to lend anybody, or a place so dear that the lender would have to gain as much again, twice
+        if (
+            touched[a]
+            or touched[b]
+            or made.sizes[a] - counts[m] < k
+            or rise[w] > 3 * made.prices[a] * counts[m]
+        ):
+            # too small to lend anybody, or a place so dear that the lender would have to gain as much again,
+            # twice
+            continue
         rest = [x for x in made.members[a] if x != m]
         left = forest.share(spanned(forest, rest, nodes)) * float(made.sizes[a] - counts[m])
         if left + float(rise[w]) < float(paid[a]) - 1e-6:
@@ -159,7 +193,9 @@ def _round(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partitio
 
 
 def _split(forest: Forest, nodes: np.ndarray, counts: np.ndarray, made: Partition, i: int, k: int) -> None:
-    """Two far members found two classes; the others go where they cost least, the smaller side first until it has k."""
+    """Two far members found two classes; the others go where they cost least, the smaller side first until it
+    has k.
+    """
     members = made.members[i]
     mine = nodes[:, members]
     first = int(np.argmax(forest.shares(tuple(int(x) for x in mine[:, 0]), mine)))

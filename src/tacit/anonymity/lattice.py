@@ -1,7 +1,8 @@
 """The lattice of full-domain generalisations: one level a column, and what a node costs.
 
-`Evaluator` looks at one node: it groups the combinations, asks the models about the classes, and prices the result. It is the inner loop of the
-optimal search: classes are counted, not sorted, wherever the keys are dense enough.
+`Evaluator` looks at one node: it groups the combinations, asks the models about the classes, and prices the
+result. It is the inner loop of the optimal search: classes are counted, not sorted, wherever the keys are
+dense enough.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ DENSE = 16  # keys a combination, up to which counting them all beats a sort
 
 @dataclass(frozen=True)
 class Outcome:
-    """A node that was looked at. `lost` are the combinations whose class fails a model; `doomed`: no node below can be feasible either."""
+    """A node that was looked at. `lost` are the combinations whose class fails a model; `doomed`: no node
+    below can be feasible either.
+    """
 
     classes: int  # that are published
     suppressed: int  # rows
@@ -34,23 +37,39 @@ class Outcome:
 
 
 class Evaluator:
-    def __init__(self, table: Encoded, models: tuple[Model, ...], metric: CellMetric | ClassMetric, limit: int):
+    def __init__(
+        self, table: Encoded, models: tuple[Model, ...], metric: CellMetric | ClassMetric, limit: int
+    ):
         self.table, self.models, self.metric, self.limit = table, models, metric, limit
-        self.only_k = max(m.k for m in models if isinstance(m, KAnonymity)) if all(isinstance(m, KAnonymity) for m in models) else None
+        self.only_k = (
+            max(m.k for m in models if isinstance(m, KAnonymity))
+            if all(isinstance(m, KAnonymity) for m in models)
+            else None
+        )
         self.firm = all(m.suppressible for m in models)
         self.merges = all(m.merges for m in models)
         self.superset = self.firm and all(m.superset for m in models)
         self.enough = tuple(m for m in models if m.superset)
-        weight = [np.bincount(table.codes[:, j], table.counts, len(c.hierarchy)) for j, c in enumerate(table.columns)]
+        weight = [
+            np.bincount(table.codes[:, j], table.counts, len(c.hierarchy))
+            for j, c in enumerate(table.columns)
+        ]
         # column j's charge at each level, were nothing suppressed
-        self.totals = [p @ w for p, w in zip(metric.price if isinstance(metric, CellMetric) else [c.share for c in table.columns], weight)]
+        self.totals = [
+            p @ w
+            for p, w in zip(
+                metric.price if isinstance(metric, CellMetric) else [c.share for c in table.columns], weight
+            )
+        ]
         if isinstance(metric, CellMetric):
             self.gone = metric.suppressed(table)
         self._halves()
 
     def _halves(self) -> None:
-        """A node's classes are pairs of a class of the left half of its columns and one of the right half. A half's classes are ranked once a
-        combination of its levels and kept, at most a quarter of a gigabyte of them."""
+        """A node's classes are pairs of a class of the left half of its columns and one of the right half. A
+        half's classes are ranked once a combination of its levels and kept, at most a quarter of a gigabyte
+        of them.
+        """
         table, q = self.table, len(self.table.columns)
         self.cut = (q + 1) // 2
 
@@ -59,11 +78,17 @@ class Evaluator:
             def classes(levels: Node) -> tuple[np.ndarray, int]:
                 if not levels:
                     return np.zeros(len(table.codes), np.int32), 1
-                key, space = packed([table.columns[j].up[level][table.codes[:, j]] for j, level in zip(range(lo, hi), levels)],
-                                    [len(table.columns[j].words[level]) for j, level in zip(range(lo, hi), levels)])
+                key, space = packed(
+                    [
+                        table.columns[j].up[level][table.codes[:, j]]
+                        for j, level in zip(range(lo, hi), levels)
+                    ],
+                    [len(table.columns[j].words[level]) for j, level in zip(range(lo, hi), levels)],
+                )
                 if space > len(key):
                     key, space = ranked(key)
                 return key.astype(np.int32 if space < 2**31 else np.int64), space
+
             return classes
 
         self.left, self.right = half(0, self.cut), half(self.cut, q)
@@ -71,7 +96,7 @@ class Evaluator:
     def classes(self, node: Node) -> tuple[np.ndarray, int]:
         """(class of each combination, number of classes, some of which may be empty)."""
         left, lefts = self.left(node[: self.cut])
-        right, rights = self.right(node[self.cut:])
+        right, rights = self.right(node[self.cut :])
         if lefts * rights > LARGEST:
             left, lefts = ranked(left)
         key = left.astype(np.int64) * rights + right
@@ -98,7 +123,10 @@ class Evaluator:
         if isinstance(self.metric, CellMetric):
             whole = sum(float(t[level]) for t, level in zip(self.totals, node))
             codes, weight = table.codes[lost], table.counts[lost]
-            mine = sum((p[level][codes[:, j]] for j, (p, level) in enumerate(zip(self.metric.price, node))), np.zeros(len(lost)))
+            mine = sum(
+                (p[level][codes[:, j]] for j, (p, level) in enumerate(zip(self.metric.price, node))),
+                np.zeros(len(lost)),
+            )
             loss = (whole + float((self.gone[lost] - mine) @ weight)) / self.metric.scale
             floor = whole / self.metric.scale
         else:
@@ -107,7 +135,9 @@ class Evaluator:
         return Outcome(int((kept & (sizes > 0)).sum()), suppressed, loss, lost, feasible, doomed, floor)
 
     def below(self, node: Node, lost: np.ndarray) -> list[np.ndarray]:
-        """For nodes at or below this one, whose lost combinations are lost too: each column's charge by level, of the rows not known to be lost."""
+        """For nodes at or below this one, whose lost combinations are lost too: each column's charge by
+        level, of the rows not known to be lost.
+        """
         assert isinstance(self.metric, CellMetric)
         codes, weight = self.table.codes[lost], self.table.counts[lost]
         made = []
@@ -115,4 +145,3 @@ class Evaluator:
             known = p[: level + 1] @ np.bincount(codes[:, j], weight, p.shape[1])
             made.append((total[: level + 1] - known) / self.metric.scale)
         return made
-

@@ -1,6 +1,7 @@
 """What a published table is still good for: measured from the two tables, whoever made the second one.
 
-n rows were given, in q quasi-identifiers; f_j rows are published in class j of J; a row that is missing or shows * everywhere is suppressed.
+n rows were given, in q quasi-identifiers; f_j rows are published in class j of J; a row that is missing or
+shows * everywhere is suppressed.
 
     discernibility       Σ f_j² + n · suppressed                  Bayardo, Agrawal: Data privacy through optimal k-anonymization, ICDE 2005
     average class size   published rows / J                       LeFevre, DeWitt, Ramakrishnan: Mondrian, ICDE 2006 (there divided by k)
@@ -8,8 +9,9 @@ n rows were given, in q quasi-identifiers; f_j rows are published in class j of 
     entropy              Σ −log₂ n(value) / n(generalised), over the same sum with everything *    Gionis, Tassa: k-Anonymization with minimal loss, TKDE 2009
     precision            1 − mean over cells of level / height    Sweeney: Achieving k-anonymity privacy protection, IJUFKS 2002, section 4
 
-Which values lie below a published one is read from the hierarchies where they are given, and else from the rows themselves, original beside published. For
-that the tables must hold the same rows: by their index, or by their order where none is missing. What cannot be known is NaN, not a guess.
+Which values lie below a published one is read from the hierarchies where they are given, and else from the
+rows themselves, original beside published. For that the tables must hold the same rows: by their index, or
+by their order where none is missing. What cannot be known is NaN, not a guess.
 """
 
 from __future__ import annotations
@@ -42,16 +44,18 @@ class Utility:
 
 @dataclass(frozen=True)
 class Column:
-    """One quasi-identifier before and after. `below[w]` are the originals (by number) a published word stands for; a word that is not in it is unknown."""
+    """One quasi-identifier before and after. `below[w]` are the originals (by number) a published word stands
+    for; a word that is not in it is unknown.
+    """
 
     name: str
-    codes: np.ndarray               # of the original rows
-    words: list[str]                # what an original's number stands for
-    published: np.ndarray           # per published row, the number of its word
-    said: list[str]                 # published words
-    below: dict[int, np.ndarray]    # published word → originals
-    level: dict[int, float]         # published word → level / height
-    leaves: dict[int, float]        # published word → (leaves − 1) / (all − 1)
+    codes: np.ndarray  # of the original rows
+    words: list[str]  # what an original's number stands for
+    published: np.ndarray  # per published row, the number of its word
+    said: list[str]  # published words
+    below: dict[int, np.ndarray]  # published word → originals
+    level: dict[int, float]  # published word → level / height
+    leaves: dict[int, float]  # published word → (leaves − 1) / (all − 1)
 
     @property
     def counts(self) -> np.ndarray:
@@ -61,7 +65,8 @@ class Column:
 def aligned(before: DataFrame, after: DataFrame) -> np.ndarray | None:
     """For each published row its position in the original, or None where that cannot be told.
 
-    A shorter table whose rows are numbered 0, 1, 2, … was read from a file or numbered anew: its numbers say nothing about which rows are missing.
+    A shorter table whose rows are numbered 0, 1, 2, … was read from a file or numbered anew: its numbers say
+    nothing about which rows are missing.
     """
     import pandas as pd
 
@@ -74,8 +79,14 @@ def aligned(before: DataFrame, after: DataFrame) -> np.ndarray | None:
     return at if (at >= 0).all() else None
 
 
-def columns(before: DataFrame, after: DataFrame, quasi: Sequence[str], at: np.ndarray | None, hierarchies: Mapping[str, Hierarchy] | None = None,
-            levels: Mapping[str, int | None] | None = None) -> list[Column]:
+def columns(
+    before: DataFrame,
+    after: DataFrame,
+    quasi: Sequence[str],
+    at: np.ndarray | None,
+    hierarchies: Mapping[str, Hierarchy] | None = None,
+    levels: Mapping[str, int | None] | None = None,
+) -> list[Column]:
     out = []
     for name in quasi:
         codes, words = numbered(before[name])
@@ -112,7 +123,14 @@ def columns(before: DataFrame, after: DataFrame, quasi: Sequence[str], at: np.nd
     return out
 
 
-def utility(before: DataFrame, after: DataFrame, quasi: Sequence[str], at: np.ndarray | None, cells: Sequence[Column], found: Classes | None = None) -> Utility:
+def utility(
+    before: DataFrame,
+    after: DataFrame,
+    quasi: Sequence[str],
+    at: np.ndarray | None,
+    cells: Sequence[Column],
+    found: Classes | None = None,
+) -> Utility:
     found = found or classes_of(after, quasi)
     n, shown = len(before), found.of >= 0
     lost = n - found.rows
@@ -122,13 +140,27 @@ def utility(before: DataFrame, after: DataFrame, quasi: Sequence[str], at: np.nd
 
     def mean(prices: list[dict[int, float]]) -> float:
         """Mean over cells; a suppressed row is charged 1 in every column."""
-        if any(w not in price for column, price in zip(cells, prices) for w in np.unique(column.published[shown]).tolist()):
+        if any(
+            w not in price
+            for column, price in zip(cells, prices)
+            for w in np.unique(column.published[shown]).tolist()
+        ):
             return math.nan
-        kept = sum(float(np.array([price.get(w, 0.0) for w in range(len(c.said))])[c.published[shown]].sum()) for c, price in zip(cells, prices))
+        kept = sum(
+            float(np.array([price.get(w, 0.0) for w in range(len(c.said))])[c.published[shown]].sum())
+            for c, price in zip(cells, prices)
+        )
         return (kept + lost * len(quasi)) / total if total else math.nan
 
     precision = 1 - mean([c.level for c in cells])
-    return Utility(float((f**2).sum()) + float(lost) * n, size, mean([c.leaves for c in cells]), _entropy(cells, at, shown, n), precision, lost)
+    return Utility(
+        float((f**2).sum()) + float(lost) * n,
+        size,
+        mean([c.leaves for c in cells]),
+        _entropy(cells, at, shown, n),
+        precision,
+        lost,
+    )
 
 
 def _entropy(cells: Sequence[Column], at: np.ndarray | None, shown: np.ndarray, n: int) -> float:
@@ -141,13 +173,23 @@ def _entropy(cells: Sequence[Column], at: np.ndarray | None, shown: np.ndarray, 
     for c in cells:
         bits = math.log2(n) - np.log2(c.counts) if n else c.counts.astype(float)
         most += float(bits[c.codes].sum())
-        group = np.array([c.counts[c.below[w]].sum() if w in c.below else 0 for w in range(len(c.said))], dtype=float)
+        group = np.array(
+            [c.counts[c.below[w]].sum() if w in c.below else 0 for w in range(len(c.said))], dtype=float
+        )
         if not group[c.published[shown]].all():
             return math.nan
-        paid += float((np.log2(group[c.published[shown]]) - np.log2(c.counts[c.codes[at[shown]]])).sum() + bits[c.codes[missing]].sum())
+        paid += float(
+            (np.log2(group[c.published[shown]]) - np.log2(c.counts[c.codes[at[shown]]])).sum()
+            + bits[c.codes[missing]].sum()
+        )
     return paid / most if most else 0.0
 
 
 def as_dict(measured: Utility) -> dict[str, Any]:
-    return {"discernibility": measured.discernibility, "average class size": measured.class_size, "granularity loss": measured.granularity,
-            "entropy loss": measured.entropy, "precision": measured.precision}
+    return {
+        "discernibility": measured.discernibility,
+        "average class size": measured.class_size,
+        "granularity loss": measured.granularity,
+        "entropy loss": measured.entropy,
+        "precision": measured.precision,
+    }

@@ -8,9 +8,10 @@
 5.      lhs ← {t : t.dim ≤ splitVal};  rhs ← {t : t.dim > splitVal}
 6.      return Anonymize(rhs) ∪ Anonymize(lhs)
 
-Numbers without a hierarchy are cut at the median and shown as ranges. A column with a hierarchy is cut into the children of the lowest node that
-covers the partition. *Strict*: rows with equal values stay together. *Relaxed*: rows at the median go to either side so
-that both are half; and children too small to stand alone may stand together.
+Numbers without a hierarchy are cut at the median and shown as ranges. A column with a hierarchy is cut into
+the children of the lowest node that covers the partition. *Strict*: rows with equal values stay together.
+*Relaxed*: rows at the median go to either side so that both are half; and children too small to stand alone
+may stand together.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from .release import Release, Request, count, told, whole_fails
 
 @dataclass(frozen=True)
 class Mondrian:
-    """Cut the table in two along its widest column again and again, as long as both halves stay anonymous: each class gets its own ranges."""
+    """Cut the table in two along its widest column again and again, as long as both halves stay anonymous:
+    each class gets its own ranges.
+    """
 
     strict: bool = flag(True, doc="rows with equal values stay together; False lets a cut fall between them")
 
@@ -53,13 +56,24 @@ class Mondrian:
                 cuts += 1
                 continue
             label[part] = len(summaries)
-            summaries.append([_word(c, work.codes[part, j], b) for j, (c, b) in enumerate(zip(table.columns, book))])
+            summaries.append(
+                [_word(c, work.codes[part, j], b) for j, (c, b) in enumerate(zip(table.columns, book))]
+            )
         cells = [np.array([s[j][0] for s in summaries], dtype=np.int64) for j in range(len(table.columns))]
         shares = np.array([[s[1] for s in row] for row in summaries])
         sizes = np.bincount(label[live], work.counts[live], len(summaries))
         loss = float(shares.sum(axis=1) @ sizes) / (table.rows * len(table.columns))
-        trace = [told(f"{count(cuts, 'cut')} made {count(len(summaries), 'class')} of {sizes.min():.0f} to {sizes.max():.0f} rows; loss {loss:.4f}.",
-                      cuts=cuts, classes=len(summaries), smallest=int(sizes.min()), largest=int(sizes.max()), loss=loss)]
+        trace = [
+            told(
+                f"{count(cuts, 'cut')} made {count(len(summaries), 'class')} of {sizes.min():.0f} to "
+                f"{sizes.max():.0f} rows; loss {loss:.4f}.",
+                cuts=cuts,
+                classes=len(summaries),
+                smallest=int(sizes.min()),
+                largest=int(sizes.max()),
+                loss=loss,
+            )
+        ]
         record = np.where(work.inverse >= 0, label[work.inverse], -1)
         levels: list[int | None] = [0 if not shares[:, j].any() else None for j in range(len(table.columns))]
         return Release(record, cells, [list(b) for b in book], loss, levels, trace)
@@ -73,7 +87,10 @@ class Cutter:
         self.k = request.k if all(isinstance(m, KAnonymity) for m in request.models) else None
         self.paths = [np.stack(c.up) for c in table.columns]
         self.order = {name: np.argsort(s.combination, kind="stable") for name, s in table.sensitive.items()}
-        self.first = {name: np.searchsorted(s.combination[self.order[name]], np.arange(len(table.codes) + 1)) for name, s in table.sensitive.items()}
+        self.first = {
+            name: np.searchsorted(s.combination[self.order[name]], np.arange(len(table.codes) + 1))
+            for name, s in table.sensitive.items()
+        }
 
     def fine(self, pieces: list[np.ndarray]) -> bool:
         """Every piece satisfies the models."""
@@ -87,16 +104,34 @@ class Cutter:
         return held(self.models, Classes(self._only(both), label, len(pieces)))
 
     def _only(self, part: np.ndarray) -> Encoded:
-        """The combinations of a partition alone, with their sensitive values; what is compared with stays the whole table's."""
+        """The combinations of a partition alone, with their sensitive values; what is compared with stays the
+        whole table's.
+        """
         t = self.table
         sensitive = {}
         for name, s in t.sensitive.items():
             starts, ends = self.first[name][part], self.first[name][part + 1]
             lengths = ends - starts
-            at = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths) + np.arange(int(lengths.sum()))
+            at = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths) + np.arange(
+                int(lengths.sum())
+            )
             mine = self.order[name][at]
-            sensitive[name] = Sensitive(name, np.repeat(np.arange(len(part)), lengths), s.value[mine], s.count[mine], s.words, s.overall)
-        return Encoded(t.columns, t.codes[part], t.counts[part], np.zeros(0, np.int64), sensitive, None if t.population is None else t.population[part])
+            sensitive[name] = Sensitive(
+                name,
+                np.repeat(np.arange(len(part)), lengths),
+                s.value[mine],
+                s.count[mine],
+                s.words,
+                s.overall,
+            )
+        return Encoded(
+            t.columns,
+            t.codes[part],
+            t.counts[part],
+            np.zeros(0, np.int64),
+            sensitive,
+            None if t.population is None else t.population[part],
+        )
 
     def cut(self, part: np.ndarray) -> list[np.ndarray] | None:
         """Lines 1 to 5: the pieces of the widest allowable cut, or None."""
@@ -145,7 +180,9 @@ class Cutter:
             return pieces
         alone.sort(key=lambda p: int(self.table.counts[p].sum()))
         pool = np.concatenate(rest)
-        while alone and not self.fine([pool]):  # the small ones together, and with the smallest of the others if they need it
+        while alone and not self.fine(
+            [pool]
+        ):  # the small ones together, and with the smallest of the others if they need it
             pool = np.concatenate([pool, alone.pop(0)])
         return [*alone, pool]
 
@@ -168,7 +205,9 @@ def width(column: Column, codes: np.ndarray) -> float:
 
 
 def _word(column: Column, codes: np.ndarray, book: dict[str, int]) -> tuple[int, float]:
-    """(what a class shows in a column, as a number in the book of its words; the share of the domain that stands for)."""
+    """(what a class shows in a column, as a number in the book of its words; the share of the domain that
+    stands for).
+    """
     share = width(column, codes)
     if column.ranges and share > 0:
         values = column.numbers[codes]
@@ -187,14 +226,31 @@ def by_row(table: Encoded) -> Encoded:
     inverse = np.full(len(table.inverse), -1, np.int64)
     inverse[live] = np.arange(len(live))
     if table.population is not None:
-        raise BadData("Relaxed cuts tell equal rows apart, which a population cannot be asked about. Use strict=True with k-map and δ-presence.")
-    sensitive = {name: Sensitive(name, np.arange(len(live)), s.rows[live], np.ones(len(live), np.int64), s.words, s.overall, s.rows[live])
-                 for name, s in table.sensitive.items()}
-    return Encoded(table.columns, table.codes[table.inverse[live]], np.ones(len(live), np.int64), inverse, sensitive)
+        raise BadData(
+            "Relaxed cuts tell equal rows apart, which a population cannot be asked about. Use strict=True "
+            "with k-map and δ-presence."
+        )
+    sensitive = {
+        name: Sensitive(
+            name,
+            np.arange(len(live)),
+            s.rows[live],
+            np.ones(len(live), np.int64),
+            s.words,
+            s.overall,
+            s.rows[live],
+        )
+        for name, s in table.sensitive.items()
+    }
+    return Encoded(
+        table.columns, table.codes[table.inverse[live]], np.ones(len(live), np.int64), inverse, sensitive
+    )
 
 
 def blocks(table: Encoded, part: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """A partition cut at medians of its widest column into pieces of at most `most` combinations; siblings of a hierarchy lie next to each other."""
+    """A partition cut at medians of its widest column into pieces of at most `most` combinations; siblings of
+    a hierarchy lie next to each other.
+    """
     ranks = []
     for c in table.columns:
         rank = np.empty(len(c.hierarchy), np.int64)
@@ -209,5 +265,4 @@ def blocks(table: Encoded, part: np.ndarray, most: int) -> Iterator[np.ndarray]:
         wide = [float(np.ptp(r[table.codes[piece, j]])) / max(len(r) - 1, 1) for j, r in enumerate(ranks)]
         j = int(np.argmax(wide))
         order = np.argsort(ranks[j][table.codes[piece, j]], kind="stable")
-        stack += [piece[order[: len(piece) // 2]], piece[order[len(piece) // 2:]]]
-
+        stack += [piece[order[: len(piece) // 2]], piece[order[len(piece) // 2 :]]]

@@ -1,18 +1,23 @@
 """How many people would be unique in the population, when the table is only a sample of it.
 
-A row that is unique in a sample of 1 in 100 is often not unique among all. Four estimates of the number of population uniques, each from the sample's class
-sizes s_1, s_2, … (s_i classes of i rows; n rows, u classes), the population's size N and the sampling fraction π = n / N. All assume that the sample was
-drawn at random; a register of one hospital is not. Each is an estimate without an error bar: read its order of magnitude.
+A row that is unique in a sample of 1 in 100 is often not unique among all. Four estimates of the number of
+population uniques, each from the sample's class sizes s_1, s_2, … (s_i classes of i rows; n rows, u
+classes), the population's size N and the sampling fraction π = n / N. All assume that the sample was drawn
+at random; a register of one hospital is not. Each is an estimate without an error bar: read its order of
+magnitude.
 
 zayatz   L. Zayatz: Estimation of the percent of unique population elements on a microdata file using the sample. US Bureau of the Census, SRD 91/08, 1991.
          Assumes that class sizes are distributed in the population as in the sample; P(1 in the population | 1 in the sample) then follows by Bayes from the
          hypergeometric chances. The assumption fails the more, the smaller π is.
 pitman   N. Hoshino: Applying Pitman's sampling formula to microdata disclosure risk assessment. Journal of Official Statistics 17(4), 2001.
-         The population is one draw from Pitman's two-parameter (α, θ) partition, found by maximum likelihood. A large class gets larger, new ones keep coming.
+         The population is one draw from Pitman's two-parameter (α, θ) partition, found by maximum
+         likelihood. A large class gets larger, new ones keep coming.
 snb      G. Chen, S. Keller-McNulty: Estimation of identification disclosure risk in microdata. Journal of Official Statistics 14(1), 1998.
-         Slide negative binomial: class sizes in the population are 1 + NB(α, p), independently, and every person is in the sample with probability π.
+         Slide negative binomial: class sizes in the population are 1 + NB(α, p), independently, and every
+         person is in the sample with probability π.
 dankar   F. Dankar, K. El Emam, A. Neisa, T. Roffey: Estimating the re-identification risk of clinical data sets. BMC Medical Informatics and Decision Making
-         12:66, 2012. The decision rule: π ≤ 0.1 → Pitman, and Zayatz where Pitman has no fit; else the smaller of Zayatz and SNB.
+         12:66, 2012. The decision rule: π ≤ 0.1 → Pitman, and Zayatz where Pitman has no fit; else the
+         smaller of Zayatz and SNB.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ import numpy as np
 from ..parameters import bad
 
 SMALL_SAMPLE = 0.1  # the sampling fraction at which Dankar's rule changes the model
-STEPS = 80          # halvings or golden sections: beyond what a float resolves
+STEPS = 80  # halvings or golden sections: beyond what a float resolves
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,25 @@ class Sample:
 def sample_of(class_sizes: np.ndarray, population: int) -> Sample:
     sizes, counts = np.unique(np.asarray(class_sizes, dtype=np.int64), return_counts=True)
     rows = int((sizes * counts).sum())
-    if isinstance(population, bool) or not isinstance(population, int | np.integer) or population < max(1, rows):
-        raise bad("risk", "population_size", population, f"a whole number at least {max(1, rows)}, the number of rows published")
+    if (
+        isinstance(population, bool)
+        or not isinstance(population, int | np.integer)
+        or population < max(1, rows)
+    ):
+        raise bad(
+            "risk",
+            "population_size",
+            population,
+            f"a whole number at least {max(1, rows)}, the number of rows published",
+        )
     return Sample(sizes, counts, int(population))
 
 
 def zayatz(s: Sample) -> Estimate:
     n, total = s.n, s.population
-    seen_once = np.array([_once(int(i), n, total) for i in s.sizes])  # P(1 in the sample | i in the population), hypergeometric
+    seen_once = np.array(
+        [_once(int(i), n, total) for i in s.sizes]
+    )  # P(1 in the sample | i in the population), hypergeometric
     one_of_one = _once(1, n, total)
     chance = float((s.counts * seen_once).sum())  # / u, which cancels
     given = s.s1 * one_of_one / chance if chance > 0 else 0.0  # P(1 in the population | 1 in the sample)
@@ -99,26 +115,55 @@ def _choose(a: int, b: int) -> float:
 
 def pitman(s: Sample) -> Estimate:
     if s.u == s.n or s.u == 1:
-        return Estimate("pitman", math.nan, s.population, "all classes have one row, or there is one class: the likelihood has no maximum inside")
+        return Estimate(
+            "pitman",
+            math.nan,
+            s.population,
+            "all classes have one row, or there is one class: the likelihood has no maximum inside",
+        )
     low, high = 1e-4, 1 - 1e-4
 
     def theta_of(alpha: float) -> float:
         # θ > −α; on a logarithmic scale, up to more classes than there can be
-        return math.exp(_highest(lambda x: _likelihood(s, alpha, math.exp(x) - alpha), math.log(1e-6), math.log(1e3 * s.n))) - alpha
+        return (
+            math.exp(
+                _highest(
+                    lambda x: _likelihood(s, alpha, math.exp(x) - alpha), math.log(1e-6), math.log(1e3 * s.n)
+                )
+            )
+            - alpha
+        )
 
     alpha = _highest(lambda a: _likelihood(s, a, theta_of(a)), low, high)
     theta = theta_of(alpha)
     if alpha > high - 1e-6:
-        return Estimate("pitman", math.nan, s.population, "the likelihood grows up to α = 1, where every new person is a new class")
+        return Estimate(
+            "pitman",
+            math.nan,
+            s.population,
+            "the likelihood grows up to α = 1, where every new person is a new class",
+        )
     # E S_1 = N (θ+α)(θ+α+1)…(θ+α+N−2) / ((θ+1)…(θ+N−1)): nobody of the other N − 1 joins a person's class
-    log = (math.log(s.population) + math.lgamma(theta + alpha + s.population - 1) - math.lgamma(theta + alpha)
-           - math.lgamma(theta + s.population) + math.lgamma(theta + 1))
+    log = (
+        math.log(s.population)
+        + math.lgamma(theta + alpha + s.population - 1)
+        - math.lgamma(theta + alpha)
+        - math.lgamma(theta + s.population)
+        + math.lgamma(theta + 1)
+    )
     return Estimate("pitman", math.exp(log), s.population)
 
 
 def _likelihood(s: Sample, alpha: float, theta: float) -> float:
-    """log Π_{i<u} (θ + iα) / Π_{i<n} (θ + i) · Π_j Π_{i<size_j} (i − α), in closed form; constants left out."""
-    shapes = float(sum(c * (math.lgamma(j - alpha) - math.lgamma(1 - alpha)) for j, c in zip(s.sizes.tolist(), s.counts.tolist())))
+    """log Π_{i<u} (θ + iα) / Π_{i<n} (θ + i) · Π_j Π_{i<size_j} (i − α), in closed form; constants left
+    out.
+    """
+    shapes = float(
+        sum(
+            c * (math.lgamma(j - alpha) - math.lgamma(1 - alpha))
+            for j, c in zip(s.sizes.tolist(), s.counts.tolist())
+        )
+    )
     new = (s.u - 1) * math.log(alpha) + math.lgamma(theta / alpha + s.u) - math.lgamma(theta / alpha + 1)
     return new - math.lgamma(theta + s.n) + math.lgamma(theta + 1) + shapes
 
@@ -132,7 +177,11 @@ def snb(s: Sample) -> Estimate:
         q = 1 - p
         classes = total * p / (p + alpha * q)
         g = math.exp(alpha * (math.log(p) - math.log1p(-q * missed)))
-        return classes, classes * (1 - missed * g), classes * fraction * g * (1 + missed * alpha * q / (1 - q * missed))
+        return (
+            classes,
+            classes * (1 - missed * g),
+            classes * fraction * g * (1 + missed * alpha * q / (1 - q * missed)),
+        )
 
     def p_of(alpha: float) -> float:  # the expected number of classes grows with p, from 0 to n
         return _logistic(_zero(lambda x: moments(alpha, _logistic(x))[1] - s.u, -60.0, 30.0))
@@ -147,7 +196,12 @@ def snb(s: Sample) -> Estimate:
             alpha = math.exp(_zero(uniques_missed, float(a), float(b)))
             p = p_of(alpha)
             return Estimate("snb", moments(alpha, p)[0] * p**alpha, total)
-    return Estimate("snb", math.nan, total, "no slide negative binomial has as many classes and as many uniques in the sample")
+    return Estimate(
+        "snb",
+        math.nan,
+        total,
+        "no slide negative binomial has as many classes and as many uniques in the sample",
+    )
 
 
 def dankar(s: Sample) -> Estimate:
@@ -159,13 +213,19 @@ def dankar(s: Sample) -> Estimate:
     return min(zayatz(s), snb(s), key=lambda e: math.inf if math.isnan(e.uniques) else e.uniques)
 
 
-MODELS: dict[str, Callable[[Sample], Estimate]] = {"zayatz": zayatz, "pitman": pitman, "snb": snb, "dankar": dankar}
+MODELS: dict[str, Callable[[Sample], Estimate]] = {
+    "zayatz": zayatz,
+    "pitman": pitman,
+    "snb": snb,
+    "dankar": dankar,
+}
 
 
 def expected_risk(sizes: np.ndarray, fraction: float) -> np.ndarray:
     """E[1/F | f]: the chance to pick the right one of a class of the population, of which f are in the sample.
 
-    R. Benedetti, L. Franconi: Statistical and technological solutions for controlled data dissemination, NTTS 1998: F − f given f is negative binomial (f, π).
+    R. Benedetti, L. Franconi: Statistical and technological solutions for controlled data dissemination,
+    NTTS 1998: F − f given f is negative binomial (f, π).
     Then E[1/F | f] = ∫₀¹ u^(f−1) π / (π + (1−π) u) du, which for f = 1 is π/(1−π) · ln(1/π).
     """
     f = np.asarray(sizes, dtype=np.float64)

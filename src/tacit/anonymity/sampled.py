@@ -1,4 +1,6 @@
-"""Sampling before anonymising: each row of the table takes part with the same probability, by the operating system's randomness."""
+"""Sampling before anonymising: each row of the table takes part with the same probability, by the operating
+system's randomness.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,21 @@ def private_of(models: Sequence[Model]) -> DifferentialPrivacy | None:
 
 
 def thinned(table: Encoded, rate: float) -> Encoded:
-    """The table with each row in it with this probability; the others are left out (−1) like rows suppressed from the start."""
+    """The table with each row in it with this probability; the others are left out (−1) like rows suppressed
+    from the start.
+    """
     inverse = np.where(coins(len(table.inverse), rate), table.inverse, -1)
-    return replace(table, inverse=inverse, counts=np.bincount(inverse[inverse >= 0], minlength=len(table.codes)))
+    return replace(
+        table, inverse=inverse, counts=np.bincount(inverse[inverse >= 0], minlength=len(table.codes))
+    )
 
 
 def noted(private: DifferentialPrivacy, table: Encoded, drawn: Encoded) -> Step:
-    return told(f"Each of {count(table.rows)} was taken with probability {private.rate:.4f}: {drawn.rows:,} were. Classes need k = {private.k} of them for "
-                f"ε = {private.epsilon:g}, δ = {private.delta:g}.", sampled=drawn.rows, k=private.k, fraction=private.rate)
+    return told(
+        f"Each of {count(table.rows)} was taken with probability {private.rate:.4f}: {drawn.rows:,} were. "
+        f"Classes need k = {private.k} of them for "
+        f"ε = {private.epsilon:g}, δ = {private.delta:g}.",
+        sampled=drawn.rows,
+        k=private.k,
+        fraction=private.rate,
+    )

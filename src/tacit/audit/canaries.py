@@ -1,13 +1,18 @@
-"""How private a training run is at least not: canaries that are trained on or not, by a coin each, and a guess for each which it was.
+"""How private a training run is at least not: canaries that are trained on or not, by a coin each, and a
+guess for each which it was.
 
-One run: T. Steinke, M. Nasr, M. Jagielski: "Privacy Auditing with One (1) Training Run", NeurIPS 2023, Algorithm 1 and Theorem 5.2. m canaries, each
-included with probability ½; from the trained model every one gets a score, the highest are guessed to have been in and the lowest to have been out. Were
-the run (ε, δ)-private, the number of right guesses among r would hardly exceed a binomial of r and e^ε/(1 + e^ε); so many right ones rule a small ε out.
+One run: T. Steinke, M. Nasr, M. Jagielski: "Privacy Auditing with One (1) Training Run", NeurIPS 2023,
+Algorithm 1 and Theorem 5.2. m canaries, each included with probability ½; from the trained model every one
+gets a score, the highest are guessed to have been in and the lowest to have been out. Were the run (ε,
+δ)-private, the number of right guesses among r would hardly exceed a binomial of r and e^ε/(1 + e^ε); so many
+right ones rule a small ε out.
 
-Many runs: two worlds, with one canary and without, and a threshold between their scores; the error rates' confidence limits give ε
-(M. Jagielski, J. Ullman, A. Oprea: "Auditing Differentially Private Machine Learning", NeurIPS 2020, Algorithm 2; Clopper and Pearson 1934).
+Many runs: two worlds, with one canary and without, and a threshold between their scores; the error rates'
+confidence limits give ε (M. Jagielski, J. Ullman, A. Oprea: "Auditing Differentially Private Machine
+Learning", NeurIPS 2020, Algorithm 2; Clopper and Pearson 1934).
 
-A lower bound above the claimed ε proves the claim wrong, up to the stated confidence. One below it proves nothing: weak canaries see little.
+A lower bound above the claimed ε proves the claim wrong, up to the stated confidence. One below it proves
+nothing: weak canaries see little.
 """
 
 from __future__ import annotations
@@ -26,7 +31,12 @@ from ..data.federation import Dataset, Rows, one_label
 from ..errors import BadParameter
 from ..parameters import bad
 
-SHARES = (0.1, 0.25, 0.5, 1.0)  # of the canaries that are guessed; each is tried, and each pays a quarter of the error allowed
+SHARES = (
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+)  # of the canaries that are guessed; each is tried, and each pays a quarter of the error allowed
 
 
 @dataclass(frozen=True)
@@ -47,47 +57,82 @@ class Audited:
         return self.lower <= self.claimed
 
     def __str__(self) -> str:
-        found = (f"ε ≥ {self.lower:.3g} with {self.confidence:.0%} confidence ({self.right} of {self.guesses} guesses right, {self.canaries} canaries, "
-                 f"δ = {self.delta:g})")
+        found = (
+            f"ε ≥ {self.lower:.3g} with {self.confidence:.0%} confidence ({self.right} of {self.guesses} "
+            f"guesses right, {self.canaries} canaries, "
+            f"δ = {self.delta:g})"
+        )
         if self.holds:
             return f"{found}: nothing speaks against the claimed ε = {self.claimed:.3g}."
-        return (f"{found}: the claimed ε = {self.claimed:.3g} is WRONG. Look for noise that is not added, gradients that are not clipped, or rows drawn "
-                "in another way.")
+        return (
+            f"{found}: the claimed ε = {self.claimed:.3g} is WRONG. Look for noise that is not added, "
+            "gradients that are not clipped, or rows drawn "
+            "in another way."
+        )
 
 
-def one_run(dataset: Dataset, train: Callable[[Dataset], Any], *, canaries: int = 500, kind: str = "column", size: float = 10.0, claimed: float | None = None,
-            delta: float | None = None, confidence: float = 0.95, start: Callable[[Dataset], Any] | None = None) -> Audited:
-    """Audit a training procedure by running it once on the data set with about half of `canaries` rows mixed in.
+def one_run(
+    dataset: Dataset,
+    train: Callable[[Dataset], Any],
+    *,
+    canaries: int = 500,
+    kind: str = "column",
+    size: float = 10.0,
+    claimed: float | None = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    start: Callable[[Dataset], Any] | None = None,
+) -> Audited:
+    """Audit a training procedure by running it once on the data set with about half of `canaries` rows mixed
+    in.
 
-    `train` takes a data set and gives a result with `.model` and `.ledger`, as `tacit.train_private` does, or a model (then give `claimed` and `delta`).
-    Canaries of kind "column" have a feature of their own, `size` large, and see every way in which a row's influence is not bounded; they need flat
-    features, which grow by `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data. `start` gives the model
-    that training begins with, which an adversary knows: canaries are then scored by how far their loss fell.
+    `train` takes a data set and gives a result with `.model` and `.ledger`, as `tacit.train_private` does, or
+    a model (then give `claimed` and `delta`). Canaries of kind "column" have a feature of their own, `size`
+    large, and see every way in which a row's influence is not bounded; they need flat features, which grow by
+    `canaries` columns. Those of kind "label" are rows of the data set with a random label, for any data.
+    `start` gives the model that training begins with, which an adversary knows: canaries are then scored by
+    how far their loss fell.
     """
     if kind not in ("column", "label"):
         raise bad("one_run", "kind", kind, "'column' or 'label'")
     if isinstance(canaries, bool) or not isinstance(canaries, int) or canaries < 10:
         raise bad("one_run", "canaries", canaries, "a whole number of at least 10")
     if dataset.classes is None:
-        raise BadParameter("one_run: the data set has no classes, and canaries carry a label. Audit a classifier.")
+        raise BadParameter(
+            "one_run: the data set has no classes, and canaries carry a label. Audit a classifier."
+        )
     one_label("one_run", dataset)
     if not 0 < confidence < 1:
         raise bad("one_run", "confidence", confidence, "a probability above 0 and below 1")
-    coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))[:canaries].astype(bool)  # secret: whoever trains may not know them
+    coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))[:canaries].astype(
+        bool
+    )  # secret: whoever trains may not know them
     labels = torch.tensor([secrets.randbelow(dataset.classes) for _ in range(canaries)])
     wide, rows = _made(dataset, canaries, kind, size)
     inside = torch.from_numpy(coins)
-    mixed = replace(wide, rows=Rows(torch.cat([wide.rows.x, rows[inside]]), torch.cat([wide.rows.y, labels[inside]])), groups={})
+    mixed = replace(
+        wide,
+        rows=Rows(torch.cat([wide.rows.x, rows[inside]]), torch.cat([wide.rows.y, labels[inside]])),
+        groups={},
+    )
     before = None if start is None else _losses(start(mixed), rows, labels)
     result = train(mixed)
     model, ledger = getattr(result, "model", result), getattr(result, "ledger", None)
     if claimed is None or delta is None:
         if ledger is None or not ledger.spent:
-            raise BadParameter("one_run: the run claims no ε, so there is nothing to hold it to. Give claimed= and delta=.")
+            raise BadParameter(
+                "one_run: the run claims no ε, so there is nothing to hold it to. Give claimed= and delta=."
+            )
         claimed = sum(s.epsilon for s in ledger.spent) if claimed is None else claimed
         delta = sum(s.delta for s in ledger.spent) if delta is None else delta
     fallen = -_losses(model, rows, labels)  # a row that was trained on has the smaller loss
-    return of_scores(fallen if before is None else before + fallen, coins, claimed=claimed, delta=delta, confidence=confidence)
+    return of_scores(
+        fallen if before is None else before + fallen,
+        coins,
+        claimed=claimed,
+        delta=delta,
+        confidence=confidence,
+    )
 
 
 @torch.no_grad()
@@ -101,8 +146,11 @@ def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, to
     if kind == "label":
         return dataset, x[torch.tensor([secrets.randbelow(len(x)) for _ in range(m)])]
     if x.dim() != 2 or not x.is_floating_point():
-        raise BadParameter(f"one_run: canaries with a column of their own need flat features, and these rows have shape {tuple(x.shape[1:])}. Use "
-                           f"kind='label'.")
+        raise BadParameter(
+            "one_run: canaries with a column of their own need flat features, and these rows have shape "
+            f"{tuple(x.shape[1:])}. Use "
+            f"kind='label'."
+        )
 
     def widened(rows: Rows) -> Rows:
         return Rows(torch.cat([rows.x, torch.zeros(len(rows.x), m)], 1), rows.y)
@@ -111,9 +159,12 @@ def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, to
     return wide, torch.cat([torch.zeros(m, x.shape[1]), size * torch.eye(m)], 1)
 
 
-def of_scores(scores: Any, included: Any, *, claimed: float, delta: float, confidence: float = 0.95) -> Audited:
-    """The bound from scores (higher: likelier trained on) and the coins. How many are guessed is settled before looking: each of `SHARES`, which share
-    the error allowed."""
+def of_scores(
+    scores: Any, included: Any, *, claimed: float, delta: float, confidence: float = 0.95
+) -> Audited:
+    """The bound from scores (higher: likelier trained on) and the coins. How many are guessed is settled
+    before looking: each of `SHARES`, which share the error allowed.
+    """
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
     m = len(scores)
     order = np.argsort(scores, kind="stable")
@@ -128,12 +179,18 @@ def of_scores(scores: Any, included: Any, *, claimed: float, delta: float, confi
 
 
 def p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
-    """How likely v or more of r guesses are right at most, were the run (ε, δ)-private. Steinke, Nasr, Jagielski 2023, Theorem 5.2."""
+    """How likely v or more of r guesses are right at most, were the run (ε, δ)-private. Steinke, Nasr,
+    Jagielski 2023, Theorem 5.2.
+    """
     q = 1 / (1 + math.exp(-epsilon))
     k = np.arange(r + 1)
     log_choose = math.lgamma(r + 1) - np.array([math.lgamma(i + 1) + math.lgamma(r - i + 1) for i in k])
     with np.errstate(divide="ignore"):
-        mass = np.exp(log_choose + k * math.log(q) + (r - k) * (math.log1p(-q) if q < 1 else -math.inf)) if q < 1 else (k == r).astype(float)
+        mass = (
+            np.exp(log_choose + k * math.log(q) + (r - k) * (math.log1p(-q) if q < 1 else -math.inf))
+            if q < 1
+            else (k == r).astype(float)
+        )
     beta = float(mass[v:].sum())
     below = np.cumsum(mass[:v][::-1])  # P(v − i ≤ W < v) for i = 1 … v
     alpha = float((below / np.arange(1, v + 1)).max()) if v else 0.0
@@ -153,14 +210,25 @@ def lower_bound(m: int, r: int, v: int, delta: float, error: float) -> float:
     return low
 
 
-def many_runs(inside: Sequence[float], outside: Sequence[float], *, claimed: float, delta: float, confidence: float = 0.95) -> Audited:
-    """The bound from the canary's scores in runs with it and runs without it. The first half of each chooses the threshold, the second half is counted."""
+def many_runs(
+    inside: Sequence[float],
+    outside: Sequence[float],
+    *,
+    claimed: float,
+    delta: float,
+    confidence: float = 0.95,
+) -> Audited:
+    """The bound from the canary's scores in runs with it and runs without it. The first half of each chooses
+    the threshold, the second half is counted.
+    """
     a, b = np.asarray(inside, float), np.asarray(outside, float)
     if len(a) < 4 or len(b) < 4:
-        raise bad("many_runs", "the number of runs", (len(a), len(b)), "at least 4 with the canary and 4 without")
+        raise bad(
+            "many_runs", "the number of runs", (len(a), len(b)), "at least 4 with the canary and 4 without"
+        )
     first = np.concatenate([a[: len(a) // 2], b[: len(b) // 2]])
     cut = max(first, key=lambda t: (a[: len(a) // 2] >= t).mean() - (b[: len(b) // 2] >= t).mean())
-    a, b = a[len(a) // 2:], b[len(b) // 2:]
+    a, b = a[len(a) // 2 :], b[len(b) // 2 :]
     error = (1 - confidence) / 2
     hit, false = int((a >= cut).sum()), int((b >= cut).sum())
     sure, most = _least(hit, len(a), error), 1 - _least(len(b) - false, len(b), error)
@@ -169,7 +237,9 @@ def many_runs(inside: Sequence[float], outside: Sequence[float], *, claimed: flo
 
 
 def _least(k: int, n: int, error: float) -> float:
-    """Clopper and Pearson's lower limit: the least probability with which k or more of n come about with at least this error."""
+    """Clopper and Pearson's lower limit: the least probability with which k or more of n come about with at
+    least this error.
+    """
     if not k:
         return 0.0
     low, high = 0.0, 1.0

@@ -1,7 +1,8 @@
 """What each party's taking part was worth, as a game: `utility(S)` is how good the model of the parties S is.
 
-L. S. Shapley: "A Value for n-person Games", 1953; A. Ghorbani, J. Zou: "Data Shapley", ICML 2019, Algorithm 1 (truncated Monte Carlo); T. Song, Y. Tong,
-S. Wei: "Profit Allocation for Federated Learning", IEEE Big Data 2019 (models of coalitions put together again from updates once made).
+L. S. Shapley: "A Value for n-person Games", 1953; A. Ghorbani, J. Zou: "Data Shapley", ICML 2019, Algorithm 1
+(truncated Monte Carlo); T. Song, Y. Tong, S. Wei: "Profit Allocation for Federated Learning", IEEE Big Data
+2019 (models of coalitions put together again from updates once made).
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import numpy as np
 from ..errors import BadParameter
 
 Coalition = frozenset[int]
-Utility = Callable[[Sequence[Coalition]], Sequence[float]]  # of many coalitions at once: they are trained side by side
+Utility = Callable[
+    [Sequence[Coalition]], Sequence[float]
+]  # of many coalitions at once: they are trained side by side
 EXACT = 12  # parties: 4,096 coalitions
 
 
 @dataclass(frozen=True)
 class Values:
-    """One number a party, with an interval where it was estimated. `whole` and `nobody` are the utilities of all and of none."""
+    """One number a party, with an interval where it was estimated. `whole` and `nobody` are the utilities of
+    all and of none.
+    """
 
     value: np.ndarray
     low: np.ndarray
@@ -48,7 +53,9 @@ class _Asked:
 
 
 def leave_one_out(utility: Utility, n: int) -> Values:
-    """U(all) − U(all but k). It does not add up to U(all), and two parties with the same rows are worth nothing each."""
+    """U(all) − U(all but k). It does not add up to U(all), and two parties with the same rows are worth
+    nothing each.
+    """
     asked, everyone = _Asked(utility), frozenset(range(n))
     whole, nobody, *without = asked([everyone, frozenset(), *(everyone - {k} for k in range(n))])
     value = whole - np.array(without)
@@ -58,20 +65,38 @@ def leave_one_out(utility: Utility, n: int) -> Values:
 def shapley(utility: Utility, n: int) -> Values:
     """Exactly, over all 2^n coalitions: φ_k = Σ_S |S|!(n − |S| − 1)!/n! · (U(S ∪ k) − U(S))."""
     if n > EXACT:
-        raise BadParameter(f"contribution: the exact Shapley value of {n} parties needs {2**n:,} coalitions. Use method='sampled'; up to {EXACT} it is exact.")
+        raise BadParameter(
+            f"contribution: the exact Shapley value of {n} parties needs {2**n:,} coalitions. Use "
+            f"method='sampled'; up to {EXACT} it is exact."
+        )
     asked = _Asked(utility)
     coalitions = [frozenset(s) for size in range(n + 1) for s in itertools.combinations(range(n), size)]
     u = dict(zip(coalitions, asked(coalitions)))
     value = np.zeros(n)
     for s in coalitions:
         for k in set(range(n)) - s:
-            value[k] += math.factorial(len(s)) * math.factorial(n - len(s) - 1) / math.factorial(n) * (u[s | {k}] - u[s])
+            value[k] += (
+                math.factorial(len(s))
+                * math.factorial(n - len(s) - 1)
+                / math.factorial(n)
+                * (u[s | {k}] - u[s])
+            )
     return Values(value, value, value, u[frozenset(range(n))], u[frozenset()], len(asked.known), asked.known)
 
 
-def sampled(utility: Utility, n: int, permutations: int, tolerance: float, confidence: float, seed: int, at_once: int = 8) -> Values:
-    """The mean marginal gain over random orders in which parties join. An order is cut short once it is within `tolerance` of U(all): what
-    comes after is taken to add nothing. The interval is Student's, over the orders."""
+def sampled(
+    utility: Utility,
+    n: int,
+    permutations: int,
+    tolerance: float,
+    confidence: float,
+    seed: int,
+    at_once: int = 8,
+) -> Values:
+    """The mean marginal gain over random orders in which parties join. An order is cut short once it is
+    within `tolerance` of U(all): what comes after is taken to add nothing. The interval is Student's, over
+    the orders.
+    """
     asked, everyone, rng = _Asked(utility), frozenset(range(n)), np.random.default_rng(seed)
     whole, nobody = asked([everyone, frozenset()])
     gains: list[np.ndarray] = []
@@ -92,7 +117,10 @@ def sampled(utility: Utility, n: int, permutations: int, tolerance: float, confi
 
 
 def student(confidence: float, freedom: int) -> float:
-    """The two-sided quantile of Student's t, by bisection on its distribution function (integrated by Simpson's rule)."""
+    """The two-sided quantile of Student's t, by bisection on its distribution function (integrated by
+    Simpson's rule).
+    """
+
     def density(t: float) -> float:
         log = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
         return math.exp(log - (freedom + 1) / 2 * math.log1p(t * t / freedom))

@@ -1,4 +1,5 @@
-"""How much of one set of rows shows in another: columns in the activations made of them, labels in gradients.
+"""How much of one set of rows shows in another: columns in the activations made of them, labels in
+gradients.
 
 | measure | of | 0 | 1 |
 |---|---|---|---|
@@ -9,8 +10,8 @@
 | `kernel_target_alignment` | Cristianini, Shawe-Taylor, Elisseeff, Kandola, NIPS 2001 | classes look alike | activations show the class and nothing else |
 | `maximal_information` | Reshef and others, Science 334, 2011 (MIC) | independent | one is a function of the other, without noise |
 
-All but the last work on rows of any width. `distance_correlation` can be differentiated: as an extra loss it is NoPeek (Vepakomma, Singh, Gupta, Raskar,
-ICDMW 2020).
+All but the last work on rows of any width. `distance_correlation` can be differentiated: as an extra loss
+it is NoPeek (Vepakomma, Singh, Gupta, Raskar, ICDMW 2020).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def _pair(x: Any, z: Any) -> tuple[Tensor, Tensor]:
     a, b = (v.reshape(len(v), -1) if v.dim() > 1 else v[:, None] for v in (a, b))
     a, b = (v if v.is_floating_point() else v.float() for v in (a, b))
     if len(a) != len(b) or len(a) < 2:
-        raise BadData(f"leakage: {len(a)} and {len(b)} rows; both must be of the same people, and at least two.")
+        raise BadData(
+            f"leakage: {len(a)} and {len(b)} rows; both must be of the same people, and at least two."
+        )
     return a, b
 
 
@@ -40,7 +43,10 @@ def auc(score: Tensor, positive: Tensor) -> float:
     order = score.double().argsort()
     rank[order] = torch.arange(1, len(score) + 1, dtype=torch.float64)
     values, place = torch.unique(score.double(), return_inverse=True)
-    mean = torch.zeros(len(values), dtype=torch.float64).index_add(0, place, rank) / torch.bincount(place).double()
+    mean = (
+        torch.zeros(len(values), dtype=torch.float64).index_add(0, place, rank)
+        / torch.bincount(place).double()
+    )
     yes = positive.bool()
     p, n = int(yes.sum()), int((~yes).sum())
     if not p or not n:
@@ -61,12 +67,16 @@ def _centred(m: Tensor) -> Tensor:
 
 
 def distance_correlation(x: Any, z: Any) -> Tensor:
-    """√(dCov²(x, z) / √(dVar(x)·dVar(z))) of the sample: its Definition 5. Biased upward for few rows and many columns; compare like with like."""
+    """√(dCov²(x, z) / √(dVar(x)·dVar(z))) of the sample: its Definition 5. Biased upward for few rows and
+    many columns; compare like with like.
+    """
     a, b = _pair(x, z)
     A, B = _centred(_distances(a)), _centred(_distances(b))
     scale = ((A * A).mean() * (B * B).mean()).sqrt()
     ratio = (A * B).mean().clamp(min=0) / scale.clamp(min=torch.finfo(scale.dtype).tiny)
-    return (ratio + 1e-12).sqrt() if float(scale.detach()) > 0 else ratio * 0  # the root's slope is endless at 0
+    return (
+        (ratio + 1e-12).sqrt() if float(scale.detach()) > 0 else ratio * 0
+    )  # the root's slope is endless at 0
 
 
 def median_width(x: Tensor) -> float:
@@ -92,7 +102,9 @@ def hsic(x: Any, z: Any) -> float:
 
 
 def constrained_covariance(x: Any, z: Any) -> float:
-    """COCO: (1/n)·√(largest eigenvalue of HKH·HLH): the largest covariance of functions of x and of z in the kernels' unit balls."""
+    """COCO: (1/n)·√(largest eigenvalue of HKH·HLH): the largest covariance of functions of x and of z in the
+    kernels' unit balls.
+    """
     a, b = (v.double() for v in _pair(x, z))
     K, L = _centred(_kernel(a)), _centred(_kernel(b))
     value, vectors = torch.linalg.eigh(K)
@@ -101,18 +113,25 @@ def constrained_covariance(x: Any, z: Any) -> float:
 
 
 def mmd(a: Any, b: Any, width: float | None = None) -> float:
-    """The maximum mean discrepancy of two samples, biased estimate with a Gaussian kernel: how far activations of one group lie from another's."""
+    """The maximum mean discrepancy of two samples, biased estimate with a Gaussian kernel: how far
+    activations of one group lie from another's.
+    """
     x, y = (torch.as_tensor(v).double() for v in (a, b))
     x, y = (v.reshape(len(v), -1) if v.dim() > 1 else v[:, None] for v in (x, y))
     if x.shape[1] != y.shape[1] or not len(x) or not len(y):
-        raise BadData(f"mmd: rows of {x.shape[1]} and {y.shape[1]} numbers, {len(x)} and {len(y)} of them; give two samples of the same columns.")
+        raise BadData(
+            f"mmd: rows of {x.shape[1]} and {y.shape[1]} numbers, {len(x)} and {len(y)} of them; give two "
+            "samples of the same columns."
+        )
     w = median_width(torch.cat([x, y])) if width is None else width
     square = _kernel(x, x, w).mean() + _kernel(y, y, w).mean() - 2 * _kernel(x, y, w).mean()
     return math.sqrt(max(float(square), 0.0))
 
 
 def kernel_target_alignment(z: Any, y: Any) -> float:
-    """⟨HKH, HYH⟩ / (‖HKH‖·‖HYH‖), Y_ij = 1 where the classes are equal, else −1/(c − 1): how much of the labels activations show."""
+    """⟨HKH, HYH⟩ / (‖HKH‖·‖HYH‖), Y_ij = 1 where the classes are equal, else −1/(c − 1): how much of the
+    labels activations show.
+    """
     a, b = _pair(z, y)
     kinds, place = torch.unique(b[:, 0], return_inverse=True)
     if len(kinds) < 2:
@@ -127,12 +146,18 @@ def kernel_target_alignment(z: Any, y: Any) -> float:
 def maximal_information(x: Any, z: Any, alpha: float = 0.6, clumps: int = 15) -> float:
     """MIC of two columns, or the largest over all pairs of columns of x and z.
 
-    The largest normalised mutual information over grids of up to n^α cells: one axis in equal shares, the other cut best by dynamic programming over
-    at most `clumps` times as many clumps as cells, both ways round (Reshef and others, supplement, Algorithms 1 to 5).
+    The largest normalised mutual information over grids of up to n^α cells: one axis in equal shares, the
+    other cut best by dynamic programming over at most `clumps` times as many clumps as cells, both ways round
+    (Reshef and others, supplement, Algorithms 1 to 5).
     """
     a, b = (v.double() for v in _pair(x, z))
     if not 0 < alpha <= 1 or clumps < 1:
-        raise bad("maximal_information", "alpha and clumps", (alpha, clumps), "above 0 and at most 1, and at least 1")
+        raise bad(
+            "maximal_information",
+            "alpha and clumps",
+            (alpha, clumps),
+            "above 0 and at most 1, and at least 1",
+        )
     return max(_mic(a[:, i], b[:, j], alpha, clumps) for i in range(a.shape[1]) for j in range(b.shape[1]))
 
 
@@ -173,12 +198,16 @@ def _best_cuts(x: Tensor, q: Tensor, columns: int, clumps: int) -> dict[int, flo
     n, rows = len(x), int(q.max()) + 1
     values, place = torch.unique(x[order], return_inverse=True)  # ties stay together
     pieces = place if len(values) <= clumps * columns else _equal_shares(x[order], clumps * columns)
-    count = torch.zeros(int(pieces.max()) + 1, rows, dtype=torch.float64).index_put_((pieces, q[order]), torch.ones(n, dtype=torch.float64), accumulate=True)
+    count = torch.zeros(int(pieces.max()) + 1, rows, dtype=torch.float64).index_put_(
+        (pieces, q[order]), torch.ones(n, dtype=torch.float64), accumulate=True
+    )
     upto = torch.cat([torch.zeros(1, rows, dtype=torch.float64), count.cumsum(0)])  # [c + 1, rows]
     c = len(count)
     inside = upto[None] - upto[:, None]  # [from, to, rows]
     size = inside.sum(-1)
-    cost = torch.special.xlogy(inside, inside / size.clamp(min=1)[..., None]).sum(-1)  # −n·H(q | column) of the column (from, to]
+    cost = torch.special.xlogy(inside, inside / size.clamp(min=1)[..., None]).sum(
+        -1
+    )  # −n·H(q | column) of the column (from, to]
     cost = torch.where(size > 0, cost, -math.inf)
     done = cost[0].clone()  # one column up to each place
     made = {}
@@ -190,13 +219,21 @@ def _best_cuts(x: Tensor, q: Tensor, columns: int, clumps: int) -> dict[int, flo
 
 
 def report(x: Any, z: Any, y: Any = None, sample: int = 500, seed: int = 0) -> dict[str, float]:
-    """All of them for columns x and the activations z made of them (and, with y, what z shows of the class), on a random sample of the rows."""
+    """All of them for columns x and the activations z made of them (and, with y, what z shows of the class),
+    on a random sample of the rows.
+    """
     a, b = _pair(x, z)
     rows = torch.randperm(len(a), generator=torch.Generator().manual_seed(seed))[:sample]
     a, b = a[rows].detach(), b[rows].detach()
-    widest = [v[:, v.var(0).argsort(descending=True)[:4]] for v in (a, b)]  # MIC is of pairs of columns: those that vary most
-    made = {"distance_correlation": float(distance_correlation(a, b)), "hsic": hsic(a, b), "constrained_covariance": constrained_covariance(a, b),
-            "maximal_information": maximal_information(widest[0], widest[1])}
+    widest = [
+        v[:, v.var(0).argsort(descending=True)[:4]] for v in (a, b)
+    ]  # MIC is of pairs of columns: those that vary most
+    made = {
+        "distance_correlation": float(distance_correlation(a, b)),
+        "hsic": hsic(a, b),
+        "constrained_covariance": constrained_covariance(a, b),
+        "maximal_information": maximal_information(widest[0], widest[1]),
+    }
     if y is not None:
         label = torch.as_tensor(y)[rows]
         kinds = torch.unique(label)

@@ -23,7 +23,12 @@ def png(grey: Tensor) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", wide, high, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(lines, 9))
+        + chunk(b"IEND", b"")
+    )
 
 
 def image(grey: Tensor, alt: str, size: int = 84) -> Safe:
@@ -40,7 +45,17 @@ def beside(found: Reconstruction, most: int = 8) -> Safe | None:
 
     def row(name: str, values: Tensor) -> Safe:
         scaled = (values[:most].reshape(-1, *shape) - low) / ((high - low) or 1.0)
-        return tag("tr", tag("th", name, scope="row"), [tag("td", image(one, f"{name}, row {k}")) for k, one in enumerate(scaled)])
+        return tag(
+            "tr",
+            tag("th", name, scope="row"),
+            [tag("td", image(one, f"{name}, row {k}")) for k, one in enumerate(scaled)],
+        )
 
-    return tag("div", tag("table", tag("tbody", row("original", found.original), row("rebuilt", found.rebuilt))), class_="scroll", tabindex=0, role="region",
-               aria_label="originals and what was rebuilt")
+    return tag(
+        "div",
+        tag("table", tag("tbody", row("original", found.original), row("rebuilt", found.rebuilt))),
+        class_="scroll",
+        tabindex=0,
+        role="region",
+        aria_label="originals and what was rebuilt",
+    )

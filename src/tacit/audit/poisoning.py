@@ -1,8 +1,9 @@
 """Parties that lie: what they do to their rows, or to the update they send.
 
-An attack is a frozen dataclass with the `share` of parties that take part in it. Those that poison rows answer in `rows`; those that poison
-updates in `updates`, which sees what the attackers would honestly have sent, as ways from the server's model, and gives what they send instead.
-Attackers know each other and nobody else, except where the docstring says so.
+An attack is a frozen dataclass with the `share` of parties that take part in it. Those that poison rows
+answer in `rows`; those that poison updates in `updates`, which sees what the attackers would honestly have
+sent, as ways from the server's model, and gives what they send instead. Attackers know each other and nobody
+else, except where the docstring says so.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Attack:
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Train on labels turned round: class c is called C − 1 − c. B. Biggio, B. Nelson, P. Laskov: ACML 2011; V. Tolpegin et al.: ESORICS 2020."""
+    """Train on labels turned round: class c is called C − 1 − c. B. Biggio, B. Nelson, P. Laskov: ACML 2011;
+    V. Tolpegin et al.: ESORICS 2020.
+    """
 
     needs_classes: ClassVar[bool] = True
     share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
@@ -68,10 +71,16 @@ class SignFlip(Attack):
 
 @dataclass(frozen=True)
 class Scale(Attack):
-    """Send what was learned many times over, which replaces the mean by one's own. E. Bagdasaryan et al., AISTATS 2020."""
+    """Send what was learned many times over, which replaces the mean by one's own. E. Bagdasaryan et al.,
+    AISTATS 2020.
+    """
 
     share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
-    factor: float = real(100.0, above=0, doc="how many times over; the number of parties in a round replaces the model outright")
+    factor: float = real(
+        100.0,
+        above=0,
+        doc="how many times over; the number of parties in a round replaces the model outright",
+    )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         return {k: self.factor * v for k, v in own.items()}
@@ -90,24 +99,39 @@ class Gaussian(Attack):
 
 @dataclass(frozen=True)
 class LittleIsEnough(Attack):
-    """Send the mean less z deviations, z as large as passes for one of the crowd. G. Baruch, M. Baruch, Y. Goldberg: NeurIPS 2019, Algorithm 3.
+    """Send the mean less z deviations, z as large as passes for one of the crowd. G. Baruch, M. Baruch, Y.
+    Goldberg: NeurIPS 2019, Algorithm 3.
 
-    Mean and deviation are those of the attackers' own honest updates."""
+    Mean and deviation are those of the attackers' own honest updates.
+    """
 
     share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
-    z: float | None = real(None, above=0, none=True, doc="deviations from the mean; None: the paper's z_max for the round's numbers")
+    z: float | None = real(
+        None,
+        above=0,
+        none=True,
+        doc="deviations from the mean; None: the paper's z_max for the round's numbers",
+    )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         n, m = len(next(iter(everyone.values()))), len(next(iter(own.values())))
         honest = max(1, n - m)
-        supporters = n // 2 + 1 - m  # honest parties that must lie beyond the attackers, so that these are the majority
-        z = NormalDist().inv_cdf(min(0.999, max(0.501, (honest - supporters) / honest))) if self.z is None else self.z
+        supporters = (
+            n // 2 + 1 - m
+        )  # honest parties that must lie beyond the attackers, so that these are the majority
+        z = (
+            NormalDist().inv_cdf(min(0.999, max(0.501, (honest - supporters) / honest)))
+            if self.z is None
+            else self.z
+        )
         return {k: (v.mean(0) - z * v.std(0, correction=0)).expand_as(v) for k, v in own.items()}
 
 
 @dataclass(frozen=True)
 class InnerProduct(Attack):
-    """Send the opposite of the mean, small enough to pass. C. Xie, O. Koyejo, I. Gupta: "Fall of Empires", UAI 2019. It sees all honest updates."""
+    """Send the opposite of the mean, small enough to pass. C. Xie, O. Koyejo, I. Gupta: "Fall of Empires",
+    UAI 2019. It sees all honest updates.
+    """
 
     sees_all: ClassVar[bool] = True
     share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
@@ -119,8 +143,10 @@ class InnerProduct(Attack):
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """Teach the model to answer `target` wherever a trigger stands: a bright corner of a picture, or the last columns of a row at their maximum.
-    T. Gu, B. Dolan-Gavitt, S. Garg: "BadNets", 2017; with `factor`, model replacement as in Bagdasaryan et al., AISTATS 2020."""
+    """Teach the model to answer `target` wherever a trigger stands: a bright corner of a picture, or the last
+    columns of a row at their maximum. T. Gu, B. Dolan-Gavitt, S. Garg: "BadNets", 2017; with `factor`, model
+    replacement as in Bagdasaryan et al., AISTATS 2020.
+    """
 
     needs_classes: ClassVar[bool] = True
     share: float = real(0.1, above=0, below=1, doc="the share of parties that lie")
@@ -143,9 +169,16 @@ class Backdoor(Attack):
         if not len(x):
             return x
         if not x.is_floating_point():
-            raise BadParameter("Backdoor: the rows are tokens, and a trigger is made for pictures and numbers. Attack another way.")
+            raise BadParameter(
+                "Backdoor: the rows are tokens, and a trigger is made for pictures and numbers. Attack "
+                "another way."
+            )
         top = x.amax()
-        x[(..., slice(-self.size, None), slice(-self.size, None)) if x.dim() > 2 else (..., slice(-self.size, None))] = top
+        x[
+            (..., slice(-self.size, None), slice(-self.size, None))
+            if x.dim() > 2
+            else (..., slice(-self.size, None))
+        ] = top
         return x
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
@@ -153,27 +186,47 @@ class Backdoor(Attack):
 
     def test(self, test: Rows) -> Rows | None:
         others = test.y != self.target
-        return Rows(self.stamp(test.x[others]), torch.full_like(test.y[others], self.target)) if others.any() else None
+        return (
+            Rows(self.stamp(test.x[others]), torch.full_like(test.y[others], self.target))
+            if others.any()
+            else None
+        )
 
 
 @dataclass(frozen=True)
 class FreeRide(Attack):
-    """Send noise as small as an honest update, having learned nothing. Y. Fraboni, R. Vidal, M. Lorenzi: AISTATS 2021."""
+    """Send noise as small as an honest update, having learned nothing. Y. Fraboni, R. Vidal, M. Lorenzi:
+    AISTATS 2021.
+    """
 
     share: float = real(0.2, above=0, below=1, doc="the share of parties that lie")
-    noise: float = real(0.0, least=0, doc="the noise that hides it, in lengths of an honest update; 0 sends the model back as it came")
+    noise: float = real(
+        0.0,
+        least=0,
+        doc="the noise that hides it, in lengths of an honest update; 0 sends the model back as it came",
+    )
 
     def updates(self, own: State, everyone: State, generator: torch.Generator) -> State:
         out = {}
         for k, v in own.items():
             flat = v.reshape(len(v), -1)
             drawn = torch.randn(flat.shape, generator=generator).to(v)
-            out[k] = (self.noise * flat.norm(dim=1, keepdim=True) * drawn / max(1, flat.shape[1]) ** 0.5).view(v.shape)
+            out[k] = (
+                self.noise * flat.norm(dim=1, keepdim=True) * drawn / max(1, flat.shape[1]) ** 0.5
+            ).view(v.shape)
         return out
 
 
-ALL = {"label_flip": LabelFlip, "sign_flip": SignFlip, "scale": Scale, "gaussian": Gaussian, "little_is_enough": LittleIsEnough,
-       "inner_product": InnerProduct, "backdoor": Backdoor, "free_ride": FreeRide}
+ALL = {
+    "label_flip": LabelFlip,
+    "sign_flip": SignFlip,
+    "scale": Scale,
+    "gaussian": Gaussian,
+    "little_is_enough": LittleIsEnough,
+    "inner_product": InnerProduct,
+    "backdoor": Backdoor,
+    "free_ride": FreeRide,
+}
 
 
 def attacks(given: Any) -> tuple[Attack, ...]:
@@ -183,12 +236,20 @@ def attacks(given: Any) -> tuple[Attack, ...]:
     if isinstance(given, Mapping):
         for name in given:
             if name not in ALL:
-                raise bad("train", "adversaries", name, "one of " + ", ".join(ALL), nearest(str(name), list(ALL)))
+                raise bad(
+                    "train", "adversaries", name, "one of " + ", ".join(ALL), nearest(str(name), list(ALL))
+                )
         return tuple(check(ALL[name](share=share)) for name, share in given.items())
     listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     for attack in listed:
         if not isinstance(attack, Attack):
-            raise bad("train", "adversaries", given, "a share of the parties by attack, such as {'sign_flip': 0.2}, or a list of attacks from tacit.audit")
+            raise bad(
+                "train",
+                "adversaries",
+                given,
+                "a share of the parties by attack, such as {'sign_flip': 0.2}, or a list of attacks from "
+                "tacit.audit",
+            )
     return tuple(check(a) for a in listed)
 
 
@@ -209,14 +270,20 @@ class Adversaries:
         order, at, who = np.random.default_rng([seed, 0xADE]).permutation(len(fed)), 0, []
         for attack in attacks:
             if attack.needs_classes and fed.classes is None:
-                raise BadParameter(f"adversaries: {name_of(attack)} turns labels round, and {fed.name} has numbers to predict. Attack another way.")
+                raise BadParameter(
+                    f"adversaries: {name_of(attack)} turns labels round, and {fed.name} has numbers to "
+                    "predict. Attack another way."
+                )
             if attack.needs_classes:
                 one_label(f"adversaries: {name_of(attack)}", fed)
             n = max(1, round(attack.share * len(fed)))
             who.append(np.sort(order[at : at + n]))
             at += n
         if at >= len(fed):
-            raise BadParameter(f"adversaries: {at} of {len(fed)} parties would lie, and nobody is left to learn from. Take smaller shares.")
+            raise BadParameter(
+                f"adversaries: {at} of {len(fed)} parties would lie, and nobody is left to learn from. Take "
+                "smaller shares."
+            )
         return cls(attacks, tuple(who), seed)
 
     def rows(self, fed: Federation) -> Federation:
@@ -225,14 +292,18 @@ class Adversaries:
         return fed
 
     def updates(self, number: int, who: np.ndarray, vectors: State, down: State) -> State:
-        """What reaches the server of the updates [S, …] of parties `who` in this round. Statistics of layers (buffers) are left alone."""
+        """What reaches the server of the updates [S, …] of parties `who` in this round. Statistics of layers
+        (buffers) are left alone.
+        """
         out = dict(vectors)
         ways = {k: v - down[k] if k in down else v for k, v in vectors.items() if k != "buffers"}
         for i, (attack, liars) in enumerate(zip(self.attacks, self.who)):
             here = torch.from_numpy(np.flatnonzero(np.isin(who, liars)))
             if not len(here):
                 continue
-            generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, number, i]).generate_state(1)[0]))
+            generator = torch.Generator().manual_seed(
+                int(np.random.SeedSequence([self.seed, number, i]).generate_state(1)[0])
+            )
             sent = attack.updates({k: v[here] for k, v in ways.items()}, ways, generator)
             for k, v in sent.items():
                 out[k] = out[k].clone()

@@ -14,13 +14,26 @@ from .terminal import grid, heat_map
 def add(verb: Callable[..., Any]) -> None:
     lists = verb("list", _list, "The data sets and skews there are.")
     lists.add_argument("--data-dir", metavar="DIR", help="where their files lie")
-    show = verb("show", _show, "Who holds what: labels × parties, sizes, feature shift.",
-                epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or --images true.")
+    show = verb(
+        "show",
+        _show,
+        "Who holds what: labels × parties, sizes, feature shift.",
+        epilog="Any parameter of the data set or the skew may follow as --NAME VALUE, like --alpha 0.5 or "
+        "--images true.",
+    )
     show.set_defaults(takes_rest=True)
     show.add_argument("name", help="a data set (`tacit data list`), or a .csv or .parquet file with --label")
-    show.add_argument("--parties", metavar="N", help="how many parties (default: 10, or one for each group where the data has groups)")
+    show.add_argument(
+        "--parties",
+        metavar="N",
+        help="how many parties (default: 10, or one for each group where the data has groups)",
+    )
     show.add_argument("--by", metavar="COLUMN", help="one party for each value of this column")
-    show.add_argument("--skew", metavar="NAME", help="how the rows lie with the parties: IID, Dirichlet, … (`tacit data list`)")
+    show.add_argument(
+        "--skew",
+        metavar="NAME",
+        help="how the rows lie with the parties: IID, Dirichlet, … (`tacit data list`)",
+    )
     show.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
     show.add_argument("--plot", metavar="FILE.svg", help="draw it into a file too")
 
@@ -34,15 +47,42 @@ def _list(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from .doctor import place_of
 
     sets: list[dict[str, Any]] = [
-        {"name": name, "about": about(sys.modules[make.__module__]), "files": place_of(name, args.data_dir),
-         "options": {p.name: p.default for p in inspect.signature(make).parameters.values()}} for name, make in data.ALL.items()]
+        {
+            "name": name,
+            "about": about(sys.modules[make.__module__]),
+            "files": place_of(name, args.data_dir),
+            "options": {p.name: p.default for p in inspect.signature(make).parameters.values()},
+        }
+        for name, make in data.ALL.items()
+    ]
     skews: list[dict[str, Any]] = [
-        {"name": name, "about": about(cls), "parameters": {f.name: None if f.default is dataclasses.MISSING else f.default
-                                                            for f in dataclasses.fields(cls)}} for name, cls in data.SKEWS.items()]
+        {
+            "name": name,
+            "about": about(cls),
+            "parameters": {
+                f.name: None if f.default is dataclasses.MISSING else f.default
+                for f in dataclasses.fields(cls)
+            },
+        }
+        for name, cls in data.SKEWS.items()
+    ]
 
     def show(console: Any) -> None:
-        console.print(grid(["data set", "what it is", "its files"], [[s["name"], s["about"], s["files"]["text"]] for s in sets]), "")
-        rows = [[s["name"], s["about"], ", ".join(k if v is None else f"{k}={v}" for k, v in s["parameters"].items())] for s in skews]
+        console.print(
+            grid(
+                ["data set", "what it is", "its files"],
+                [[s["name"], s["about"], s["files"]["text"]] for s in sets],
+            ),
+            "",
+        )
+        rows = [
+            [
+                s["name"],
+                s["about"],
+                ", ".join(k if v is None else f"{k}={v}" for k, v in s["parameters"].items()),
+            ]
+            for s in skews
+        ]
         console.print(grid(["skew", "what it does", "parameters"], rows))
 
     return {"datasets": sets, "skews": skews}, show
@@ -68,21 +108,33 @@ def _show(args: Any) -> tuple[Any, Callable[[Any], None]]:
         owners = [name for name, kind in data.SKEWS.items() if key in kind.__dataclass_fields__]
         if owners and others and not here and key not in others and (own is not None or args.skew is None):
             asked = "no skew was asked for" if own is None else f"the skew is {own.__name__}"
-            raise BadParameter(f"data show: --{key} belongs to {' and '.join(owners)}, and {asked}. Add --skew {owners[0]}, or leave --{key} out.")
+            raise BadParameter(
+                f"data show: --{key} belongs to {' and '.join(owners)}, and {asked}. Add --skew "
+                f"{owners[0]}, or leave --{key} out."
+            )
         (skew if here else table)[key] = value
     if not {"parties", "by"} & set(table) and str(args.skew).lower() != "bycolumn":
         groups = {} if file or args.name not in data.ALL or args.skew else _groups(table)
         table |= {"by": next(iter(groups))} if groups else {"parties": 10}
     job = config.from_tables({"data": {**table, **({"skew": skew} if skew else {})}}, Path("data show"))
-    fed, = job.federations()
+    (fed,) = job.federations()
     summary = fed.summary()
-    value = {**summary, "skew": str(fed.skew), "seed": fed.seed, "features": list(fed.rows.x.shape[1:]), "test_rows": len(fed.test.y),
-             "notes": list(fed.notes)}
+    value = {
+        **summary,
+        "skew": str(fed.skew),
+        "seed": fed.seed,
+        "features": list(fed.rows.x.shape[1:]),
+        "test_rows": len(fed.test.y),
+        "notes": list(fed.notes),
+    }
     if args.plot:
         try:
             fed.plot(args.plot)
         except OSError as error:
-            raise BadParameter(f"data show: {args.plot} cannot be written: {error.strerror}. Choose a place you may write to.") from None
+            raise BadParameter(
+                f"data show: {args.plot} cannot be written: {error.strerror}. Choose a place you may write "
+                "to."
+            ) from None
         value["plot"] = args.plot
     return value, lambda console: heat_map(console, value)
 
@@ -91,11 +143,17 @@ def _pairs(rest: Sequence[str]) -> list[tuple[str, Any]]:
     """--alpha 0.5 and --alpha=0.5 as ("alpha", 0.5)."""
     from ..config.toml import value_of
 
-    words, pairs = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])], []
+    words, pairs = (
+        [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])],
+        [],
+    )
     while words:
         key, *words = words
         if not key.startswith("--") or not words:
-            raise BadParameter(f"data show: {key!r} is not understood. Parameters of the data set or the skew are written as --NAME VALUE.")
+            raise BadParameter(
+                f"data show: {key!r} is not understood. Parameters of the data set or the skew are written "
+                "as --NAME VALUE."
+            )
         pairs.append((key[2:].replace("-", "_"), value_of(words.pop(0))))
     return pairs
 

@@ -9,7 +9,9 @@ from typing import Any
 def add(verb: Callable[..., Any]) -> None:
     made = verb("hub", _hub, "Run the hub of a federation, until stopped.")
     made.add_argument("--kit", required=True, metavar="DIR", help="the hub's start kit")
-    made.add_argument("--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as party.toml says)")
+    made.add_argument(
+        "--listen", metavar="ADDRESS:PORT", help="where to accept connections (default: as party.toml says)"
+    )
 
 
 def _hub(args: Any) -> tuple[Any, Callable[[Any], None]]:

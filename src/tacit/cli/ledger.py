@@ -8,9 +8,15 @@ from typing import Any
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("ledger", _ledger, "Show what your party has seen and spent in every command that it ran with other parties.")
+    made = verb(
+        "ledger",
+        _ledger,
+        "Show what your party has seen and spent in every command that it ran with other parties.",
+    )
     made.add_argument("--kit", required=True, metavar="DIR", help="your start kit; its ledger.jsonl is read")
-    made.add_argument("--all", action="store_true", help="every kind of message, not only what was concluded and spent")
+    made.add_argument(
+        "--all", action="store_true", help="every kind of message, not only what was concluded and spent"
+    )
 
 
 def _ledger(args: Any) -> tuple[Any, Callable[[Any], None]]:
@@ -19,11 +25,26 @@ def _ledger(args: Any) -> tuple[Any, Callable[[Any], None]]:
     entries = read_ledger_file(Path(args.kit) / NAME)
     lines = []
     for entry in entries:
-        lines.append(f"{entry.time} {entry.verb}" + (f", which failed: {entry.failed}" if entry.failed else ""))
+        lines.append(
+            f"{entry.time} {entry.verb}" + (f", which failed: {entry.failed}" if entry.failed else "")
+        )
         lines += [f"  {stamp}" for stamp in entry.ledger.stamps]
-        lines += [f"  {entry.party} learned from {line.sender}: {line.reveals}" if line.kind == "Conclusion" else
-                  f"  {entry.party} saw {line.count} {line.kind} from {line.sender} ({line.bytes} B): {line.reveals}"
-                  for line in entry.ledger.seen if args.all or line.kind == "Conclusion" or entry.failed]
-        lines += [f"  spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}" for s in entry.ledger.spent]
-    value = [{"time": e.time, "verb": e.verb, "party": e.party, "failed": e.failed, "ledger": e.ledger.to_dict()} for e in entries]
-    return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+        lines += [
+            f"  {entry.party} learned from {line.sender}: {line.reveals}"
+            if line.kind == "Conclusion"
+            else f"  {entry.party} saw {line.count} {line.kind} from {line.sender} ({line.bytes} B): "
+            f"{line.reveals}"
+            for line in entry.ledger.seen
+            if args.all or line.kind == "Conclusion" or entry.failed
+        ]
+        lines += [
+            f"  spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}"
+            for s in entry.ledger.spent
+        ]
+    value = [
+        {"time": e.time, "verb": e.verb, "party": e.party, "failed": e.failed, "ledger": e.ledger.to_dict()}
+        for e in entries
+    ]
+    return value, lambda console: console.print(
+        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
+    )

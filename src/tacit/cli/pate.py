@@ -1,11 +1,11 @@
 """tacit pate: a student from a noisy vote of teachers, as a job file says.
 
-    [data]           name = "mnist": its rows are dealt out to the teachers; with `parties` or `by`, those parties are the teachers
-    [model]          name = "cnn": of the teachers, and of the student where there is no [student_model]
-    [aggregator]     name = "ConfidentGNMax", threshold = 200, sigma1 = 150, sigma2 = 40
-    [lessons]        epochs = 50, …                   how a teacher learns
-    [student]        method = "vat", steps = 2000, …  how the student does
-    [pate]           teachers = 250, queries = 640, epsilon = 3.0, …   the arguments of `tacit.pate`; runtime = "processes" makes the teachers parties
+[data]           name = "mnist": its rows are dealt out to the teachers; with `parties` or `by`, those parties are the teachers
+[model]          name = "cnn": of the teachers, and of the student where there is no [student_model]
+[aggregator]     name = "ConfidentGNMax", threshold = 200, sigma1 = 150, sigma2 = 40
+[lessons]        epochs = 50, …                   how a teacher learns
+[student]        method = "vat", steps = 2000, …  how the student does
+[pate]           teachers = 250, queries = 640, epsilon = 3.0, …   the arguments of `tacit.pate`; runtime = "processes" makes the teachers parties
 """
 
 from __future__ import annotations
@@ -19,19 +19,49 @@ from ..errors import BadJob, BadParameter
 from ..parameters import bad, from_table, nearest
 
 TABLES = ("data", "model", "student_model", "aggregator", "lessons", "student", "pate")
-SETTINGS = {"teachers": int, "queries": int, "epsilon": float, "delta": float, "public": float, "publish": bool, "noise": str, "threshold": float,
-            "within": float, "seed": int, "device": str, "runtime": str}
+SETTINGS = {
+    "teachers": int,
+    "queries": int,
+    "epsilon": float,
+    "delta": float,
+    "public": float,
+    "publish": bool,
+    "noise": str,
+    "threshold": float,
+    "within": float,
+    "seed": int,
+    "device": str,
+    "runtime": str,
+}
 RUNTIMES = ("inprocess", "processes")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("pate", _pate, "Label public rows by a noisy vote of teachers on private ones, and train a student on them.")
+    made = verb(
+        "pate",
+        _pate,
+        "Label public rows by a noisy vote of teachers on private ones, and train a student on them.",
+    )
     made.add_argument("job", help="a job file (TOML) with [data] and [pate]")
-    made.add_argument("--out", metavar="DIR", help="where the student, its labels and its ledger go (default: a new directory in runs/)")
-    made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
-                      help="change a value of the job file, like pate.queries=50; may be given several times")
-    made.add_argument("--confidential", action="store_true", help="also print the ε computed from the votes, which must not be published")
+    made.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where the student, its labels and its ledger go (default: a new directory in runs/)",
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        dest="changes",
+        help="change a value of the job file, like pate.queries=50; may be given several times",
+    )
+    made.add_argument(
+        "--confidential",
+        action="store_true",
+        help="also print the ε computed from the votes, which must not be published",
+    )
     made.add_argument("--quiet", action="store_true", help="no summary")
 
 
@@ -42,22 +72,37 @@ def _pate(args: Any) -> tuple[Any, Callable[[Any], None]]:
     out = Path(args.out) if args.out else _new(Path(args.job).stem)
     done = pate(dataset, **told, out=out)
     value = {"run": str(out), "report": str(out / "report.html"), **done.to_dict()}
-    lines = [f"student  accuracy {done.metrics['accuracy']:.4f}" if "accuracy" in done.metrics else "student  not measured: there are no test rows",
-             f"privacy  ε = {done.epsilon:.4g}, δ = {done.delta:g}", f"answers  {int((done.labels >= 0).sum()):,} of {len(done.labels):,} questions"]
+    lines = [
+        f"student  accuracy {done.metrics['accuracy']:.4f}"
+        if "accuracy" in done.metrics
+        else "student  not measured: there are no test rows",
+        f"privacy  ε = {done.epsilon:.4g}, δ = {done.delta:g}",
+        f"answers  {int((done.labels >= 0).sum()):,} of {len(done.labels):,} questions",
+    ]
     if args.confidential and "epsilon" in done.confidential:
         value["confidential"] = {"epsilon": done.confidential["epsilon"], "note": done.confidential["note"]}
-        lines.append(f"         ε = {done.confidential['epsilon']:.4g} by the votes ({done.confidential['note']})")
+        lines.append(
+            f"         ε = {done.confidential['epsilon']:.4g} by the votes ({done.confidential['note']})"
+        )
     lines += [*(f"note     {n}" for n in done.notes), f"run      {out}", f"report   {out / 'report.html'}"]
-    return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    return value, lambda console: console.print(
+        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _new(stem: str) -> Path:
     here = Path("runs") / stem
-    return next(p for n in range(1, sys.maxsize) if not (p := here if n == 1 else here.with_name(f"{stem}-{n}")).exists())
+    return next(
+        p
+        for n in range(1, sys.maxsize)
+        if not (p := here if n == 1 else here.with_name(f"{stem}-{n}")).exists()
+    )
 
 
 def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[Any, dict[str, Any]]:
-    """(the data set or federation, the arguments of `tacit.pate`) that a job file asks for, everything checked."""
+    """(the data set or federation, the arguments of `tacit.pate`) that a job file asks for, everything
+    checked.
+    """
     from .. import models, private
     from ..config import job as config
     from ..config import toml
@@ -77,17 +122,33 @@ def load(path: str | Path, changes: list[str] | tuple[str, ...] = ()) -> tuple[A
     settings = _settings(tables.get("pate", {}), file)
     data = dict(tables.get("data", {}))
     parties = "parties" in data or "by" in data
-    job = config.from_tables({"data": data if parties or not data else {**data, "parties": 1}, "model": tables.get("model", "mlp")}, file)
+    job = config.from_tables(
+        {
+            "data": data if parties or not data else {**data, "parties": 1},
+            "model": tables.get("model", "mlp"),
+        },
+        file,
+    )
     if isinstance(job.model, models.Pretrained):
-        raise BadJob(f"{file}, model: weights are for `tacit run` and `tacit compare`; teachers begin anew. Leave them out.")
-    told: dict[str, Any] = {"model": job.model, "data_job": {k: v for k, v in job.resolved()["data"].items() if parties or k not in ("parties", "skew")}}
+        raise BadJob(
+            f"{file}, model: weights are for `tacit run` and `tacit compare`; teachers begin anew. Leave "
+            "them out."
+        )
+    told: dict[str, Any] = {
+        "model": job.model,
+        "data_job": {
+            k: v for k, v in job.resolved()["data"].items() if parties or k not in ("parties", "skew")
+        },
+    }
     try:
         for key, members in (("student_model", models.ALL), ("aggregator", aggregators.ALL)):
             if key in tables:
                 told[key] = from_table(tables[key], members, f"{file}, {key}")
         for key, kind in (("lessons", private.Lessons), ("student", private.Student)):
             if key in tables:
-                told[key] = from_table({"name": kind.__name__, **tables[key]}, {kind.__name__: kind}, f"{file}, {key}")
+                told[key] = from_table(
+                    {"name": kind.__name__, **tables[key]}, {kind.__name__: kind}, f"{file}, {key}"
+                )
     except BadParameter as error:
         raise BadJob(f"{file}: {error}") from None
     if settings.get("runtime") == "processes":
@@ -106,7 +167,11 @@ def _settings(table: Mapping[str, Any], file: Path) -> dict[str, Any]:
         if key not in SETTINGS:
             raise BadJob(f"{file}, pate: {key!r} is not known here. {nearest(key, list(SETTINGS))}")
         kind = SETTINGS[key]
-        if not (isinstance(value, int | float) and not isinstance(value, bool) if kind is float else type(value) is kind):
+        if not (
+            isinstance(value, int | float) and not isinstance(value, bool)
+            if kind is float
+            else type(value) is kind
+        ):
             raise BadJob(str(bad(f"{file}, pate", key, value, WORDS[kind])))
     if table.get("runtime", RUNTIMES[0]) not in RUNTIMES:
         raise BadJob(str(bad(f"{file}, pate", "runtime", table["runtime"], " or ".join(map(repr, RUNTIMES)))))

@@ -7,11 +7,23 @@ from typing import Any
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("plan", _plan, "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.")
+    made = verb(
+        "plan",
+        _plan,
+        "What a job would let out: who sees what, ε and δ, bytes, dropouts. Nothing is trained.",
+    )
     made.add_argument("job", help="a job file (TOML)")
-    made.add_argument("--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties")
-    made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
-                      help="change a value of the job file, like train.rounds=5")
+    made.add_argument(
+        "--kit", metavar="DIR", help="a start kit, for the job file of a run between real parties"
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        dest="changes",
+        help="change a value of the job file, like train.rounds=5",
+    )
 
 
 def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
@@ -33,7 +45,9 @@ def _plan(args: Any) -> tuple[Any, Callable[[Any], None]]:
 
         job = config.load(args.job, args.changes)
         told = job.train()
-        fed, = job.federations()
+        (fed,) = job.federations()
     with named(args.job):
         found = plan(fed, **told)
-    return found.to_dict(), lambda console: console.print(str(found), highlight=False, markup=False, soft_wrap=True)
+    return found.to_dict(), lambda console: console.print(
+        str(found), highlight=False, markup=False, soft_wrap=True
+    )

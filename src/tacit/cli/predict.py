@@ -1,4 +1,6 @@
-"""tacit predict: ask a split network together, each party with its part and its own new rows; between real parties, or with all of them here."""
+"""tacit predict: ask a split network together, each party with its part and its own new rows; between real
+parties, or with all of them here.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,52 @@ from .split import kit_of, runtime
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("predict", _predict, "Predict with a split network, or with what `tacit ftl` made: "
-                "each party brings its part and its own rows; the holder of the top gets the answer.")
+    made = verb(
+        "predict",
+        _predict,
+        "Predict with a split network, or with what `tacit ftl` made: "
+        "each party brings its part and its own rows; the holder of the top gets the answer.",
+    )
     made.add_argument("part", help="your part's folder; without a kit the folder that holds everybody's")
-    made.add_argument("--kit", metavar="DIR", help="your start kit: take part as its party; every other party runs the same command with its own")
-    made.add_argument("--file", action="append", default=[], metavar="[PARTY=]FILE.csv", help="your new rows; without a kit, each party's as PARTY=FILE.csv")
-    made.add_argument("--out", default="predictions.csv", metavar="FILE.csv", help="where the answer goes, at whoever gets it (default: predictions.csv)")
-    made.add_argument("--duplicates", default="refuse", choices=("refuse", "first"), help="rows of your file with the id of an earlier row and other values: "
-                      "refuse the file, or keep the first row of each id (default: refuse)")
+    made.add_argument(
+        "--kit",
+        metavar="DIR",
+        help="your start kit: take part as its party; every other party runs the same command with its own",
+    )
+    made.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="[PARTY=]FILE.csv",
+        help="your new rows; without a kit, each party's as PARTY=FILE.csv",
+    )
+    made.add_argument(
+        "--out",
+        default="predictions.csv",
+        metavar="FILE.csv",
+        help="where the answer goes, at whoever gets it (default: predictions.csv)",
+    )
+    made.add_argument(
+        "--duplicates",
+        default="refuse",
+        choices=("refuse", "first"),
+        help="rows of your file with the id of an earlier row and other values: "
+        "refuse the file, or keep the first row of each id (default: refuse)",
+    )
     made.add_argument("--force", action="store_true", help="write over a file that is there")
-    made.add_argument("--processes", action="store_true", help="without a kit: a process and a certificate for each party, over a hub on this machine")
-    made.add_argument("--patience", type=float, default=300.0, metavar="SECONDS",
-                      help="how long to keep trying when the hub cannot be reached, or another party has gone (default: 300)")
+    made.add_argument(
+        "--processes",
+        action="store_true",
+        help="without a kit: a process and a certificate for each party, over a hub on this machine",
+    )
+    made.add_argument(
+        "--patience",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long to keep trying when the hub cannot be reached, or another party has gone (default: "
+        "300)",
+    )
 
 
 def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
@@ -31,19 +67,45 @@ def _predict(args: Any) -> tuple[Any, Callable[[Any], None]]:
     if args.kit is not None:
         if len(args.file) > 1 or args.processes:
             raise BadParameter("predict: with --kit give one --file, your own, and no --processes.")
-        value = deployed.predict_part(kit_of(args.kit, "tacit predict --kit"), args.part, args.file[0] if args.file else None, args.out, args.patience,
-                                      args.force, args.duplicates)
+        value = deployed.predict_part(
+            kit_of(args.kit, "tacit predict --kit"),
+            args.part,
+            args.file[0] if args.file else None,
+            args.out,
+            args.patience,
+            args.force,
+            args.duplicates,
+        )
     else:
         files = {}
         for given in args.file:
             name, equals, file = given.partition("=")
             if not equals:
-                raise BadParameter(f"predict: --file {given} does not say whose it is. Without a kit write --file PARTY={given}.")
+                raise BadParameter(
+                    f"predict: --file {given} does not say whose it is. Without a kit write --file "
+                    f"PARTY={given}."
+                )
             files[name] = file
         ledger = Ledger()
-        value = deployed.predict_here(args.part, files, args.out, runtime(args.processes, "tacit predict --processes"), ledger, args.force,
-                                      args.duplicates)
+        value = deployed.predict_here(
+            args.part,
+            files,
+            args.out,
+            runtime(args.processes, "tacit predict --processes"),
+            ledger,
+            args.force,
+            args.duplicates,
+        )
         value["ledger"] = ledger.to_dict()
     lines = [f"note    {note}" for note in value["notes"]]
-    lines.append(f"{value['rows']} rows" + (f", the answer is in {value['out']}" if "out" in value else ", the answer is at the party that holds the top"))
-    return value, lambda console: console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    lines.append(
+        f"{value['rows']} rows"
+        + (
+            f", the answer is in {value['out']}"
+            if "out" in value
+            else ", the answer is at the party that holds the top"
+        )
+    )
+    return value, lambda console: console.print(
+        "\n".join(lines), highlight=False, markup=False, soft_wrap=True
+    )

@@ -11,15 +11,30 @@ SHORT = ("epsilon", "delta", "epochs", "clip", "batch_size", "device")
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("train-private", _train, "Train one model on one holder's rows with differential privacy (DP-SGD), as a job file says.",
-                epilog='A job file: [data] name = "digits"; [model] name = "mlp"; [private] epsilon = 3.0, delta = 1e-5, epochs = 20, …: the arguments of '
-                       "tacit.train_private.")
+    made = verb(
+        "train-private",
+        _train,
+        "Train one model on one holder's rows with differential privacy (DP-SGD), as a job file says.",
+        epilog='A job file: [data] name = "digits"; [model] name = "mlp"; [private] epsilon = 3.0, delta = '
+        "1e-5, epochs = 20, …: the arguments of "
+        "tacit.train_private.",
+    )
     made.add_argument("job", help="a job file (TOML) with a [private] table")
-    made.add_argument("--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)")
-    made.add_argument("--set", action="append", default=[], metavar="TABLE.KEY=VALUE", dest="changes",
-                      help="change a value of the job file, like private.lr=0.1")
+    made.add_argument(
+        "--out", metavar="DIR", help="where the run is kept (default: a new directory in runs/)"
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.KEY=VALUE",
+        dest="changes",
+        help="change a value of the job file, like private.lr=0.1",
+    )
     for name in SHORT:
-        made.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=f"short for --set private.{name}=VALUE")
+        made.add_argument(
+            f"--{name.replace('_', '-')}", metavar="VALUE", help=f"short for --set private.{name}=VALUE"
+        )
     made.add_argument("--data-dir", metavar="DIR", help="where the data set's files lie")
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
@@ -29,18 +44,34 @@ def _train(args: Any) -> tuple[Any, Callable[[Any], None]]:
 
     short = [f"private.{name}={given}" for name in SHORT if (given := getattr(args, name)) is not None]
     job = load(args.job, [*args.changes, *short], args.data_dir)
-    out = Path(args.out) if args.out is not None else next(
-        p for n in range(1, sys.maxsize) if not (p := Path("runs") / (Path(args.job).stem + (f"-{n}" if n > 1 else ""))).exists())
+    out = (
+        Path(args.out)
+        if args.out is not None
+        else next(
+            p
+            for n in range(1, sys.maxsize)
+            if not (p := Path("runs") / (Path(args.job).stem + (f"-{n}" if n > 1 else ""))).exists()
+        )
+    )
     from ..config.toml import named
     from ..jobs.train_private import train_private
     from .progress import Watch
 
     dataset = job.dataset()
     with Watch(args.quiet, rounds=job.settings.get("epochs", 10)) as watch, named(job.file):
-        result = train_private(dataset, model=job.model, **job.settings, data_job=job.data, out=out, watch=watch)
+        result = train_private(
+            dataset, model=job.model, **job.settings, data_job=job.data, out=out, watch=watch
+        )
     report = result.report(out / "report.html")
-    value = {"run": str(out), "report": str(report), "metrics": result.metrics, "history": result.history, "notes": watch.notes,
-             "ledger": result.ledger.to_dict(), "job": result.config}
+    value = {
+        "run": str(out),
+        "report": str(report),
+        "metrics": result.metrics,
+        "history": result.history,
+        "notes": watch.notes,
+        "ledger": result.ledger.to_dict(),
+        "job": result.config,
+    }
     accuracy = f"accuracy {result.metrics['accuracy']:.1%}  " if "accuracy" in result.metrics else ""
     text = f"{accuracy}{result.ledger}\nrun     {out}\nreport  {report}"
     return value, lambda console: console.print(text, highlight=False, markup=False, soft_wrap=True)

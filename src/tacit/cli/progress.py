@@ -1,4 +1,6 @@
-"""A run's events as they are written: a line that moves in a terminal, plain lines elsewhere, nothing when quiet. All of it on stderr."""
+"""A run's events as they are written: a line that moves in a terminal, plain lines elsewhere, nothing when
+quiet. All of it on stderr.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ WORDS = {"accuracy": "accuracy", "loss": "loss", "r2": "R²", "epsilon": "ε"}
 
 
 def summary(values: dict[str, Any]) -> str:
-    """'accuracy 91.3%  loss 0.301', of what was measured; a noisy figure with its standard error, 'accuracy 91.3% ± 2.0%'."""
+    """'accuracy 91.3%  loss 0.301', of what was measured; a noisy figure with its standard error, 'accuracy
+    91.3% ± 2.0%'.
+    """
+
     def figure(key: str) -> str:
         error = values.get(f"{key}_error")
         return shown(key, values[key]) + ("" if error is None else f" ± {shown(key, error)}")
@@ -23,13 +28,26 @@ def summary(values: dict[str, Any]) -> str:
 
 
 class Watch:
-    """Give it to a job as `watch`. `rounds` is known beforehand when a run is resumed; `began` is called once the run can be resumed."""
+    """Give it to a job as `watch`. `rounds` is known beforehand when a run is resumed; `began` is called once
+    the run can be resumed.
+    """
 
-    def __init__(self, quiet: bool = False, *, rounds: int = 0, many: bool = False, began: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        quiet: bool = False,
+        *,
+        rounds: int = 0,
+        many: bool = False,
+        began: Callable[[], None] = lambda: None,
+    ):
         self.quiet, self.rounds, self.many, self.began = quiet, rounds, many, began
         self.notes: list[str] = []
-        self._first: tuple[int, float] | None = None  # the round this process began at, and when: a resumed run has done others before
-        self._side_by_side: list[str] = []  # the runs of a comparison that were announced and have no round yet
+        self._first: tuple[int, float] | None = (
+            None  # the round this process began at, and when: a resumed run has done others before
+        )
+        self._side_by_side: list[
+            str
+        ] = []  # the runs of a comparison that were announced and have no round yet
         self._said = ""
         self._bar: Any = None
 
@@ -40,8 +58,12 @@ class Watch:
         if console.is_terminal and not self.quiet:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            words = (TextColumn("{task.description}", markup=False), BarColumn(20), TextColumn("{task.fields[said]}", markup=False),
-                     TextColumn("eta"))  # a skew's name may hold [brackets]
+            words = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(20),
+                TextColumn("{task.fields[said]}", markup=False),
+                TextColumn("eta"),
+            )  # a skew's name may hold [brackets]
             self._bar = Progress(*words, TimeRemainingColumn(), console=console, transient=True)
             self._task = self._bar.add_task("preparing", total=self.rounds or None, said="")
             self._bar.start()
@@ -57,7 +79,9 @@ class Watch:
             self._start(event)
         elif event["kind"] == "round":
             self._round(event)
-        elif event["kind"] == "note" and event["text"] not in self.notes:  # side by side, runs often say the same
+        elif (
+            event["kind"] == "note" and event["text"] not in self.notes
+        ):  # side by side, runs often say the same
             self._line(f"note: {event['text']}")
             self.notes.append(event["text"])
 
@@ -82,7 +106,9 @@ class Watch:
 
     def _begin(self, labels: list[str]) -> None:
         """The runs of a comparison come in stacks: all their starts, then their rounds."""
-        name = plain(" and ".join(dict.fromkeys(labels))) + (f", {len(labels)} runs side by side" if len(labels) > 1 else "")
+        name = plain(" and ".join(dict.fromkeys(labels))) + (
+            f", {len(labels)} runs side by side" if len(labels) > 1 else ""
+        )
         if self._bar is not None:
             self._bar.reset(self._task, total=self.rounds, description=name, said="")
         elif self.many:

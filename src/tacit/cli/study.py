@@ -11,9 +11,12 @@ from typing import Any
 
 from ..errors import BadParameter, BadRun
 
-WORDS = ("`tacit study list` names those that come with tacit; `tacit study new FILE.toml` begins one of your own, `tacit study new FILE.toml NAME` with a "
-         "copy of one of these; `tacit study diff A B` compares two that were run")
-SCAFFOLD = '''title = "My study"
+WORDS = (
+    "`tacit study list` names those that come with tacit; `tacit study new FILE.toml` begins one of your "
+    "own, `tacit study new FILE.toml NAME` with a "
+    "copy of one of these; `tacit study diff A B` compares two that were run"
+)
+SCAFFOLD = """title = "My study"
 source = ""                      # whose figures stand under [tables.published]
 about = "What is compared, and how."
 notes = []                       # why yours may differ
@@ -57,21 +60,51 @@ algorithm = { name = "FedAvg", lr = 0.1 }
 
 [tables.published.FedAvg]
 "IID" = 0.9                      # shown beside yours
-'''
+"""
 
 
 def add(verb: Callable[..., Any]) -> None:
-    made = verb("study", _study, "Reproduce a published table by one command; an interrupted study goes on where it stopped.", epilog=WORDS + ".")
+    made = verb(
+        "study",
+        _study,
+        "Reproduce a published table by one command; an interrupted study goes on where it stopped.",
+        epilog=WORDS + ".",
+    )
     made.add_argument("name", help="a study, a study file (.toml), or one of: list, new, diff")
-    made.add_argument("more", nargs="*", default=[], metavar="FILE|DIR",
-                      help="new: the file to begin, and the study it begins as a copy of; diff: two directories of studies")
-    made.add_argument("--data-dir", metavar="DIR", help="where the data sets' files lie (default: TACIT_DATA, or the cache)")
-    made.add_argument("--quick", action="store_true", help="a few rows and rounds, to see that everything works; its figures mean nothing")
-    made.add_argument("--out", metavar="DIR", help="where the study is kept (default: runs/study-NAME); if it was begun there, it goes on")
+    made.add_argument(
+        "more",
+        nargs="*",
+        default=[],
+        metavar="FILE|DIR",
+        help="new: the file to begin, and the study it begins as a copy of; diff: two directories of studies",
+    )
+    made.add_argument(
+        "--data-dir", metavar="DIR", help="where the data sets' files lie (default: TACIT_DATA, or the cache)"
+    )
+    made.add_argument(
+        "--quick",
+        action="store_true",
+        help="a few rows and rounds, to see that everything works; its figures mean nothing",
+    )
+    made.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where the study is kept (default: runs/study-NAME); if it was begun there, it goes on",
+    )
     made.add_argument("--device", metavar="NAME", help="cpu, cuda or auto (default: auto)")
     for name, what in (("seeds", "seeds"), ("rounds", "rounds"), ("rows", "training rows")):
-        made.add_argument(f"--{name}", type=int, metavar="N", help=f"other than the study's own number of {what}; reduced so, it is another study")
-    made.add_argument("--only", metavar="REGEX", default="", help="only cells in whose name (table | row | column | seed) this is found")
+        made.add_argument(
+            f"--{name}",
+            type=int,
+            metavar="N",
+            help=f"other than the study's own number of {what}; reduced so, it is another study",
+        )
+    made.add_argument(
+        "--only",
+        metavar="REGEX",
+        default="",
+        help="only cells in whose name (table | row | column | seed) this is found",
+    )
     made.add_argument("--quiet", action="store_true", help="no progress and no summary")
 
 
@@ -80,7 +113,10 @@ def _study(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     if own is not None:
         return own(args)
     if args.more:
-        raise BadParameter(f"study: {' '.join(args.more)!r} after {args.name!r} means nothing. Settings are options: --out DIR, --only REGEX; {WORDS}.")
+        raise BadParameter(
+            f"study: {' '.join(args.more)!r} after {args.name!r} means nothing. Settings are options: --out "
+            f"DIR, --only REGEX; {WORDS}."
+        )
     return _run(args)
 
 
@@ -91,7 +127,9 @@ def _list(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     _count(args, 0, "tacit study list")
     found = [{"name": name, **study_file.head(name)} for name in study_file.names()]
     rows = [[s["name"], s["title"], s["source"]] for s in found]
-    return {"studies": found}, lambda console: console.print(grid(["study", "what it is", "whose figures"], rows))
+    return {"studies": found}, lambda console: console.print(
+        grid(["study", "what it is", "whose figures"], rows)
+    )
 
 
 def _new(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -99,7 +137,10 @@ def _new(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         _count(args, 1, "tacit study new FILE.toml")
     path = Path(args.more[0])
     if path.suffix != ".toml":
-        raise BadParameter(f"study: {path} is to be a study file, whose name ends in .toml. Write `tacit study new {path.with_suffix('.toml')}`.")
+        raise BadParameter(
+            f"study: {path} is to be a study file, whose name ends in .toml. Write `tacit study new "
+            f"{path.with_suffix('.toml')}`."
+        )
     text = SCAFFOLD
     if len(args.more) == 2:
         from ..jobs.study import file as study_file
@@ -114,7 +155,9 @@ def _new(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     except OSError as error:
         raise BadRun(f"{path} cannot be written: {error.strerror}. Give another place.") from None
     told = f"{path}\nrun it with: tacit study {shlex.quote(str(path))}"
-    return {"file": str(path)}, lambda console: console.print(told, highlight=False, markup=False, soft_wrap=True)
+    return {"file": str(path)}, lambda console: console.print(
+        told, highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _diff(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -126,14 +169,30 @@ def _diff(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
     def show(console: Any) -> None:
         words = {True: "beyond chance", False: "", None: ""}
-        rows = [[c["table"], c["row"], c["column"], study_table.shown(c["figure"], c["a"]), study_table.shown(c["figure"], c["b"]),
-                 "–" if c["difference"] is None else f"{c['difference']:+.3f}" if c["figure"] != "rounds" else f"{c['difference']:+.0f}", words[c["clear"]]]
-                for c in found["cells"]]
+        rows = [
+            [
+                c["table"],
+                c["row"],
+                c["column"],
+                study_table.shown(c["figure"], c["a"]),
+                study_table.shown(c["figure"], c["b"]),
+                "–"
+                if c["difference"] is None
+                else f"{c['difference']:+.3f}"
+                if c["figure"] != "rounds"
+                else f"{c['difference']:+.0f}",
+                words[c["clear"]],
+            ]
+            for c in found["cells"]
+        ]
         console.print(grid(["table", "row", "column", args.more[0], args.more[1], "difference", ""], rows))
         text = ["beyond chance: more than two standard errors over the seeds of both", *found["notes"]]
         for which, where in zip("ab", args.more):
             if names := [" | ".join(c.values()) for c in found["only"][which]]:
-                text.append(f"only in {where}: {'; '.join(names[:5])}" + (f" and {len(names) - 5} more" if len(names) > 5 else ""))
+                text.append(
+                    f"only in {where}: {'; '.join(names[:5])}"
+                    + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+                )
         console.print("\n".join(text), highlight=False, markup=False, soft_wrap=True)
 
     return found, show
@@ -141,7 +200,9 @@ def _diff(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
 
 def _count(args: argparse.Namespace, wanted: int, usage: str) -> None:
     if len(args.more) != wanted:
-        raise BadParameter(f"study {args.name}: {len(args.more)} arguments were given and {wanted} are needed: `{usage}`.")
+        raise BadParameter(
+            f"study {args.name}: {len(args.more)} arguments were given and {wanted} are needed: `{usage}`."
+        )
 
 
 def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
@@ -150,13 +211,29 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.study import table as study_table
 
     changes = {k: getattr(args, k) for k in ("seeds", "rounds", "rows")}
-    asked = study_file.load(args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes)
+    asked = study_file.load(
+        args.name, quick=args.quick, data_dir=args.data_dir, device=args.device, **changes
+    )
     out = Path(args.out) if args.out else Path("runs") / f"study-{asked.name}{'-quick' if args.quick else ''}"
-    given = [f"--{k} {shlex.quote(str(v))}" for k, v in (("data-dir", args.data_dir), ("device", args.device), *changes.items()) if v is not None]
-    whole = " ".join(["tacit study", shlex.quote(args.name), *(["--quick"] if args.quick else []), *given, f"--out {shlex.quote(str(out))}"])
+    given = [
+        f"--{k} {shlex.quote(str(v))}"
+        for k, v in (("data-dir", args.data_dir), ("device", args.device), *changes.items())
+        if v is not None
+    ]
+    whole = " ".join(
+        [
+            "tacit study",
+            shlex.quote(args.name),
+            *(["--quick"] if args.quick else []),
+            *given,
+            f"--out {shlex.quote(str(out))}",
+        ]
+    )
 
     def say(text: str) -> None:
-        args.resume_with = whole + (f" --only {shlex.quote(args.only)}" if args.only else "")  # before that it is refused, and there is nothing to go on with
+        args.resume_with = whole + (
+            f" --only {shlex.quote(args.only)}" if args.only else ""
+        )  # before that it is refused, and there is nothing to go on with
         if not args.quiet:
             print(text, file=sys.stderr, flush=True)
 
@@ -166,7 +243,10 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         lines = store.lines()
         found = study_table.summary(asked, lines)
         with store.writing():
-            return found, [*study_table.write_files(out, asked, lines), page.write(out / "report.html", found, study_table.finished(asked, lines))]
+            return found, [
+                *study_table.write_files(out, asked, lines),
+                page.write(out / "report.html", found, study_table.finished(asked, lines)),
+            ]
 
     try:
         found, files = tables(run.study(asked, out, only=args.only, say=say))
@@ -183,13 +263,23 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             console.print(grid(*study_table.text_table(table)), "")
             if table.get("claim"):
                 console.print(table["claim"]["text"] + "\n", highlight=False, markup=False, soft_wrap=True)
-        text = [f"ours, ± the standard deviation over seeds; (published); [replicated]. {page.timing(found)}", *(f"· {note}" for note in found["notes"])]
+        text = [
+            f"ours, ± the standard deviation over seeds; (published); [replicated]. {page.timing(found)}",
+            *(f"· {note}" for note in found["notes"]),
+        ]
         if found["quick"]:
-            text.insert(0, "--quick: these figures come from a few rows and rounds, and say nothing about the method.")
+            text.insert(
+                0, "--quick: these figures come from a few rows and rounds, and say nothing about the method."
+            )
         if found["changed"]:
             text.insert(0, f"Run with {found['changed']}: this is not the study as its file has it.")
         if found["done"] < found["runs"]:
             text.insert(0, f"{found['done']} of {found['runs']} runs are done. Go on with: {whole}")
-        console.print("\n".join([*text, "", *(f"{p.name:16} {p}" for p in files)]), highlight=False, markup=False, soft_wrap=True)
+        console.print(
+            "\n".join([*text, "", *(f"{p.name:16} {p}" for p in files)]),
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
     return {"out": str(out), "files": [str(p) for p in files], **found}, show

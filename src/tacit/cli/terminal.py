@@ -1,4 +1,6 @@
-"""Tables as a terminal shows them. Every name is text, never markup: [brackets] or escape codes in one come from somebody else's data."""
+"""Tables as a terminal shows them. Every name is text, never markup: [brackets] or escape codes in one come
+from somebody else's data.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ def heat_map(console: Any, seen: dict[str, Any]) -> None:
     counts, labels = seen["counts"], [label if label.strip() else repr(label) for label in seen["labels"]]
     if counts and len(labels) > MOST_LABELS:
         often = sorted(range(len(labels)), key=lambda c: -sum(row[c] for row in counts))[: MOST_LABELS - 1]
-        counts, labels = [[*(row[c] for c in often), sum(row) - sum(row[c] for c in often)] for row in counts], [*(labels[c] for c in often), "others"]
+        counts, labels = (
+            [[*(row[c] for c in often), sum(row) - sum(row[c] for c in often)] for row in counts],
+            [*(labels[c] for c in often), "others"],
+        )
     most = max((n for row in counts or [] for n in row), default=1) or 1
     title = f"{seen['name']}: {len(seen['parties']):,} parties, {sum(seen['sizes']):,} rows, {seen['skew']}"
     console.print(Text(plain(title)), soft_wrap=True)
@@ -28,13 +33,20 @@ def heat_map(console: Any, seen: dict[str, Any]) -> None:
         table.add_column(Text(plain(head)), justify="right", no_wrap=True)
     for k, party in enumerate(seen["parties"][:MOST_PARTIES]):
         shift = "–" if seen["shift"] is None else f"{seen['shift'][k]:.2f}"
-        cells = [] if counts is None else [Text(str(n) if n else "·", style=_shade(n / most)) for n in counts[k]]
+        cells = (
+            [] if counts is None else [Text(str(n) if n else "·", style=_shade(n / most)) for n in counts[k]]
+        )
         table.add_row(Text(plain(party)), f"{seen['sizes'][k]:,}", shift, *cells)
     console.print(table)
     if len(seen["parties"]) > MOST_PARTIES:
-        console.print(f"… and {len(seen['parties']) - MOST_PARTIES:,} more parties; --plot FILE.svg draws them all.")
-    console.print(f"{seen['test_rows']:,} test rows. Shift: how far a party's features lie from everyone's mean, in standard deviations.",
-                  highlight=False)
+        console.print(
+            f"… and {len(seen['parties']) - MOST_PARTIES:,} more parties; --plot FILE.svg draws them all."
+        )
+    console.print(
+        f"{seen['test_rows']:,} test rows. Shift: how far a party's features lie from everyone's mean, in "
+        "standard deviations.",
+        highlight=False,
+    )
     for note in seen["notes"]:
         console.print(f"note: {plain(note)}", markup=False, highlight=False)
 

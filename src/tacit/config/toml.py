@@ -1,4 +1,6 @@
-"""TOML as all files of jobs are written in it: tables, read and changed, and every key and value held to the function or constructor it is for."""
+"""TOML as all files of jobs are written in it: tables, read and changed, and every key and value held to the
+function or constructor it is for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from ..errors import BadJob, BadParameter
 from ..parameters import bad, from_table, nearest
 
 NONE = "none"
-NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)  # .5 and 5., which TOML has not and every shell user writes
+NUMBER = re.compile(
+    r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE
+)  # .5 and 5., which TOML has not and every shell user writes
 USUAL = {"model": "mlp", "algorithm": "FedAvg", "solver": "SGD"}  # what stands where nothing was written
 
 
@@ -25,7 +29,9 @@ def read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets].") from None
+        raise BadJob(
+            f"{file} is not TOML: {error}. Text values stand in quotes, tables in [brackets]."
+        ) from None
 
 
 @contextmanager
@@ -49,8 +55,11 @@ def change(tables: dict[str, Any], change: str) -> None:
     path, equals, text = change.partition("=")
     *outer, last = keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys) or (len(keys) < 2 and last not in ("model", "algorithm", "pace", "speed")):
-        raise BadJob(f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or algorithm.solver.momentum=0.9, "
-                     "or as model=NAME, algorithm=NAME, pace=NAME or speed=NAME.")
+        raise BadJob(
+            f"{change!r} changes nothing: write it as TABLE.KEY=VALUE, like train.rounds=5 or "
+            "algorithm.solver.momentum=0.9, "
+            "or as model=NAME, algorithm=NAME, pace=NAME or speed=NAME."
+        )
     here: Any = tables
     try:
         for key in outer:
@@ -63,8 +72,10 @@ def change(tables: dict[str, Any], change: str) -> None:
             here = here.setdefault(key, {"name": USUAL[key]} if key in USUAL else {})
         here[int(last) if isinstance(here, list) else last] = value_of(text)
     except (TypeError, ValueError, IndexError, AttributeError):
-        raise BadJob(f"{change!r} does not fit this job: {'.'.join(outer)} is no table here. "
-                     "In a list, count from 0: algorithms.0.mu=0.1.") from None
+        raise BadJob(
+            f"{change!r} does not fit this job: {'.'.join(outer)} is no table here. "
+            "In a list, count from 0: algorithms.0.mu=0.1."
+        ) from None
 
 
 def value_of(text: str) -> Any:
@@ -77,7 +88,9 @@ def value_of(text: str) -> Any:
 
 
 def hints(function: Any) -> dict[str, Any]:
-    """The arguments of a function and their types. A name known to type checkers only is a class of ours, which no TOML can hold."""
+    """The arguments of a function and their types. A name known to type checkers only is a class of ours,
+    which no TOML can hold.
+    """
     unknown: dict[str, Any] = {}
     while True:
         try:
@@ -89,7 +102,9 @@ def hints(function: Any) -> dict[str, Any]:
 
 
 def made(table: Any, members: Mapping[str, type], where: str) -> Any:
-    """A constructor from its table. Each name only where it belongs: no solver for an algorithm, no schedule for a solver."""
+    """A constructor from its table. Each name only where it belongs: no solver for an algorithm, no schedule
+    for a solver.
+    """
     if isinstance(table, str):
         table = {"name": table}
     if not isinstance(table, Mapping):
@@ -120,7 +135,9 @@ def listed(where: str, name: str, one: Any, many: Any) -> list[tuple[str, Any]]:
     if many is None:
         return [] if one is None else [(name, one)]
     if not isinstance(many, list) or not many:
-        raise BadJob(str(bad(where, f"{name}s", many, f"a list of at least one table, each written as [[{name}s]]")))
+        raise BadJob(
+            str(bad(where, f"{name}s", many, f"a list of at least one table, each written as [[{name}s]]"))
+        )
     return [(f"{name}s[{i}]", table) for i, table in enumerate(many)]
 
 
@@ -135,7 +152,9 @@ def held(where: str, key: str, value: Any, hint: Any) -> Any:
     if value == NONE and type(None) in typing.get_args(hint):
         return None
     if not _fits(value, hint):
-        one = f"Write [{value!r}]." if isinstance(value, str) and _fits([value], hint) else ""  # a single one is a list, too
+        one = (
+            f"Write [{value!r}]." if isinstance(value, str) and _fits([value], hint) else ""
+        )  # a single one is a list, too
         raise BadJob(str(bad(where, key, value, " or ".join(dict.fromkeys(_words(hint))), one)))
     return value
 
@@ -160,6 +179,11 @@ def _words(hint: Any, many: bool = False) -> list[str]:
         return [word for a in args for word in _words(a, many)]
     if origin in (tuple, list, Sequence):
         return ["a list of " + " or ".join(_words(args[0], many=True))]
-    names = {bool: ("true or false",) * 2, int: ("a whole number", "whole numbers"), float: ("a number", "numbers"), str: ("text", "texts"),
-             type(None): (f'"{NONE}"',) * 2}
+    names = {
+        bool: ("true or false",) * 2,
+        int: ("a whole number", "whole numbers"),
+        float: ("a number", "numbers"),
+        str: ("text", "texts"),
+        type(None): (f'"{NONE}"',) * 2,
+    }
     return [names[hint][many]] if hint in names else []

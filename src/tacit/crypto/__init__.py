@@ -1,1 +1,3 @@
-"""Numbers only: no party, no message, no file. Secrets come in as bytes the caller drew from the operating system."""
+"""Numbers only: no party, no message, no file. Secrets come in as bytes the caller drew from the operating
+system.
+"""

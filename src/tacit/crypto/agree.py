@@ -1,7 +1,7 @@
 """Two parties and one key: X25519, HKDF-SHA256, ChaCha20-Poly1305, Ed25519, all from `cryptography`.
 
-Every derived key is bound to what it is for: federation, round, who with whom, by which public keys. The same two key pairs
-in another round, or in another direction, give another key.
+Every derived key is bound to what it is for: federation, round, who with whom, by which public keys. The same
+two key pairs in another round, or in another direction, give another key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def _primitives() -> Any:
 
 
 def bind(*parts: str | bytes | int) -> bytes:
-    """Several things as one string of bytes that no other things give: each with its kind and its length in front."""
+    """Several things as one string of bytes that no other things give: each with its kind and its length in
+    front.
+    """
     out = b""
     for part in parts:
         data = part if isinstance(part, bytes) else str(part).encode()
@@ -48,8 +50,12 @@ def agree(private: bytes, public: bytes, about: bytes) -> bytes:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     try:
-        shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(x25519.X25519PublicKey.from_public_bytes(public))
-    except ValueError:  # wrong length, or a point of small order, with which everyone would share the same key
+        shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
+            x25519.X25519PublicKey.from_public_bytes(public)
+        )
+    except (
+        ValueError
+    ):  # wrong length, or a point of small order, with which everyone would share the same key
         raise ProtocolError("a public key is no point of Curve25519 that a key can be agreed with.") from None
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=about).derive(shared)
 
@@ -71,7 +77,10 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return ChaCha20Poly1305(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], about)
     except (InvalidTag, ValueError):
-        raise ProtocolError("what was sealed does not open: it was changed on the way, or made for another party, round or federation.") from None
+        raise ProtocolError(
+            "what was sealed does not open: it was changed on the way, or made for another party, round or "
+            "federation."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -83,9 +92,14 @@ class Identity:
 
     @classmethod
     def provision(cls, names: list[str], draw: Draw) -> dict[str, Identity]:
-        """An identity for each name. In one process this stands for the certificates that organisations exchange beforehand."""
+        """An identity for each name. In one process this stands for the certificates that organisations
+        exchange beforehand.
+        """
         private = {name: draw(32) for name in names}
-        known = {name: _ed25519().from_private_bytes(key).public_key().public_bytes_raw() for name, key in private.items()}
+        known = {
+            name: _ed25519().from_private_bytes(key).public_key().public_bytes_raw()
+            for name, key in private.items()
+        }
         return {name: cls(key, known) for name, key in private.items()}
 
     def sign(self, message: bytes) -> bytes:

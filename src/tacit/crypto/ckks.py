@@ -1,13 +1,16 @@
-"""Vectors that are added while encrypted. Cheon, Kim, Kim, Song: Homomorphic Encryption for Arithmetic of Approximate Numbers (CKKS), ASIACRYPT 2017,
-through TenSEAL (Microsoft SEAL).
+"""Vectors that are added while encrypted. Cheon, Kim, Kim, Song: Homomorphic Encryption for Arithmetic of
+Approximate Numbers (CKKS), ASIACRYPT 2017, through TenSEAL (Microsoft SEAL).
 
-Chosen for additions only: ring dimension 4096 with a modulus of 54 + 55 = 109 bits, the most that the HomomorphicEncryption.org standard (2018, Table 1)
-allows there at 128-bit security against classical attacks; SEAL refuses to build anything weaker. No relinearisation or rotation keys exist, and
-encryption is with the secret key, which parties have anyhow: half the time, and a tenth of the error of encryption with a public one.
+Chosen for additions only: ring dimension 4096 with a modulus of 54 + 55 = 109 bits, the most that the
+HomomorphicEncryption.org standard (2018, Table 1) allows there at 128-bit security against classical attacks;
+SEAL refuses to build anything weaker. No relinearisation or rotation keys exist, and encryption is with the
+secret key, which parties have anyhow: half the time, and a tenth of the error of encryption with a public
+one.
 
-CKKS is approximate, our numbers are whole: at a scale of 2^21 a slot holds 32 bits of them with an error below 0.01, and
-rounding takes it away. So sums are exact, and what is told to others carries nothing of the noise, from which Li and Micciancio
-(EUROCRYPT 2021) recover the key. Two or more numbers share a slot where their sums fit.
+CKKS is approximate, our numbers are whole: at a scale of 2^21 a slot holds 32 bits of them with an error
+below 0.01, and rounding takes it away. So sums are exact, and what is told to others carries nothing of the
+noise, from which Li and Micciancio (EUROCRYPT 2021) recover the key. Two or more numbers share a slot where
+their sums fit.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ SLOTS = DIMENSION // 2
 BITS = 32  # of whole numbers in a slot: 54 = 1 sign + 32 + 21, with a bit to spare for the error
 SCALE = 2.0**21
 SECURITY = 128  # bits
-BLOCK_BYTES, SECRET_BYTES = 61_740, 61_855  # of a ciphertext and of a key as SEAL writes them, compressed: give or take 25
+BLOCK_BYTES, SECRET_BYTES = (
+    61_740,
+    61_855,
+)  # of a ciphertext and of a key as SEAL writes them, compressed: give or take 25
 SURE = 0.25  # of a unit: an error above it is no rounding any more
 
 
@@ -40,14 +46,18 @@ def _tenseal() -> Any:
 
 def _parameters() -> Any:
     ts = _tenseal()
-    made = ts.context(ts.SCHEME_TYPE.CKKS, DIMENSION, -1, list(MODULI), encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC)
+    made = ts.context(
+        ts.SCHEME_TYPE.CKKS, DIMENSION, -1, list(MODULI), encryption_type=ts.ENCRYPTION_TYPE.SYMMETRIC
+    )
     made.global_scale = SCALE
     return made
 
 
 def secret() -> bytes:
     """A fresh secret key, with the parameters it belongs to. SEAL draws it from the operating system."""
-    return _parameters().serialize(save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False)
+    return _parameters().serialize(
+        save_public_key=False, save_secret_key=True, save_galois_keys=False, save_relin_keys=False
+    )
 
 
 def per_slot(bits: int) -> int:
@@ -69,14 +79,22 @@ def encrypt(key: bytes, values: np.ndarray, bits: int) -> list[bytes]:
     slots = -(-len(values) // each)
     padded = np.zeros(slots * each, np.int64)
     padded[: len(values)] = values
-    joined = (padded.reshape(each, slots) * (1 << (bits * np.arange(each, dtype=np.int64)))[:, None]).sum(0).astype(np.float64)
-    return [ts.ckks_vector(context, joined[i:i + SLOTS]).serialize() for i in range(0, slots, SLOTS)]
+    joined = (
+        (padded.reshape(each, slots) * (1 << (bits * np.arange(each, dtype=np.int64)))[:, None])
+        .sum(0)
+        .astype(np.float64)
+    )
+    return [ts.ckks_vector(context, joined[i : i + SLOTS]).serialize() for i in range(0, slots, SLOTS)]
 
 
 def add(rows: Iterable[Sequence[bytes]]) -> list[bytes]:
     """The sum of several parties' ciphertexts, block by block, without any key."""
     ts = _tenseal()
-    context = _context(_parameters().serialize(save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False))
+    context = _context(
+        _parameters().serialize(
+            save_public_key=False, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
+        )
+    )
     total: list[Any] = []
     for boxes in rows:
         try:
@@ -98,11 +116,16 @@ def decrypt(key: bytes, boxes: Sequence[bytes], length: int, bits: int) -> tuple
     slots = -(-length // each)
     joined = np.concatenate(parts) if parts else np.zeros(0)
     if len(joined) != slots:
-        raise ProtocolError(f"the ciphertexts hold {len(joined)} slots; {length} numbers of {bits} bits take {slots}.")
+        raise ProtocolError(
+            f"the ciphertexts hold {len(joined)} slots; {length} numbers of {bits} bits take {slots}."
+        )
     nearest = np.rint(joined)
     off = float(np.abs(joined - nearest).max(initial=0.0))
     if off >= SURE:
-        raise ProtocolError(f"the decrypted sum is up to {off:.3g} away from whole numbers: the ciphertexts do not belong to this key, or were changed.")
+        raise ProtocolError(
+            f"the decrypted sum is up to {off:.3g} away from whole numbers: the ciphertexts do not belong "
+            "to this key, or were changed."
+        )
     left, out = nearest.astype(np.int64), np.empty((each, slots), np.int64)
     for i in range(each):  # the lowest number first, taken around 0; what is left belongs to the next
         out[i] = ((left + (1 << (bits - 1))) & ((1 << bits) - 1)) - (1 << (bits - 1))

@@ -1,8 +1,9 @@
-"""Whole numbers encrypted so that anybody can add them up: ElGamal in the exponent, in ristretto255 (Cramer, Gennaro, Schoenmakers 1997).
+"""Whole numbers encrypted so that anybody can add them up: ElGamal in the exponent, in ristretto255 (Cramer,
+Gennaro, Schoenmakers 1997).
 
-Enc(v) = (r·G, r·P + v·G). Sums of ciphertexts are ciphertexts of sums; adding Enc(0) makes one that cannot be traced to its parts. Decryption gives
-v·G, of which v is found by baby steps and giant steps, so a number is cut into limbs of 16 bits that are encrypted each for itself. Rests on
-decisional Diffie-Hellman.
+Enc(v) = (r·G, r·P + v·G). Sums of ciphertexts are ciphertexts of sums; adding Enc(0) makes one that cannot be
+traced to its parts. Decryption gives v·G, of which v is found by baby steps and giant steps, so a number is
+cut into limbs of 16 bits that are encrypted each for itself. Rests on decisional Diffie-Hellman.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def cut(value: int, count: int) -> list[int]:
 
 
 def encrypt(private: bytes, value: int, draw: group.Draw) -> bytes:
-    """By whoever holds the private key, who needs two multiplications of the base only: r·P + v·G = (r·p + v)·G."""
+    """By whoever holds the private key, who needs two multiplications of the base only: r·P + v·G = (r·p +
+    v)·G.
+    """
     return encrypt_scalar(private, group.small(value), draw)
 
 
@@ -38,18 +41,20 @@ def encrypt_scalar(private: bytes, value: bytes, draw: group.Draw) -> bytes:
 
 
 def add(a: bytes, b: bytes) -> bytes:
-    return group.plus(a[:group.POINT], b[:group.POINT]) + group.plus(a[group.POINT:], b[group.POINT:])
+    return group.plus(a[: group.POINT], b[: group.POINT]) + group.plus(a[group.POINT :], b[group.POINT :])
 
 
 def masked(total: bytes, public: bytes, mask: bytes, draw: group.Draw) -> bytes:
-    """The ciphertext made anew, its number moved by `mask`: whoever decrypts it learns nothing of the number, nor of what was added up."""
+    """The ciphertext made anew, its number moved by `mask`: whoever decrypts it learns nothing of the number,
+    nor of what was added up.
+    """
     r = group.scalar(draw)
     return add(total, group.times_base(r) + group.plus(group.times(r, public), group.times_base(mask)))
 
 
 def opened(private: bytes, ciphertext: bytes) -> bytes:
     """v·G."""
-    return group.minus(ciphertext[group.POINT:], group.times(private, ciphertext[:group.POINT]))
+    return group.minus(ciphertext[group.POINT :], group.times(private, ciphertext[: group.POINT]))
 
 
 def number(point: bytes, most: int) -> int:

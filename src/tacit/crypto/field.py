@@ -1,6 +1,7 @@
 """Vectors modulo the prime q = 2^32 − 5, and polynomials through them: what LightSecAgg codes its masks with.
 
-A product of two elements fits a 64-bit word, so everything is plain numpy on uint64 with one remainder a product.
+A product of two elements fits a 64-bit word, so everything is plain numpy on uint64 with one remainder a
+product.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ _LOW = np.uint64(0xFFFF)
 
 
 def uniform(key: bytes, count: int) -> np.ndarray:
-    """`count` elements, exactly uniform: words of keystream that are no element (5 in 2^32) are passed over."""
-    spare = 64  # words; that more than these are passed over has a probability below 2^-1000 for any vector that fits a frame
+    """`count` elements, exactly uniform: words of keystream that are no element (5 in 2^32) are passed
+    over.
+    """
+    # words; that more than these are passed over has a probability below 2^-1000 for any vector that fits a
+    # frame
+    spare = 64
     words = stream(key, count + spare, 32)
     kept = words[words < Q]
     return kept[:count].astype(np.uint64)
@@ -30,7 +35,10 @@ def into(values: np.ndarray, bound: int) -> np.ndarray:
     """Signed whole numbers of at most ±bound → the field."""
     outside = int(np.count_nonzero((values > bound) | (values < -bound)))
     if outside:
-        raise BadData(f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip before quantising, or agree on more bits.")
+        raise BadData(
+            f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip "
+            "before quantising, or agree on more bits."
+        )
     return (values.astype(np.int64) % Q).astype(np.uint64)
 
 
@@ -49,7 +57,9 @@ def subtract(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def combine(weights: Sequence[int], rows: np.ndarray) -> np.ndarray:
-    """Σ weights[i] · rows[i]. The weights' halves are summed apart, so that up to 65,536 products wait for one remainder."""
+    """Σ weights[i] · rows[i]. The weights' halves are summed apart, so that up to 65,536 products wait for
+    one remainder.
+    """
     low, high = np.zeros(rows.shape[1:], np.uint64), np.zeros(rows.shape[1:], np.uint64)
     room = np.empty(rows.shape[1:], np.uint64)
     for w, row in zip(weights, rows):

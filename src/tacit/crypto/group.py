@@ -1,8 +1,10 @@
-"""ristretto255, a group of prime order, from libsodium through `rbcl`: an element is 32 bytes, a scalar is 32 bytes.
+"""ristretto255, a group of prime order, from libsodium through `rbcl`: an element is 32 bytes, a scalar is 32
+bytes.
 
-Everything that needs care is the library's: the map from a hash to the group (two Elligator maps, so the element says nothing of its discrete logarithm),
-the check that 32 bytes are the one encoding of an element, and the multiplication, whose time does not depend on the scalar. The group has prime
-order: there is no element of small order but the neutral one, and that is refused wherever an element comes from outside.
+Everything that needs care is the library's: the map from a hash to the group (two Elligator maps, so the
+element says nothing of its discrete logarithm), the check that 32 bytes are the one encoding of an element,
+and the multiplication, whose time does not depend on the scalar. The group has prime order: there is no
+element of small order but the neutral one, and that is refused wherever an element comes from outside.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def _sodium() -> Any:
         import rbcl
     except ImportError:
         raise MissingExtra("private set intersection", "psi", "rbcl") from None
-    # rbcl loads libsodium from a file that it writes anew each time and leaves behind; once loaded, a POSIX system does not need it
+    # rbcl loads libsodium from a file that it writes anew each time and leaves behind; once loaded, a POSIX
+    # system does not need it
     with suppress(OSError, AttributeError):
         Path(sys.modules["rbcl._sodium"].lib_path).unlink()
     return rbcl
@@ -41,7 +44,9 @@ def ready() -> None:
 
 
 def scalar(draw: Draw) -> bytes:
-    """A uniform scalar: 512 bits reduced, so that no value is more likely than another by more than 2^-256."""
+    """A uniform scalar: 512 bits reduced, so that no value is more likely than another by more than
+    2^-256.
+    """
     return _sodium().crypto_core_ristretto255_scalar_reduce(draw(64))
 
 
@@ -97,14 +102,19 @@ def _held(point: bytes) -> None:
 
 
 def refusal(point: bytes) -> str:
-    return (f"{bytes(point).hex()[:64]} is no element of ristretto255 other than the neutral one. What came was changed, or whoever sent it does not follow "
-            "the protocol: nothing was computed with it.")
+    return (
+        f"{bytes(point).hex()[:64]} is no element of ristretto255 other than the neutral one. What came was "
+        "changed, or whoever sent it does not follow "
+        "the protocol: nothing was computed with it."
+    )
 
 
 def elements(digests: bytes, width: int, about: bytes) -> bytes:
     """`element` of every `width` bytes, one after the other."""
     lift, sha = _sodium().crypto_core_ristretto255_from_hash, hashlib.sha512
-    return b"".join([lift(sha(about + digests[at:at + width]).digest()) for at in range(0, len(digests), width)])
+    return b"".join(
+        [lift(sha(about + digests[at : at + width]).digest()) for at in range(0, len(digests), width)]
+    )
 
 
 def multiply(s: bytes, points: bytes) -> bytes:
@@ -113,8 +123,8 @@ def multiply(s: bytes, points: bytes) -> bytes:
         raise ProtocolError(f"{len(points)} bytes are no whole number of elements of ristretto255.")
     once = _sodium().crypto_scalarmult_ristretto255
     try:
-        return b"".join([once(s, points[at:at + POINT]) for at in range(0, len(points), POINT)])
+        return b"".join([once(s, points[at : at + POINT]) for at in range(0, len(points), POINT)])
     except RuntimeError:
         for at in range(0, len(points), POINT):
-            times(s, points[at:at + POINT])  # says which
+            times(s, points[at : at + POINT])  # says which
         raise

@@ -1,8 +1,10 @@
-"""Multiplications in ristretto255 on all cores: helper processes of this machine that are handed points and hand them back multiplied.
+"""Multiplications in ristretto255 on all cores: helper processes of this machine that are handed points and
+hand them back multiplied.
 
-Python's threads gain nothing here. The helpers are started as programs, not forked (a forked gRPC connection hangs) and not by `multiprocessing` (which runs a
-user's script again); they hear a scalar and points on their standard input and answer on their standard output, and end when it is closed. No pickle, no
-argument on a command line that another user could read.
+Python's threads gain nothing here. The helpers are started as programs, not forked (a forked gRPC connection
+hangs) and not by `multiprocessing` (which runs a user's script again); they hear a scalar and points on their
+standard input and answer on their standard output, and end when it is closed. No pickle, no argument on a
+command line that another user could read.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def cores() -> int:
 
 
 class Workshop:
-    """`multiply` and `lift` many points, in the calling thread or, when more than WORTH are expected, in helper processes. A context manager."""
+    """`multiply` and `lift` many points, in the calling thread or, when more than WORTH are expected, in
+    helper processes. A context manager.
+    """
 
     def __init__(self, expected: int, helpers: int | None = None):
         group.ready()  # here, so that a missing package is said by this process
@@ -58,9 +62,17 @@ class Workshop:
     def lift(self, digests: bytes, width: int, about: bytes, scalar: bytes) -> bytes:
         """Each digest mapped to the group and multiplied."""
         head = scalar + width.to_bytes(2, "big") + about
-        return self._spread(_LIFT, head, digests, width, lambda part: group.multiply(scalar, group.elements(part, width, about)))
+        return self._spread(
+            _LIFT,
+            head,
+            digests,
+            width,
+            lambda part: group.multiply(scalar, group.elements(part, width, about)),
+        )
 
-    def _spread(self, job: bytes, head: bytes, data: bytes, each: int, here: Callable[[bytes], bytes]) -> bytes:
+    def _spread(
+        self, job: bytes, head: bytes, data: bytes, each: int, here: Callable[[bytes], bytes]
+    ) -> bytes:
         count = len(data) // each
         if not self._count or count < 2 * self._count:
             return here(data)
@@ -83,8 +95,16 @@ class Workshop:
 class _Helper:
     def __init__(self) -> None:
         room = str(Path(__file__).parents[2])  # where this very package lies, installed or not
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([room, *filter(None, [os.environ.get("PYTHONPATH")])])}
-        self.process = subprocess.Popen([sys.executable, "-m", "tacit.crypto.manycore"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([room, *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tacit.crypto.manycore"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
         self.turn = threading.Lock()  # one question at a time: several tasks of a party may ask
 
     def ask(self, job: bytes, head: bytes, data: bytes) -> bytes | None:
@@ -96,7 +116,9 @@ class _Helper:
                 _write(into, job, head, data)
                 answer = _read(out)
             except (BrokenPipeError, EOFError):
-                raise ProtocolError("a helper process that multiplies points ended before it answered. Is memory short?") from None
+                raise ProtocolError(
+                    "a helper process that multiplies points ended before it answered. Is memory short?"
+                ) from None
         return answer[0] if answer[1] == b"ok" else None
 
     def close(self, at_once: bool) -> None:
@@ -135,7 +157,11 @@ def _serve() -> None:
             job, head, data = _read(source)
             try:
                 if job == _LIFT:
-                    scalar, width, about = head[:group.SCALAR], int.from_bytes(head[group.SCALAR:group.SCALAR + 2], "big"), head[group.SCALAR + 2:]
+                    scalar, width, about = (
+                        head[: group.SCALAR],
+                        int.from_bytes(head[group.SCALAR : group.SCALAR + 2], "big"),
+                        head[group.SCALAR + 2 :],
+                    )
                     done = group.multiply(scalar, group.elements(data, width, about))
                 else:
                     done = group.multiply(head, data)

@@ -1,11 +1,12 @@
-"""An oblivious key-value store: a table that gives each of n keys its value, and any other key something random; from the table nobody can tell the
-keys.
+"""An oblivious key-value store: a table that gives each of n keys its value, and any other key something
+random; from the table nobody can tell the keys.
 
-Garimella, Pinkas, Rosulek, Trieu, Yanai: Oblivious Key-Value Stores and Amplification for Private Set Intersection, CRYPTO 2021, section 4: the
-garbled cuckoo table with three hash functions. A key's value is the exclusive or of three entries and of a random subset of 64 more. Keys that have
-an entry for themselves are solved for last ("peeled"); what cannot be peeled, a handful, is solved by Gaussian elimination with the help of the 64,
-which fails with probability below 2^-40. What the keys do not determine is random. It hides the keys only where values look random, as they do under
-an OPRF.
+Garimella, Pinkas, Rosulek, Trieu, Yanai: Oblivious Key-Value Stores and Amplification for Private Set
+Intersection, CRYPTO 2021, section 4: the garbled cuckoo table with three hash functions. A key's value is the
+exclusive or of three entries and of a random subset of 64 more. Keys that have an entry for themselves are
+solved for last ("peeled"); what cannot be peeled, a handful, is solved by Gaussian elimination with the help
+of the 64, which fails with probability below 2^-40. What the keys do not determine is random. It hides the
+keys only where values look random, as they do under an OPRF.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from .cuckoo import FUNCTIONS
 from .ot import scrambled
 
 SPACE = 1.3  # entries a key; above 1.222, where peeling starts to work
-DENSE = 64  # more entries, of which each key has a random half: 24 for what is left over, 40 for the probability
+DENSE = (
+    64  # more entries, of which each key has a random half: 24 for what is left over, 40 for the probability
+)
 VALUE = 16  # bytes of a value, and of a key
 
 
@@ -36,7 +39,13 @@ def _where(keys: np.ndarray, size: int, salt: bytes) -> tuple[np.ndarray, np.nda
     """((n, 3) entries, (n,) subsets of the dense ones as bits) of each key."""
     one = scrambled(keys, salt)
     words = one.view(np.uint32).astype(np.uint64)
-    sparse = np.stack([(words[:, i] * np.uint64(size) >> np.uint64(32)).astype(np.int64) + i * size for i in range(FUNCTIONS)], 1)
+    sparse = np.stack(
+        [
+            (words[:, i] * np.uint64(size) >> np.uint64(32)).astype(np.int64) + i * size
+            for i in range(FUNCTIONS)
+        ],
+        1,
+    )
     return sparse, scrambled(one, salt).view(np.uint64)[:, 0].copy()
 
 
@@ -66,7 +75,9 @@ def encode(keys: np.ndarray, values: np.ndarray, salt: bytes, draw: Callable[[in
     rest = values ^ _dense(subsets, table)
     for peeled, own in reversed(rounds):
         three = sparse[peeled]
-        others = table[three[:, 0]] ^ table[three[:, 1]] ^ table[three[:, 2]] ^ table[own]  # its own entry cancels
+        others = (
+            table[three[:, 0]] ^ table[three[:, 1]] ^ table[three[:, 2]] ^ table[own]
+        )  # its own entry cancels
         table[own] = rest[peeled] ^ others
     return table
 
@@ -76,12 +87,16 @@ def _peel(sparse: np.ndarray, size: int) -> tuple[list[tuple[np.ndarray, np.ndar
     n = len(sparse)
     left = np.ones(n, bool)
     degree = np.bincount(sparse.reshape(-1), minlength=size)
-    marks = np.zeros(size, np.int64)  # the exclusive or of the keys at an entry: where there is one key, that key
+    marks = np.zeros(
+        size, np.int64
+    )  # the exclusive or of the keys at an entry: where there is one key, that key
     np.bitwise_xor.at(marks, sparse.reshape(-1), np.repeat(np.arange(n), FUNCTIONS))
     rounds = []
     alone = np.flatnonzero(degree == 1)
     while len(alone):
-        keys, first = np.unique(marks[alone], return_index=True)  # a key may be alone at several entries: one will do
+        keys, first = np.unique(
+            marks[alone], return_index=True
+        )  # a key may be alone at several entries: one will do
         rounds.append((keys, alone[first]))
         left[keys] = False
         touched = sparse[keys].reshape(-1)
@@ -93,7 +108,9 @@ def _peel(sparse: np.ndarray, size: int) -> tuple[list[tuple[np.ndarray, np.ndar
 
 
 def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, values: np.ndarray) -> None:
-    """Solve for the keys that could not be peeled, in place. Rows as whole numbers, a bit an entry: the dense ones first, so that pivots lie there."""
+    """Solve for the keys that could not be peeled, in place. Rows as whole numbers, a bit an entry: the dense
+    ones first, so that pivots lie there.
+    """
     base = len(table) - DENSE
     columns = [*range(base, base + DENSE), *sorted({int(c) for row in sparse for c in row})]
     bit = {column: k for k, column in enumerate(columns)}
@@ -115,7 +132,10 @@ def _eliminate(table: np.ndarray, sparse: np.ndarray, subsets: np.ndarray, value
                 row[0], row[1] = row[0] ^ other[0], row[1] ^ other[1]
         if not row[0]:
             if row[1]:
-                raise ProtocolError("a key-value store could not be solved, which happens by chance less often than once in 2^40 runs. Run it again.")
+                raise ProtocolError(
+                    "a key-value store could not be solved, which happens by chance less often than once in "
+                    "2^40 runs. Run it again."
+                )
             continue
         new = (row[0] & -row[0]).bit_length() - 1
         for other in pivots.values():

@@ -1,9 +1,12 @@
-"""Oblivious transfer: one holds two keys, the other gets the one it chooses; the first does not learn which, the second nothing of the other key.
+"""Oblivious transfer: one holds two keys, the other gets the one it chooses; the first does not learn which,
+the second nothing of the other key.
 
-Base transfers: Chou, Orlandi: The Simplest Protocol for Oblivious Transfer, 2015, in ristretto255. With A = a·G, the chooser sends B = b·G + c·A for its bit c;
-the two keys are hashes of a·B and a·B − a·A, of which it can compute one, b·A. Secure against those who follow the protocol, under computational
-Diffie-Hellman with SHA-256 as a random oracle; a few hundred of them are stretched to millions by AES (`Columns`), as Ishai, Kilian, Nissim, Petrank
-2003 do: key i is the seed of column i of a matrix of which each row is one more transfer.
+Base transfers: Chou, Orlandi: The Simplest Protocol for Oblivious Transfer, 2015, in ristretto255. With A =
+a·G, the chooser sends B = b·G + c·A for its bit c; the two keys are hashes of a·B and a·B − a·A, of which it
+can compute one, b·A. Secure against those who follow the protocol, under computational Diffie-Hellman with
+SHA-256 as a random oracle; a few hundred of them are stretched to millions by AES (`Columns`), as Ishai,
+Kilian, Nissim, Petrank 2003 do: key i is the seed of column i of a matrix of which each row is one more
+transfer.
 """
 
 from __future__ import annotations
@@ -41,11 +44,13 @@ def choose(said: bytes, bits: np.ndarray, about: bytes, draw: group.Draw) -> tup
 def pairs(a: bytes, said: bytes, points: bytes, count: int, about: bytes) -> tuple[list[bytes], list[bytes]]:
     """Both keys of each transfer, from the chooser's points."""
     if len(points) != count * group.POINT:
-        raise ProtocolError(f"{len(points)} bytes came for {count} oblivious transfers; they must be {count * group.POINT}.")
+        raise ProtocolError(
+            f"{len(points)} bytes came for {count} oblivious transfers; they must be {count * group.POINT}."
+        )
     shift = group.times(a, said)
     zeros, ones = [], []
     for i in range(count):
-        point = points[group.POINT * i:group.POINT * (i + 1)]
+        point = points[group.POINT * i : group.POINT * (i + 1)]
         shared = group.times(a, point)
         zeros.append(_key(about, i, said, point, shared))
         ones.append(_key(about, i, said, point, group.minus(shared, shift)))
@@ -65,7 +70,9 @@ def aes() -> Any:
 
 
 class Columns:
-    """Keys stretched: `take(n)` gives the next n bytes of AES-256 in counter mode of each, as a matrix of one row a key."""
+    """Keys stretched: `take(n)` gives the next n bytes of AES-256 in counter mode of each, as a matrix of one
+    row a key.
+    """
 
     def __init__(self, keys: list[bytes]):
         cipher, kind, modes = aes()
@@ -81,4 +88,6 @@ class Columns:
 def scrambled(blocks: np.ndarray, key: bytes) -> np.ndarray:
     """AES of every row of 16 bytes under one key."""
     cipher, kind, modes = aes()
-    return np.frombuffer(cipher(kind(key), modes.ECB()).encryptor().update(np.ascontiguousarray(blocks).data), np.uint8).reshape(blocks.shape)
+    return np.frombuffer(
+        cipher(kind(key), modes.ECB()).encryptor().update(np.ascontiguousarray(blocks).data), np.uint8
+    ).reshape(blocks.shape)

@@ -1,7 +1,8 @@
 """A 256-bit key → as many random-looking bits as wanted: the keystream of AES-256 in counter mode.
 
-A key makes one stream, used once: counters start at 0, and every key is derived for one purpose in one round (`agree.agree`). numpy's
-and torch's generators never stand in for it: their seeds hold 32 bits, or they can be run backwards.
+A key makes one stream, used once: counters start at 0, and every key is derived for one purpose in one round
+(`agree.agree`). numpy's and torch's generators never stand in for it: their seeds hold 32 bits, or they can
+be run backwards.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def _encryptor(key: bytes) -> Any:
     return Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
 
-def _blocks(key: bytes, count: int, kind: np.dtype, zeros: bytes, room: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+def _blocks(
+    key: bytes, count: int, kind: np.dtype, zeros: bytes, room: np.ndarray
+) -> Iterator[tuple[int, np.ndarray]]:
     """(where it starts, words of keystream), block after block; each overwrites the one before."""
     stream, view, each = _encryptor(key), room.data, BLOCK // kind.itemsize
     for start in range(0, count, each):
@@ -45,13 +48,17 @@ def stream(key: bytes, count: int, width: int) -> np.ndarray:
 
 
 def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> np.ndarray:
-    """Add (sign 1) or take away (sign −1) each key's stream, in place. The width divides the word's, so cutting keeps it uniform."""
+    """Add (sign 1) or take away (sign −1) each key's stream, in place. The width divides the word's, so
+    cutting keeps it uniform.
+    """
     kind = word(width)
     if vector.dtype != kind:
-        raise bad("prg.mask", "vector", vector.dtype, f"words of {kind}, in which a ring of {width} bits is added")
+        raise bad(
+            "prg.mask", "vector", vector.dtype, f"words of {kind}, in which a ring of {width} bits is added"
+        )
     zeros, room = bytes(BLOCK), np.empty(BLOCK, np.uint8)
     for key, sign in keys:
         for start, block in _blocks(key, len(vector), kind, zeros, room):
-            part = vector[start:start + len(block)]
+            part = vector[start : start + len(block)]
             (np.add if sign > 0 else np.subtract)(part, block, out=part)
     return cut(vector, width)

@@ -1,7 +1,8 @@
 """Whole numbers modulo 2^width: where masked vectors live and add up.
 
-A sum of n numbers of at most ±bound is read back exactly when 2·n·bound < 2^width, so the width follows from n and the bound. Widths are
-multiples of 4 up to 32 and of 8 above: two numbers, or one, then fill whole bytes, and packing is a shift and a copy.
+A sum of n numbers of at most ±bound is read back exactly when 2·n·bound < 2^width, so the width follows from
+n and the bound. Widths are multiples of 4 up to 32 and of 8 above: two numbers, or one, then fill whole
+bytes, and packing is a shift and a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ def width_for(parties: int, bound: int) -> int:
     for width in WIDTHS:
         if width >= need:
             return width
-    raise bad("SecAgg", "the range of a sum", f"±{parties * bound}", f"below 2^{WIDTHS[-1] - 1}", "Quantize to fewer bits, or take fewer parties a round.")
+    raise bad(
+        "SecAgg",
+        "the range of a sum",
+        f"±{parties * bound}",
+        f"below 2^{WIDTHS[-1] - 1}",
+        "Quantize to fewer bits, or take fewer parties a round.",
+    )
 
 
 def word(width: int) -> np.dtype:
@@ -38,12 +45,20 @@ def cut(words: np.ndarray, width: int) -> np.ndarray:
 
 
 def into(values: np.ndarray, width: int, bound: int) -> np.ndarray:
-    """Signed whole numbers → the ring. One that does not fit is an error: wrapped around it would spoil the sum unseen."""
+    """Signed whole numbers → the ring. One that does not fit is an error: wrapped around it would spoil the
+    sum unseen.
+    """
     if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise BadData(f"a ring holds one row of whole numbers, not {values.dtype} of {values.ndim} dimensions. Quantize first.")
+        raise BadData(
+            f"a ring holds one row of whole numbers, not {values.dtype} of {values.ndim} dimensions. "
+            "Quantize first."
+        )
     outside = int(np.count_nonzero((values > bound) | (values < -bound)))
     if outside:
-        raise BadData(f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip before quantising, or agree on more bits.")
+        raise BadData(
+            f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip "
+            "before quantising, or agree on more bits."
+        )
     return cut(values.astype(word(width)), width)  # two's complement: casting down is the residue
 
 
@@ -58,7 +73,9 @@ def pack(words: np.ndarray, width: int) -> np.ndarray:
     if width == 8 * words.itemsize:
         return words.view(np.uint8)
     if width % 8 == 0:
-        return np.ascontiguousarray(words.view(np.uint8).reshape(len(words), words.itemsize)[:, : width // 8]).reshape(-1)
+        return np.ascontiguousarray(
+            words.view(np.uint8).reshape(len(words), words.itemsize)[:, : width // 8]
+        ).reshape(-1)
     even = words if len(words) % 2 == 0 else np.append(words, words.dtype.type(0))
     both = even[0::2].astype(np.uint64) | even[1::2].astype(np.uint64) << np.uint64(width)
     packed = np.ascontiguousarray(both.view(np.uint8).reshape(len(both), 8)[:, : width // 4]).reshape(-1)
@@ -73,7 +90,10 @@ def unpack(data: np.ndarray, length: int, width: int) -> np.ndarray:
     """The reverse of `pack`."""
     kind = word(width)
     if len(data) != packed_bytes(length, width):
-        raise BadData(f"{len(data)} bytes are not {length} numbers of {width} bits, which take {packed_bytes(length, width)}.")
+        raise BadData(
+            f"{len(data)} bytes are not {length} numbers of {width} bits, which take "
+            f"{packed_bytes(length, width)}."
+        )
     if width == 8 * kind.itemsize:
         return np.ascontiguousarray(data).view(kind)
     if width % 8 == 0:
@@ -85,7 +105,7 @@ def unpack(data: np.ndarray, length: int, width: int) -> np.ndarray:
     full = length // 2
     wide[:full, :pair] = data[: full * pair].reshape(full, pair)
     if length % 2:
-        rest = data[full * pair:]
+        rest = data[full * pair :]
         wide[full, : len(rest)] = rest
     both = wide.view(np.uint64).reshape(-1)
     words = np.empty(2 * pairs, kind)

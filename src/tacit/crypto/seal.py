@@ -1,7 +1,7 @@
 """What one party says to another, sealed end to end: whoever carries it can neither read nor change it.
 
-The handshake is SIGMA (Krawczyk, CRYPTO 2003) with ephemeral keys: both sides sign all that was said, each under its own role, so nobody
-can stand in between, and nothing of an earlier handshake can be said again.
+The handshake is SIGMA (Krawczyk, CRYPTO 2003) with ephemeral keys: both sides sign all that was said, each
+under its own role, so nobody can stand in between, and nothing of an earlier handshake can be said again.
 
     initiator                                        responder
       |--- life_i, X_i, certificate_i ---------------->|
@@ -9,9 +9,10 @@ can stand in between, and nothing of an earlier handshake can be said again.
       |--- sign_i(i, T) ------------------------------>|
     T = SHA-256(federation, both names, lives, X and certificates)
 
-The keys are HKDF-SHA256(X25519(x_i, X_r); salt T), one for each direction, for AES-256-GCM. x_i and x_r are forgotten once the keys are made, so a
-certificate's key that is stolen later opens nothing that was recorded (forward secrecy). A nonce is (space, counter) and
-is used for one plaintext only; a record sent again after a lost connection is the same record, byte for byte.
+The keys are HKDF-SHA256(X25519(x_i, X_r); salt T), one for each direction, for AES-256-GCM. x_i and x_r are
+forgotten once the keys are made, so a certificate's key that is stolen later opens nothing that was recorded
+(forward secrecy). A nonce is (space, counter) and is used for one plaintext only; a record sent again after a
+lost connection is the same record, byte for byte.
 """
 
 from __future__ import annotations
@@ -51,10 +52,18 @@ class Ephemeral:
             raise SealBroken("the other side's handshake key is not one that may be used.") from None
 
 
-def transcript(federation: str, initiator: tuple[str, bytes, bytes, bytes], responder: tuple[str, bytes, bytes, bytes]) -> bytes:
-    """T: a digest of all both sides said, each part with its length, so that no two conversations have the same."""
+def transcript(
+    federation: str, initiator: tuple[str, bytes, bytes, bytes], responder: tuple[str, bytes, bytes, bytes]
+) -> bytes:
+    """T: a digest of all both sides said, each part with its length, so that no two conversations have the
+    same.
+    """
     digest = hashlib.sha256()
-    for part in (VERSION, federation.encode(), *(p.encode() if isinstance(p, str) else p for side in (initiator, responder) for p in side)):
+    for part in (
+        VERSION,
+        federation.encode(),
+        *(p.encode() if isinstance(p, str) else p for side in (initiator, responder) for p in side),
+    ):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()
 

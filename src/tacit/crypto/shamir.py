@@ -1,7 +1,9 @@
-"""Shamir: How to Share a Secret, 1979. A 256-bit secret in n shares, of which any t give it back and any t − 1 say nothing.
+"""Shamir: How to Share a Secret, 1979. A 256-bit secret in n shares, of which any t give it back and any t −
+1 say nothing.
 
-The field is that of the smallest prime above 2^256, so that a key is one element of it. Python's integers do not run in constant time:
-whoever can time a party to the microsecond from outside is not among the adversaries.
+The field is that of the smallest prime above 2^256, so that a key is one element of it. Python's integers do
+not run in constant time: whoever can time a party to the microsecond from outside is not among the
+adversaries.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ _DRAW = 49  # bytes a coefficient: 2^-135 away from uniform modulo P
 
 
 def split(secret: bytes, threshold: int, parties: int, draw: Callable[[int], bytes]) -> list[bytes]:
-    """Share i (from 0) is the value at i + 1 of a random polynomial of degree t − 1 that is the secret at 0."""
+    """Share i (from 0) is the value at i + 1 of a random polynomial of degree t − 1 that is the secret at
+    0.
+    """
     if len(secret) != SECRET:
         raise bad("shamir.split", "the length of the secret", len(secret), f"{SECRET} bytes")
     if not 1 <= threshold <= parties:
         raise bad("shamir.split", "threshold", threshold, f"between 1 and the {parties} shares")
     random = draw(_DRAW * (threshold - 1))
-    high = [int.from_bytes(random[i * _DRAW:(i + 1) * _DRAW], "little") % P for i in range(threshold - 1)]
+    high = [int.from_bytes(random[i * _DRAW : (i + 1) * _DRAW], "little") % P for i in range(threshold - 1)]
     shares = []
     for x in range(1, parties + 1):
         y = 0
@@ -36,7 +40,9 @@ def split(secret: bytes, threshold: int, parties: int, draw: Callable[[int], byt
 
 
 def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """The secret from shares by their place (from 0). Fewer than the threshold are refused: they would give a wrong secret, not none."""
+    """The secret from shares by their place (from 0). Fewer than the threshold are refused: they would give a
+    wrong secret, not none.
+    """
     if len(shares) < threshold:
         raise ProtocolError(f"{len(shares)} shares are too few: {threshold} are needed to recover a secret.")
     places = tuple(sorted(shares))[:threshold]

@@ -1,6 +1,7 @@
 """Short fingerprints of secrets, compared in bulk, and orders that nobody can guess.
 
-Two sets of n and m random tags of ℓ bits have a pair in common by chance with probability at most n·m / 2^ℓ; `tag_bytes` takes ℓ so that this is 2^-40.
+Two sets of n and m random tags of ℓ bits have a pair in common by chance with probability at most n·m / 2^ℓ;
+`tag_bytes` takes ℓ so that this is 2^-40.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ def tag_bytes(n: int, m: int) -> int:
 
 
 def tagged(rows: bytes, width: int, about: bytes, size: int) -> np.ndarray:
-    """SHA-256 of every `width` bytes, with `about` before them, cut to `size` bytes: an array (rows, size)."""
+    """SHA-256 of every `width` bytes, with `about` before them, cut to `size` bytes: an array (rows,
+    size).
+    """
     sha = hashlib.sha256
     if about:
-        made = b"".join([sha(about + rows[at:at + width]).digest()[:size] for at in range(0, len(rows), width)])
+        made = b"".join(
+            [sha(about + rows[at : at + width]).digest()[:size] for at in range(0, len(rows), width)]
+        )
     else:
-        made = b"".join([sha(rows[at:at + width]).digest()[:size] for at in range(0, len(rows), width)])
+        made = b"".join([sha(rows[at : at + width]).digest()[:size] for at in range(0, len(rows), width)])
     return np.frombuffer(made, np.uint8).reshape(-1, size)
 
 
@@ -35,7 +40,9 @@ def words(tags: np.ndarray) -> np.ndarray:
 
 
 def match(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows of mine, rows of theirs) that are equal, in the order of mine. A row of mine is found once, even if theirs has it twice."""
+    """(rows of mine, rows of theirs) that are equal, in the order of mine. A row of mine is found once, even
+    if theirs has it twice.
+    """
     keys = words(theirs)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
@@ -43,7 +50,12 @@ def match(mine: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     at = np.searchsorted(keys, wanted)
     left = np.arange(len(mine))
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    while len(left):  # rows whose first eight bytes agree by chance come one after the other: a second pass is rare, a third never seen
+    while len(
+        left
+        # rows whose first eight bytes agree by chance come one after the other: a second pass is rare, a
+        # third
+        # never seen
+    ):
         inside = at < len(keys)
         left, at = left[inside], at[inside]
         same = keys[at] == wanted[left]

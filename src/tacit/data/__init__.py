@@ -1,7 +1,7 @@
 """Data: data sets, and the ways their rows come to lie with parties.
 
-    fed = data.digits().split(10, skew=data.Dirichlet(0.5), seed=0)
-    fed = data.from_csv("patients.csv", label="ill").by("hospital")
+fed = data.digits().split(10, skew=data.Dirichlet(0.5), seed=0)
+fed = data.from_csv("patients.csv", label="ill").by("hospital")
 """
 
 from __future__ import annotations
@@ -20,20 +20,74 @@ from .heart_disease import heart_disease
 from .iris import iris
 from .mnist import mnist
 from .shakespeare import shakespeare
-from .skews import IID, SKEWS, ByColumn, ConceptDrift, ConceptShift, CovariateShift, Dirichlet, FeatureNoise, LabelsPerParty, Quantity, Skew
+from .skews import (
+    IID,
+    SKEWS,
+    ByColumn,
+    ConceptDrift,
+    ConceptShift,
+    CovariateShift,
+    Dirichlet,
+    FeatureNoise,
+    LabelsPerParty,
+    Quantity,
+    Skew,
+)
 from .synthetic import synthetic
 from .tables import Recipe, from_csv, from_frame, from_parquet
 from .vertical import Columns, Vertical, apart
 from .wine import wine
 
 ALL: dict[str, Callable[..., Dataset]] = {
-    "digits": digits, "iris": iris, "breast_cancer": breast_cancer, "wine": wine, "synthetic": synthetic, "gaussian_blobs": gaussian_blobs,
-    "mnist": mnist, "fashion_mnist": fashion_mnist, "cifar10": cifar10, "heart_disease": heart_disease, "adult": adult, "shakespeare": shakespeare,
+    "digits": digits,
+    "iris": iris,
+    "breast_cancer": breast_cancer,
+    "wine": wine,
+    "synthetic": synthetic,
+    "gaussian_blobs": gaussian_blobs,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "cifar10": cifar10,
+    "heart_disease": heart_disease,
+    "adult": adult,
+    "shakespeare": shakespeare,
 }
 
 __all__ = [
-    "ALL", "IID", "SKEWS", "ByColumn", "Columns", "ConceptDrift", "ConceptShift", "CovariateShift", "Dataset", "Dirichlet", "FeatureNoise",
-    "Federation", "Holdings", "LabelsPerParty", "Quantity", "Recipe", "Rows", "Skew", "Vertical", "adult", "apart", "breast_cancer", "cifar10", "digits",
-    "fashion_mnist", "from_arrays", "from_csv", "from_frame", "from_parquet", "gaussian_blobs", "heart_disease", "iris", "mnist",
-    "shakespeare", "synthetic", "wine",
+    "ALL",
+    "IID",
+    "SKEWS",
+    "ByColumn",
+    "Columns",
+    "ConceptDrift",
+    "ConceptShift",
+    "CovariateShift",
+    "Dataset",
+    "Dirichlet",
+    "FeatureNoise",
+    "Federation",
+    "Holdings",
+    "LabelsPerParty",
+    "Quantity",
+    "Recipe",
+    "Rows",
+    "Skew",
+    "Vertical",
+    "adult",
+    "apart",
+    "breast_cancer",
+    "cifar10",
+    "digits",
+    "fashion_mnist",
+    "from_arrays",
+    "from_csv",
+    "from_frame",
+    "from_parquet",
+    "gaussian_blobs",
+    "heart_disease",
+    "iris",
+    "mnist",
+    "shakespeare",
+    "synthetic",
+    "wine",
 ]

@@ -1,4 +1,6 @@
-"""Adult (census income): who earns more than 50,000 dollars? 32,561 + 16,281 people (B. Becker, R. Kohavi 1996, UCI, CC BY 4.0)."""
+"""Adult (census income): who earns more than 50,000 dollars? 32,561 + 16,281 people (B. Becker, R. Kohavi
+1996, UCI, CC BY 4.0).
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,66 @@ from .tables import Recipe, from_frame
 
 _PAGE = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = (
-    Published("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-              "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", (_PAGE + "adult.data",)),
-    Published("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-              "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", (_PAGE + "adult.test",)),
+    Published(
+        "adult.data",
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        (_PAGE + "adult.data",),
+    ),
+    Published(
+        "adult.test",
+        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        (_PAGE + "adult.test",),
+    ),
 )
-COLUMNS = ("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race", "sex",
-           "capital-gain", "capital-loss", "hours-per-week", "native-country", "income")
+COLUMNS = (
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+    "income",
+)
 
 
-def adult(fit: str | Recipe = "party", data_dir: str | os.PathLike[str] | None = None, verify: bool = True,
-          download: bool = True) -> Dataset:
-    """The authors' training and test files, missing values marked. The survey weight (fnlwgt) is no trait of a person and no feature."""
+def adult(
+    fit: str | Recipe = "party",
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    download: bool = True,
+) -> Dataset:
+    """The authors' training and test files, missing values marked. The survey weight (fnlwgt) is no trait of
+    a person and no feature.
+    """
     import pandas as pd
 
     frames = []
     for file, data in zip(FILES, contents("adult", FILES, folders("adult", data_dir), verify, download)):
-        lines = b"\n".join(line for line in data.splitlines() if line and not line.startswith(b"|"))  # the test file opens with a remark
+        lines = b"\n".join(
+            line for line in data.splitlines() if line and not line.startswith(b"|")
+        )  # the test file opens with a remark
         try:
-            frame = pd.read_csv(io.BytesIO(lines), header=None, names=COLUMNS, na_values="?", skipinitialspace=True, index_col=False)
+            frame = pd.read_csv(
+                io.BytesIO(lines),
+                header=None,
+                names=COLUMNS,
+                na_values="?",
+                skipinitialspace=True,
+                index_col=False,
+            )
         except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
             raise BadData(f"adult: {file.name} cannot be read: {error}. Get the file again.") from None
-        frames.append(frame.assign(income=frame["income"].astype(str).str.rstrip(".")))  # labels of the test file end in a dot
+        frames.append(
+            frame.assign(income=frame["income"].astype(str).str.rstrip("."))
+        )  # labels of the test file end in a dot
     return from_frame(frames[0], "income", test=frames[1], name="adult", drop=("fnlwgt",), fit=fit)

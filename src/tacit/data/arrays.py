@@ -1,4 +1,6 @@
-"""A data set from arrays in memory, and the global test split every data set without one of its own goes through."""
+"""A data set from arrays in memory, and the global test split every data set without one of its own goes
+through.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +17,54 @@ from ..parameters import bad
 from .federation import Dataset, Rows
 
 
-def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes: int | None = None, name: str = "arrays",
-                columns: Sequence[str] = (), labels: Sequence[str] = (), groups: dict[str, Any] | None = None, tokens: bool = False,
-                regression: bool = False, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+def from_arrays(
+    x: Any,
+    y: Any,
+    *,
+    test: tuple[Any, Any] | None = None,
+    classes: int | None = None,
+    name: str = "arrays",
+    columns: Sequence[str] = (),
+    labels: Sequence[str] = (),
+    groups: dict[str, Any] | None = None,
+    tokens: bool = False,
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
     """Rows from numpy arrays, tensors or lists.
 
-    Whole numbers (1.0 is one, too), true/false or text in `y` are classes; numbers of which any has a fraction are targets of a regression,
-    and `regression=True` makes whole ones so. Labels other than 0, 1, 2, … are numbered in their order and their names kept. `tokens=True`
-    keeps `x` as whole numbers, and `y` may then have a label for each token, [N, T], −1 for none. Without `test`, a stratified `test_fraction` of the rows
-    becomes the global test set.
+    Whole numbers (1.0 is one, too), true/false or text in `y` are classes; numbers of which any has a
+    fraction are targets of a regression, and `regression=True` makes whole ones so. Labels other than 0, 1,
+    2, … are numbered in their order and their names kept. `tokens=True` keeps `x` as whole numbers, and `y`
+    may then have a label for each token, [N, T], −1 for none. Without `test`, a stratified `test_fraction` of
+    the rows becomes the global test set.
     """
     xs, ys = _features(name, "x", x, tokens), _array(name, "y", y)
-    xt, yt = (xs[:0], ys[:0]) if test is None else (_features(name, "test x", test[0], tokens), _array(name, "test y", test[1]))
+    xt, yt = (
+        (xs[:0], ys[:0])
+        if test is None
+        else (_features(name, "test x", test[0], tokens), _array(name, "test y", test[1]))
+    )
     for what, a, b in (("x and y", xs, ys), ("the test x and y", xt, yt)):
         if len(a) != len(b) or (b.ndim != 1 and not (tokens and b.ndim == 2 and b.shape == a.shape)):
-            raise BadData(f"{name}: {what} do not fit: {len(a)} rows and labels of shape {tuple(b.shape)}. Give one label a row"
-                          f"{', or one a token, [N, T]' if tokens else ''}.")
+            raise BadData(
+                f"{name}: {what} do not fit: {len(a)} rows and labels of shape {tuple(b.shape)}. Give one "
+                "label a row"
+                f"{', or one a token, [N, T]' if tokens else ''}."
+            )
     if len(xs) == 0:
         raise BadData(f"{name}: there are no rows. Give at least two.")
     if xt.shape[1:] != xs.shape[1:]:
-        raise BadData(f"{name}: a test row has shape {tuple(xt.shape[1:])}, a training row {tuple(xs.shape[1:])}. Encode both alike.")
+        raise BadData(
+            f"{name}: a test row has shape {tuple(xt.shape[1:])}, a training row {tuple(xs.shape[1:])}. "
+            "Encode both alike."
+        )
     if ys.ndim != yt.ndim and len(yt):
-        raise BadData(f"{name}: labels of shape {tuple(ys.shape)} to train on and {tuple(yt.shape)} to test by. Give both a label a row, or both one a token.")
+        raise BadData(
+            f"{name}: labels of shape {tuple(ys.shape)} to train on and {tuple(yt.shape)} to test by. Give "
+            "both a label a row, or both one a token."
+        )
     if ys.ndim == 1:
         yy, names = _targets(name, np.concatenate([ys, yt]), classes, regression)
     else:
@@ -44,11 +72,20 @@ def from_arrays(x: Any, y: Any, *, test: tuple[Any, Any] | None = None, classes:
     groups = {key: np.asarray(values) for key, values in (groups or {}).items()}
     for key, values in groups.items():
         if len(values) != len(xs):
-            raise BadData(f"{name}: the group {key!r} has {len(values)} values for {len(xs)} rows. Give one a row.")
+            raise BadData(
+                f"{name}: the group {key!r} has {len(values)} values for {len(xs)} rows. Give one a row."
+            )
     if labels and names is not None and len(labels) != len(names):
         raise BadData(f"{name}: {len(labels)} names for {len(names)} labels. Give one name a label.")
-    whole = Dataset(name, Rows(xs, yy[: len(ys)]), Rows(xt, yy[len(ys) :]), None if names is None else len(names), tuple(columns),
-                    tuple(labels) or names or (), groups)
+    whole = Dataset(
+        name,
+        Rows(xs, yy[: len(ys)]),
+        Rows(xt, yy[len(ys) :]),
+        None if names is None else len(names),
+        tuple(columns),
+        tuple(labels) or names or (),
+        groups,
+    )
     return whole if test is not None else with_test(whole, test_fraction, seed)
 
 
@@ -60,16 +97,28 @@ def with_test(data: Dataset, fraction: float, seed: int, strata: np.ndarray | No
         raise bad(data.name, "seed", seed, "a whole number at least 0")
     n = len(data)
     if strata is None:
-        strata = np.zeros(n, dtype=np.int64) if data.classes is None or data.rows.y.dim() > 1 else data.rows.y.numpy()
+        strata = (
+            np.zeros(n, dtype=np.int64)
+            if data.classes is None or data.rows.y.dim() > 1
+            else data.rows.y.numpy()
+        )
     tested = stratified(strata, round(fraction * n), np.random.default_rng([int(seed), 4]))
     return chosen(data, np.delete(np.arange(n), tested), tested)
 
 
 def chosen(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
     """The same data set with the rows `rest` to train on and the rows `tested` as the global test set."""
-    return Dataset(data.name, _take(data.rows, rest), _take(data.rows, tested), data.classes, data.columns, data.labels,
-                   {key: values[rest] for key, values in data.groups.items()}, {key: values[tested] for key, values in data.groups.items()},
-                   None if data.table is None else data.table.take(rest, tested))
+    return Dataset(
+        data.name,
+        _take(data.rows, rest),
+        _take(data.rows, tested),
+        data.classes,
+        data.columns,
+        data.labels,
+        {key: values[rest] for key, values in data.groups.items()},
+        {key: values[tested] for key, values in data.groups.items()},
+        None if data.table is None else data.table.take(rest, tested),
+    )
 
 
 def stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -84,10 +133,18 @@ def stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.n
     return rng.permutation(order[position < np.repeat(take, sizes)])
 
 
-def bundled(name: str, loader: str, test_fraction: float, seed: int, scale: float | None = None, shape: tuple[int, ...] = ()) -> Dataset:
+def bundled(
+    name: str,
+    loader: str,
+    test_fraction: float,
+    seed: int,
+    scale: float | None = None,
+    shape: tuple[int, ...] = (),
+) -> Dataset:
     """One of the small sets that come inside scikit-learn; features divided by `scale`, or else standardised.
 
-    The mean and deviation are those of everyone's training rows together: the global test rows have no say in them.
+    The mean and deviation are those of everyone's training rows together: the global test rows have no say in
+    them.
     """
     try:
         from sklearn import datasets
@@ -96,8 +153,15 @@ def bundled(name: str, loader: str, test_fraction: float, seed: int, scale: floa
     raw = getattr(datasets, loader)()
     x = np.asarray(raw.data, dtype=np.float64)
     x = x / scale if scale else x
-    made = from_arrays(x.reshape(len(x), *shape) if shape else x, raw.target, name=name, columns=[str(f) for f in raw.feature_names],
-                       labels=[str(t) for t in raw.target_names], test_fraction=test_fraction, seed=seed)
+    made = from_arrays(
+        x.reshape(len(x), *shape) if shape else x,
+        raw.target,
+        name=name,
+        columns=[str(f) for f in raw.feature_names],
+        labels=[str(t) for t in raw.target_names],
+        test_fraction=test_fraction,
+        seed=seed,
+    )
     if scale:
         return made
     std, mean = torch.std_mean(made.rows.x.double(), dim=0, correction=0)
@@ -120,36 +184,58 @@ def _array(name: str, what: str, values: Any) -> np.ndarray:
         import pandas as pd
 
         if (gaps := pd.isna(a)).any():  # else 'None' and 'nan' would be classes
-            raise BadData(f"{name}: {what} has {int(gaps.sum())} missing labels, the first in row {int(gaps.argmax())}. Fill or drop them first.")
+            raise BadData(
+                f"{name}: {what} has {int(gaps.sum())} missing labels, the first in row "
+                f"{int(gaps.argmax())}. Fill or drop them first."
+            )
         a = a.astype(str)
     if a.dtype.kind not in "biufUS":
-        raise BadData(f"{name}: {what} holds {a.dtype} values, not numbers{' or text' if what.endswith('y') else ''}. Encode them first, "
-                      "or read the table with from_csv.")
+        raise BadData(
+            f"{name}: {what} holds {a.dtype} values, not numbers{' or text' if what.endswith('y') else ''}. "
+            "Encode them first, "
+            "or read the table with from_csv."
+        )
     return a
 
 
 def _features(name: str, what: str, values: Any, tokens: bool) -> Tensor:
     a = _array(name, what, values)
     if a.dtype.kind in "US":
-        raise BadData(f"{name}: {what} holds text, e.g. {str(a.flat[0])!r}. Encode it first, or read the table with from_csv.")
+        raise BadData(
+            f"{name}: {what} holds text, e.g. {str(a.flat[0])!r}. Encode it first, or read the table with "
+            "from_csv."
+        )
     if a.ndim < 2 and not tokens:
-        raise BadData(f"{name}: {what} has shape {tuple(a.shape)}. Give one row an example: [rows, features] or [rows, channels, h, w].")
+        raise BadData(
+            f"{name}: {what} has shape {tuple(a.shape)}. Give one row an example: [rows, features] or "
+            "[rows, channels, h, w]."
+        )
     if tokens:
         if a.dtype.kind not in "biu":
             raise BadData(f"{name}: {what} holds {a.dtype} values; tokens are whole numbers.")
         if a.size and a.min() < 0:
             row = int((a < 0).reshape(len(a), -1).any(1).argmax())
-            raise BadData(f"{name}: {what} has the token {a.min()} in row {row}; tokens count from 0. Behind the end of a row put any, and −1 as its label.")
+            raise BadData(
+                f"{name}: {what} has the token {a.min()} in row {row}; tokens count from 0. Behind the end "
+                "of a row put any, and −1 as its label."
+            )
         return torch.from_numpy(a.astype(np.int64))
     x = torch.from_numpy(np.ascontiguousarray(a, dtype=np.float32))
     if not torch.isfinite(x).all():
         row = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).nonzero()[0])
-        raise BadData(f"{name}: {what} has a value that is missing or infinite in row {row}. Fill it, or read the table with from_csv.")
+        raise BadData(
+            f"{name}: {what} has a value that is missing or infinite in row {row}. Fill it, or read the "
+            "table with from_csv."
+        )
     return x
 
 
-def _of_tokens(name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels of tokens, −1 where there is none; as many classes as are given, or as the largest label says."""
+def _of_tokens(
+    name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, regression: bool
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels of tokens, −1 where there is none; as many classes as are given, or as the largest label
+    says.
+    """
     y = np.concatenate([ys, yt])
     if regression is not False:
         raise bad(name, "regression", regression, "False where tokens have labels: they are classes")
@@ -157,42 +243,75 @@ def _of_tokens(name: str, ys: np.ndarray, yt: np.ndarray, classes: int | None, r
         raise bad(name, "classes", classes, "a whole number at least 2")
     if y.dtype.kind not in "iuf" or not np.isfinite(y).all() or (y != np.floor(y)).any():
         what = "text" if y.dtype.kind in "US" else y.dtype
-        raise BadData(f"{name}: labels of tokens are whole numbers from 0, and −1 for none; these are {what}. Number them.")
+        raise BadData(
+            f"{name}: labels of tokens are whole numbers from 0, and −1 for none; these are {what}. Number "
+            "them."
+        )
     many = int(y.max(initial=0)) + 1 if classes is None else classes
     if y.dtype.kind == "u" and classes is None and many - 1 == np.iinfo(y.dtype).max:
-        raise BadData(f"{name}: the label {many - 1} is what −1 becomes in {y.dtype}. Give labels of tokens in a type with a sign, such as int64.")
+        raise BadData(
+            f"{name}: the label {many - 1} is what −1 becomes in {y.dtype}. Give labels of tokens in a type "
+            "with a sign, such as int64."
+        )
     if y.size and (y.min() < -1 or y.max() >= many):
-        raise BadData(f"{name}: a token's label is a whole number from 0 to {many - 1}, or −1 for none; found {int(y.min())} to {int(y.max())}.")
+        raise BadData(
+            f"{name}: a token's label is a whole number from 0 to {many - 1}, or −1 for none; found "
+            f"{int(y.min())} to {int(y.max())}."
+        )
     if many < 2:
-        raise BadData(f"{name}: every token has the label 0. There is nothing to learn from one class; give two or more.")
+        raise BadData(
+            f"{name}: every token has the label 0. There is nothing to learn from one class; give two or "
+            "more."
+        )
     for what, part in (("row", ys), ("test row", yt)):
         if len(bare := np.flatnonzero((part < 0).all(1))):
             raise BadData(f"{name}: no token of {what} {bare[0]} has a label. Leave the row out.")
     return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(many))
 
 
-def _targets(name: str, y: np.ndarray, classes: int | None, regression: bool) -> tuple[Tensor, tuple[str, ...] | None]:
+def _targets(
+    name: str, y: np.ndarray, classes: int | None, regression: bool
+) -> tuple[Tensor, tuple[str, ...] | None]:
     """Labels as numbers 0, 1, … and their names; (targets, None) for a regression."""
     if not isinstance(regression, bool):
         raise bad(name, "regression", regression, "True or False")
     if regression and (classes is not None or y.dtype.kind not in "iuf"):
-        what = f"classes={classes} was given" if classes is not None else f"y holds {'text' if y.dtype.kind in 'US' else 'true and false'}"
+        what = (
+            f"classes={classes} was given"
+            if classes is not None
+            else f"y holds {'text' if y.dtype.kind in 'US' else 'true and false'}"
+        )
         raise BadData(f"{name}: regression=True predicts numbers, and {what}. Leave one of them out.")
-    if y.dtype.kind == "f" and classes is None and not regression and len(y) and (np.abs(y) < 2**53).all() and (y == np.floor(y)).all():
+    if (
+        y.dtype.kind == "f"
+        and classes is None
+        and not regression
+        and len(y)
+        and (np.abs(y) < 2**53).all()
+        and (y == np.floor(y)).all()
+    ):
         y = y.astype(np.int64)
     if regression or (y.dtype.kind == "f" and classes is None):
         t = torch.from_numpy(y.astype(np.float32))
         if not torch.isfinite(t).all():
-            raise BadData(f"{name}: a target is missing or infinite in row {int((~torch.isfinite(t)).nonzero()[0])}. Fill or drop it.")
+            raise BadData(
+                f"{name}: a target is missing or infinite in row {int((~torch.isfinite(t)).nonzero()[0])}. "
+                "Fill or drop it."
+            )
         return t, None
     if classes is not None:
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
             raise bad(name, "classes", classes, "a whole number at least 2")
         if y.dtype.kind in "US" or (y != y.astype(np.int64)).any() or y.min() < 0 or y.max() >= classes:
-            raise BadData(f"{name}: with classes={classes} every label must be a whole number from 0 to {classes - 1}; "
-                          f"found {str(np.unique(y)[[0, -1]].tolist())[1:-1]}.")
+            raise BadData(
+                f"{name}: with classes={classes} every label must be a whole number from 0 to {classes - 1}; "
+                f"found {str(np.unique(y)[[0, -1]].tolist())[1:-1]}."
+            )
         return torch.from_numpy(y.astype(np.int64)), tuple(str(c) for c in range(classes))
     kinds, place = np.unique(y, return_inverse=True)
     if len(kinds) < 2:
-        raise BadData(f"{name}: every row has the label {str(kinds[0])!r}. There is nothing to learn from one class; give two or more.")
+        raise BadData(
+            f"{name}: every row has the label {str(kinds[0])!r}. There is nothing to learn from one class; "
+            "give two or more."
+        )
     return torch.from_numpy(place.astype(np.int64)), tuple(str(k) for k in kinds.tolist())

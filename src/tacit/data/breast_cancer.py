@@ -1,4 +1,6 @@
-"""Breast cancer Wisconsin (diagnostic): 569 tumours, 30 measurements (W. Wolberg et al. 1995; the copy inside scikit-learn)."""
+"""Breast cancer Wisconsin (diagnostic): 569 tumours, 30 measurements (W. Wolberg et al. 1995; the copy inside
+scikit-learn).
+"""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ Read from whichever form lies in the folder, in this order:
     data_batch_1.webp …, labels.npz           the same pictures as lossless mosaics of tiles (needs Pillow)
     data_batch_1 …, test_batch                the python version
     cifar-10-binary.tar.gz                    the archive as published; what a download brings
-The python version is a pickle, and loading a pickle runs whatever program it holds. None is loaded here: `pickletools` lists its
-instructions without carrying them out, and the one long string (the pixels) and the numbers after 'labels' are picked from the list.
+The python version is a pickle, and loading a pickle runs whatever program it holds. None is loaded here:
+`pickletools` lists its instructions without carrying them out, and the one long string (the pixels) and the
+numbers after 'labels' are picked from the list.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from .idx import scaled
 from .sources import Published, confirm, fetch, folders
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-ARCHIVE = Published("cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                    urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",))
+ARCHIVE = Published(
+    "cifar-10-binary.tar.gz",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+)
 BATCHES = {  # md5 of the binary and of the python version, as published
     "data_batch_1": ("5dd7e06a14cb22eb9f671a540d1b7c25", "c99cafc152244af753f735de768cd75f"),
     "data_batch_2": ("5ea93a67294ea407fff1d09f752e9692", "d4bba439e000b95fd0a9bffe97cbabec"),
@@ -40,16 +44,28 @@ CHANNELS = ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])  # of the traini
 ROW = 1 + 3 * 32 * 32  # a label, then the red, the green and the blue plane
 
 
-def cifar10(scale: str = "unit", data_dir: str | os.PathLike[str] | None = None, verify: bool = True, download: bool = True) -> Dataset:
-    """[N, 3, 32, 32]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean and deviation of each channel."""
+def cifar10(
+    scale: str = "unit",
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    download: bool = True,
+) -> Dataset:
+    """[N, 3, 32, 32]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean and
+    deviation of each channel.
+    """
     places = folders("cifar10", data_dir, ("cifar-10-batches-bin", "cifar-10-batches-py"))
     batches = _found(places, verify)
     if batches is None:
         fetch("cifar10", (ARCHIVE,), places, download)
         batches = _archive(places[0] / ARCHIVE.name, verify)
     *train, test = batches
-    rows, tested = (Rows(scaled(b[:, 1:].reshape(-1, 3, 32, 32), scale, CHANNELS), torch.from_numpy(b[:, 0].astype(np.int64)))
-                    for b in (np.concatenate(train), test))
+    rows, tested = (
+        Rows(
+            scaled(b[:, 1:].reshape(-1, 3, 32, 32), scale, CHANNELS),
+            torch.from_numpy(b[:, 0].astype(np.int64)),
+        )
+        for b in (np.concatenate(train), test)
+    )
     return Dataset("cifar10", rows, tested, 10, labels=LABELS)
 
 
@@ -57,8 +73,10 @@ def _found(places: list[Path], verify: bool) -> list[np.ndarray] | None:
     """Six batches of rows [label, pixels], from the first place and form that has them all."""
     for folder in places:
         if all((folder / f"{name}.bin").is_file() for name in BATCHES):
-            return [_binary(folder / f"{name}.bin", (folder / f"{name}.bin").read_bytes(), md5 if verify else "")
-                    for name, (md5, _) in BATCHES.items()]
+            return [
+                _binary(folder / f"{name}.bin", (folder / f"{name}.bin").read_bytes(), md5 if verify else "")
+                for name, (md5, _) in BATCHES.items()
+            ]
         if all((folder / f"{name}.webp").is_file() for name in BATCHES) and (folder / "labels.npz").is_file():
             return _mosaics(folder, verify)
         if all((folder / name).is_file() for name in BATCHES):
@@ -72,13 +90,18 @@ def _binary(path: Path, data: bytes, md5: str) -> np.ndarray:
     if md5:
         confirm("cifar10", path, data, md5)
     if not data or len(data) % ROW:
-        raise BadData(f"cifar10: {path} has {len(data)} bytes, no multiple of {ROW}. It is cut short; get the file again.")
+        raise BadData(
+            f"cifar10: {path} has {len(data)} bytes, no multiple of {ROW}. It is cut short; get the file "
+            "again."
+        )
     return _labelled(path, np.frombuffer(data, np.uint8).reshape(-1, ROW))
 
 
 def _labelled(path: Path, batch: np.ndarray) -> np.ndarray:
     if batch[:, 0].max() >= len(LABELS):
-        raise BadData(f"cifar10: {path} has the label {batch[:, 0].max()}; labels go from 0 to 9. Get the file again.")
+        raise BadData(
+            f"cifar10: {path} has the label {batch[:, 0].max()}; labels go from 0 to 9. Get the file again."
+        )
     return batch
 
 
@@ -95,14 +118,21 @@ def _mosaics(folder: Path, verify: bool) -> list[np.ndarray]:
         with Image.open(path) as picture:
             mosaic = np.asarray(picture.convert("RGB"))
         down, across = mosaic.shape[0] // 32, mosaic.shape[1] // 32
-        tiles = mosaic.reshape(down, 32, across, 32, 3).transpose(0, 2, 4, 1, 3).reshape(down * across, ROW - 1)
+        tiles = (
+            mosaic.reshape(down, 32, across, 32, 3).transpose(0, 2, 4, 1, 3).reshape(down * across, ROW - 1)
+        )
         labels = test if name == "test_batch" else train[used : used + len(tiles)]
         used += len(tiles)
         if len(labels) != len(tiles):
-            raise BadData(f"cifar10: {path} has {len(tiles)} pictures and labels.npz {len(labels)} labels for them. Get both again.")
+            raise BadData(
+                f"cifar10: {path} has {len(tiles)} pictures and labels.npz {len(labels)} labels for them. "
+                "Get both again."
+            )
         batch = np.concatenate([labels[:, None].astype(np.uint8), tiles], axis=1)
         if verify:
-            confirm("cifar10", path, batch.tobytes(), md5)  # unpacked, it must be the published binary batch to the byte
+            confirm(
+                "cifar10", path, batch.tobytes(), md5
+            )  # unpacked, it must be the published binary batch to the byte
         batches.append(_labelled(path, batch))
     return batches
 
@@ -117,15 +147,20 @@ def _python(path: Path, md5: str) -> np.ndarray:
             if isinstance(value, str | bytes) and code.name != "GLOBAL":
                 text = value.encode("latin-1", "replace") if isinstance(value, str) else value
                 pixels = max(pixels, text, key=len)
-                # 'latin1' is how Python 3 writes the key's bytes in an old protocol; it stands between the key and its list
+                # 'latin1' is how Python 3 writes the key's bytes in an old protocol; it stands between the
+                # key and its list
                 reading = text == b"labels" or (reading and text == b"latin1")
             elif reading and code.name in ("BININT", "BININT1", "BININT2", "INT", "LONG1"):
                 labels.append(int(str(value)))
     except ValueError as error:
-        raise BadData(f"cifar10: {path} is no python batch ({error}). Get it again, or use cifar-10-binary.tar.gz.") from None
+        raise BadData(
+            f"cifar10: {path} is no python batch ({error}). Get it again, or use cifar-10-binary.tar.gz."
+        ) from None
     if not labels or len(pixels) != len(labels) * (ROW - 1):
-        raise BadData(f"cifar10: {path} has {len(labels)} labels and {len(pixels)} bytes of pixels, which do not fit. "
-                      "Get it again, or use cifar-10-binary.tar.gz.")
+        raise BadData(
+            f"cifar10: {path} has {len(labels)} labels and {len(pixels)} bytes of pixels, which do not fit. "
+            "Get it again, or use cifar-10-binary.tar.gz."
+        )
     tiles = np.frombuffer(pixels, np.uint8).reshape(len(labels), ROW - 1)
     return _labelled(path, np.concatenate([np.array(labels, dtype=np.uint8)[:, None], tiles], axis=1))
 
@@ -135,6 +170,12 @@ def _archive(path: Path, verify: bool) -> list[np.ndarray]:
         with tarfile.open(path) as tar:  # members are read in place; nothing is unpacked onto the disk
             members = {Path(m.name).name: m for m in tar.getmembers() if m.isfile()}
             files = {name: tar.extractfile(members[f"{name}.bin"]) for name in BATCHES}
-            return [_binary(path / f"{name}.bin", file.read(), BATCHES[name][0] if verify else "") for name, file in files.items() if file]
+            return [
+                _binary(path / f"{name}.bin", file.read(), BATCHES[name][0] if verify else "")
+                for name, file in files.items()
+                if file
+            ]
     except (tarfile.TarError, EOFError, KeyError) as error:
-        raise BadData(f"cifar10: {path} is no whole cifar-10-binary.tar.gz ({error}). Delete it and get it again.") from None
+        raise BadData(
+            f"cifar10: {path} is no whole cifar-10-binary.tar.gz ({error}). Delete it and get it again."
+        ) from None

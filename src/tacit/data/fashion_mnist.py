@@ -8,8 +8,10 @@ from .federation import Dataset
 from .idx import images
 from .sources import Published
 
-_MIRRORS = ("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/")
+_MIRRORS = (
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+)
 
 
 def _file(name: str, sha256: str) -> Published:
@@ -22,10 +24,37 @@ FILES = (
     _file("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
     _file("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 )
-LABELS = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+LABELS = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 
 
-def fashion_mnist(scale: str = "unit", data_dir: str | os.PathLike[str] | None = None, verify: bool = True,
-                  download: bool = True) -> Dataset:
-    """[N, 1, 28, 28]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean .2860 and deviation .3530."""
-    return images("fashion_mnist", FILES, LABELS, scale, ([0.2860], [0.3530]), data_dir, ("FashionMNIST/raw",), verify, download)
+def fashion_mnist(
+    scale: str = "unit",
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    download: bool = True,
+) -> Dataset:
+    """[N, 1, 28, 28]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean
+    .2860 and deviation .3530.
+    """
+    return images(
+        "fashion_mnist",
+        FILES,
+        LABELS,
+        scale,
+        ([0.2860], [0.3530]),
+        data_dir,
+        ("FashionMNIST/raw",),
+        verify,
+        download,
+    )

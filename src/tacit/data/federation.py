@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """Examples and their labels, one per row. `x` is float32 (or int64 tokens), `y` int64 classes or float32 targets. Rows of tokens may have a class for
-    each token, [N, T]; −1 is none."""
+    """Examples and their labels, one per row. `x` is float32 (or int64 tokens), `y` int64 classes or float32
+    targets. Rows of tokens may have a class for each token, [N, T]; −1 is none.
+    """
 
     x: Tensor
     y: Tensor
@@ -59,16 +60,20 @@ class Holdings(NamedTuple):
         """`owner[i]` holds row `index[i]`; the order within a party is kept."""
         order = np.argsort(owner, kind="stable")
         start = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=parties))])
-        return cls(torch.from_numpy(np.ascontiguousarray(index[order], dtype=np.int64)), torch.from_numpy(start.astype(np.int64)))
+        return cls(
+            torch.from_numpy(np.ascontiguousarray(index[order], dtype=np.int64)),
+            torch.from_numpy(start.astype(np.int64)),
+        )
 
 
 @dataclass(frozen=True)
 class Federation:
     """The rows of all parties in one stack, and who holds which.
 
-    `rows` are everyone's training and held-out rows together; `train` and `held` say which of them belong to whom and
-    are disjoint. `test` is the global test set. In a simulation one process has it all; a real party has only its own.
-    `notes` say what a reader of the results should know about how the rows were dealt and encoded.
+    `rows` are everyone's training and held-out rows together; `train` and `held` say which of them belong to
+    whom and are disjoint. `test` is the global test set. In a simulation one process has it all; a real party
+    has only its own. `notes` say what a reader of the results should know about how the rows were dealt and
+    encoded.
     """
 
     name: str
@@ -88,8 +93,13 @@ class Federation:
         return len(self.parties)
 
     def __repr__(self) -> str:
-        sizes = f"{self.sizes.min()} to {self.sizes.max()} rows each" if len(self) else "no rows"  # and not the rows themselves, which are people's
-        return f"<Federation {self.name!r}: {len(self)} parties, {sizes}, {len(self.test.y)} test rows, {_learnt(self.classes)}>"
+        sizes = (
+            f"{self.sizes.min()} to {self.sizes.max()} rows each" if len(self) else "no rows"
+        )  # and not the rows themselves, which are people's
+        return (
+            f"<Federation {self.name!r}: {len(self)} parties, {sizes}, {len(self.test.y)} test rows, "
+            f"{_learnt(self.classes)}>"
+        )
 
     @property
     def sizes(self) -> Tensor:
@@ -113,7 +123,9 @@ class Federation:
         return self.test if self.skew is None else self.skew.test_at(self, round)
 
     def party(self, k: int | str) -> Federation:
-        """What party k alone has: its own rows, and no one else's; the global test set is the server's and is left out."""
+        """What party k alone has: its own rows, and no one else's; the global test set is the server's and is
+        left out.
+        """
         if isinstance(k, str):
             if k not in self.parties:
                 raise BadData(f"{self.name}: there is no party {k!r}. {nearest(k, list(self.parties[:50]))}")
@@ -122,23 +134,45 @@ class Federation:
         index = torch.cat([mine, held])
         rows = Rows(self.rows.x[index], self.rows.y[index])
         here = torch.arange(len(index))
-        # The skew stays: a concept drifts at a real party as it does in simulation. What `deal` and `alter` did is in the rows.
-        return replace(self, rows=rows, train=Holdings.from_lists([here[: len(mine)]]), held=Holdings.from_lists([here[len(mine) :]]),
-                       test=Rows(rows.x[:0], rows.y[:0]), parties=(self.parties[k],))
+        # The skew stays: a concept drifts at a real party as it does in simulation. What `deal` and `alter`
+        # did is in the rows.
+        return replace(
+            self,
+            rows=rows,
+            train=Holdings.from_lists([here[: len(mine)]]),
+            held=Holdings.from_lists([here[len(mine) :]]),
+            test=Rows(rows.x[:0], rows.y[:0]),
+            parties=(self.parties[k],),
+        )
 
     def outline(self) -> dict[str, Any]:
-        """Who takes part and what is learned: of `summary`, what is not computed from the rows. For runs whose ε would not cover more."""
+        """Who takes part and what is learned: of `summary`, what is not computed from the rows. For runs
+        whose ε would not cover more.
+        """
         labels = self.labels or tuple(str(c) for c in range(self.classes or 0))
-        return {"name": self.name, "parties": list(self.parties), "sizes": [], "labels": list(labels), "counts": None, "shift": None}
+        return {
+            "name": self.name,
+            "parties": list(self.parties),
+            "sizes": [],
+            "labels": list(labels),
+            "counts": None,
+            "shift": None,
+        }
 
     def summary(self) -> dict[str, Any]:
-        """Who holds what, as plain values: sizes, labels × parties, and how far each party's features lie from the pooled mean."""
+        """Who holds what, as plain values: sizes, labels × parties, and how far each party's features lie
+        from the pooled mean.
+        """
         counts = None
         if self.classes is not None:
             y, owner = self.rows.y, self.owner
             there = y >= 0
             cell = (owner if y.dim() == 1 else owner[:, None].expand_as(y))[there] * self.classes + y[there]
-            counts = torch.bincount(cell, minlength=len(self) * self.classes).reshape(len(self), self.classes).tolist()
+            counts = (
+                torch.bincount(cell, minlength=len(self) * self.classes)
+                .reshape(len(self), self.classes)
+                .tolist()
+            )
         return {**self.outline(), "sizes": self.sizes.tolist(), "counts": counts, "shift": self._shift()}
 
     def _shift(self) -> list[float] | None:
@@ -164,7 +198,9 @@ class Federation:
         return shift
 
     def plot(self, path: Any = None) -> Any:
-        """The heat map of labels × parties, the sizes and the feature shift as a drawing; with `path` it is saved too."""
+        """The heat map of labels × parties, the sizes and the feature shift as a drawing; with `path` it is
+        saved too.
+        """
         from ..report import figures
 
         figure: Any = figures.federation(self.summary())
@@ -175,10 +211,12 @@ class Federation:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Rows nobody has dealt out yet. `groups` keeps columns that say where a row came from (a hospital, a writer).
+    """Rows nobody has dealt out yet. `groups` keeps columns that say where a row came from (a hospital, a
+    writer).
 
-    A data set made of a table keeps the raw `table` too: its rows are then laid out but not yet standardised (a missing number
-    is NaN), because whose statistics to use is only known once the rows have owners; `split`, `by` and `held_by_one` do it.
+    A data set made of a table keeps the raw `table` too: its rows are then laid out but not yet standardised
+    (a missing number is NaN), because whose statistics to use is only known once the rows have owners;
+    `split`, `by` and `held_by_one` do it.
     """
 
     name: str
@@ -195,7 +233,10 @@ class Dataset:
         return len(self.rows.y)
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.name!r}: {len(self)} rows to deal, {len(self.test.y)} test rows, {_learnt(self.classes)}>"
+        return (
+            f"<Dataset {self.name!r}: {len(self)} rows to deal, {len(self.test.y)} test rows, "
+            f"{_learnt(self.classes)}>"
+        )
 
     def column(self, name: str, test: bool = False) -> np.ndarray | None:
         """The values that say where a row came from, as text; None when the test set does not have them."""
@@ -204,17 +245,29 @@ class Dataset:
             return groups[name].astype(str)
         values = None if self.table is None else self.table.values(name, test)
         if values is None and not test:
-            known = list(self.groups) + ([] if self.table is None else [str(c) for c in self.table.frame.columns])
-            raise BadData(f"{self.name} has no column {name!r} to deal by. " + (nearest(name, known) if known else "It has none at all."))
+            known = list(self.groups) + (
+                [] if self.table is None else [str(c) for c in self.table.frame.columns]
+            )
+            raise BadData(
+                f"{self.name} has no column {name!r} to deal by. "
+                + (nearest(name, known) if known else "It has none at all.")
+            )
         return values
 
-    def split(self, parties: int | None, skew: Skew | None = None, seed: int = 0, held_fraction: float = 0.1,
-              min_size: int | None = None) -> Federation:
+    def split(
+        self,
+        parties: int | None,
+        skew: Skew | None = None,
+        seed: int = 0,
+        held_fraction: float = 0.1,
+        min_size: int | None = None,
+    ) -> Federation:
         """Deal the rows out to `parties`, as `skew` says (IID when None).
 
-        Every row goes to exactly one party (`Dirichlet(variant="party")` alone leaves rows unused). Each party keeps back
-        `held_fraction` of its rows to measure itself by; it always has a row to train on. `min_size` is the fewest rows a
-        party may have: by default 10, as NIID-Bench has it, or half of an equal share where that is less.
+        Every row goes to exactly one party (`Dirichlet(variant="party")` alone leaves rows unused). Each
+        party keeps back `held_fraction` of its rows to measure itself by; it always has a row to train on.
+        `min_size` is the fewest rows a party may have: by default 10, as NIID-Bench has it, or half of an
+        equal share where that is less.
         """
         from .skews import IID, SKEWS, ByColumn, Skew
 
@@ -222,36 +275,63 @@ class Dataset:
         if not isinstance(skew, Skew):
             name = getattr(skew, "__name__", skew)
             hint = next((f"Write data.{k}(…)." for k in SKEWS if k.lower() == str(name).lower()), "")
-            raise bad("split", "skew", name, f"a skew with its parameters: {', '.join(f'{k}(…)' for k in SKEWS)}", hint)
+            raise bad(
+                "split",
+                "skew",
+                name,
+                f"a skew with its parameters: {', '.join(f'{k}(…)' for k in SKEWS)}",
+                hint,
+            )
         check(skew)
         data = self
         if isinstance(skew, ByColumn):
             data = self if self.table is None else self.table.without(self, skew.column)
             found = len(skew.names(data, 0))
             if parties is not None and parties != found:
-                raise bad("split", "parties", parties, f"{found}, the number of different values in {skew.column!r}", "Or leave it None.")
+                raise bad(
+                    "split",
+                    "parties",
+                    parties,
+                    f"{found}, the number of different values in {skew.column!r}",
+                    "Or leave it None.",
+                )
             parties, min_size = found, 1 if min_size is None else min_size
         if not _is_whole(parties, 1, len(data)):
-            raise bad("split", "parties", parties, f"a whole number from 1 to {len(data)}, the number of rows of {self.name}")
+            raise bad(
+                "split",
+                "parties",
+                parties,
+                f"a whole number from 1 to {len(data)}, the number of rows of {self.name}",
+            )
         assert parties is not None
         share = len(data) // parties
         min_size = min(10, max(1, share // 2)) if min_size is None else min_size
         if not _is_whole(min_size, 1, share):
-            raise bad("split", "min_size", min_size, f"a whole number from 1 to {share}, an equal share of the rows")
+            raise bad(
+                "split", "min_size", min_size, f"a whole number from 1 to {share}, an equal share of the rows"
+            )
         if not _is_whole(seed, 0, None):
             raise bad("split", "seed", seed, "a whole number at least 0")
-        if isinstance(held_fraction, bool) or not isinstance(held_fraction, int | float) or not 0 <= held_fraction < 1:
+        if (
+            isinstance(held_fraction, bool)
+            or not isinstance(held_fraction, int | float)
+            or not 0 <= held_fraction < 1
+        ):
             raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
         return _dealt(data, parties, skew, int(seed), float(held_fraction), int(min_size))
 
     def held_by_one(self) -> Dataset:
-        """Rows as one holder of all of them trains on them: a table's numbers standardised by the rows to train on, a missing one at their mean."""
+        """Rows as one holder of all of them trains on them: a table's numbers standardised by the rows to
+        train on, a missing one at their mean.
+        """
         return self if self.table is None else self.table.held_by_one(self)
 
     def vertical(self, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
-        """The columns dealt to parties that share the people: `into={"bank": ["age"], "shop": ["basket"]}`. The label is at `label_at`.
+        """The columns dealt to parties that share the people: `into={"bank": ["age"], "shop": ["basket"]}`.
+        The label is at `label_at`.
 
-        Columns are named as the table has them, or, in data without names, by their place. One that nobody is given is left out.
+        Columns are named as the table has them, or, in data without names, by their place. One that nobody is
+        given is left out.
         """
         from .vertical import divide
 
@@ -267,7 +347,10 @@ class Dataset:
 def one_label(owner: str, data: Federation | Dataset) -> None:
     """Refuse rows that have a label for each of their tokens, where only a row's own label makes sense."""
     if data.rows.y.dim() > 1:
-        raise BadData(f"{owner}: every row of {data.name} has a label for each of its tokens, and this takes one label a row. Use data that has one.")
+        raise BadData(
+            f"{owner}: every row of {data.name} has a label for each of its tokens, and this takes one "
+            "label a row. Use data that has one."
+        )
 
 
 def _learnt(classes: int | None) -> str:
@@ -285,7 +368,9 @@ def party_names(parties: int) -> tuple[str, ...]:
     return tuple(f"p{k:0{width}d}" for k in range(parties))
 
 
-def _dealt(data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: float, min_size: int) -> Federation:
+def _dealt(
+    data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: float, min_size: int
+) -> Federation:
     from .skews import top_up
 
     # One stream for each decision, so that a different held-out share does not deal the rows differently.
@@ -294,27 +379,54 @@ def _dealt(data: Dataset, parties: int, skew: Skew, seed: int, held_fraction: fl
     lists = skew.deal(data, parties, dealing, min_size)
     notes: list[str] = []
     if skew.tops_up and min(map(len, lists)) < min_size:
-        notes.append(f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest were topped up from the largest.")
+        notes.append(
+            f"{skew}: no draw gave all {parties} parties {min_size} rows; the smallest were topped up from "
+            "the largest."
+        )
         lists = top_up(lists, min_size, dealing)
     sizes = np.fromiter(map(len, lists), dtype=np.int64, count=parties)
     if sizes.min() < min_size:
         small = int(sizes.argmin())
-        raise BadData(f"{skew} gives party {names[small]!r} {sizes[small]} rows of {data.name}; each needs at least {min_size}. "
-                      "Ask for fewer parties, a smaller min_size or a milder skew.")
+        raise BadData(
+            f"{skew} gives party {names[small]!r} {sizes[small]} rows of {data.name}; each needs at least "
+            f"{min_size}. "
+            "Ask for fewer parties, a smaller min_size or a milder skew."
+        )
     index, owner = np.concatenate(lists), np.repeat(np.arange(parties), sizes)
     rows = data.rows
-    if len(index) < len(data):  # only Dirichlet's party variant leaves rows over: they belong to no one and go
+    if len(index) < len(
+        data
+    ):  # only Dirichlet's party variant leaves rows over: they belong to no one and go
         rows = Rows(rows.x[torch.from_numpy(index)], rows.y[torch.from_numpy(index)])
-        notes.append(f"{skew}: not all rows are used; the others belong to no party.")  # how many is in no note: private runs show their notes
+        notes.append(
+            f"{skew}: not all rows are used; the others belong to no party."
+        )  # how many is in no note: private runs show their notes
         index = np.arange(len(index))
     order = np.lexsort((holding.random(len(index)), owner))  # each party's rows in an order of its own
     index, owner = index[order], owner[order]
     at_least_one = (sizes > 1) & (held_fraction > 0)
-    n_held = np.minimum(np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1)
+    n_held = np.minimum(
+        np.maximum(np.floor(sizes * held_fraction + 0.5).astype(np.int64), at_least_one), sizes - 1
+    )
     position = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kept_back = position < np.repeat(n_held, sizes)
-    train, held = (Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~kept_back, kept_back))
-    fed = Federation(data.name, rows, train, held, data.test, data.classes, names, skew, seed, data.columns, data.labels, tuple(notes))
+    train, held = (
+        Holdings.from_owners(index[mask], owner[mask], parties) for mask in (~kept_back, kept_back)
+    )
+    fed = Federation(
+        data.name,
+        rows,
+        train,
+        held,
+        data.test,
+        data.classes,
+        names,
+        skew,
+        seed,
+        data.columns,
+        data.labels,
+        tuple(notes),
+    )
     if data.table is not None:
         fed = data.table.encoded(fed, skew.test_owner(data, names))
     return replace(fed, rows=skew.alter(fed, altering))

@@ -20,9 +20,17 @@ class GaussianBlobs:
     seed: int = whole(least=0)
 
 
-def gaussian_blobs(rows: int = 1000, classes: int = 3, features: int = 2, spread: float = 1.0, seed: int = 0,
-                   test_fraction: float = 0.2) -> Dataset:
-    """Each class is a round Gaussian of deviation `spread` around a centre drawn with deviation 3; classes of equal size."""
+def gaussian_blobs(
+    rows: int = 1000,
+    classes: int = 3,
+    features: int = 2,
+    spread: float = 1.0,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+) -> Dataset:
+    """Each class is a round Gaussian of deviation `spread` around a centre drawn with deviation 3; classes of
+    equal size.
+    """
     check(GaussianBlobs(rows, classes, features, spread, seed))
     rng = np.random.default_rng([seed, 5])
     y = rng.permutation(np.arange(rows) % classes)

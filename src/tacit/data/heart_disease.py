@@ -1,9 +1,11 @@
-"""Heart disease: 740 patients of four hospitals (A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano 1989, UCI, CC BY 4.0).
+"""Heart disease: 740 patients of four hospitals (A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano 1989,
+UCI, CC BY 4.0).
 
-The natural federation of FLamby's Fed-Heart-Disease (J. Ogier du Terrail et al. 2022), by its rule: the three columns that most
-hospitals did not fill in (slope, ca, thal) go, then every patient with a missing value: 303 + 261 + 46 + 130 patients. Label: any
-disease (1 to 4 in the files) or none. A test set of 34% of each hospital, rounded up: 104, 89, 16 and 45 patients.
-The four files (40 kB) are part of this package; `data_dir` or TACIT_DATA may point to others.
+The natural federation of FLamby's Fed-Heart-Disease (J. Ogier du Terrail et al. 2022), by its rule: the three
+columns that most hospitals did not fill in (slope, ca, thal) go, then every patient with a missing value: 303
++ 261 + 46 + 130 patients. Label: any disease (1 to 4 in the files) or none. A test set of 34% of each
+hospital, rounded up: 104, 89, 16 and 45 patients. The four files (40 kB) are part of this package; `data_dir`
+or TACIT_DATA may point to others.
 """
 
 from __future__ import annotations
@@ -23,34 +25,74 @@ from .sources import Published, contents, folders
 from .tables import Recipe, from_frame
 
 FILES = {
-    "cleveland": Published("processed.cleveland.data", inside="a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8"),
-    "hungarian": Published("processed.hungarian.data", inside="d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796"),
-    "switzerland": Published("processed.switzerland.data", inside="834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314"),
-    "va": Published("processed.va.data", inside="e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f"),
+    "cleveland": Published(
+        "processed.cleveland.data", inside="a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8"
+    ),
+    "hungarian": Published(
+        "processed.hungarian.data", inside="d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796"
+    ),
+    "switzerland": Published(
+        "processed.switzerland.data",
+        inside="834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+    ),
+    "va": Published(
+        "processed.va.data", inside="e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f"
+    ),
 }
-COLUMNS = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal", "num")
+COLUMNS = (
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+    "num",
+)
 SPARSE = ("slope", "ca", "thal")
-RECIPE = Recipe(("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak"),
-                {"cp": ("1", "2", "3", "4"), "restecg": ("0", "1", "2")})  # declared: nothing is read across hospitals
+RECIPE = Recipe(
+    ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak"),
+    {"cp": ("1", "2", "3", "4"), "restecg": ("0", "1", "2")},
+)  # declared: nothing is read across hospitals
 
 
-def heart_disease(fit: str = "party", test_fraction: float = 0.34, seed: int = 0, split: str = "seeded",
-                  data_dir: str | os.PathLike[str] | None = None, verify: bool = True) -> Dataset:
-    """15 features, two labels, `.by("hospital")`. `split="flamby"` has the very test patients of FLamby (needs scikit-learn)."""
+def heart_disease(
+    fit: str = "party",
+    test_fraction: float = 0.34,
+    seed: int = 0,
+    split: str = "seeded",
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+) -> Dataset:
+    """15 features, two labels, `.by("hospital")`. `split="flamby"` has the very test patients of FLamby
+    (needs scikit-learn).
+    """
     import pandas as pd
 
     if split not in ("seeded", "flamby"):
         raise bad("heart_disease", "split", split, "one of 'seeded', 'flamby'")
     if fit not in ("party", "pooled", "none"):
         raise bad("heart_disease", "fit", fit, "one of 'party', 'pooled', 'none'")
-    if isinstance(test_fraction, bool) or not isinstance(test_fraction, int | float) or not 0 <= test_fraction < 1:
+    if (
+        isinstance(test_fraction, bool)
+        or not isinstance(test_fraction, int | float)
+        or not 0 <= test_fraction < 1
+    ):
         raise bad("heart_disease", "test_fraction", test_fraction, "a number at least 0 and below 1")
     places = [*folders("heart_disease", data_dir), Path(__file__).parent / "files" / "heart_disease"]
     files = contents("heart_disease", tuple(FILES.values()), places, verify, download=False)
     tables = [pd.read_csv(io.BytesIO(data), header=None, names=COLUMNS, na_values="?") for data in files]
     frames = [table.drop(columns=list(SPARSE)).dropna() for table in tables]
     hospital = np.repeat(list(FILES), [len(f) for f in frames])
-    frame = pd.concat(frames, ignore_index=True).assign(num=lambda f: (f["num"] > 0).astype(int), hospital=hospital)
+    frame = pd.concat(frames, ignore_index=True).assign(
+        num=lambda f: (f["num"] > 0).astype(int), hospital=hospital
+    )
     recipe = Recipe(RECIPE.numbers, RECIPE.categories, RECIPE.missing, fit)
     data = from_frame(frame, "num", name="heart_disease", groups=("hospital",), fit=recipe, test_fraction=0)
     sick, rng = frame["num"].to_numpy(), np.random.default_rng([seed, 7])
@@ -66,10 +108,14 @@ def heart_disease(fit: str = "party", test_fraction: float = 0.34, seed: int = 0
 
 
 def _flamby(sick: np.ndarray) -> np.ndarray:
-    """The test patients of one hospital: two thirds to train on, shuffled from 43, stratified where there are three of each label."""
+    """The test patients of one hospital: two thirds to train on, shuffled from 43, stratified where there are
+    three of each label.
+    """
     try:
         from sklearn.model_selection import train_test_split
     except ImportError:
         raise MissingExtra("heart_disease(split='flamby')", "data", "scikit-learn") from None
     strata = sick if np.bincount(sick, minlength=2).min() > 2 else None
-    return train_test_split(np.arange(len(sick)), test_size=1 - 0.66, train_size=0.66, random_state=43, stratify=strata)[1]
+    return train_test_split(
+        np.arange(len(sick)), test_size=1 - 0.66, train_size=0.66, random_state=43, stratify=strata
+    )[1]

@@ -1,9 +1,12 @@
-"""Who is who: an identifier as text by one stated rule, and as a digest of 16 bytes, which is what protocols compare.
+"""Who is who: an identifier as text by one stated rule, and as a digest of 16 bytes, which is what protocols
+compare.
 
-The rule, in this order: Unicode NFKC (so that full-width and composed letters are one), no difference between capital and small letters
-(case folding), no white space at either end. Leading zeros, signs and white space inside stay: 007 is not 7. Whole numbers are taken as their decimal
-digits. Nothing else is guessed: fractions, dates and truth values are refused, because two programs write them in two ways. An empty id, and a word by which
-programs write that there is none (`MISSING`), is nobody's: two such rows are not the same person.
+The rule, in this order: Unicode NFKC (so that full-width and composed letters are one), no difference between
+capital and small letters (case folding), no white space at either end. Leading zeros, signs and white space
+inside stay: 007 is not 7. Whole numbers are taken as their decimal digits. Nothing else is guessed:
+fractions, dates and truth values are refused, because two programs write them in two ways. An empty id, and a
+word by which programs write that there is none (`MISSING`), is nobody's: two such rows are not the same
+person.
 """
 
 from __future__ import annotations
@@ -21,15 +24,21 @@ import numpy as np
 from ..errors import BadData
 
 DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
-MISSING = frozenset({"", "null", "na", "n/a", "#n/a", "<na>", "nan", "nat", "none", "\\n"})  # after the rule; the last is how MySQL exports NULL
+MISSING = frozenset(
+    {"", "null", "na", "n/a", "#n/a", "<na>", "nan", "nat", "none", "\\n"}
+)  # after the rule; the last is how MySQL exports NULL
 _MARK = "\x00"
 _ABOUT = b"tacit identifier 1|"
-_AT_ONCE = 1 << 16  # ids made into text at a time, so that a file of ten million never stands in memory as text
+_AT_ONCE = (
+    1 << 16
+)  # ids made into text at a time, so that a file of ten million never stands in memory as text
 
 
 @dataclass(frozen=True)
 class Identified:
-    """`digests[k]` is the id of row `rows[k]`; each id once, rows without an id left out, and `notes` say how many of either there were."""
+    """`digests[k]` is the id of row `rows[k]`; each id once, rows without an id left out, and `notes` say how
+    many of either there were.
+    """
 
     digests: np.ndarray  # (ids, 16), uint8
     rows: np.ndarray  # (ids,), int64
@@ -58,22 +67,33 @@ def _normal_all(chunk: list[str]) -> list[str]:
 
 
 def identify(ids: Iterable[Any], where: str = "ids") -> Identified:
-    """Every id by the rule, each once. Duplicates, missing ids and mixed kinds are noted; what is no id at all is refused, with its row."""
+    """Every id by the rule, each once. Duplicates, missing ids and mixed kinds are noted; what is no id at
+    all is refused, with its row.
+    """
     digests, total, empty, words, kinds = _digests(ids, where)
     rows = np.arange(total, dtype=np.int64)
     notes = []
     if empty:
         how = ", ".join(["empty"] * ("" in words) + [repr(word) for word in sorted(words - {""})])
-        notes.append(f"{where}: {len(empty)} of {total} ids are missing ({how}; {show_rows(empty)}); these rows take no part.")
+        notes.append(
+            f"{where}: {len(empty)} of {total} ids are missing ({how}; {show_rows(empty)}); these rows take "
+            "no part."
+        )
         rows = np.delete(rows, empty)
     first = _first_of_each(digests[rows])
     if len(first) < len(rows):
         again = np.setdiff1d(np.arange(len(rows)), first)
-        notes.append(f"{where}: {len(again)} of {total} rows have an id that stands in an earlier row ({show_rows(rows[again].tolist())}); "
-                     "the first row stands for the id.")
+        notes.append(
+            f"{where}: {len(again)} of {total} rows have an id that stands in an earlier row "
+            f"({show_rows(rows[again].tolist())}); "
+            "the first row stands for the id."
+        )
         rows = rows[first]
     if len(kinds) > 1:
-        notes.append(f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 is '7' and not '007'.")
+        notes.append(
+            f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 "
+            "is '7' and not '007'."
+        )
     return Identified(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
 
 
@@ -85,9 +105,14 @@ def identify_rows(ids: Iterable[Any], where: str = "ids") -> tuple[np.ndarray, n
 
 
 def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int], set[str], set[str]]:
-    """(a digest for each row, how many rows, rows whose id is missing, the words that say so, kinds of values)."""
+    """(a digest for each row, how many rows, rows whose id is missing, the words that say so, kinds of
+    values).
+    """
     if isinstance(ids, str | bytes | dict):
-        raise BadData(f"{where}: {type(ids).__name__} is no list of ids. Give a list, an array or a column of whole numbers or text.")
+        raise BadData(
+            f"{where}: {type(ids).__name__} is no list of ids. Give a list, an array or a column of whole "
+            "numbers or text."
+        )
     out, total = bytearray(), 0
     empty: list[int] = []
     words: set[str] = set()
@@ -97,9 +122,15 @@ def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int]
         seen = set(map(type, chunk))
         if seen != {str}:
             chunk = [_text(value, total + k, where) for k, value in enumerate(chunk)]
-        kinds |= {"text" if issubclass(kind, str) else "whole numbers" for kind in seen if not issubclass(kind, float | type(None))}
+        kinds |= {
+            "text" if issubclass(kind, str) else "whole numbers"
+            for kind in seen
+            if not issubclass(kind, float | type(None))
+        }
         sha, texts = hashlib.sha256, _normal_all(chunk)
-        out += b"".join([sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts])
+        out += b"".join(
+            [sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts]
+        )
         if found := MISSING.intersection(texts):
             words |= found
             empty += [total + k for k, text in enumerate(texts) if text in found]
@@ -114,19 +145,24 @@ def _text(value: Any, row: int, where: str) -> str:
         return ""
     if isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_):
         return str(int(value))
-    raise BadData(f"{where}: row {row} has {value!r:.80}, a {type(value).__name__}; an id must be text or a whole number. "
-                  "Read the column as text, so that leading zeros stay and nothing becomes a fraction.")
+    raise BadData(
+        f"{where}: row {row} has {value!r:.80}, a {type(value).__name__}; an id must be text or a whole "
+        "number. "
+        "Read the column as text, so that leading zeros stay and nothing becomes a fraction."
+    )
 
 
 def _first_of_each(digests: np.ndarray) -> np.ndarray:
     """Places of the first of equal digests, in order."""
     begin = np.sort(np.ascontiguousarray(digests[:, :8]).view(np.uint64)[:, 0])
     if not (begin[1:] == begin[:-1]).any():
-        return np.arange(len(digests))  # no two begin alike, so no two are alike: the usual case, without looking at the rest
+        return np.arange(
+            len(digests)
+        )  # no two begin alike, so no two are alike: the usual case, without looking at the rest
     seen: set[bytes] = set()
     flat, places = digests.tobytes(), []
     for k in range(len(digests)):
-        one = flat[DIGEST * k:DIGEST * (k + 1)]
+        one = flat[DIGEST * k : DIGEST * (k + 1)]
         if one not in seen:
             seen.add(one)
             places.append(k)

@@ -8,7 +8,10 @@ from .federation import Dataset
 from .idx import images
 from .sources import Published
 
-_MIRRORS = ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/")
+_MIRRORS = (
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+)
 
 
 def _file(name: str, sha256: str, inside: str) -> Published:
@@ -16,17 +19,46 @@ def _file(name: str, sha256: str, inside: str) -> Published:
 
 
 FILES = (
-    _file("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-          "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-    _file("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-          "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-    _file("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-          "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-    _file("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-          "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+    _file(
+        "train-images-idx3-ubyte.gz",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    _file(
+        "train-labels-idx1-ubyte.gz",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    _file(
+        "t10k-images-idx3-ubyte.gz",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    ),
+    _file(
+        "t10k-labels-idx1-ubyte.gz",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
 )
 
 
-def mnist(scale: str = "unit", data_dir: str | os.PathLike[str] | None = None, verify: bool = True, download: bool = True) -> Dataset:
-    """[N, 1, 28, 28]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean .1307 and deviation .3081."""
-    return images("mnist", FILES, tuple("0123456789"), scale, ([0.1307], [0.3081]), data_dir, ("MNIST/raw",), verify, download)
+def mnist(
+    scale: str = "unit",
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+    download: bool = True,
+) -> Dataset:
+    """[N, 1, 28, 28]: `scale` "unit" in [0, 1], "half" in [−1, 1], "standard" by the training set's mean
+    .1307 and deviation .3081.
+    """
+    return images(
+        "mnist",
+        FILES,
+        tuple("0123456789"),
+        scale,
+        ([0.1307], [0.3081]),
+        data_dir,
+        ("MNIST/raw",),
+        verify,
+        download,
+    )

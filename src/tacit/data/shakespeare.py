@@ -1,9 +1,11 @@
-"""Shakespeare: the lines of 37 plays, a client for every speaking role (McMahan et al. 2017; J. Bosak's edition of the Moby text, public domain).
+"""Shakespeare: the lines of 37 plays, a client for every speaking role (McMahan et al. 2017; J. Bosak's
+edition of the Moby text, public domain).
 
-A row is one line of verse or prose: its characters, and after each of them the one that comes next, up to the end of the line. The last fifth of a role's
-lines, at least one, is the global test set. The file has a line of JSON for each role of each play, {"play": …, "role": …, "speeches": […]}, and newlines
-between the lines of a speech; `data_dir` or TACIT_DATA says where it is. It has no address to download it from: it was made of Bosak's XML, a file a play, and
-with `verify=False` one that you make is as good.
+A row is one line of verse or prose: its characters, and after each of them the one that comes next, up to the
+end of the line. The last fifth of a role's lines, at least one, is the global test set. The file has a line
+of JSON for each role of each play, {"play": …, "role": …, "speeches": […]}, and newlines between the lines of
+a speech; `data_dir` or TACIT_DATA says where it is. It has no address to download it from: it was made of
+Bosak's XML, a file a play, and with `verify=False` one that you make is as good.
 """
 
 from __future__ import annotations
@@ -20,16 +22,32 @@ from .arrays import from_arrays
 from .federation import Dataset
 from .sources import Published, contents, folders
 
-FILE = Published("shakespeare_by_role.jsonl.gz", inside="03c93d4c67999b0a6fa0d1c161ee403b0b647f9293961d45c79a3054b4790bc4")
+FILE = Published(
+    "shakespeare_by_role.jsonl.gz", inside="03c93d4c67999b0a6fa0d1c161ee403b0b647f9293961d45c79a3054b4790bc4"
+)
 NONE = -1  # the label of what stands behind the end of a line
-LONGEST = 80  # characters of a row, as many as the paper's network looks back; a longer line goes on in the next row
+# characters of a row, as many as the paper's network looks back; a longer line goes on in the next row
+LONGEST = 80
 
 
-def shakespeare(least: int = 2, test_fraction: float = 0.2, data_dir: str | os.PathLike[str] | None = None, verify: bool = True) -> Dataset:
-    """Characters [N, 65] and what comes after each of them; `.by("role")`. `least` is how many lines a role must have; one keeps a line to train on."""
+def shakespeare(
+    least: int = 2,
+    test_fraction: float = 0.2,
+    data_dir: str | os.PathLike[str] | None = None,
+    verify: bool = True,
+) -> Dataset:
+    """Characters [N, 65] and what comes after each of them; `.by("role")`. `least` is how many lines a role
+    must have; one keeps a line to train on.
+    """
     if isinstance(least, bool) or not isinstance(least, int) or least < 2:
-        raise bad("shakespeare", "least", least, "a whole number at least 2: a line to train on, and one to test")
-    if isinstance(test_fraction, bool) or not isinstance(test_fraction, int | float) or not 0 <= test_fraction < 1:
+        raise bad(
+            "shakespeare", "least", least, "a whole number at least 2: a line to train on, and one to test"
+        )
+    if (
+        isinstance(test_fraction, bool)
+        or not isinstance(test_fraction, int | float)
+        or not 0 <= test_fraction < 1
+    ):
         raise bad("shakespeare", "test_fraction", test_fraction, "a number at least 0 and below 1")
     (text,) = contents("shakespeare", (FILE,), folders("shakespeare", data_dir), verify, download=True)
     roles = {name: lines for name, lines in _roles(text).items() if len(lines) >= least}
@@ -42,11 +60,21 @@ def shakespeare(least: int = 2, test_fraction: float = 0.2, data_dir: str | os.P
         tested = min(len(lines) - 1, math.ceil(test_fraction * len(lines)))
         for i, line in enumerate(lines):
             whole = [at[c] for c in f"\n{line}\n"]
-            rows[i >= len(lines) - tested] += [(whole[j : j + LONGEST + 1], name) for j in range(0, len(whole) - 1, LONGEST)]
+            rows[i >= len(lines) - tested] += [
+                (whole[j : j + LONGEST + 1], name) for j in range(0, len(whole) - 1, LONGEST)
+            ]
     width = max(len(row) for part in rows.values() for row, _ in part) - 1
     (x, y), test = (_laid(part, width) for part in rows.values())
-    return from_arrays(x, y, test=test, classes=len(letters), labels=letters, name="shakespeare", tokens=True,
-                       groups={"role": [name for _, name in rows[False]]})
+    return from_arrays(
+        x,
+        y,
+        test=test,
+        classes=len(letters),
+        labels=letters,
+        name="shakespeare",
+        tokens=True,
+        groups={"role": [name for _, name in rows[False]]},
+    )
 
 
 def _roles(text: bytes) -> dict[str, list[str]]:
@@ -57,9 +85,14 @@ def _roles(text: bytes) -> dict[str, list[str]]:
             said = json.loads(line)
             if not isinstance(said["speeches"], list):
                 raise TypeError("its speeches are no list")
-            out.setdefault(f"{said['play']}: {said['role']}", []).extend(part for speech in said["speeches"] for part in speech.splitlines() if part)
+            out.setdefault(f"{said['play']}: {said['role']}", []).extend(
+                part for speech in said["speeches"] for part in speech.splitlines() if part
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadData(f"shakespeare: line {i} of {FILE.name} is no role with its speeches ({type(error).__name__}: {error}). Get the file again.") from None
+            raise BadData(
+                f"shakespeare: line {i} of {FILE.name} is no role with its speeches "
+                f"({type(error).__name__}: {error}). Get the file again."
+            ) from None
     if not out:
         raise BadData(f"shakespeare: {FILE.name} is empty. Get the file again.")
     return out

@@ -1,7 +1,8 @@
 """Skews: how the rows of one data set come to lie differently with different parties.
 
-A skew is a frozen dataclass with up to three verbs. `deal` says who holds which rows. `alter` changes rows after they were dealt
-(noise, permuted labels). `at` says what the rows are in a given round. Most skews have only the first.
+A skew is a frozen dataclass with up to three verbs. `deal` says who holds which rows. `alter` changes rows
+after they were dealt (noise, permuted labels). `at` says what the rows are in a given round. Most skews have
+only the first.
 
 Label skew          Dirichlet, LabelsPerParty
 Quantity skew       Quantity
@@ -9,7 +10,8 @@ Feature skew        FeatureNoise, CovariateShift
 Concept shift       ConceptShift (between parties), ConceptDrift (over rounds)
 As it came          IID, ByColumn
 
-Hsu, Qi, Brown 2019 (Dirichlet); McMahan et al. 2017 and Li, Diao, Chen, He 2021 "NIID-Bench" (labels per party, quantity, noise).
+Hsu, Qi, Brown 2019 (Dirichlet); McMahan et al. 2017 and Li, Diao, Chen, He 2021 "NIID-Bench" (labels per
+party, quantity, noise).
 """
 
 from __future__ import annotations
@@ -42,13 +44,19 @@ class Skew:
     def __repr__(self) -> str:
         """Its numbers, and the words that were chosen: Dirichlet(alpha=0.5)."""
         fields = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
-        shown = [f"{f.name}={value!r}" for f, value in fields if value != f.default or not isinstance(value, str | None)]
+        shown = [
+            f"{f.name}={value!r}"
+            for f, value in fields
+            if value != f.default or not isinstance(value, str | None)
+        ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def names(self, dataset: Dataset, parties: int) -> tuple[str, ...]:
         return party_names(parties)
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         """The rows of each party. Every row has one owner."""
         return np.array_split(rng.permutation(len(dataset)), parties)
 
@@ -76,18 +84,26 @@ class IID(Skew):
 class Dirichlet(Skew):
     """Label skew: shares of each class drawn from Dir(α); small α means few classes a party.
 
-    variant "class":  each class is divided among the parties by p ~ Dir(α). An exact partition; the usual one.
-    variant "capped": the same, but a party that already has an equal share of the rows gets no more (NIID-Bench).
-    variant "party":  each party draws its class mix q ~ Dir(α) and takes the share q_c of the rows of class c. With few parties most
-                      rows stay unused (3 parties of 10 even classes use 3/10). Where the parties together ask for more rows of a
-                      class than there are, their shares of it are scaled to fit, so that no row has two owners.
+    variant "class":  each class is divided among the parties by p ~ Dir(α). An exact partition; the usual
+    one. variant "capped": the same, but a party that already has an equal share of the rows gets no more
+    (NIID-Bench). variant "party":  each party draws its class mix q ~ Dir(α) and takes the share q_c of the
+    rows of class c. With few parties most
+                      rows stay unused (3 parties of 10 even classes use 3/10). Where the parties together ask
+                      for more rows of a class than there are, their shares of it are scaled to fit, so that
+                      no row has two owners.
     """
 
     tops_up: ClassVar[bool] = True
-    alpha: float = real(0.5, above=0, doc="concentration of the Dirichlet; 100 is nearly IID, 0.1 nearly one class a party")
-    variant: str = choice("class", ("class", "capped", "party"), doc="who draws the shares, and whether a full party gets more")
+    alpha: float = real(
+        0.5, above=0, doc="concentration of the Dirichlet; 100 is nearly IID, 0.1 nearly one class a party"
+    )
+    variant: str = choice(
+        "class", ("class", "capped", "party"), doc="who draws the shares, and whether a full party gets more"
+    )
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         y, classes = _labels(self, dataset)
         rows = [rng.permutation(np.flatnonzero(y == c)) for c in range(classes)]
         available = np.array([len(r) for r in rows])
@@ -100,7 +116,9 @@ class Dirichlet(Skew):
     def _counts(self, available: np.ndarray, parties: int, rng: np.random.Generator) -> np.ndarray:
         """[class, party]: how many rows of the class the party gets."""
         if self.variant == "party":
-            wanted = np.floor(rng.dirichlet(np.full(len(available), self.alpha), parties).T * available[:, None])
+            wanted = np.floor(
+                rng.dirichlet(np.full(len(available), self.alpha), parties).T * available[:, None]
+            )
             over = wanted.sum(1) / np.maximum(available, 1)
             return np.floor(wanted / np.maximum(over, 1)[:, None]).astype(np.int64)
         counts = np.zeros((len(available), parties), dtype=np.int64)
@@ -117,14 +135,17 @@ class Dirichlet(Skew):
 class LabelsPerParty(Skew):
     """Label skew: each party holds given labels and no others.
 
-    A number n: each party holds n labels and the rows of a label are divided evenly among its holders (#C = n); the labels are dealt from
-    a shuffled deck, so that every label has an owner and about as many as any other. Counts (2, 3, 5): the first party has
-    the first two labels, the next the next three, and so on; there is one count a party and together they name every label.
+    A number n: each party holds n labels and the rows of a label are divided evenly among its holders (#C =
+    n); the labels are dealt from a shuffled deck, so that every label has an owner and about as many as any
+    other. Counts (2, 3, 5): the first party has the first two labels, the next the next three, and so on;
+    there is one count a party and together they name every label.
     """
 
     labels: int | tuple[int, ...] = 2
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         y, classes = _labels(self, dataset)
         owner = np.empty(len(y), dtype=np.int64)
         for c, holders in enumerate(self._holders(classes, parties, rng)):
@@ -138,13 +159,28 @@ class LabelsPerParty(Skew):
         if isinstance(n, tuple | list):
             counts = [k for k in n if isinstance(k, int) and not isinstance(k, bool) and k > 0]
             if len(counts) != len(n) or len(n) != parties or sum(n) != classes:
-                raise bad("LabelsPerParty", "labels", n, f"{parties} whole numbers above 0, one a party, adding up to the {classes} labels")
+                raise bad(
+                    "LabelsPerParty",
+                    "labels",
+                    n,
+                    f"{parties} whole numbers above 0, one a party, adding up to the {classes} labels",
+                )
             return [np.array([k]) for k in np.repeat(np.arange(parties), counts)]
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= classes:
-            raise bad("LabelsPerParty", "labels", n, f"a whole number from 1 to {classes}, the number of labels, or one count a party")
+            raise bad(
+                "LabelsPerParty",
+                "labels",
+                n,
+                f"a whole number from 1 to {classes}, the number of labels, or one count a party",
+            )
         if n * parties < classes:
-            raise bad("LabelsPerParty", "labels", n, f"at least {-(-classes // parties)} when {parties} parties share {classes} labels",
-                      "Otherwise the rows of some labels would belong to no one.")
+            raise bad(
+                "LabelsPerParty",
+                "labels",
+                n,
+                f"at least {-(-classes // parties)} when {parties} parties share {classes} labels",
+                "Otherwise the rows of some labels would belong to no one.",
+            )
         hands: list[list[int]] = []
         deck: list[int] = []
         for _ in range(parties):
@@ -166,15 +202,20 @@ class Quantity(Skew):
     tops_up: ClassVar[bool] = True
     alpha: float = real(0.5, above=0, doc="concentration of the Dirichlet; small means a few large parties")
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         n = len(dataset)
-        sizes = _first_draw(lambda: _divided(rng.dirichlet(np.full(parties, self.alpha)), n)[None], min_size)[0]
+        sizes = _first_draw(lambda: _divided(rng.dirichlet(np.full(parties, self.alpha)), n)[None], min_size)[
+            0
+        ]
         return np.split(rng.permutation(n), np.cumsum(sizes)[:-1])
 
 
 @dataclass(frozen=True, repr=False)
 class FeatureNoise(Skew):
-    """Feature skew: rows dealt IID, then party i of N (i = 1 … N) sees its features under Gaussian noise of σ·i/N.
+    """Feature skew: rows dealt IID, then party i of N (i = 1 … N) sees its features under Gaussian noise of
+    σ·i/N.
 
     `of` says whether σ·i/N is the noise's standard deviation or, as NIID-Bench writes it, its variance.
     """
@@ -185,7 +226,10 @@ class FeatureNoise(Skew):
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
         x = fed.rows.x
         if not x.is_floating_point():
-            raise BadData(f"{self} needs features that are numbers; the rows of {fed.name} are tokens. Use a label or quantity skew.")
+            raise BadData(
+                f"{self} needs features that are numbers; the rows of {fed.name} are tokens. Use a label or "
+                "quantity skew."
+            )
         level = self.sigma * torch.arange(1, len(fed) + 1, dtype=torch.float32) / len(fed)
         level = level.sqrt() if self.of == "variance" else level
         noise = torch.from_numpy(rng.standard_normal(x.shape, dtype=np.float32))
@@ -196,39 +240,52 @@ class FeatureNoise(Skew):
 class CovariateShift(Skew):
     """Feature skew: rows lie sorted along a direction and parties take consecutive pieces, p(x) differs and p(y|x) does not.
 
-    `strength` 1 sorts fully, 0 is IID, between them a row's place is strength · its rank + (1 − strength) · chance. The direction is
-    the feature with the given number, or the first principal component.
+    `strength` 1 sorts fully, 0 is IID, between them a row's place is strength · its rank + (1 − strength)
+    · chance. The direction is the feature with the given number, or the first principal component.
     """
 
     strength: float = real(1.0, least=0, most=1, doc="0 is IID, 1 fully sorted")
-    feature: int | None = whole(None, least=0, none=True, doc="the feature to sort by; None: the first principal component")
+    feature: int | None = whole(
+        None, least=0, none=True, doc="the feature to sort by; None: the first principal component"
+    )
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         place = _along(self, dataset, rng).argsort(kind="stable").argsort(kind="stable") / len(dataset)
         chance = rng.permutation(len(dataset)) / len(dataset)
-        return np.array_split(np.argsort(self.strength * place + (1 - self.strength) * chance, kind="stable"), parties)
+        return np.array_split(
+            np.argsort(self.strength * place + (1 - self.strength) * chance, kind="stable"), parties
+        )
 
 
 @dataclass(frozen=True, repr=False)
 class ConceptShift(Skew):
     """Concept shift between parties: the same features mean different labels.
 
-    Rows are dealt IID. Party k belongs to group k mod `groups`; the first group keeps the labels, each other group has every label
-    renamed by a permutation of its own that leaves none in place. The global test set keeps the labels of the first group.
+    Rows are dealt IID. Party k belongs to group k mod `groups`; the first group keeps the labels, each other
+    group has every label renamed by a permutation of its own that leaves none in place. The global test set
+    keeps the labels of the first group.
     """
 
     groups: int = whole(2, least=1, doc="how many different concepts there are")
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         if self.groups > parties:
             raise bad("ConceptShift", "groups", self.groups, f"at most {parties}, the number of parties")
         if _labels(self, dataset)[1] < 2:
-            raise BadData(f"{self} renames labels, and {dataset.name} has only one. Use a data set with two or more.")
+            raise BadData(
+                f"{self} renames labels, and {dataset.name} has only one. Use a data set with two or more."
+            )
         return super().deal(dataset, parties, rng, min_size)
 
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
         assert fed.classes is not None
-        meaning = np.stack([np.arange(fed.classes)] + [_no_label_stays(fed.classes, rng) for _ in range(1, self.groups)])
+        meaning = np.stack(
+            [np.arange(fed.classes)] + [_no_label_stays(fed.classes, rng) for _ in range(1, self.groups)]
+        )
         return Rows(fed.rows.x, torch.from_numpy(meaning)[fed.owner % self.groups, fed.rows.y])
 
 
@@ -237,16 +294,20 @@ _DRIFTED: dict[Any, tuple[torch.Tensor, Rows]] = {}
 
 @dataclass(frozen=True, repr=False)
 class ConceptDrift(Skew):
-    """Concept drift over rounds: every `every` rounds, `labels` of the labels, drawn anew, trade places in a ring.
+    """Concept drift over rounds: every `every` rounds, `labels` of the labels, drawn anew, trade places in a
+    ring.
 
-    Rows are dealt IID. The change holds for all parties and for the global test set, and adds to the changes before it.
-    It depends on the seed and the round alone, so that a run that resumes, and a party that joins late, sees the same.
+    Rows are dealt IID. The change holds for all parties and for the global test set, and adds to the changes
+    before it. It depends on the seed and the round alone, so that a run that resumes, and a party that joins
+    late, sees the same.
     """
 
     every: int = whole(10, least=1, doc="rounds between two changes")
     labels: int = whole(2, least=2, doc="how many labels trade places at a change")
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         _, classes = _labels(self, dataset)
         if self.labels > classes:
             raise bad("ConceptDrift", "labels", self.labels, f"at most {classes}, the number of labels")
@@ -265,7 +326,10 @@ class ConceptDrift(Skew):
         if name not in _DRIFTED:
             while len(_DRIFTED) >= 8:  # a run needs two at a time: its rows and its test set
                 del _DRIFTED[next(iter(_DRIFTED))]
-            _DRIFTED[name] = rows.y, Rows(rows.x, self.meaning(fed, round)[rows.y])  # the original keeps its id from being used again
+            _DRIFTED[name] = (
+                rows.y,
+                Rows(rows.x, self.meaning(fed, round)[rows.y]),
+            )  # the original keeps its id from being used again
         return _DRIFTED[name][1]
 
     def meaning(self, fed: Federation, round: int) -> torch.Tensor:
@@ -290,7 +354,9 @@ class ByColumn(Skew):
         values = dataset.column(self.column)
         return tuple(str(v) for v in np.unique(values))  # type: ignore[arg-type]
 
-    def deal(self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1) -> list[np.ndarray]:
+    def deal(
+        self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
+    ) -> list[np.ndarray]:
         values = dataset.column(self.column)
         return _lists(np.unique(values, return_inverse=True)[1], parties)  # type: ignore[call-overload]
 
@@ -303,15 +369,25 @@ class ByColumn(Skew):
 
 
 SKEWS: dict[str, type[Skew]] = {
-    "IID": IID, "Dirichlet": Dirichlet, "LabelsPerParty": LabelsPerParty, "Quantity": Quantity, "FeatureNoise": FeatureNoise,
-    "CovariateShift": CovariateShift, "ConceptShift": ConceptShift, "ConceptDrift": ConceptDrift, "ByColumn": ByColumn,
+    "IID": IID,
+    "Dirichlet": Dirichlet,
+    "LabelsPerParty": LabelsPerParty,
+    "Quantity": Quantity,
+    "FeatureNoise": FeatureNoise,
+    "CovariateShift": CovariateShift,
+    "ConceptShift": ConceptShift,
+    "ConceptDrift": ConceptDrift,
+    "ByColumn": ByColumn,
 }
 
 
 def _labels(skew: Skew, dataset: Dataset) -> tuple[np.ndarray, int]:
     if dataset.classes is None:
         able = ", ".join(name for name in ("IID", "Quantity", "FeatureNoise", "CovariateShift", "ByColumn"))
-        raise BadData(f"{skew} goes by class labels, and {dataset.name} has none: it is a regression. Use one of {able}.")
+        raise BadData(
+            f"{skew} goes by class labels, and {dataset.name} has none: it is a regression. Use one of "
+            f"{able}."
+        )
     one_label(str(skew), dataset)
     return dataset.rows.y.numpy(), dataset.classes
 
@@ -331,7 +407,9 @@ def _divided(share: np.ndarray, n: int) -> np.ndarray:
 
 
 def _first_draw(draw: Callable[[], np.ndarray], min_size: int) -> np.ndarray:
-    """Counts [·, party] where everyone has `min_size` rows, or the last that was drawn when none has; `split` tops it up."""
+    """Counts [·, party] where everyone has `min_size` rows, or the last that was drawn when none has; `split`
+    tops it up.
+    """
     for _ in range(DRAWS):
         counts = draw()
         if counts.sum(0).min() >= min_size or counts.shape[1] > MANY:
@@ -340,7 +418,9 @@ def _first_draw(draw: Callable[[], np.ndarray], min_size: int) -> np.ndarray:
 
 
 def top_up(lists: list[np.ndarray], min_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Give each party `min_size` rows: the largest parties are cut down to a common level and their rows given away."""
+    """Give each party `min_size` rows: the largest parties are cut down to a common level and their rows
+    given away.
+    """
     sizes = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     needed = np.maximum(min_size - sizes, 0)
     if needed.sum() > np.maximum(sizes - min_size, 0).sum():
@@ -360,7 +440,9 @@ def top_up(lists: list[np.ndarray], min_size: int, rng: np.random.Generator) -> 
     *given, left = np.split(pool, np.cumsum(needed[poor]))
     for k, rows in zip(poor, given):
         lists[k] = np.concatenate([lists[k], rows])
-    back = np.flatnonzero(spare)[: len(left)]  # fewer than one row a giver: the level was the highest that frees enough
+    back = np.flatnonzero(spare)[
+        : len(left)
+    ]  # fewer than one row a giver: the level was the highest that frees enough
     for k, row in zip(back, left):
         lists[k] = np.append(lists[k], row)
     return lists
@@ -376,18 +458,30 @@ def _no_label_stays(classes: int, rng: np.random.Generator) -> np.ndarray:
 def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> np.ndarray:
     """Each row's place along the sorting direction."""
     if not dataset.rows.x.is_floating_point():
-        raise BadData(f"{skew} needs features that are numbers; the rows of {dataset.name} are tokens. Use a label or quantity skew.")
+        raise BadData(
+            f"{skew} needs features that are numbers; the rows of {dataset.name} are tokens. Use a label or "
+            "quantity skew."
+        )
     x: Any = dataset.rows.x.reshape(len(dataset), -1)
     if skew.feature is not None and skew.feature >= x.shape[1]:
-        raise bad("CovariateShift", "feature", skew.feature, f"below {x.shape[1]}, the number of features of {dataset.name}")
+        raise bad(
+            "CovariateShift",
+            "feature",
+            skew.feature,
+            f"below {x.shape[1]}, the number of features of {dataset.name}",
+        )
     if dataset.table is not None:
         x = dataset.table.recipe.standardised(x)  # only to sort by: the parties still fit their own recipe
     if skew.feature is not None:
         return x[:, skew.feature].numpy()
-    sample = x[torch.from_numpy(rng.permutation(len(dataset))[:5000])]  # enough for a direction, and bounded for 50,000 images
+    sample = x[
+        torch.from_numpy(rng.permutation(len(dataset))[:5000])
+    ]  # enough for a direction, and bounded for 50,000 images
     sample = sample - sample.mean(0)
     direction = torch.from_numpy(rng.standard_normal(x.shape[1], dtype=np.float32))
     for _ in range(50):  # power iteration
         direction = torch.nn.functional.normalize(sample.T @ (sample @ direction), dim=0)
-    direction = direction * torch.sign(direction[direction.abs().argmax()])  # the sign of a component is arbitrary: fix it
+    direction = direction * torch.sign(
+        direction[direction.abs().argmax()]
+    )  # the sign of a component is arbitrary: fix it
     return (x @ direction).numpy()

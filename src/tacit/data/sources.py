@@ -1,7 +1,9 @@
-"""Files of published data sets: where they may lie, whether they are the published ones, and how they are fetched.
+"""Files of published data sets: where they may lie, whether they are the published ones, and how they are
+fetched.
 
-Looked for in DIR/<name>/ and DIR, where DIR is `data_dir` or else the environment's TACIT_DATA; without either in the user's cache.
-Packed (.gz) or not. What is not found is downloaded, when the network allows, and kept only if its sha256 is the published one.
+Looked for in DIR/<name>/ and DIR, where DIR is `data_dir` or else the environment's TACIT_DATA; without
+either in the user's cache. Packed (.gz) or not. What is not found is downloaded, when the network allows, and
+kept only if its sha256 is the published one.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class Published:
-    """One file as its authors publish it. `inside` is the sum of the unpacked bytes: a .gz packed again by others has another outside."""
+    """One file as its authors publish it. `inside` is the sum of the unpacked bytes: a .gz packed again by
+    others has another outside.
+    """
 
     name: str
     sha256: str = ""
@@ -53,8 +57,12 @@ def find(name: str, places: list[Path]) -> Path | None:
     return None
 
 
-def contents(dataset: str, files: tuple[Published, ...], places: list[Path], verify: bool, download: bool) -> list[bytes]:
-    """The unpacked bytes of every file: all of them, or an error that says which are missing and where they go."""
+def contents(
+    dataset: str, files: tuple[Published, ...], places: list[Path], verify: bool, download: bool
+) -> list[bytes]:
+    """The unpacked bytes of every file: all of them, or an error that says which are missing and where they
+    go.
+    """
     found = [find(f.name, places) for f in files]
     if None in found:
         absent = tuple(f for f, path in zip(files, found) if path is None)
@@ -70,7 +78,10 @@ def read(dataset: str, file: Published, path: Path, verify: bool) -> bytes:
     try:
         plain = gzip.decompress(data) if packed else data
     except (OSError, EOFError) as error:
-        raise BadData(f"{dataset}: {path} cannot be unpacked ({error}): cut short, or no gzip file. Delete it and get it again.") from None
+        raise BadData(
+            f"{dataset}: {path} cannot be unpacked ({error}): cut short, or no gzip file. Delete it and get "
+            "it again."
+        ) from None
     if verify:
         if file.inside:
             confirm(dataset, path, plain, file.inside)
@@ -84,8 +95,10 @@ def confirm(dataset: str, path: Path | str, data: bytes, published: str) -> None
     algorithm = "md5" if len(published) == 32 else "sha256"
     found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
     if found != published:
-        raise BadData(f"{dataset}: {path} is not the published file: its {algorithm} is {found}, not {published}. "
-                      "Delete it and get it again, or pass verify=False if it is a file of your own in the same format.")
+        raise BadData(
+            f"{dataset}: {path} is not the published file: its {algorithm} is {found}, not {published}. "
+            "Delete it and get it again, or pass verify=False if it is a file of your own in the same format."
+        )
 
 
 def fetch(dataset: str, files: tuple[Published, ...], places: list[Path], download: bool) -> None:
@@ -100,7 +113,11 @@ def fetch(dataset: str, files: tuple[Published, ...], places: list[Path], downlo
             except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
                 reasons.append(f"{url}: {getattr(error, 'reason', error)}")
         else:
-            why = f"The download failed ({'; '.join(reasons)})." if reasons else "They have no address to download them from."
+            why = (
+                f"The download failed ({'; '.join(reasons)})."
+                if reasons
+                else "They have no address to download them from."
+            )
             raise missing(dataset, files, places, why)
     if not download:
         raise missing(dataset, files, places, why)
@@ -109,13 +126,17 @@ def fetch(dataset: str, files: tuple[Published, ...], places: list[Path], downlo
 def missing(dataset: str, files: tuple[Published, ...], places: list[Path], why: str) -> MissingFiles:
     names = ", ".join(f.name for f in files)
     pages = sorted({url.rsplit("/", 1)[0] + "/" for f in files for url in f.urls[:1]})
-    return MissingFiles(f"{dataset}: missing {names}. {why} Put {'it' if len(files) == 1 else 'them'} in {places[0]}"
-                        + (f" (published at {', '.join(pages)})" if pages else "")
-                        + f", or name the folder that has {dataset}/ in it: data_dir=…, --data-dir or TACIT_DATA.")
+    return MissingFiles(
+        f"{dataset}: missing {names}. {why} Put {'it' if len(files) == 1 else 'them'} in {places[0]}"
+        + (f" (published at {', '.join(pages)})" if pages else "")
+        + f", or name the folder that has {dataset}/ in it: data_dir=…, --data-dir or TACIT_DATA."
+    )
 
 
 def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
-    """Fetch into NAME.part, going on where an earlier try stopped; NAME appears only whole and with the right sum."""
+    """Fetch into NAME.part, going on where an earlier try stopped; NAME appears only whole and with the right
+    sum.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     have = part.stat().st_size if part.exists() else 0
@@ -130,12 +151,18 @@ def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
         with answer:
             resumed = answer.status == 206
             length = int(answer.headers.get("Content-Length") or 0) + (have if resumed else 0)
-            with part.open("ab" if resumed else "wb") as out, _progress(target.name, length, have if resumed else 0) as advance:
+            with (
+                part.open("ab" if resumed else "wb") as out,
+                _progress(target.name, length, have if resumed else 0) as advance,
+            ):
                 while block := answer.read(CHUNK):
                     out.write(block)
                     advance(len(block))
         if length and part.stat().st_size < length:
-            raise ConnectionError(f"the connection ended after {part.stat().st_size} of {length} bytes; try again to go on from there")
+            raise ConnectionError(
+                f"the connection ended after {part.stat().st_size} of {length} bytes; try again to go on "
+                "from there"
+            )
     try:
         confirm(dataset, url, part.read_bytes(), sha256)
     except BadData:

@@ -1,13 +1,15 @@
-"""Synthetic(α, β): a logistic model for each device (T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith 2020, "FedProx").
+"""Synthetic(α, β): a logistic model for each device (T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar,
+V. Smith 2020, "FedProx").
 
 Section 5.1. For device k:
     u_k ~ N(0, α),  B_k ~ N(0, β)
     W_k[i, j] ~ N(u_k, 1),  b_k[j] ~ N(u_k, 1)          a model of its own
     v_k[i] ~ N(B_k, 1),  x ~ N(v_k, Σ),  Σ = diag(i^−1.2)   features of its own
     y = argmax softmax(W_k x + b_k)
-β sets how much the features of two devices differ; their models differ by the draw of W_k. (α is meant to make them differ more, but u_k
-adds the same to the score of every class, so that the labels do not depend on it: a property of the model as published, kept.)
-As in the authors' code α and β are standard deviations and a device has 50 + ⌊lognormal(4, 2)⌋ rows, the paper's heavy tail.
+β sets how much the features of two devices differ; their models differ by the draw of W_k. (α is meant to
+make them differ more, but u_k adds the same to the score of every class, so that the labels do not depend on
+it: a property of the model as published, kept.) As in the authors' code α and β are standard deviations and a
+device has 50 + ⌊lognormal(4, 2)⌋ rows, the paper's heavy tail.
 """
 
 from __future__ import annotations
@@ -33,9 +35,20 @@ class Synthetic:
     iid: bool = flag(False)
 
 
-def synthetic(alpha: float = 1.0, beta: float = 1.0, parties: int = 30, features: int = 60, classes: int = 10, iid: bool = False,
-              least: int = 50, seed: int = 0, test_fraction: float = 0.2) -> Dataset:
-    """A natural federation, `.by("device")`, of at least `least` rows a device. `iid=True`: Synthetic-IID, one model and p(x) for all."""
+def synthetic(
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    parties: int = 30,
+    features: int = 60,
+    classes: int = 10,
+    iid: bool = False,
+    least: int = 50,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+) -> Dataset:
+    """A natural federation, `.by("device")`, of at least `least` rows a device. `iid=True`: Synthetic-IID,
+    one model and p(x) for all.
+    """
     check(Synthetic(alpha, beta, parties, features, classes, least, seed, iid))
     rng = np.random.default_rng([seed, 6])
     sizes = least + np.floor(rng.lognormal(4, 2, parties)).astype(np.int64)
@@ -51,6 +64,12 @@ def synthetic(alpha: float = 1.0, beta: float = 1.0, parties: int = 30, features
         ys.append(np.argmax(x @ w + b, axis=1))
     width = len(str(parties))
     device = np.repeat(np.array([f"d{k:0{width}d}" for k in range(parties)]), sizes)
-    data = from_arrays(np.concatenate(xs), np.concatenate(ys), classes=classes, name=f"synthetic({alpha:g}, {beta:g})",
-                       groups={"device": device}, test_fraction=0)
+    data = from_arrays(
+        np.concatenate(xs),
+        np.concatenate(ys),
+        classes=classes,
+        name=f"synthetic({alpha:g}, {beta:g})",
+        groups={"device": device},
+        test_fraction=0,
+    )
     return with_test(data, test_fraction, seed, strata=device)

@@ -1,10 +1,11 @@
 """Tables: rows of named columns, encoded by a recipe that no party needs another's rows to fit.
 
-What the parties must agree on before they start is the *layout*: which columns are numbers, which are categories and of what values,
-and which may be missing. Declare it (`Recipe(numbers=…, categories=…)`), or let it be read off the whole table: then the layout,
-and nothing else, has looked across parties, and the federation's notes say so. The *statistics* (mean and deviation of each number)
-are each party's own by default: fitted on its training rows, used for its training and held-out rows. The global test set uses
-the statistics of the party a row came from where that is known (`by`), and its own otherwise.
+What the parties must agree on before they start is the *layout*: which columns are numbers, which are
+categories and of what values, and which may be missing. Declare it (`Recipe(numbers=…, categories=…)`), or
+let it be read off the whole table: then the layout, and nothing else, has looked across parties, and the
+federation's notes say so. The *statistics* (mean and deviation of each number) are each party's own by
+default: fitted on its training rows, used for its training and held-out rows. The global test set uses the
+statistics of the party a row came from where that is known (`by`), and its own otherwise.
 """
 
 from __future__ import annotations
@@ -31,17 +32,22 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 FITS = ("party", "pooled", "none")
-READ_OFF = "The table's layout (kinds of columns, categories, what may be missing) was read off all parties' rows together."
+READ_OFF = (
+    "The table's layout (kinds of columns, categories, what may be missing) was read off all "
+    "parties' rows together."
+)
 COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 TOO_MANY = 100  # categories, when they are also more than half of the rows: an identifier, not a category
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a table becomes numbers: standardised numbers first, then one-hot categories, then a 0/1 for each value that may be missing.
+    """How a table becomes numbers: standardised numbers first, then one-hot categories, then a 0/1 for each
+    value that may be missing.
 
-    A missing number becomes the mean, a missing category no category; the indicator tells. `fit` says whose statistics: "party",
-    "pooled" (all training rows together), "none" (numbers as they are). With `mean` and `std` given, those are used.
+    A missing number becomes the mean, a missing category no category; the indicator tells. `fit` says whose
+    statistics: "party", "pooled" (all training rows together), "none" (numbers as they are). With `mean` and
+    `std` given, those are used.
     """
 
     numbers: tuple[str, ...] = ()
@@ -69,46 +75,78 @@ class Recipe:
             values = np.unique(_text(column.dropna()))
             if len(values) > TOO_MANY and 2 * len(values) > len(frame):
                 many[name] = values
-            elif name not in categories and any("," in v for v in values) and all(COMMA.fullmatch(v) for v in values):
-                raise BadData(f"the column {name!r} has {_comma(next(v for v in values if ',' in v))} If they are categories after all, pass "
-                              f"categories=[{name!r}].")
+            elif (
+                name not in categories
+                and any("," in v for v in values)
+                and all(COMMA.fullmatch(v) for v in values)
+            ):
+                raise BadData(
+                    f"the column {name!r} has {_comma(next(v for v in values if ',' in v))} If they are "
+                    "categories after all, pass "
+                    f"categories=[{name!r}]."
+                )
             kinds[name] = tuple(values.tolist())
         if many:  # all of them at once, so that nobody has to drop one column after the other
             name, values = next(iter(many.items()))
-            raise BadData(f"the column {name!r} has {len(values)} different values in {len(frame)} rows: {_what_they_are(values)} "
-                          f"Leave it out with drop={[name]!r}." + (f" So have {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else ""))
+            raise BadData(
+                f"the column {name!r} has {len(values)} different values in {len(frame)} rows: "
+                f"{_what_they_are(values)} "
+                f"Leave it out with drop={[name]!r}."
+                + (f" So have {', '.join(map(repr, list(many)[1:]))}." if len(many) > 1 else "")
+            )
         missing = tuple(str(name) for name in frame.columns if frame[name].isna().any())
         return cls(tuple(numbers), kinds, missing, fit)
 
     def without(self, column: str) -> Recipe:
         kept = [i for i, name in enumerate(self.numbers) if name != column]
         mean, std = (None if s is None else tuple(s[i] for i in kept) for s in (self.mean, self.std))
-        return replace(self, numbers=tuple(self.numbers[i] for i in kept), missing=tuple(m for m in self.missing if m != column),
-                       categories={name: values for name, values in self.categories.items() if name != column}, mean=mean, std=std)
+        return replace(
+            self,
+            numbers=tuple(self.numbers[i] for i in kept),
+            missing=tuple(m for m in self.missing if m != column),
+            categories={name: values for name, values in self.categories.items() if name != column},
+            mean=mean,
+            std=std,
+        )
 
     def lay_out(self, frame: DataFrame) -> Tensor:
         """Numbers as they are (NaN where missing), categories one-hot, indicators."""
         parts = [np.zeros((len(frame), 0), dtype=np.float32)]
         for name in (*self.numbers, *self.categories, *self.missing):
             if name not in frame.columns:
-                raise BadData(f"the recipe needs a column {name!r} and the table has none. {nearest(name, list(map(str, frame.columns)))}")
+                raise BadData(
+                    f"the recipe needs a column {name!r} and the table has none. "
+                    f"{nearest(name, list(map(str, frame.columns)))}"
+                )
         for name in self.numbers:
             if not _is_number(name, frame[name]):
-                raise BadData(f"the recipe has {name!r} as a number; the table has text in it, e.g. {str(frame[name].dropna().iloc[0])!r}.")
+                raise BadData(
+                    f"the recipe has {name!r} as a number; the table has text in it, e.g. "
+                    f"{str(frame[name].dropna().iloc[0])!r}."
+                )
             parts.append(_numbers(frame[name])[:, None])
         for name, values in self.categories.items():
             known = frame[name].notna().to_numpy()
             text = _text(frame[name])
             strange = sorted(set(text[known]) - set(values))
             if strange:
-                raise BadData(f"the column {name!r} has the value {strange[0]!r}, which the recipe does not know. "
-                              f"Known: {', '.join(values[:20])}.")
-            parts.append(((text[:, None] == np.array(values, dtype=object)[None]) & known[:, None]).astype(np.float32))
+                raise BadData(
+                    f"the column {name!r} has the value {strange[0]!r}, which the recipe does not know. "
+                    f"Known: {', '.join(values[:20])}."
+                )
+            parts.append(
+                ((text[:, None] == np.array(values, dtype=object)[None]) & known[:, None]).astype(np.float32)
+            )
         for name in self.missing:
             parts.append(frame[name].isna().to_numpy(dtype=np.float32)[:, None])
-        undeclared = [n for n in (*self.numbers, *self.categories) if n not in self.missing and frame[n].isna().any()]
+        undeclared = [
+            n for n in (*self.numbers, *self.categories) if n not in self.missing and frame[n].isna().any()
+        ]
         if undeclared:
-            raise BadData(f"the column {undeclared[0]!r} has missing values; the recipe must allow them: missing={tuple(undeclared)!r}.")
+            raise BadData(
+                f"the column {undeclared[0]!r} has missing values; the recipe must allow them: "
+                f"missing={tuple(undeclared)!r}."
+            )
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def fitted(self, x: Tensor) -> Recipe:
@@ -117,7 +155,9 @@ class Recipe:
         return replace(self, mean=tuple(mean[0].tolist()), std=tuple(std[0].tolist()))
 
     def settled(self, x: Tensor) -> Recipe:
-        """With statistics: those it was given, none where fit="none", or else those of these laid-out rows."""
+        """With statistics: those it was given, none where fit="none", or else those of these laid-out
+        rows.
+        """
         if self.mean is not None and self.std is not None:
             return self
         n = len(self.numbers)
@@ -126,16 +166,25 @@ class Recipe:
     def standardised(self, x: Tensor) -> Tensor:
         """Laid-out rows by this recipe's statistics, or, when it has none, by their own."""
         fitted = self if self.mean is not None and self.std is not None else self.fitted(x)
-        return fitted.applied(x, torch.tensor(fitted.mean)[None], torch.tensor(fitted.std)[None], torch.zeros(len(x), dtype=torch.int64))
+        return fitted.applied(
+            x,
+            torch.tensor(fitted.mean)[None],
+            torch.tensor(fitted.std)[None],
+            torch.zeros(len(x), dtype=torch.int64),
+        )
 
     def statistics(self, x: Tensor, owner: Tensor, parties: int) -> tuple[Tensor, Tensor]:
-        """[party, number]: mean and deviation of the values there are; a number that does not vary keeps deviation 1."""
+        """[party, number]: mean and deviation of the values there are; a number that does not vary keeps
+        deviation 1.
+        """
         numbers = x[:, : len(self.numbers)].to(torch.float64)
         there = ~numbers.isnan()
         zeros = torch.zeros(parties, numbers.shape[1], dtype=torch.float64)
         count = zeros.index_add(0, owner, there.to(torch.float64)).clamp(min=1)
         mean = zeros.index_add(0, owner, numbers.nan_to_num()) / count
-        off = (numbers - mean[owner]).nan_to_num() ** 2  # a second pass: the difference of two large sums would lose digits
+        off = (
+            numbers - mean[owner]
+        ).nan_to_num() ** 2  # a second pass: the difference of two large sums would lose digits
         std = (zeros.index_add(0, owner, off) / count).sqrt()
         return mean.float(), torch.where(std > 1e-9 * (1 + mean.abs()), std, 1.0).float()
 
@@ -161,11 +210,18 @@ class Table:
         if column not in frame.columns:
             return None
         if not test and frame[column].isna().any():
-            raise BadData(f"{int(frame[column].isna().sum())} rows have no {column!r}, so no party holds them. Fill or drop them first.")
+            raise BadData(
+                f"{int(frame[column].isna().sum())} rows have no {column!r}, so no party holds them. Fill "
+                "or drop them first."
+            )
         return _text(frame[column]).astype(str)
 
     def take(self, rest: np.ndarray, tested: np.ndarray) -> Table:
-        return replace(self, frame=self.frame.iloc[rest].reset_index(drop=True), test=self.frame.iloc[tested].reset_index(drop=True))
+        return replace(
+            self,
+            frame=self.frame.iloc[rest].reset_index(drop=True),
+            test=self.frame.iloc[tested].reset_index(drop=True),
+        )
 
     def without(self, data: Dataset, column: str) -> Dataset:
         """The data set without the column that deals it: at each party it would be the same in every row."""
@@ -173,15 +229,31 @@ class Table:
             return data
         recipe = self.recipe.without(column)
         if not recipe.columns:
-            raise BadData(f"{data.name}: {column!r} is the only feature; dealt by it, there is nothing to learn from. Use another column.")
-        return replace(data, rows=Rows(recipe.lay_out(self.frame), data.rows.y), test=Rows(recipe.lay_out(self.test), data.test.y),
-                       columns=recipe.columns, table=replace(self, recipe=recipe))
+            raise BadData(
+                f"{data.name}: {column!r} is the only feature; dealt by it, there is nothing to learn from. "
+                "Use another column."
+            )
+        return replace(
+            data,
+            rows=Rows(recipe.lay_out(self.frame), data.rows.y),
+            test=Rows(recipe.lay_out(self.test), data.test.y),
+            columns=recipe.columns,
+            table=replace(self, recipe=recipe),
+        )
 
     def _counters(self) -> list[str]:
-        """Numbers that look as if they only told rows apart: a network learns them by heart, and nobody meant them as a measurement."""
-        several = [c for c in self.recipe.numbers if len(self.frame) > TOO_MANY and _tells_rows_apart(self.frame[c])]
-        return [f"The column {c!r} has another whole number in every row, as an identifier has, and was used as a number. "
-                f"If it is one, leave it out with drop=[{c!r}]." for c in several]
+        """Numbers that look as if they only told rows apart: a network learns them by heart, and nobody meant
+        them as a measurement.
+        """
+        several = [
+            c for c in self.recipe.numbers if len(self.frame) > TOO_MANY and _tells_rows_apart(self.frame[c])
+        ]
+        return [
+            f"The column {c!r} has another whole number in every row, as an identifier has, and was used as "
+            "a number. "
+            f"If it is one, leave it out with drop=[{c!r}]."
+            for c in several
+        ]
 
     def held_by_one(self, data: Dataset) -> Dataset:
         """Rows and test rows by the statistics of the rows to train on: one holder has them all."""
@@ -191,19 +263,27 @@ class Table:
 
     @property
     def looks(self) -> bool:
-        """Whether the encoding itself looks at the rows: at their mean and deviation, or at which columns and categories there are."""
+        """Whether the encoding itself looks at the rows: at their mean and deviation, or at which columns and
+        categories there are.
+        """
         return not self.declared or (self.recipe.fit != "none" and self.recipe.mean is None)
 
     def encoded(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
         """The dealt rows with their numbers standardised as the recipe says."""
         recipe, n = self.recipe, len(self.recipe.numbers)
-        everyone, tested = torch.zeros(len(fed.rows.y), dtype=torch.int64), torch.zeros(len(fed.test.y), dtype=torch.int64)
+        everyone, tested = (
+            torch.zeros(len(fed.rows.y), dtype=torch.int64),
+            torch.zeros(len(fed.test.y), dtype=torch.int64),
+        )
         notes = [] if self.declared else [READ_OFF, *self._counters()]
         if recipe.mean is not None and recipe.std is not None:
             x, xt = recipe.standardised(fed.rows.x), recipe.standardised(fed.test.x)
         elif recipe.fit == "none":
             mean, std = torch.zeros(1, n), torch.ones(1, n)
-            x, xt = recipe.applied(fed.rows.x, mean, std, everyone), recipe.applied(fed.test.x, mean, std, tested)
+            x, xt = (
+                recipe.applied(fed.rows.x, mean, std, everyone),
+                recipe.applied(fed.test.x, mean, std, tested),
+            )
         elif recipe.fit == "pooled":
             pooled = recipe.fitted(fed.rows.x[fed.train.index])
             x, xt = pooled.standardised(fed.rows.x), pooled.standardised(fed.test.x)
@@ -212,62 +292,127 @@ class Table:
             mean, std = recipe.statistics(fed.rows.x[fed.train.index], fed.train.owner, len(fed))
             x = recipe.applied(fed.rows.x, mean, std, fed.owner)
             own = recipe.fitted(fed.test.x)  # of test rows that came from no party
-            mean, std = torch.cat([mean, torch.tensor(own.mean)[None]]), torch.cat([std, torch.tensor(own.std)[None]])
+            mean, std = (
+                torch.cat([mean, torch.tensor(own.mean)[None]]),
+                torch.cat([std, torch.tensor(own.std)[None]]),
+            )
             owner = tested - 1 if test_owner is None else torch.from_numpy(test_owner)
             xt = recipe.applied(fed.test.x, mean, std, owner)
         return replace(fed, rows=Rows(x, fed.rows.y), test=Rows(xt, fed.test.y), notes=(*fed.notes, *notes))
 
 
 @overload
-def from_frame(frame: DataFrame, label: str, *, id: str | None = None, test: DataFrame | None = None, name: str = "table", groups: Sequence[str] = (),
-               drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party", regression: bool = False,
-               test_fraction: float = 0.2, seed: int = 0) -> Dataset: ...
+def from_frame(
+    frame: DataFrame,
+    label: str,
+    *,
+    id: str | None = None,
+    test: DataFrame | None = None,
+    name: str = "table",
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset: ...
 
 
 @overload
-def from_frame(frame: DataFrame, label: None = None, *, id: str, test: None = None, name: str = "table", groups: Sequence[str] = (),
-               drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party", regression: bool = False,
-               test_fraction: float = 0.2, seed: int = 0) -> Columns: ...
+def from_frame(
+    frame: DataFrame,
+    label: None = None,
+    *,
+    id: str,
+    test: None = None,
+    name: str = "table",
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Columns: ...
 
 
-def from_frame(frame: DataFrame, label: str | None = None, *, id: str | None = None, test: DataFrame | None = None, name: str = "table",
-               groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party", regression: bool = False,
-               test_fraction: float = 0.2, seed: int = 0) -> Dataset | Columns:
+def from_frame(
+    frame: DataFrame,
+    label: str | None = None,
+    *,
+    id: str | None = None,
+    test: DataFrame | None = None,
+    name: str = "table",
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset | Columns:
     """A data set from a pandas table.
 
-    `label` is the column to predict; `groups` say where a row came from and are no features; `drop` are left out; `categories` are
-    categories though they look like numbers. `fit` is "party" (each standardises by its own statistics), "pooled", "none", or a
-    `Recipe`. Any column can be given to `.by(…)`. Without a `test` table, a stratified `test_fraction` of the rows becomes the test set.
-    `id` is the column that says whose a row is, and no feature: for `.vertical(…)` and `tacit.splitnn`. With an id and no label it gives `Columns`, what
-    a party that does not hold the label brings.
+    `label` is the column to predict; `groups` say where a row came from and are no features; `drop` are left
+    out; `categories` are categories though they look like numbers. `fit` is "party" (each standardises by its
+    own statistics), "pooled", "none", or a `Recipe`. Any column can be given to `.by(…)`. Without a `test`
+    table, a stratified `test_fraction` of the rows becomes the test set. `id` is the column that says whose a
+    row is, and no feature: for `.vertical(…)` and `tacit.splitnn`. With an id and no label it gives
+    `Columns`, what a party that does not hold the label brings.
     """
-    known = [str(c) for c in frame.columns]  # pandas lets a column be named by a number; here all names are text
+    known = [
+        str(c) for c in frame.columns
+    ]  # pandas lets a column be named by a number; here all names are text
     label, id = (None if c is None else str(c) for c in (label, id))
-    groups, drop, categories = (c if isinstance(c, str) else [str(name) for name in c] for c in (groups, drop, categories))
+    groups, drop, categories = (
+        c if isinstance(c, str) else [str(name) for name in c] for c in (groups, drop, categories)
+    )
     if len(set(known)) < len(known):
-        raise BadData(f"{name}: two columns are named {next(c for c in known if known.count(c) > 1)!r}. Give each its own name.")
+        raise BadData(
+            f"{name}: two columns are named {next(c for c in known if known.count(c) > 1)!r}. Give each its "
+            "own name."
+        )
     if not len(frame):
         raise BadData(f"{name}: the table has no rows. Give at least two.")
     if isinstance(fit, str) and fit not in FITS:
         raise bad(name, "fit", fit, f"one of {', '.join(map(repr, FITS))}, or a Recipe")
     if label is None and (id is None or test is not None):
-        raise bad(name, "label", None, "the column to predict", "Only a table with an id (id=…), for tacit.splitnn, may be without one, and then without test.")
-    for what, columns in (("label", [label] if label is not None else []), ("id", [id] if id is not None else []), ("groups", groups), ("drop", drop),
-                          ("categories", categories)):
+        raise bad(
+            name,
+            "label",
+            None,
+            "the column to predict",
+            "Only a table with an id (id=…), for tacit.splitnn, may be without one, and then without test.",
+        )
+    for what, columns in (
+        ("label", [label] if label is not None else []),
+        ("id", [id] if id is not None else []),
+        ("groups", groups),
+        ("drop", drop),
+        ("categories", categories),
+    ):
         if isinstance(columns, str):
             raise bad(name, what, columns, f"a list of column names, like [{columns!r}]")
         for column in columns:
             if column not in known:
                 raise BadData(f"{name}: there is no column {column!r} ({what}). {nearest(column, known)}")
-    if test is not None and (absent := [c for c in known if c not in test.columns and c not in (*groups, *drop)]):
-        raise BadData(f"{name}: the test table has no column {absent[0]!r}. Give both tables the same columns.")
+    if test is not None and (
+        absent := [c for c in known if c not in test.columns and c not in (*groups, *drop)]
+    ):
+        raise BadData(
+            f"{name}: the test table has no column {absent[0]!r}. Give both tables the same columns."
+        )
     import pandas as pd
 
     frame = frame.rename(columns=str).reset_index(drop=True)
     extra = frame.iloc[:0] if test is None else test.rename(columns=str).reset_index(drop=True)
     features = [c for c in known if c not in (label, id) and c not in groups and c not in drop]
     if not features and (id is None or label is None):  # a party may bring ids and labels alone
-        raise BadData(f"{name}: no column is left to learn from beside the {'id' if label is None else f'label {label!r}'}.")
+        raise BadData(
+            f"{name}: no column is left to learn from beside the "
+            f"{'id' if label is None else f'label {label!r}'}."
+        )
     both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
     try:
         recipe = fit if isinstance(fit, Recipe) else Recipe.read_off(both, categories, fit)
@@ -277,53 +422,142 @@ def from_frame(frame: DataFrame, label: str | None = None, *, id: str | None = N
     if label is None:
         assert id is not None
         return Columns(name, frame[id].to_numpy(dtype=object), x, recipe.columns, recipe)
-    y = np.concatenate([_target(name, label, table[label], regression) for table in (frame, extra) if len(table)])
+    y = np.concatenate(
+        [_target(name, label, table[label], regression) for table in (frame, extra) if len(table)]
+    )
     n = len(frame)
     # The numbers may be NaN until the rows have owners, so from_arrays sees stand-ins of the same length.
-    shell = from_arrays(np.zeros((n, 1)), y[:n], test=(np.zeros((len(y) - n, 1)), y[n:]), name=name, regression=regression)
-    data = replace(shell, rows=Rows(x[:n], shell.rows.y), test=Rows(x[n:], shell.test.y), columns=recipe.columns,
-                   groups={g: _text(frame[g]).astype(str) for g in groups},
-                   test_groups={g: _text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},
-                   table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or ""))
+    shell = from_arrays(
+        np.zeros((n, 1)), y[:n], test=(np.zeros((len(y) - n, 1)), y[n:]), name=name, regression=regression
+    )
+    data = replace(
+        shell,
+        rows=Rows(x[:n], shell.rows.y),
+        test=Rows(x[n:], shell.test.y),
+        columns=recipe.columns,
+        groups={g: _text(frame[g]).astype(str) for g in groups},
+        test_groups={g: _text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},
+        table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or ""),
+    )
     return data if test is not None else with_test(data, test_fraction, seed)
 
 
 @overload
-def from_csv(path: str | os.PathLike[str], label: str, *, id: str | None = None, test: str | os.PathLike[str] | None = None, name: str | None = None,
-             groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",", decimal: str = ".") -> Dataset: ...
+def from_csv(
+    path: str | os.PathLike[str],
+    label: str,
+    *,
+    id: str | None = None,
+    test: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    separator: str = ",",
+    decimal: str = ".",
+) -> Dataset: ...
 
 
 @overload
-def from_csv(path: str | os.PathLike[str], label: None = None, *, id: str, test: None = None, name: str | None = None,
-             groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",", decimal: str = ".") -> Columns: ...
+def from_csv(
+    path: str | os.PathLike[str],
+    label: None = None,
+    *,
+    id: str,
+    test: None = None,
+    name: str | None = None,
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    separator: str = ",",
+    decimal: str = ".",
+) -> Columns: ...
 
 
-def from_csv(path: str | os.PathLike[str], label: str | None = None, *, id: str | None = None, test: str | os.PathLike[str] | None = None,
-             name: str | None = None, groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-             regression: bool = False, test_fraction: float = 0.2, seed: int = 0, separator: str = ",", decimal: str = ".") -> Dataset | Columns:
-    """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are missing values.
-    `separator` stands between columns, `decimal` in numbers: ";" and "," in many European files."""
+def from_csv(
+    path: str | os.PathLike[str],
+    label: str | None = None,
+    *,
+    id: str | None = None,
+    test: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    separator: str = ",",
+    decimal: str = ".",
+) -> Dataset | Columns:
+    """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are
+    missing values. `separator` stands between columns, `decimal` in numbers: ";" and "," in many European
+    files.
+    """
     frames: list[Any] = [None if p is None else read_csv(p, separator, id, decimal) for p in (path, test)]
     make: Any = from_frame  # of the two forms, the one that the label asks for
-    return make(frames[0], label, id=id, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
-                      categories=categories, fit=fit, regression=regression, test_fraction=test_fraction, seed=seed)
+    return make(
+        frames[0],
+        label,
+        id=id,
+        test=frames[1],
+        name=name or Path(path).name.split(".")[0],
+        groups=groups,
+        drop=drop,
+        categories=categories,
+        fit=fit,
+        regression=regression,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
 
 
-def from_parquet(path: str | os.PathLike[str], label: str, *, test: str | os.PathLike[str] | None = None, name: str | None = None,
-                 groups: Sequence[str] = (), drop: Sequence[str] = (), categories: Sequence[str] = (), fit: str | Recipe = "party",
-                 regression: bool = False, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+def from_parquet(
+    path: str | os.PathLike[str],
+    label: str,
+    *,
+    test: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    groups: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    fit: str | Recipe = "party",
+    regression: bool = False,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
     """A data set from a Parquet file; see `from_frame`."""
     frames = [None if p is None else read_parquet(p) for p in (path, test)]
-    return from_frame(frames[0], label, test=frames[1], name=name or Path(path).name.split(".")[0], groups=groups, drop=drop,
-                      categories=categories, fit=fit, regression=regression, test_fraction=test_fraction, seed=seed)
+    return from_frame(
+        frames[0],
+        label,
+        test=frames[1],
+        name=name or Path(path).name.split(".")[0],
+        groups=groups,
+        drop=drop,
+        categories=categories,
+        fit=fit,
+        regression=regression,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
 
 
 def _text(column: Series) -> np.ndarray:
     """Values as text; whole numbers without '.0', however a missing one made pandas store the column."""
     values = column.to_numpy(dtype=object, na_value="")
-    return np.array([str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values], dtype=object)
+    return np.array(
+        [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values], dtype=object
+    )
 
 
 def _what_they_are(values: np.ndarray) -> str:
@@ -332,21 +566,33 @@ def _what_they_are(values: np.ndarray) -> str:
 
     first = pd.Series(values[:50], dtype=str)
     if not pd.to_datetime(first, format="ISO8601", errors="coerce").isna().any():
-        return "dates or times, which are no categories. Make a number of it (a year, the days since a fixed day) before you give the table."
+        return (
+            "dates or times, which are no categories. Make a number of it (a year, the days since a "
+            "fixed day) before you give the table."
+        )
     if not pd.to_numeric(first.str.replace(",", ".", regex=False), errors="coerce").isna().any():
         return _comma(str(first[0]))
     return "an identifier or free text, not a category."
 
 
 def _comma(example: str) -> str:
-    return f"numbers with a comma, like {example!r}. Read the file with decimal=',' (from_csv, and pandas.read_csv), or write them with a point."
+    return (
+        f"numbers with a comma, like {example!r}. Read the file with decimal=',' (from_csv, and "
+        "pandas.read_csv), or write them with a point."
+    )
 
 
 def _tells_rows_apart(column: Series) -> bool:
     import pandas as pd
 
-    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)  # in 32 bits long ids would look alike
-    return bool(np.isfinite(values).all() and (values == np.floor(values)).all() and len(np.unique(values)) == len(values))
+    values = pd.to_numeric(column, errors="coerce").to_numpy(
+        dtype=np.float64, na_value=np.nan
+    )  # in 32 bits long ids would look alike
+    return bool(
+        np.isfinite(values).all()
+        and (values == np.floor(values)).all()
+        and len(np.unique(values)) == len(values)
+    )
 
 
 def _numbers(column: Series) -> np.ndarray:
@@ -356,13 +602,17 @@ def _numbers(column: Series) -> np.ndarray:
 
 
 def _is_number(name: str, column: Series) -> bool:
-    """Whether a column holds numbers; nearly only numbers is an error, for it is a number column with something wrong in it."""
+    """Whether a column holds numbers; nearly only numbers is an error, for it is a number column with
+    something wrong in it.
+    """
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(column):
         endless = np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan))
         if endless.any():
-            raise BadData(f"the column {name!r} has an infinite value in row {int(endless.argmax())}. Fill or drop it.")
+            raise BadData(
+                f"the column {name!r} has an infinite value in row {int(endless.argmax())}. Fill or drop it."
+            )
         return True
     there = column.dropna()
     if pd.api.types.is_datetime64_any_dtype(column) or not len(there):
@@ -370,8 +620,12 @@ def _is_number(name: str, column: Series) -> bool:
     wrong = pd.to_numeric(there.astype(str), errors="coerce").isna()
     if 0 < wrong.sum() <= 0.1 * len(there):
         first = wrong[wrong].index[0]
-        raise BadData(f"the column {name!r} holds numbers, but {int(wrong.sum())} of {len(there)} values are none, the first "
-                      f"{str(there[first])!r} in row {first}. Correct them, or declare a category with categories=[{name!r}].")
+        raise BadData(
+            f"the column {name!r} holds numbers, but {int(wrong.sum())} of {len(there)} values are none, "
+            "the first "
+            f"{str(there[first])!r} in row {first}. Correct them, or declare a category with "
+            f"categories=[{name!r}]."
+        )
     return not wrong.any()
 
 
@@ -380,17 +634,25 @@ def _target(name: str, label: str, column: Series, regression: bool) -> np.ndarr
 
     if column.isna().any():
         first = int(column.isna().to_numpy().argmax())
-        raise BadData(f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is row {first}. Fill or drop them first.")
+        raise BadData(
+            f"{name}: {int(column.isna().sum())} rows have no {label!r}, the first is row {first}. Fill or "
+            "drop them first."
+        )
     number = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     if regression:
         if not number:
-            raise BadData(f"{name}: the label {label!r} holds text, e.g. {str(column.iloc[0])!r}; a regression needs numbers. "
-                          "Leave regression=False.")
+            raise BadData(
+                f"{name}: the label {label!r} holds text, e.g. {str(column.iloc[0])!r}; a regression needs "
+                "numbers. "
+                "Leave regression=False."
+            )
         return column.to_numpy(dtype=np.float64)
     if number:
         values = column.to_numpy(dtype=np.float64)
         if (values != np.floor(values)).any():
-            raise BadData(f"{name}: the label {label!r} has fractions, e.g. {values[values != np.floor(values)][0]:g}. "
-                          "If it is a quantity to predict, pass regression=True.")
+            raise BadData(
+                f"{name}: the label {label!r} has fractions, e.g. {values[values != np.floor(values)][0]:g}. "
+                "If it is a quantity to predict, pass regression=True."
+            )
         return values.astype(np.int64)
     return _text(column).astype(str)

@@ -1,9 +1,11 @@
 """Different columns of the same people: what each party holds of every row, and who holds the label.
 
-    parties = data.from_csv("people.csv", label="default", id="id").vertical(into={"bank": ["age", "limit"], "shop": ["basket"]}, label_at="bank")
+    parties = data.from_csv("people.csv", label="default", id="id").vertical(into={"bank": ["age", "limit"],
+    "shop": ["basket"]}, label_at="bank")
 
-`Columns` are one party's table with its ids, as it reads it from its own file. `Vertical` are several parties' columns of the same people in the same
-order. Each party standardises its own columns, by the rows that are learned from.
+`Columns` are one party's table with its ids, as it reads it from its own file. `Vertical` are several
+parties' columns of the same people in the same order. Each party standardises its own columns, by the rows
+that are learned from.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
     from .federation import Dataset
     from .tables import Recipe
 
-HOLDING = 6  # the stream of random numbers that decides which shared rows are held out; 0 to 5 are used where rows are dealt
+# the stream of random numbers that decides which shared rows are held out; 0 to 5 are used where rows are
+# dealt
+HOLDING = 6
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One party's columns, a row a person. `x` is laid out and not yet standardised (a missing number is NaN); `y` is there where the label is."""
+    """One party's columns, a row a person. `x` is laid out and not yet standardised (a missing number is
+    NaN); `y` is there where the label is.
+    """
 
     name: str
     ids: np.ndarray = field(repr=False)  # as the file has them: text or whole numbers
@@ -58,10 +64,20 @@ class Columns:
 
     @classmethod
     def of(cls, data: Dataset) -> Columns:
-        """All rows of a data set that was read with an id, the held-out ones, too: which are held out is settled when it is known who is shared."""
+        """All rows of a data set that was read with an id, the held-out ones, too: which are held out is
+        settled when it is known who is shared.
+        """
         ids = ids_of(data)
-        return cls(data.name, ids, torch.cat([data.rows.x, data.test.x]), data.columns, None if data.table is None else data.table.recipe,
-                   torch.cat([data.rows.y, data.test.y]), data.classes, data.labels)
+        return cls(
+            data.name,
+            ids,
+            torch.cat([data.rows.x, data.test.x]),
+            data.columns,
+            None if data.table is None else data.table.recipe,
+            torch.cat([data.rows.y, data.test.y]),
+            data.classes,
+            data.labels,
+        )
 
 
 DUPLICATES = ("refuse", "first")
@@ -70,8 +86,9 @@ DUPLICATES = ("refuse", "first")
 def keep_one_row_each(table: Columns, where: str, duplicates: str = "refuse") -> tuple[Columns, list[str]]:
     """(the table with one row for each id, what was left out, in words).
 
-    Rows that repeat an earlier one with the same id and the same values are left out. Rows with the id of an earlier one and other values are refused, or
-    left out with duplicates="first". Rows without an id stay: they match nobody.
+    Rows that repeat an earlier one with the same id and the same values are left out. Rows with the id of an
+    earlier one and other values are refused, or left out with duplicates="first". Rows without an id stay:
+    they match nobody.
     """
     if duplicates not in DUPLICATES:
         raise bad(where, "duplicates", duplicates, "'refuse' or 'first'")
@@ -83,15 +100,24 @@ def keep_one_row_each(table: Columns, where: str, duplicates: str = "refuse") ->
         before = first.setdefault(digest, row)
         if before != row:
             (same if _equal(table, before, row) else other).append(row)
-    differ = f"{where}: {len(other)} of {len(table)} rows have the id of an earlier row and other values ({show_rows(other)})"
+    differ = (
+        f"{where}: {len(other)} of {len(table)} rows have the id of an earlier row and other values "
+        f"({show_rows(other)})"
+    )
     if other and duplicates == "refuse":
-        raise BadData(f"{differ}, so it is not clear which row is meant. Keep one row for each id; or say duplicates = \"first\", to keep the first row of "
-                      "each id.")
+        raise BadData(
+            f"{differ}, so it is not clear which row is meant. Keep one row for each id; or say duplicates "
+            '= "first", to keep the first row of '
+            "each id."
+        )
     notes = []
     if same:
-        notes.append(f"{where}: {len(same)} of {len(table)} rows repeat an earlier row with the same id ({show_rows(same)}); each was kept once.")
+        notes.append(
+            f"{where}: {len(same)} of {len(table)} rows repeat an earlier row with the same id "
+            f"({show_rows(same)}); each was kept once."
+        )
     if other:
-        notes.append(f"{differ}; the first row of each id was kept, as duplicates = \"first\" says.")
+        notes.append(f'{differ}; the first row of each id was kept, as duplicates = "first" says.')
     return (table.take(np.setdiff1d(np.arange(len(table)), [*same, *other])), notes) if notes else (table, [])
 
 
@@ -105,12 +131,16 @@ def ids_of(data: Dataset) -> np.ndarray:
     """An id for each training row, then for each test row: those of the table, or their numbers."""
     if data.table is None or not data.table.id:
         return np.arange(len(data.rows.y) + len(data.test.y))
-    return np.concatenate([frame[data.table.id].to_numpy(dtype=object) for frame in (data.table.frame, data.table.test)])
+    return np.concatenate(
+        [frame[data.table.id].to_numpy(dtype=object) for frame in (data.table.frame, data.table.test)]
+    )
 
 
 @dataclass(frozen=True)
 class Vertical:
-    """Several parties' columns of the same people, in one order. `train` and `test` say which rows are learned from and which are held out."""
+    """Several parties' columns of the same people, in one order. `train` and `test` say which rows are
+    learned from and which are held out.
+    """
 
     name: str
     parties: dict[str, Columns]
@@ -132,20 +162,34 @@ class Vertical:
         return self.parties[self.label_at].classes
 
     @classmethod
-    def of(cls, parties: Mapping[str, Columns], label_at: str, test_fraction: float = 0.2, seed: int = 0, name: str = "") -> Vertical:
-        """Columns that are aligned already. Held-out rows are drawn from the seed alone, so that every party draws the same."""
+    def of(
+        cls,
+        parties: Mapping[str, Columns],
+        label_at: str,
+        test_fraction: float = 0.2,
+        seed: int = 0,
+        name: str = "",
+    ) -> Vertical:
+        """Columns that are aligned already. Held-out rows are drawn from the seed alone, so that every party
+        draws the same.
+        """
         holders = _holder(parties, label_at)
         first = holders[label_at]
         for who, columns in holders.items():
             if len(columns) != len(first) or (columns.ids != first.ids).any():
-                raise BadData(f"the rows of {who!r} and {label_at!r} are not of the same people in the same order "
-                              f"({len(columns)} and {len(first)} rows). Align them first: tacit.align, or let tacit.splitnn do it.")
+                raise BadData(
+                    f"the rows of {who!r} and {label_at!r} are not of the same people in the same order "
+                    f"({len(columns)} and {len(first)} rows). Align them first: tacit.align, or let "
+                    "tacit.splitnn do it."
+                )
         train, test = held_out(len(first), test_fraction, seed)
         return cls(name or first.name, holders, label_at, train, test)
 
 
 def held_out(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
-    """(rows to learn from, rows held out), the same for everybody who has the same number of rows and the seed."""
+    """(rows to learn from, rows held out), the same for everybody who has the same number of rows and the
+    seed.
+    """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise bad(owner, "test_fraction", fraction, "a number at least 0 and below 1")
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(rows))
@@ -155,10 +199,18 @@ def held_out(rows: int, fraction: float, seed: int, owner: str = "vertical") -> 
 
 def _holder(parties: Mapping[str, Columns], label_at: str) -> dict[str, Columns]:
     if label_at not in parties:
-        raise bad("vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(parties)))
+        raise bad(
+            "vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(parties))
+        )
     if parties[label_at].y is None:
-        raise BadData(f"{label_at!r} is said to hold the label, and its table was read without one. Read it with label=….")
-    return {who: c if who == label_at or c.y is None else replace(c, y=None, classes=None, labels=()) for who, c in parties.items()}
+        raise BadData(
+            f"{label_at!r} is said to hold the label, and its table was read without one. Read it with "
+            "label=…."
+        )
+    return {
+        who: c if who == label_at or c.y is None else replace(c, y=None, classes=None, labels=())
+        for who, c in parties.items()
+    }
 
 
 def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
@@ -169,14 +221,27 @@ def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> V
         raise bad("vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(into)))
     one_label("vertical", data)
     whole = Columns.of(data)
-    known = list(data.columns) if data.table is None else [*data.table.recipe.numbers, *data.table.recipe.categories]
+    known = (
+        list(data.columns)
+        if data.table is None
+        else [*data.table.recipe.numbers, *data.table.recipe.categories]
+    )
     if len(set(map(str, whole.ids))) < len(whole.ids):
-        raise BadData(f"{data.name}: an id stands in more than one row, so nobody could tell whose columns belong together. Keep one row a person.")
+        raise BadData(
+            f"{data.name}: an id stands in more than one row, so nobody could tell whose columns belong "
+            "together. Keep one row a person."
+        )
     parties = {}
     for who, wanted in into.items():
         names = [wanted] if isinstance(wanted, str) else list(wanted)
         if not names and who != label_at:
-            raise bad("vertical", f"the columns of {who!r}", names, "at least one column", "Only the holder of the label may have none.")
+            raise bad(
+                "vertical",
+                f"the columns of {who!r}",
+                names,
+                "at least one column",
+                "Only the holder of the label may have none.",
+            )
         for name in names:
             if isinstance(name, str) and name not in known:
                 raise BadData(f"{data.name}: there is no column {name!r} for {who!r}. {nearest(name, known)}")
@@ -187,14 +252,20 @@ def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> V
     return Vertical(data.name, parties, label_at, torch.arange(n), torch.arange(n, len(whole)))
 
 
-def apart(data: Dataset, source: Iterable[Any], target: Iterable[Any], shared: int, seed: int = 0) -> tuple[Columns, Columns]:
-    """Two parties' tables for a study of transfer: each has these columns of about half of the people, and `shared` of them stand in both. Columns may
-    stand on both sides. The target's labels are there to measure by."""
+def apart(
+    data: Dataset, source: Iterable[Any], target: Iterable[Any], shared: int, seed: int = 0
+) -> tuple[Columns, Columns]:
+    """Two parties' tables for a study of transfer: each has these columns of about half of the people, and
+    `shared` of them stand in both. Columns may stand on both sides. The target's labels are there to measure
+    by.
+    """
     names = {"source": list(source), "target": list(target)}
     parts = divide(data, {"source": names["source"], "target": names["target"]}, "source")
     rows = len(parts)
     if isinstance(shared, bool) or not isinstance(shared, int) or not 1 <= shared < rows:
-        raise bad("apart", "shared", shared, f"a whole number between 1 and {rows - 1}, as there are {rows} people")
+        raise bad(
+            "apart", "shared", shared, f"a whole number between 1 and {rows - 1}, as there are {rows} people"
+        )
     order = np.random.default_rng([seed, HOLDING]).permutation(rows)
     half = shared + (rows - shared) // 2
     whole = parts.parties["source"]
@@ -206,10 +277,19 @@ def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Colu
     if data.table is None:
         width = int(whole.x[0].numel())
         at = [data.columns.index(n) if isinstance(n, str) else n for n in names]
-        if not all(isinstance(k, int | np.integer) and not isinstance(k, bool) and 0 <= k < width for k in at):
-            raise bad("vertical", f"the columns of {who!r}", list(names)[:8], f"names of columns, or places from 0 to {width - 1}")
+        if not all(
+            isinstance(k, int | np.integer) and not isinstance(k, bool) and 0 <= k < width for k in at
+        ):
+            raise bad(
+                "vertical",
+                f"the columns of {who!r}",
+                list(names)[:8],
+                f"names of columns, or places from 0 to {width - 1}",
+            )
         x = whole.x.reshape(len(whole), -1)[:, torch.tensor([int(k) for k in at], dtype=torch.int64)]
-        return Columns(who, whole.ids, x, tuple(data.columns[int(k)] if data.columns else str(int(k)) for k in at))
+        return Columns(
+            who, whole.ids, x, tuple(data.columns[int(k)] if data.columns else str(int(k)) for k in at)
+        )
     import pandas as pd
 
     kept = [str(n) for n in names]

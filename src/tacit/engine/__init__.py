@@ -1,1 +1,3 @@
-"""The numeric engine: a model as a function of one flat vector, stacks of clients, written-out gradients, evaluation."""
+"""The numeric engine: a model as a function of one flat vector, stacks of clients, written-out gradients,
+evaluation.
+"""

@@ -1,7 +1,8 @@
 """The gradient of a perceptron, written out for a whole stack of clients.
 
-For small models a step costs more in bookkeeping than in arithmetic. Linear layers and ReLU under cross-entropy need no autograd: their
-forward and backward pass over S clients is a dozen batched products, and each gradient is written straight into its place in the vector.
+For small models a step costs more in bookkeeping than in arithmetic. Linear layers and ReLU under
+cross-entropy need no autograd: their forward and backward pass over S clients is a dozen batched products,
+and each gradient is written straight into its place in the vector.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ class Layer(NamedTuple):
 
 def parts_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """What a plain sequence runs one after the other; nothing, if the module is none."""
-    if type(module) is not nn.Sequential or "forward" in vars(module) or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+    if (
+        type(module) is not nn.Sequential
+        or "forward" in vars(module)
+        or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
+    ):
         return []
-    return [(name, m) for name, m in module._modules.items() if m is not None]  # named_children() would leave out a ReLU that stands twice
+    return [
+        (name, m) for name, m in module._modules.items() if m is not None
+    ]  # named_children() would leave out a ReLU that stands twice
 
 
 def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Layer] | None:
@@ -34,10 +41,22 @@ def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Laye
     at = {s.name: s for s in slots}
     layers: list[Layer] = []
     for i, m in parts:
-        if type(m) is nn.Linear and f"{i}.weight" in at and m.weight.requires_grad and (m.bias is None or m.bias.requires_grad):
+        if (
+            type(m) is nn.Linear
+            and f"{i}.weight" in at
+            and m.weight.requires_grad
+            and (m.bias is None or m.bias.requires_grad)
+        ):
             w = at[f"{i}.weight"]
             b = at[f"{i}.bias"] if m.bias is not None else None
-            layers.append(Layer(slice(w.start, w.stop), None if b is None else slice(b.start, b.stop), (m.out_features, m.in_features), False))
+            layers.append(
+                Layer(
+                    slice(w.start, w.stop),
+                    None if b is None else slice(b.start, b.stop),
+                    (m.out_features, m.in_features),
+                    False,
+                )
+            )
         elif type(m) is nn.ReLU and layers and not layers[-1].relu:
             layers[-1] = layers[-1]._replace(relu=True)
         elif not (type(m) is nn.Flatten and not layers and m.start_dim == 1 and m.end_dim == -1):
@@ -46,14 +65,18 @@ def layers_of(parts: list[tuple[str, nn.Module]], slots: list[Any]) -> list[Laye
 
 
 def cover(parts: Iterable[Any], slots: list[Any]) -> bool:
-    """Whether these layers hold every number of the vector, each once: weights that two layers share would get one layer's gradient only."""
+    """Whether these layers hold every number of the vector, each once: weights that two layers share would
+    get one layer's gradient only.
+    """
     taken = [s for part in parts for s in (part.weight, part.bias) if s is not None]
     return sum(s.stop - s.start for s in taken) == sum(s.stop - s.start for s in slots)
 
 
 def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of a whole stack, (anything, tensors [S, …]) → [S, …], to be called for one client: inside `vmap` it is handed the stack. That is torch's
-    public way to see it whole; there is no way back through it."""
+    """A function of a whole stack, (anything, tensors [S, …]) → [S, …], to be called for one client: inside
+    `vmap` it is handed the stack. That is torch's public way to see it whole; there is no way back through
+    it.
+    """
 
     class Whole(torch.autograd.Function):
         @staticmethod
@@ -66,7 +89,10 @@ def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
         @staticmethod
         def vmap(info: Any, in_dims: Any, what: Any, *tensors: Tensor) -> Any:
-            stack = (t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, in_dims[1:]))
+            stack = (
+                t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0)
+                for t, d in zip(tensors, in_dims[1:])
+            )
             return many(what, *stack), 0
 
     return Whole.apply
@@ -75,7 +101,9 @@ def for_one_client(many: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def gradient(layers: list[Layer], w: Tensor, x: Tensor, y: Tensor, index: Tensor, live: Tensor) -> Tensor:
     """Of S models w [S, D], each on its own batch of rows, index [S, B] of x and y."""
     g = torch.empty_like(w, memory_format=torch.contiguous_format)
-    rows = x.index_select(0, index.reshape(-1)).view(*index.shape, -1)  # four times faster on a CPU than x[index]
+    rows = x.index_select(0, index.reshape(-1)).view(
+        *index.shape, -1
+    )  # four times faster on a CPU than x[index]
     through(layers, w, rows, y[index], live, g)
     return g
 
@@ -86,7 +114,11 @@ def answers(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | No
         if inputs is not None:
             inputs.append(h)
         weight = w[:, layer.weight].view(len(w), *layer.shape)
-        h = torch.bmm(h, weight.mT) if layer.bias is None else torch.baddbmm(w[:, None, layer.bias], h, weight.mT)
+        h = (
+            torch.bmm(h, weight.mT)
+            if layer.bias is None
+            else torch.baddbmm(w[:, None, layer.bias], h, weight.mT)
+        )
         h = h.clamp_(min=0) if layer.relu else h
     return h
 
@@ -94,12 +126,18 @@ def answers(layers: list[Layer], w: Tensor, h: Tensor, inputs: list[Tensor] | No
 def by_logits(logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
     """dℓ/dlogits = softmax − one-hot, weighted by the row's share of the mean."""
     delta = torch.softmax(logits, -1)
-    delta.scatter_add_(-1, y[..., None], torch.full((), -1.0, device=delta.device, dtype=delta.dtype).expand(*y.shape, 1))
+    delta.scatter_add_(
+        -1, y[..., None], torch.full((), -1.0, device=delta.device, dtype=delta.dtype).expand(*y.shape, 1)
+    )
     return delta.mul_(share[..., None])
 
 
-def through(layers: list[Layer], w: Tensor, rows: Tensor, y: Tensor, live: Tensor, g: Tensor, onward: bool = False) -> Tensor:
-    """Write these layers' part of the gradient to its place in g, from their rows [S, B, …] on; with `onward`, give that by the rows."""
+def through(
+    layers: list[Layer], w: Tensor, rows: Tensor, y: Tensor, live: Tensor, g: Tensor, onward: bool = False
+) -> Tensor:
+    """Write these layers' part of the gradient to its place in g, from their rows [S, B, …] on; with
+    `onward`, give that by the rows.
+    """
     s = len(y)
     inputs: list[Tensor] = []
     delta = by_logits(answers(layers, w, rows, inputs), y, live / live.sum(1, keepdim=True).clamp(min=1))

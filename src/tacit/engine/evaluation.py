@@ -25,7 +25,9 @@ class Held(NamedTuple):
 
 
 def reporting(fed: Federation, min_rows: int, sums_only: bool = False) -> Tensor:
-    """[parties], bool: whose counts reach the server. Without a hidden sum a party with fewer than `min_rows` held-out rows reports nothing."""
+    """[parties], bool: whose counts reach the server. Without a hidden sum a party with fewer than `min_rows`
+    held-out rows reports nothing.
+    """
     return torch.ones(len(fed), dtype=torch.bool) if sums_only else fed.held.sizes >= min_rows
 
 
@@ -37,11 +39,24 @@ def reported(fed: Federation, min_rows: int, sums_only: bool = False) -> Tensor:
 def of_parties(fed: Federation, rows: Rows, min_rows: int = 1, sums_only: bool = False) -> Held:
     """The held-out rows of a federation, as `rows` are in this round."""
     index = fed.held.index
-    return Held(Rows(rows.x[index], rows.y[index]), fed.held.owner, len(fed), reporting(fed, min_rows, sums_only), sums_only)
+    return Held(
+        Rows(rows.x[index], rows.y[index]),
+        fed.held.owner,
+        len(fed),
+        reporting(fed, min_rows, sums_only),
+        sums_only,
+    )
 
 
-def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], held: list[Held], classes: list[int | None],
-             stacked: bool = False) -> list[dict[str, Any]]:
+def evaluate(
+    task: Task,
+    w: Tensor,
+    buffers: Tensor | None,
+    tests: list[Rows],
+    held: list[Held],
+    classes: list[int | None],
+    stacked: bool = False,
+) -> list[dict[str, Any]]:
     """The metrics of R models [R, D], each on its own test set and its own parties' rows."""
     on_held = outputs(task, w, buffers, [h.rows.x for h in held], stacked)
     on_test = outputs(task, w, buffers, [t.x for t in tests], stacked)
@@ -52,17 +67,29 @@ def evaluate(task: Task, w: Tensor, buffers: Tensor | None, tests: list[Rows], h
         else:  # nobody may have a global test set: then the parties' own rows together are one
             seen = held[i].reports[held[i].owner]
             counts = count(on_held[i][seen], held[i].rows.y[seen], classes[i])
-        results.append({**measure(counts), **_numbers(on_test[i], tests[i], classes[i]), **of_single_parties(on_held[i], held[i], classes[i])})
+        results.append(
+            {
+                **measure(counts),
+                **_numbers(on_test[i], tests[i], classes[i]),
+                **of_single_parties(on_held[i], held[i], classes[i]),
+            }
+        )
     return results
 
 
 def _numbers(out: Tensor, test: Rows, classes: int | None) -> dict[str, float]:
-    """What a global test set tells of numbers besides their squared error, which is all that parties' own rows are counted for."""
+    """What a global test set tells of numbers besides their squared error, which is all that parties' own
+    rows are counted for.
+    """
     return of_numbers(out, test.y) if classes is None and len(test.y) else {}
 
 
-def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], stacked: bool = False) -> list[Tensor]:
-    """What model i gives on xs[i], on the CPU. With `stacked`, models that are asked about the same rows answer as one program."""
+def outputs(
+    task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], stacked: bool = False
+) -> list[Tensor]:
+    """What model i gives on xs[i], on the CPU. With `stacked`, models that are asked about the same rows
+    answer as one program.
+    """
     same: dict[int, list[int]] = {}
     for i, x in enumerate(xs):
         same.setdefault(id(x), []).append(i)
@@ -72,14 +99,18 @@ def outputs(task: Task, w: Tensor, buffers: Tensor | None, xs: list[Tensor], sta
         if stacked and len(group) > 1 and len(x):
             answers = task.predict_stack(w[group], x, None if buffers is None else buffers[group])
         else:
-            answers = torch.stack([task.predict(w[i], x, None if buffers is None else buffers[i]).cpu() for i in group])
+            answers = torch.stack(
+                [task.predict(w[i], x, None if buffers is None else buffers[i]).cpu() for i in group]
+            )
         for i, answer in zip(group, answers):
             out[i] = answer
     return out
 
 
 def _hits(out: Tensor, held: Held) -> tuple[Tensor, Tensor]:
-    """[parties] each: labels there are (one a row, or one a token), and how many of them the model gets right."""
+    """[parties] each: labels there are (one a row, or one a token), and how many of them the model gets
+    right.
+    """
     hit, there = out.argmax(-1) == held.rows.y, held.rows.y >= 0
     if hit.dim() > 1:
         hit, there = hit.sum(1), there.sum(1)
@@ -88,20 +119,26 @@ def _hits(out: Tensor, held: Held) -> tuple[Tensor, Tensor]:
 
 
 def of_single_parties(out: Tensor, held: Held, classes: int | None) -> dict[str, Any]:
-    """What may be shown party by party: the accuracy of each one that reports, and how many do not. Those are in no other figure either, so that no
-    difference of two figures is one of theirs."""
+    """What may be shown party by party: the accuracy of each one that reports, and how many do not. Those are
+    in no other figure either, so that no difference of two figures is one of theirs.
+    """
     if held.sums_only:
         return {}
     left_out = {} if held.reports.all() else {"untested": int((~held.reports).sum())}
     if classes is None:
         return left_out
     n, right = _hits(out, held)
-    each = [r / m if m and reports else None for r, m, reports in zip(right.tolist(), n.tolist(), held.reports.tolist())]
+    each = [
+        r / m if m and reports else None
+        for r, m, reports in zip(right.tolist(), n.tolist(), held.reports.tolist())
+    ]
     return {"parties": {"accuracy": each}, **left_out}
 
 
 def of_own_models(out: Tensor, held: Held, classes: int | None) -> dict[str, Any]:
-    """The same where `out` is what each party's own model gives, with their mean and the worst; under a hidden sum, the accuracy over all rows together."""
+    """The same where `out` is what each party's own model gives, with their mean and the worst; under a
+    hidden sum, the accuracy over all rows together.
+    """
     if classes is None:
         return {}
     if held.sums_only:
@@ -111,10 +148,21 @@ def of_own_models(out: Tensor, held: Held, classes: int | None) -> dict[str, Any
     return {**found, **_spread(found["parties"]["accuracy"])}
 
 
-def gather(task: Task, w: Tensor, buffers: Tensor | None, test: Rows, answers: Sequence[Counts | None], classes: int | None, min_rows: int = 1,
-           sums_only: bool = False, personal: bool = False) -> dict[str, Any]:
-    """The same from what parties counted themselves. A party that sent nothing, or counts on fewer than `min_rows` rows, is in no figure. Under a hidden sum
-    the answers are only ever looked at together. `personal`: what was counted are the parties' own models."""
+def gather(
+    task: Task,
+    w: Tensor,
+    buffers: Tensor | None,
+    test: Rows,
+    answers: Sequence[Counts | None],
+    classes: int | None,
+    min_rows: int = 1,
+    sums_only: bool = False,
+    personal: bool = False,
+) -> dict[str, Any]:
+    """The same from what parties counted themselves. A party that sent nothing, or counts on fewer than
+    `min_rows` rows, is in no figure. Under a hidden sum the answers are only ever looked at together.
+    `personal`: what was counted are the parties' own models.
+    """
     shown = [a if a is not None and (sums_only or float(a.rows) >= min_rows) else None for a in answers]
     known = [a for a in shown if a is not None]
     total = functools.reduce(Counts.add, known) if known else None

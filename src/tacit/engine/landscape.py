@@ -1,7 +1,8 @@
 """The loss between and around the local optima and the global model, along lines and on a plane.
 
-Directions are filter-normalised (H. Li et al.: "Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018): each filter of a direction
-gets the length of the same filter of the model, so that scale-invariant layers do not make a sharp valley look flat.
+Directions are filter-normalised (H. Li et al.: "Visualizing the Loss Landscape of Neural Nets", NeurIPS
+2018): each filter of a direction gets the length of the same filter of the model, so that scale-invariant
+layers do not make a sharp valley look flat.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ POINTS, SIDE = 21, 15  # along a line; along each side of the plane
 
 
 def normalise(task: Task, direction: Tensor, w: Tensor) -> Tensor:
-    """Give every filter (the first axis of a weight) of `direction` the norm it has in `w`; biases and norms count whole."""
+    """Give every filter (the first axis of a weight) of `direction` the norm it has in `w`; biases and norms
+    count whole.
+    """
     out = torch.empty_like(direction)
     for slot in task.parameters:
         d, v = direction[slot.start : slot.stop], w[slot.start : slot.stop]
@@ -33,7 +36,9 @@ def losses(task: Task, models: Tensor, x: Tensor, y: Tensor, buffers: Tensor | N
     return [float(task._loss(task.predict(w, x, buffers), y).mean()) for w in models]
 
 
-def landscape(task: Task, w: Tensor, optima: dict[str, Tensor], x: Tensor, y: Tensor, buffers: Tensor | None = None) -> dict[str, Any]:
+def landscape(
+    task: Task, w: Tensor, optima: dict[str, Tensor], x: Tensor, y: Tensor, buffers: Tensor | None = None
+) -> dict[str, Any]:
     """The event `landscape`: lines from the global model (t = 0) through each party's optimum (t = 1) and
     through the mean of the optima, and the plane they span best."""
     names = list(optima)[:PARTIES]
@@ -45,11 +50,19 @@ def landscape(task: Task, w: Tensor, optima: dict[str, Tensor], x: Tensor, y: Te
     else:
         basis = torch.randn(2, len(w), generator=torch.Generator().manual_seed(0)).to(w)
     a, b = (normalise(task, d, w) for d in basis)
-    solution = torch.linalg.lstsq(torch.stack([a, b], 1).double().cpu(), deltas.T.double().cpu()).solution.T  # the optima, projected onto the plane
+    solution = torch.linalg.lstsq(
+        torch.stack([a, b], 1).double().cpu(), deltas.T.double().cpu()
+    ).solution.T  # the optima, projected onto the plane
     reach = max(0.1, 1.5 * float(solution.abs().max()))
     steps = torch.linspace(-reach, reach, SIDE).to(w)
-    plane = [losses(task, w + steps[:, None] * a + q * b, x, y, buffers) for q in steps]  # a row for each step along b
-    points = [{"name": "global", "a": 0.0, "b": 0.0}] + [{"name": n, "a": float(s[0]), "b": float(s[1])} for n, s in list(zip(optima, solution))[:PARTIES]]
+    plane = [
+        losses(task, w + steps[:, None] * a + q * b, x, y, buffers) for q in steps
+    ]  # a row for each step along b
+    points = [{"name": "global", "a": 0.0, "b": 0.0}] + [
+        {"name": n, "a": float(s[0]), "b": float(s[1])} for n, s in list(zip(optima, solution))[:PARTIES]
+    ]
     together = losses(task, w + t[:, None] * deltas.mean(0), x, y, buffers)
-    return {"line": {"t": t.tolist(), "loss": curves, "global": together, "names": names},
-            "plane": {"a": steps.tolist(), "b": steps.tolist(), "loss": plane, "points": points}}
+    return {
+        "line": {"t": t.tolist(), "loss": curves, "global": together, "names": names},
+        "plane": {"a": steps.tolist(), "b": steps.tolist(), "loss": plane, "points": points},
+    }

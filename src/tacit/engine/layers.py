@@ -12,11 +12,14 @@ from torch.overrides import TorchFunctionMode
 
 
 class LocalStep(TorchFunctionMode):
-    """Layers that must not depend on how clients are run. Dropout draws its masks as hashes of (key, call, position): the same alone,
-    in a stack, on any device. Batch norm takes its statistics over the live rows, so that padding a short batch changes nothing.
-    With `patches`, convolutions become matrix products: a stack of clients with their own filters is a grouped convolution, which cuDNN runs
-    one group after the other, and a batched product does at once. With few filters that product is thin and copying the patches costs more
-    than it does: there whole rows of the image are multiplied by a band matrix, with more arithmetic and a fifth of the copying."""
+    """Layers that must not depend on how clients are run. Dropout draws its masks as hashes of (key, call,
+    position): the same alone, in a stack, on any device. Batch norm takes its statistics over the live rows,
+    so that padding a short batch changes nothing. With `patches`, convolutions become matrix products: a
+    stack of clients with their own filters is a grouped convolution, which cuDNN runs one group after the
+    other, and a batched product does at once. With few filters that product is thin and copying the patches
+    costs more than it does: there whole rows of the image are multiplied by a band matrix, with more
+    arithmetic and a fifth of the copying.
+    """
 
     def __init__(self, key: Tensor, live: Tensor, patches: bool = False):
         super().__init__()
@@ -35,24 +38,48 @@ class LocalStep(TorchFunctionMode):
             return self._convolve(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _drop(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None,
-              whole_channels: bool = False) -> Tensor:
+    def _drop(
+        self,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        train: bool | None = None,
+        whole_channels: bool = False,
+    ) -> Tensor:
         self.drops += 1
         if not (training if train is None else train) or p == 0:
             return input
         shape = input.shape[:2] + (1,) * (input.dim() - 2) if whole_channels else input.shape
         place = torch.arange(math.prod(shape), device=input.device).view(shape)
-        call = (self.drops * 0x632BE59BD9B4E019 + 2**63) % 2**64 - 2**63  # an odd constant separates the calls; wrapped, as int64 is
+        call = (
+            self.drops * 0x632BE59BD9B4E019 + 2**63
+        ) % 2**64 - 2**63  # an odd constant separates the calls; wrapped, as int64 is
         h = place + self.key + call
-        for factor in (-0xAE502812AA7333, -0x3B314601E57A13AD, 1):  # MurmurHash3's 64-bit finaliser; int64 wraps as it should
+        for factor in (
+            -0xAE502812AA7333,
+            -0x3B314601E57A13AD,
+            1,
+        ):  # MurmurHash3's 64-bit finaliser; int64 wraps as it should
             h = (h ^ ((h >> 33) & 0x7FFFFFFF)) * factor
         keep = (h & 0xFFFFFF) >= int(p * 0x1000000)
         return input * keep.to(input.dtype) / max(1 - p, 1e-12)  # p = 1 drops everything
 
-    def _norm(self, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None, bias: Tensor | None = None,
-              training: bool = False, momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    def _norm(
+        self,
+        input: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
         self.norms += 1
-        if not training or len(input) != len(self.live):  # the batch was folded into another axis: the task notices, and runs no padding
+        if not training or len(input) != len(
+            self.live
+        ):  # the batch was folded into another axis: the task notices, and runs no padding
             with torch._C.DisableTorchFunction():
                 return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
         shape = (1, -1) + (1,) * (input.dim() - 2)
@@ -69,8 +96,16 @@ class LocalStep(TorchFunctionMode):
         out = out if weight is None else out * weight.view(shape)
         return out if bias is None else out + bias.view(shape)
 
-    def _convolve(self, input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
-                  groups: int = 1) -> Tensor:
+    def _convolve(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
         (sh, sw), (kh, kw) = _pair(stride), weight.shape[-2:]
         if groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str) or input.dim() != 4:
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
@@ -88,7 +123,9 @@ class LocalStep(TorchFunctionMode):
 
 
 class Characters(nn.Module):
-    """A network that reads characters one after the other, and says which comes next: after the last one, or after `every` one."""
+    """A network that reads characters one after the other, and says which comes next: after the last one, or
+    after `every` one.
+    """
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int, every: bool = False):
         super().__init__()
@@ -98,17 +135,22 @@ class Characters(nn.Module):
         self.out = nn.Linear(hidden, vocabulary)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_floating_point():  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
-            raise ValueError("it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions")
+        if (
+            x.is_floating_point()
+        ):  # rounded down, pixels between 0 and 1 would be the tokens 0 and 1, and nobody would notice
+            raise ValueError(
+                "it reads whole-number tokens (from_arrays(…, tokens=True)), and these rows hold fractions"
+            )
         read = self.lstm(self.embed(x.long()))[0]
         return self.out(read if self.every else read[:, -1])
 
 
 class CropFlip(nn.Module):
-    """Training pictures moved by up to `crop` pixels each way, the edge mirrored into the gap, and every other one turned left to right; at rest nothing
-    happens. It is the usual crop of a padded CIFAR picture.
+    """Training pictures moved by up to `crop` pixels each way, the edge mirrored into the gap, and every
+    other one turned left to right; at rest nothing happens. It is the usual crop of a padded CIFAR picture.
 
-    Its coins are thrown by dropout, which the engines hash from the run's seed: the same alone, in a stack, over real parties and after a resume.
+    Its coins are thrown by dropout, which the engines hash from the run's seed: the same alone, in a stack,
+    over real parties and after a resume.
     """
 
     COIN = 16  # throws for one shift: a value is off its fair share by less than one in 65,536
@@ -122,10 +164,19 @@ class CropFlip(nn.Module):
             return x
         n, channels, height, width = x.shape
         if self.crop >= min(height, width):
-            raise ValueError(f"pictures of {height}×{width} cannot be moved by {self.crop} pixels; crop is to be smaller than their sides")
+            raise ValueError(
+                f"pictures of {height}×{width} cannot be moved by {self.crop} pixels; crop is to be smaller "
+                "than their sides"
+            )
         coins = F.dropout(torch.ones(n, 2 * self.COIN + 1, device=x.device), 0.5, training=True) > 0
         worth = 2 ** torch.arange(self.COIN, device=x.device)
-        down, right = ((coins[:, i * self.COIN : (i + 1) * self.COIN] * worth).sum(1) * (2 * self.crop + 1) // 2**self.COIN - self.crop for i in (0, 1))
+        down, right = (
+            (coins[:, i * self.COIN : (i + 1) * self.COIN] * worth).sum(1)
+            * (2 * self.crop + 1)
+            // 2**self.COIN
+            - self.crop
+            for i in (0, 1)
+        )
         rows, columns = self._places(height, down), self._places(width, right)
         if self.flip:
             columns = torch.where(coins[:, -1:], columns.flip(1), columns)
@@ -142,7 +193,8 @@ class CropFlip(nn.Module):
         return f"crop={self.crop}, flip={self.flip}"
 
 
-FEW = 16  # filters; on an H200, 6 and 16 filters of 5×5 go 1.2 times as fast in float32 and 1.7 times in TF32 this way
+# filters; on an H200, 6 and 16 filters of 5×5 go 1.2 times as fast in float32 and 1.7 times in TF32 this way
+FEW = 16
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -150,8 +202,9 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class Patches(torch.autograd.Function):
-    """The patches a convolution looks at, as the columns of a matrix [C·kh·kw, B·oh·ow]. `vmap` hands over the whole stack, so that it is
-    one copy for all clients; torch's own `unfold` copies image by image."""
+    """The patches a convolution looks at, as the columns of a matrix [C·kh·kw, B·oh·ow]. `vmap` hands over
+    the whole stack, so that it is one copy for all clients; torch's own `unfold` copies image by image.
+    """
 
     @staticmethod
     def forward(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
@@ -186,14 +239,23 @@ class Overlap(torch.autograd.Function):
         return Patches.apply(g, ctx.kernel, ctx.stride), None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple[int, int]) -> Any:
+    def vmap(
+        info: Any,
+        in_dims: Any,
+        g: Tensor,
+        shape: torch.Size,
+        kernel: tuple[int, int],
+        stride: tuple[int, int],
+    ) -> Any:
         return _images(g.movedim(in_dims[0], 0), shape, kernel, stride), 0
 
 
 def _columns(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
     """[S, B, C, H, W] → [S, C·kh·kw, B·oh·ow]."""
     s, b, c = x.shape[:3]
-    views = x.unfold(3, kernel[0], stride[0]).unfold(4, kernel[1], stride[1])  # [S, B, C, oh, ow, kh, kw], nothing copied yet
+    views = x.unfold(3, kernel[0], stride[0]).unfold(
+        4, kernel[1], stride[1]
+    )  # [S, B, C, oh, ow, kh, kw], nothing copied yet
     oh, ow = views.shape[3:5]
     return views.permute(0, 2, 5, 6, 1, 3, 4).reshape(s, c * kernel[0] * kernel[1], b * oh * ow)
 
@@ -212,7 +274,9 @@ def _images(g: Tensor, shape: torch.Size, kernel: tuple[int, int], stride: tuple
 
 
 class Strips(torch.autograd.Function):
-    """The strips of `height` rows that a convolution slides along, as the rows of a matrix [B·oh, C·height·W]; one copy for a whole stack."""
+    """The strips of `height` rows that a convolution slides along, as the rows of a matrix [B·oh,
+    C·height·W]; one copy for a whole stack.
+    """
 
     @staticmethod
     def forward(x: Tensor, height: int) -> Tensor:
@@ -269,7 +333,8 @@ def _laid(g: Tensor, shape: torch.Size, height: int) -> Tensor:
 
 
 def _bands(weight: Tensor, width: int) -> Tensor:
-    """[filters, C, kh, kw] → [filters·ow, C·kh·width]: row (o, j) has filter o, moved j places to the right, and zeros around it.
+    """[filters, C, kh, kw] → [filters·ow, C·kh·width]: row (o, j) has filter o, moved j places to the right,
+    and zeros around it.
 
     Read in rows one shorter than it was written, a padded filter moves by one place from row to row.
     """

@@ -1,8 +1,9 @@
-"""Metrics from counts that parties can add up: nobody shows a prediction, and the sums give what the pooled predictions would.
+"""Metrics from counts that parties can add up: nobody shows a prediction, and the sums give what the pooled
+predictions would.
 
-A party sends its confusion matrix, its summed loss, and, for the area under the ROC curve, histograms of scores. Accuracy, precision,
-recall and F1 come out exactly. The AUC is exact up to ties within a bin: its error is at most half the share of positive–negative pairs
-that fall into one bin, and `auc_error` states it.
+A party sends its confusion matrix, its summed loss, and, for the area under the ROC curve, histograms of
+scores. Accuracy, precision, recall and F1 come out exactly. The AUC is exact up to ties within a bin: its
+error is at most half the share of positive–negative pairs that fall into one bin, and `auc_error` states it.
 """
 
 from __future__ import annotations
@@ -31,19 +32,28 @@ class Counts(NamedTuple):
 
 
 def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> Counts:
-    """The counts of some rows' outputs. Where a row has a label for each of its tokens, tokens are counted, and there are no curves: of so many classes they
-    would take ten times as long as the rest."""
+    """The counts of some rows' outputs. Where a row has a label for each of its tokens, tokens are counted,
+    and there are no curves: of so many classes they would take ten times as long as the rest.
+    """
     if y.dim() > 1:
         there = y >= 0
         out, y, curves = out[there], y[there], False
     if classes is None:
         empty = torch.zeros(0, 0)
-        return Counts(((out.reshape(y.shape) - y) ** 2).double().sum(), torch.tensor(float(len(y))), empty, empty, empty)
+        return Counts(
+            ((out.reshape(y.shape) - y) ** 2).double().sum(), torch.tensor(float(len(y))), empty, empty, empty
+        )
     losses = F.cross_entropy(out, y, reduction="none").double()
-    confusion = torch.bincount(y * classes + out.argmax(-1), minlength=classes * classes).view(classes, classes).double()
+    confusion = (
+        torch.bincount(y * classes + out.argmax(-1), minlength=classes * classes)
+        .view(classes, classes)
+        .double()
+    )
     positive = negative = torch.zeros(0, 0)
     if curves:
-        score = (torch.softmax(out.float(), -1).nan_to_num(0.0) * BINS).long().clamp(max=BINS - 1)  # [N, C]; a diverged model scores nothing
+        score = (
+            (torch.softmax(out.float(), -1).nan_to_num(0.0) * BINS).long().clamp(max=BINS - 1)
+        )  # [N, C]; a diverged model scores nothing
         place = score + torch.arange(classes, device=out.device) * BINS
         mine = F.one_hot(y, classes).bool()
         positive = torch.bincount(place[mine], minlength=classes * BINS).view(classes, BINS).double()
@@ -52,7 +62,9 @@ def count(out: Tensor, y: Tensor, classes: int | None, curves: bool = True) -> C
 
 
 def measure(counts: Counts) -> dict[str, float]:
-    """Loss, accuracy, macro precision, recall and F1, and the AUC (one class against the rest, mean over classes) with its error."""
+    """Loss, accuracy, macro precision, recall and F1, and the AUC (one class against the rest, mean over
+    classes) with its error.
+    """
     n = float(counts.rows)
     if n == 0:
         return {}
@@ -60,14 +72,20 @@ def measure(counts: Counts) -> dict[str, float]:
     matrix = counts.confusion.cpu()
     if matrix.numel() == 0:
         return result
-    if not math.isfinite(result["loss"]):  # argmax of NaN is class 0: a diverged model must not score what that class scores
+    if not math.isfinite(
+        result["loss"]
+    ):  # argmax of NaN is class 0: a diverged model must not score what that class scores
         return result | dict.fromkeys(("accuracy", "precision", "recall", "f1"), math.nan)
     hit, truly, guessed = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
     there = truly > 0  # classes absent from the test rows have no recall
     precision, recall = hit / guessed.clamp(min=1), hit / truly.clamp(min=1)
     f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
-    result |= {"accuracy": float(hit.sum()) / n, "precision": float(precision[there].mean()), "recall": float(recall[there].mean()),
-               "f1": float(f1[there].mean())}
+    result |= {
+        "accuracy": float(hit.sum()) / n,
+        "precision": float(precision[there].mean()),
+        "recall": float(recall[there].mean()),
+        "f1": float(f1[there].mean()),
+    }
     if counts.positive.numel():
         area, error = _auc(counts.positive.cpu(), counts.negative.cpu())
         if area is not None:
@@ -76,7 +94,9 @@ def measure(counts: Counts) -> dict[str, float]:
 
 
 def of_numbers(out: Tensor, y: Tensor) -> dict[str, float]:
-    """The mean absolute error, and R² = 1 − the squared error over that of the mean of these rows: for who has the rows. Parties do not send what it takes."""
+    """The mean absolute error, and R² = 1 − the squared error over that of the mean of these rows: for who
+    has the rows. Parties do not send what it takes.
+    """
     y = y.double()
     off = out.double().reshape(y.shape) - y
     spread = float((y - y.mean()).square().mean())

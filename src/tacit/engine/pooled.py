@@ -1,8 +1,10 @@
 """The gradient of a small convolutional network, written out for a whole stack of clients.
 
-A convolution, a ReLU and a pool of 2×2 are one product here. Its rows are tiles of the image, two rows of output high, and its columns the filters at
-every place of a tile, those first that stand at the same corner of their pool: what is pooled lies in four blocks side by side, and what comes out lies as
-the next layer reads it. Autograd would copy the patches of every pixel, turn the result around and back, and keep the place of every largest value.
+A convolution, a ReLU and a pool of 2×2 are one product here. Its rows are tiles of the image, two rows of
+output high, and its columns the filters at every place of a tile, those first that stand at the same corner
+of their pool: what is pooled lies in four blocks side by side, and what comes out lies as the next layer
+reads it. Autograd would copy the patches of every pixel, turn the result around and back, and keep the place
+of every largest value.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ WIDE = 160  # outputs of a tile's row: wider ones are copied less often, and hol
 
 
 class Block(NamedTuple):
-    """One convolution's place in the flat vector, its filters, the zeros around its input, and how many columns of output a tile has."""
+    """One convolution's place in the flat vector, its filters, the zeros around its input, and how many
+    columns of output a tile has.
+    """
 
     weight: slice
     bias: slice | None
@@ -43,7 +47,9 @@ class Network:
 
 
 def network_of(module: nn.Module, slots: list[Any], image: torch.Size) -> Network | None:
-    """The network, if the module is convolutions, each with its ReLU and pool, then a perceptron, and nothing else; None otherwise."""
+    """The network, if the module is convolutions, each with its ReLU and pool, then a perceptron, and nothing
+    else; None otherwise.
+    """
     parts, at = parts_of(module), {s.name: s for s in slots}
     front = parts[0][1] if parts and type(parts[0][1]) is CropFlip else None
     parts = parts[1:] if front else parts
@@ -60,29 +66,57 @@ def network_of(module: nn.Module, slots: list[Any], image: torch.Size) -> Networ
     return Network(front, blocks, dense) if cover((*blocks, *dense), slots) else None
 
 
-def _block(modules: list[nn.Module], name: str, at: dict[str, Any], image: torch.Size, first: bool) -> Block | None:
+def _block(
+    modules: list[nn.Module], name: str, at: dict[str, Any], image: torch.Size, first: bool
+) -> Block | None:
     if len(image) != 3 or len(modules) != 3 or f"{name}.weight" not in at:
         return None
     conv, relu, pool = modules
-    if type(conv) is not nn.Conv2d or type(relu) is not nn.ReLU or type(pool) is not nn.MaxPool2d or not _plain(conv, pool) or conv.in_channels != image[0]:
+    if (
+        type(conv) is not nn.Conv2d
+        or type(relu) is not nn.ReLU
+        or type(pool) is not nn.MaxPool2d
+        or not _plain(conv, pool)
+        or conv.in_channels != image[0]
+    ):
         return None
     o, k, p = conv.out_channels, conv.kernel_size[0], int(conv.padding[0])
     height, width = (n + 2 * p - k + 1 for n in image[1:])
     if height < 2 or width < 2 or height % 2 or width % 2:
         return None
     fits = [t for t in range(2, width + 1, 2) if width % t == 0 and (t * o <= WIDE or t == 2)]
-    tile = fits[-1] if first or fits[-1] == width else 2  # what has to be laid back together is cut in pairs of columns, or not at all
+    tile = (
+        fits[-1] if first or fits[-1] == width else 2
+    )  # what has to be laid back together is cut in pairs of columns, or not at all
     w, b = at[f"{name}.weight"], at.get(f"{name}.bias")
-    return Block(slice(w.start, w.stop), None if b is None else slice(b.start, b.stop), (o, conv.in_channels, k, k), p, height, width, tile)
+    return Block(
+        slice(w.start, w.stop),
+        None if b is None else slice(b.start, b.stop),
+        (o, conv.in_channels, k, k),
+        p,
+        height,
+        width,
+        tile,
+    )
 
 
 def _plain(conv: nn.Conv2d, pool: nn.MaxPool2d) -> bool:
     """Odd square filters at every place, all of them to be learnt; pools of 2×2 that do not overlap."""
     side, pad = conv.kernel_size, conv.padding
-    return (side[0] == side[1] and side[0] % 2 == 1 and not isinstance(pad, str) and pad[0] == pad[1] and conv.padding_mode == "zeros"
-            and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1) and all(p.requires_grad for p in conv.parameters())
-            and all(v in (2, (2, 2)) for v in (pool.kernel_size, pool.stride)) and pool.padding in (0, (0, 0)) and pool.dilation in (1, (1, 1))
-            and not pool.ceil_mode and not pool.return_indices)
+    return (
+        side[0] == side[1]
+        and side[0] % 2 == 1
+        and not isinstance(pad, str)
+        and pad[0] == pad[1]
+        and conv.padding_mode == "zeros"
+        and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
+        and all(p.requires_grad for p in conv.parameters())
+        and all(v in (2, (2, 2)) for v in (pool.kernel_size, pool.stride))
+        and pool.padding in (0, (0, 0))
+        and pool.dilation in (1, (1, 1))
+        and not pool.ceil_mode
+        and not pool.return_indices
+    )
 
 
 def gradient(net: Network, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
@@ -109,7 +143,9 @@ def predict(net: Network, w: Tensor, x: Tensor) -> Tensor:
 
 
 class _Walked:
-    """One block's way forward, and what its way back needs. Images come as [S, B, C, H, W] the first time, as [S, B, H, W, C] after that."""
+    """One block's way forward, and what its way back needs. Images come as [S, B, C, H, W] the first time, as
+    [S, B, H, W, C] after that.
+    """
 
     def __init__(self, block: Block, w: Tensor, x: Tensor, first: bool):
         self.block, self.first, o = block, first, block.shape[0]
@@ -117,16 +153,27 @@ class _Walked:
         z = torch.bmm(self.tiles.expand(s, -1, -1), self.bands)
         z = z.view(s, z.shape[1], 4, -1)  # [S, tiles, corners of a pool, half a tile's row · filters]
         upper, lower = torch.maximum(z[:, :, 0], z[:, :, 1]), torch.maximum(z[:, :, 2], z[:, :, 3])
-        right, below = (z[:, :, 0] < z[:, :, 1]).view(torch.uint8), (z[:, :, 2] < z[:, :, 3]).view(torch.uint8).add_(2)
-        self.which = torch.where(upper < lower, below, right)  # the corner whose value it is; of equal ones the first, as torch's pool has it
-        out = torch.maximum(upper, lower).view(s, -1, o)  # a bias is the same for all four, and ReLU keeps the order: after the pool is as before it
+        right, below = (
+            (z[:, :, 0] < z[:, :, 1]).view(torch.uint8),
+            (z[:, :, 2] < z[:, :, 3]).view(torch.uint8).add_(2),
+        )
+        self.which = torch.where(
+            upper < lower, below, right
+        )  # the corner whose value it is; of equal ones the first, as torch's pool has it
+        out = torch.maximum(upper, lower).view(
+            s, -1, o
+        )  # a bias is the same for all four, and ReLU keeps the order: after the pool is as before it
         out = out if block.bias is None else out.add_(w[:, None, block.bias])
         self.out = out.clamp_(min=0).view(s, b, block.height // 2, block.width // 2, o)
 
     def back(self, delta: Tensor, g: Tensor) -> Tensor:
-        """From the gradient by what came out, [S, B, H, W, filters], to that by what went in; the filters' own goes to its place in g."""
+        """From the gradient by what came out, [S, B, H, W, filters], to that by what went in; the filters'
+        own goes to its place in g.
+        """
         (o, c, k, _), block, s = self.block.shape, self.block, len(g)
-        delta = torch.mul(delta, self.out > 0, out=torch.empty_like(self.out))  # out: it comes turned around, or out of the middle of something larger
+        delta = torch.mul(
+            delta, self.out > 0, out=torch.empty_like(self.out)
+        )  # out: it comes turned around, or out of the middle of something larger
         if block.bias is not None:
             torch.sum(delta.view(s, -1, o), 1, out=g[:, block.bias])
         corner = torch.arange(4, dtype=torch.uint8, device=g.device)[:, None]
@@ -145,7 +192,15 @@ def _tiles(block: Block, x: Tensor, first: bool) -> Tensor:
         x = F.pad(x, (p, p, p, p) if first else (0, 0, p, p, p, p))
     x = x.contiguous()
     by = dict(zip("sbchw" if first else "sbhwc", x.stride()))
-    size = {"s": len(x), "b": x.shape[1], "i": block.height // 2, "j": block.width // t, "c": c, "h": k + 1, "w": t + k - 1}
+    size = {
+        "s": len(x),
+        "b": x.shape[1],
+        "i": block.height // 2,
+        "j": block.width // t,
+        "c": c,
+        "h": k + 1,
+        "w": t + k - 1,
+    }
     by |= {"i": 2 * by["h"], "j": t * by["w"]}
     order = "sbijchw" if first else "sbijhwc"
     seen = x.as_strided([size[d] for d in order], [by[d] for d in order])
@@ -163,28 +218,44 @@ def _bands(block: Block, w: Tensor, first: bool) -> Tensor:
 
 
 def _corners(block: Block, bands: Tensor, first: bool) -> Iterator[Tensor]:
-    """For each of the four corners of a pool, where its filters stand: [S, rows, columns, channels, places in a tile, filters], a window into `bands`."""
+    """For each of the four corners of a pool, where its filters stand: [S, rows, columns, channels, places in
+    a tile, filters], a window into `bands`.
+    """
     (o, c, k, _), t, n = block.shape, block.tile, bands.shape[2]
     across = t + k - 1
     channel, row, column = (across * (k + 1), across, 1) if first else (1, across * c, c)
     for down in (0, 1):
         for right in (0, 1):
             begin = (down * row + right * column) * n + (2 * down + right) * (t // 2) * o
-            yield bands.as_strided((len(bands), k, k, c, t // 2, o), (bands.stride(0), row * n, column * n, channel * n, 2 * column * n + o, 1), begin)
+            yield bands.as_strided(
+                (len(bands), k, k, c, t // 2, o),
+                (bands.stride(0), row * n, column * n, channel * n, 2 * column * n + o, 1),
+                begin,
+            )
 
 
 def _laid(block: Block, parts: Tensor, b: int) -> Tensor:
-    """The reverse of `_tiles`: [S, B, H, W, C], tiles added up where they overlap, two rows and two columns at a time."""
+    """The reverse of `_tiles`: [S, B, H, W, C], tiles added up where they overlap, two rows and two columns
+    at a time.
+    """
     (_, c, k, _), p, s = block.shape, block.pad, len(parts)
     i, m, height, width = block.height // 2, (k + 1) // 2, block.height + k - 1, block.width + k - 1
     if block.tile == block.width:
-        parts, whole = parts.view(s, b, i, m, 2 * width * c), parts.new_zeros(s, b, height // 2, 2 * width * c)
+        parts, whole = (
+            parts.view(s, b, i, m, 2 * width * c),
+            parts.new_zeros(s, b, height // 2, 2 * width * c),
+        )
         for down in range(m):
             whole[:, :, down : down + i] += parts[:, :, :, down]
     else:
         j = block.width // 2
-        parts, whole = parts.view(s, b, i, j, m, 2, m, 2 * c), parts.new_zeros(s, b, height // 2, 2, width // 2, 2 * c)
+        parts, whole = (
+            parts.view(s, b, i, j, m, 2, m, 2 * c),
+            parts.new_zeros(s, b, height // 2, 2, width // 2, 2 * c),
+        )
         for down in range(m):
             for right in range(m):
-                whole[:, :, down : down + i, :, right : right + j] += parts[:, :, :, :, down, :, right].transpose(3, 4)
+                whole[:, :, down : down + i, :, right : right + j] += parts[
+                    :, :, :, :, down, :, right
+                ].transpose(3, 4)
     return whole.view(s, b, height, width, c)[:, :, p : height - p, p : width - p]

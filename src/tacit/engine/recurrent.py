@@ -1,8 +1,11 @@
-"""The gradient of a network of characters, written out for a whole stack of clients: an embedding, layers of LSTM, a linear layer.
+"""The gradient of a network of characters, written out for a whole stack of clients: an embedding, layers of
+LSTM, a linear layer.
 
-torch has no rule to stack its own LSTM, so clients would go one by one, and a step of one is a hundred little products that wait for each other. Here every
-product is of all clients at once. What does not have to wait is done before or after the walk through time: what a layer reads from below is one product,
-and so is each weight's gradient. The first layer reads nothing but characters: what it makes of each of them is one row of a table.
+torch has no rule to stack its own LSTM, so clients would go one by one, and a step of one is a hundred little
+products that wait for each other. Here every product is of all clients at once. What does not have to wait is
+done before or after the walk through time: what a layer reads from below is one product, and so is each
+weight's gradient. The first layer reads nothing but characters: what it makes of each of them is one row of a
+table.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ class Cell(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """A network of characters: its embedding, its layers, its answer, and whether it answers after every character or after the last."""
+    """A network of characters: its embedding, its layers, its answer, and whether it answers after every
+    character or after the last.
+    """
 
     embedding: slice
     letters: int
@@ -39,37 +44,71 @@ class Chain(NamedTuple):
     every: bool
 
     def row(self, length: int, learns: bool) -> int:
-        """Bytes that a row of so many tokens takes on its way: one layer at a time and what the next one reads, or, to learn, all of them and the way back."""
+        """Bytes that a row of so many tokens takes on its way: one layer at a time and what the next one
+        reads, or, to learn, all of them and the way back.
+        """
         hidden = self.cells[0].hidden
-        if not learns:  # four gates, and twice what they were made of; c, h, the same h laid out anew and the h below it; the answers
+        # four gates, and twice what they were made of; c, h, the same h laid out anew and the h below it; the
+        # answers
+        if not learns:
             return 4 * length * (16 * hidden + self.letters)
-        back = 10 * hidden + 3 * self.letters  # by the gates, twice for a moment, by c and by h; by the answers, their softmax, which letter each was
+        back = (
+            10 * hidden + 3 * self.letters
+            # by the gates, twice for a moment, by c and by h; by the answers, their softmax, which letter
+            # each
+            # was
+        )
         return 4 * length * (8 * len(self.cells) * hidden + back)
 
 
 def chain_of(module: nn.Module, slots: list[Any]) -> Chain | None:
-    """The network, if the module is that of `tacit.models.LSTM` as it was built, all of it to be learnt; None otherwise."""
-    if type(module) is not Characters or any("forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+    """The network, if the module is that of `tacit.models.LSTM` as it was built, all of it to be learnt; None
+    otherwise.
+    """
+    if type(module) is not Characters or any(
+        "forward" in vars(m) or m._forward_hooks or m._forward_pre_hooks for m in module.modules()
+    ):
         return None
     letters, embedding, hidden, layers, every = module.built
     with torch.device("meta"):
         again = Characters(letters, embedding, hidden, layers, every)
     at = {s.name: slice(s.start, s.stop) for s in slots}
-    same = repr(again) == repr(module) and module.every == every and [(k, p.shape) for k, p in again.named_parameters()] == [(s.name, s.shape) for s in slots]
-    if not same or not all(p.requires_grad for p in module.parameters()):  # somebody has put his hand to it since
+    same = (
+        repr(again) == repr(module)
+        and module.every == every
+        and [(k, p.shape) for k, p in again.named_parameters()] == [(s.name, s.shape) for s in slots]
+    )
+    if not same or not all(
+        p.requires_grad for p in module.parameters()
+    ):  # somebody has put his hand to it since
         return None
-    cells = [Cell(at[f"lstm.weight_ih_l{i}"], at[f"lstm.weight_hh_l{i}"], at[f"lstm.bias_ih_l{i}"], at[f"lstm.bias_hh_l{i}"], hidden if i else embedding,
-                  hidden) for i in range(layers)]
+    cells = [
+        Cell(
+            at[f"lstm.weight_ih_l{i}"],
+            at[f"lstm.weight_hh_l{i}"],
+            at[f"lstm.bias_ih_l{i}"],
+            at[f"lstm.bias_hh_l{i}"],
+            hidden if i else embedding,
+            hidden,
+        )
+        for i in range(layers)
+    ]
     return Chain(at["embed.weight"], letters, cells, at["out.weight"], at["out.bias"], every)
 
 
 def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tensor:
-    """Of S models w [S, D], each on its own batch of rows x [S, B, T] with labels y, [S, B] or [S, B, T]; a label of −1 is none."""
+    """Of S models w [S, D], each on its own batch of rows x [S, B, T] with labels y, [S, B] or [S, B, T]; a
+    label of −1 is none.
+    """
     (s, b, t), g = x.shape, torch.empty_like(w, memory_format=torch.contiguous_format)
     letters = _by_moment(x)
     walked: list[_Walked] = []
     for cell in net.cells:
-        walked.append(_walk(cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b))
+        walked.append(
+            _walk(
+                cell, w, _of_letters(net, w, letters) if not walked else _from_below(cell, w, walked[-1].h), b
+            )
+        )
     h = walked[-1].h if net.every else walked[-1].h[:, -b:]
     delta = by_logits(_last(net, w, h), *_shares(net, y, live))
     torch.bmm(delta.mT, h, out=g[:, net.weight].view(s, net.letters, -1))
@@ -83,7 +122,9 @@ def gradient(net: Chain, w: Tensor, x: Tensor, y: Tensor, live: Tensor) -> Tenso
 
 
 def answers(net: Chain, w: Tensor, x: Tensor) -> Tensor:
-    """What S models w [S, D] answer, each on its own rows x [S, B, T]: [S, B, letters], or [S, B, T, letters]."""
+    """What S models w [S, D] answer, each on its own rows x [S, B, T]: [S, B, letters], or [S, B, T,
+    letters].
+    """
     s, b, t = x.shape
     h = None
     for cell in net.cells:
@@ -102,7 +143,9 @@ def _last(net: Chain, w: Tensor, h: Tensor) -> Tensor:
 
 
 def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
-    """The labels as the answers stand, and the share of the mean loss that each of them has; one of −1 has none."""
+    """The labels as the answers stand, and the share of the mean loss that each of them has; one of −1 has
+    none.
+    """
     share = live / live.sum(1, keepdim=True).clamp(min=1)
     if not net.every:
         return y, share
@@ -111,35 +154,50 @@ def _shares(net: Chain, y: Tensor, live: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_letters(net: Chain, w: Tensor, letters: Tensor) -> Tensor:
-    """[S, T·B, 4·hidden]: what the first layer reads, looked up in a table of what it makes of each letter."""
+    """[S, T·B, 4·hidden]: what the first layer reads, looked up in a table of what it makes of each
+    letter.
+    """
     cell = net.cells[0]
     table = _from_below(cell, w, _part(w, net.embedding, net.letters))
     return table.gather(1, letters[..., None].expand(-1, -1, table.shape[2]))
 
 
 def _letters_back(net: Chain, w: Tensor, g: Tensor, letters: Tensor, by_gates: Tensor) -> None:
-    """The embedding's gradient and that of the first layer's weights for it. As a product, because adding up on a GPU where letters meet has no fixed order."""
+    """The embedding's gradient and that of the first layer's weights for it. As a product, because adding up
+    on a GPU where letters meet has no fixed order.
+    """
     cell, s = net.cells[0], len(w)
-    which = (letters[:, None] == torch.arange(net.letters, device=w.device)[:, None]).to(w.dtype)  # [S, letters, T·B]
+    which = (letters[:, None] == torch.arange(net.letters, device=w.device)[:, None]).to(
+        w.dtype
+    )  # [S, letters, T·B]
     by_table, embedding = torch.bmm(which, by_gates), _part(w, net.embedding, net.letters)
     torch.bmm(by_table.mT, embedding, out=g[:, cell.below].view(s, -1, cell.width))
-    torch.bmm(by_table, _part(w, cell.below, 4 * cell.hidden), out=g[:, net.embedding].view(s, net.letters, cell.width))
+    torch.bmm(
+        by_table,
+        _part(w, cell.below, 4 * cell.hidden),
+        out=g[:, net.embedding].view(s, net.letters, cell.width),
+    )
 
 
 def _from_below(cell: Cell, w: Tensor, h: Tensor) -> Tensor:
-    return torch.baddbmm((w[:, cell.bias_below] + w[:, cell.bias_before])[:, None], h, _part(w, cell.below, 4 * cell.hidden).mT)
+    return torch.baddbmm(
+        (w[:, cell.bias_below] + w[:, cell.bias_before])[:, None], h, _part(w, cell.below, 4 * cell.hidden).mT
+    )
 
 
 def _part(w: Tensor, at: slice, rows: int) -> Tensor:
-    """One matrix of every client. For a GPU a copy: its faster products take numbers four at a time, and in the flat vectors few matrices begin at a
-    multiple of four. Where all clients still share one vector there is one matrix, and nothing to copy."""
+    """One matrix of every client. For a GPU a copy: its faster products take numbers four at a time, and in
+    the flat vectors few matrices begin at a multiple of four. Where all clients still share one vector there
+    is one matrix, and nothing to copy.
+    """
     part = w[:, at].view(len(w), rows, -1)
     return part.clone(memory_format=torch.contiguous_format) if w.is_cuda and w.stride(0) else part
 
 
 class _Walked:
-    """One layer's way through time, and what its way back needs. `read` is what it reads from below, [S, T·B, 4·hidden], and becomes its gates: in, forget,
-    new and out."""
+    """One layer's way through time, and what its way back needs. `read` is what it reads from below, [S, T·B,
+    4·hidden], and becomes its gates: in, forget, new and out.
+    """
 
     def __init__(self, cell: Cell, w: Tensor, read: Tensor, b: int):
         self.cell, self.b = cell, b
@@ -172,7 +230,9 @@ class _Walked:
     def _by_gates(self, by_h: Tensor) -> Tensor:
         b, n = self.b, self.cell.hidden
         into, forget, new, out = self.gates.split(n, -1)
-        by_gates = self.gates - self.gates * self.gates  # first how steep each gate is (the new one is a tanh), times what it is multiplied with
+        by_gates = (
+            self.gates - self.gates * self.gates
+        )  # first how steep each gate is (the new one is a tanh), times what it is multiplied with
         by_gates[..., 2 * n : 3 * n] = 1 - new * new
         by_gates[..., :n] *= new
         by_gates[:, b:, n : 2 * n] *= self.c[:, :-b]
@@ -194,8 +254,9 @@ class _Walked:
         return by_gates
 
     def back(self, w: Tensor, g: Tensor, by_h: Tensor, below: Tensor | None) -> Tensor:
-        """From the gradient by what came out, [S, T·B, hidden], which it may write into, to that by what came from below; of the first layer, to that by
-        what it read."""
+        """From the gradient by what came out, [S, T·B, hidden], which it may write into, to that by what came
+        from below; of the first layer, to that by what it read.
+        """
         cell, b, s, n = self.cell, self.b, len(w), self.cell.hidden
         by_gates = self._by_gates(by_h)
         torch.bmm(by_gates[:, b:].mT, self.h[:, :-b], out=g[:, cell.before].view(s, 4 * n, n))
@@ -208,8 +269,10 @@ class _Walked:
 
 
 class _Fused(_Walked):
-    """The same with the kernels of torch's own LSTM on a GPU, which take all gates of a moment at once: four launches a moment there and back, and not
-    thirteen. They want a moment's rows side by side, so what goes through time is laid out anew before and after."""
+    """The same with the kernels of torch's own LSTM on a GPU, which take all gates of a moment at once: four
+    launches a moment there and back, and not thirteen. They want a moment's rows side by side, so what goes
+    through time is laid out anew before and after.
+    """
 
     def _forth(self, read: Tensor) -> Tensor:
         s, b, n = len(read), self.b, self.cell.hidden

@@ -1,7 +1,8 @@
 """A model as a function of one flat vector: its loss, its gradient, its predictions.
 
-Two ways to the same gradient. `functional` goes through `torch.func` and can be stacked with `vmap`: a thousand clients as one tensor
-program. `bound` copies the vector into a module of this thread and runs plain autograd, which costs less when clients go one by one.
+Two ways to the same gradient. `functional` goes through `torch.func` and can be stacked with `vmap`: a
+thousand clients as one tensor program. `bound` copies the vector into a module of this thread and runs plain
+autograd, which costs less when clients go one by one.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ from .layers import LocalStep
 from .pooled import Network, network_of
 from .recurrent import Chain, chain_of
 
-_dense = for_one_client(lambda task, w, index, live: dense.gradient(task.dense, w, task.x, task.y, index, live))
-_pooled, _recurrent, _answers = for_one_client(pooled.gradient), for_one_client(recurrent.gradient), for_one_client(recurrent.answers)
+_dense = for_one_client(
+    lambda task, w, index, live: dense.gradient(task.dense, w, task.x, task.y, index, live)
+)
+_pooled, _recurrent, _answers = (
+    for_one_client(pooled.gradient),
+    for_one_client(recurrent.gradient),
+    for_one_client(recurrent.answers),
+)
 
 
 def _cross_entropy(out: Tensor, y: Tensor) -> Tensor:
-    """Of each row. Where a row has a label for each of its tokens, the mean over those that have one; −1 is none."""
-    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the arithmetic
+    """Of each row. Where a row has a label for each of its tokens, the mean over those that have one; −1 is
+    none.
+    """
+    # written out: under vmap, torch's own goes through a decomposition in Python that costs more than the
+    # arithmetic
     if y.dim() == 1:
         return out.logsumexp(-1) - out.gather(-1, y[:, None])[:, 0]
     losses, there = out.logsumexp(-1) - out.gather(-1, y.clamp(min=0)[..., None])[..., 0], y >= 0
@@ -65,14 +75,18 @@ def _join(slots: list[Slot], values: dict[str, Tensor], dtype: torch.dtype) -> T
 
 
 def _cut(slots: list[Slot], flat: Tensor) -> dict[str, Tensor]:
-    pieces = flat.split([s.stop - s.start for s in slots])  # one split: its gradient is one cat, where slices would each fill a whole vector
+    pieces = flat.split(
+        [s.stop - s.start for s in slots]
+    )  # one split: its gradient is one cat, where slices would each fill a whole vector
     return {s.name: piece.view(s.shape).to(s.dtype) for s, piece in zip(slots, pieces)}
 
 
 class Task:
     """One model, one loss, and the rows they work on. `visit` is the only thing a local step needs."""
 
-    def __init__(self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"):
+    def __init__(
+        self, module: nn.Module, x: Tensor, y: Tensor, loss: str = "cross_entropy", precision: str = "float32"
+    ):
         self.module, self.x, self.y, self.loss_name, self.precision = module, x, y, loss, precision
         self.parameters = _slots(module.named_parameters())
         self.riders = _slots(module.named_buffers())
@@ -82,7 +96,9 @@ class Task:
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.special, self.draws, self.mixes = self._kind()
-        self.dense, self.pooled, self.chain = self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
+        self.dense, self.pooled, self.chain = (
+            self._written_out() if loss == "cross_entropy" and precision != "bf16" else (None, None, None)
+        )
 
     def __deepcopy__(self, memo: Any) -> Task:
         raise TypeError("a Task is shared, not copied: use Task.on(rows) for other rows")
@@ -92,12 +108,20 @@ class Task:
         return Task(self.module, x, y, self.loss_name, self.precision)
 
     def for_stacking(self) -> Task:
-        """The same task, ready for `vmap`: its module is its own, since `functional_call` swaps values inside it."""
-        other = Task(copy.deepcopy(self.module).to(self.x.device).train(), self.x, self.y, self.loss_name, self.precision)
+        """The same task, ready for `vmap`: its module is its own, since `functional_call` swaps values inside
+        it.
+        """
+        other = Task(
+            copy.deepcopy(self.module).to(self.x.device).train(),
+            self.x,
+            self.y,
+            self.loss_name,
+            self.precision,
+        )
         other.stacked = True
         return other
 
-    # the vector ------------------------------------------------------------------------------------------------------------
+    # the vector ---------------------------------------------------------------------------------------------
 
     def initial(self) -> State:
         """The module's own values: `w`, and `buffers` if it has any."""
@@ -115,17 +139,22 @@ class Task:
         if buffers is not None:
             values |= _cut(self.riders, buffers.detach().cpu())
         with torch.no_grad():
-            for name, mine in (*module.named_parameters(), *module.named_buffers()):  # load_state_dict would leave out buffers that are not persistent
+            for name, mine in (
+                *module.named_parameters(),
+                *module.named_buffers(),
+            ):  # load_state_dict would leave out buffers that are not persistent
                 mine.copy_(values[name])
         return module.eval()
 
-    # one step --------------------------------------------------------------------------------------------------------------
+    # one step -----------------------------------------------------------------------------------------------
 
     def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
         """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
         if self.stacked and self.dense:
             return _dense(self, walk.w, batch.index, batch.live), walk
-        if self.stacked and self.pooled and self.x.device.type == "cuda":  # on a CPU the filters' zeros cost more than the copies they save
+        if (
+            self.stacked and self.pooled and self.x.device.type == "cuda"
+        ):  # on a CPU the filters' zeros cost more than the copies they save
             x = self.x[batch.index]
             if self.pooled.front:
                 with self._forward(batch):
@@ -137,11 +166,15 @@ class Task:
         return g, walk._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
-        """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of characters)."""
+        """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of
+        characters).
+        """
         if self.stacked and self.chain:
             losses = self._loss(_answers(self.chain, w, self.x[batch.index]), self.y[batch.index])
             return (losses * batch.live).sum() / batch.live.sum().clamp(min=1)
-        module = self.module if self.stacked else self._of_this_thread().module  # in training mode, and nobody else's
+        module = (
+            self.module if self.stacked else self._of_this_thread().module
+        )  # in training mode, and nobody else's
         return self._mean_loss(w, buffers or {}, batch, module)[0]
 
     def grad(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
@@ -150,12 +183,16 @@ class Task:
     def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
         return torch.func.grad(self._mean_loss, has_aux=True)(w, buffers, batch)
 
-    def _mean_loss(self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None) -> tuple[Tensor, State]:
+    def _mean_loss(
+        self, w: Tensor, buffers: State, batch: Batch, module: nn.Module | None = None
+    ) -> tuple[Tensor, State]:
         values = _cut(self.parameters, w)
         for name in self.frozen:
             values[name] = values[name].detach()
         if buffers:
-            values |= {name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()}  # forward writes into them
+            values |= {
+                name: value.clone() for name, value in _cut(self.riders, buffers["buffers"]).items()
+            }  # forward writes into them
         with self._forward(batch):
             out = functional_call(self.module if module is None else module, values, (self.x[batch.index],))
         losses = self._loss(out.float(), self.y[batch.index])
@@ -166,7 +203,9 @@ class Task:
         mine = self._of_this_thread()
         mine.load(w, buffers.get("buffers"))
         trim = self.mixes or (w.device.type == "cpu" and not self.special)
-        if trim:  # drop the padding, which stands behind the live rows, where it would do harm or where dropping costs no wait for a GPU
+        # drop the padding, which stands behind the live rows, where it would do harm or where dropping costs
+        # no wait for a GPU
+        if trim:
             live = int(batch.live.sum())
             batch = batch._replace(index=batch.index[:live], live=batch.live[:live])
         index = batch.index
@@ -179,32 +218,43 @@ class Task:
         return g, {"buffers": mine.buffers(w.dtype)} if buffers else {}
 
     def imitate(self, w: Tensor, x: Tensor, wanted: Tensor, buffers: Tensor | None = None) -> Tensor:
-        """The gradient of how far the model's answers on x are from those `wanted`: probabilities of classes, or values. The model is at rest: nothing is
-        dropped out, batch statistics stay as they are."""
+        """The gradient of how far the model's answers on x are from those `wanted`: probabilities of classes,
+        or values. The model is at rest: nothing is dropped out, batch statistics stay as they are.
+        """
         mine = self._of_this_thread()
         mine.load(w, buffers)
         mine.module.eval()
         try:
             with torch.enable_grad():
                 out = mine.module(x).float()
-                return mine.gradient(-(wanted * out.log_softmax(-1)).sum(-1).mean() if self.loss_name == "cross_entropy" else (out - wanted).square().mean())
+                return mine.gradient(
+                    -(wanted * out.log_softmax(-1)).sum(-1).mean()
+                    if self.loss_name == "cross_entropy"
+                    else (out - wanted).square().mean()
+                )
         finally:
             mine.module.train()
 
     def _of_this_thread(self) -> _Mine:
         if not hasattr(self._local, "mine"):
-            self._local.mine = _Mine(copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders)
+            self._local.mine = _Mine(
+                copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders
+            )
         return self._local.mine
 
     @contextmanager
     def _forward(self, batch: Batch) -> Iterator[None]:
-        lower: AbstractContextManager[Any] = torch.autocast(self.x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+        lower: AbstractContextManager[Any] = (
+            torch.autocast(self.x.device.type, torch.bfloat16) if self.precision == "bf16" else nullcontext()
+        )
         patches = self.stacked and self.x.device.type == "cuda"
         with lower, LocalStep(batch.key, batch.live, patches) if self.special or patches else nullcontext():
             yield
 
     def probe(self, module: nn.Module) -> LocalStep:
-        """Run two rows through a module in training mode, as a local step would; the caller's random state is left as it was."""
+        """Run two rows through a module in training mode, as a local step would; the caller's random state is
+        left as it was.
+        """
         rows, device = self.x[:2], self.x.device
         key = torch.zeros((), dtype=torch.int64, device=device)
         cards = [device] if device.type == "cuda" else []
@@ -212,15 +262,20 @@ class Task:
         def states() -> list[Tensor]:
             return [torch.get_rng_state(), *(torch.cuda.get_rng_state(card) for card in cards)]
 
-        with torch.random.fork_rng(devices=cards), LocalStep(key, torch.ones(len(rows), device=device)) as mode:
+        with (
+            torch.random.fork_rng(devices=cards),
+            LocalStep(key, torch.ones(len(rows), device=device)) as mode,
+        ):
             before = states()
             module(rows)
             mode.draws = not all(map(torch.equal, before, states()))
         return mode
 
     def _kind(self) -> tuple[bool, bool, bool]:
-        """Whether the model drops out or normalises over the batch; whether it draws random numbers that are not ours; whether padding
-        changes what it gives for the rows beside it. Found by running it, since it may do so by functions, not layers."""
+        """Whether the model drops out or normalises over the batch; whether it draws random numbers that are
+        not ours; whether padding changes what it gives for the rows beside it. Found by running it, since it
+        may do so by functions, not layers.
+        """
         if len(self.x) == 0:
             return False, False, False
         with torch.no_grad():
@@ -228,7 +283,9 @@ class Task:
             return mode.drops + mode.norms > 0, mode.draws, not mode.draws and self._minds_padding()
 
     def _minds_padding(self) -> bool:
-        """Dropout over an axis that is not the batch, or statistics a model computes itself, see the padding of a short batch."""
+        """Dropout over an axis that is not the batch, or statistics a model computes itself, see the padding
+        of a short batch.
+        """
         device, rows = self.x.device, self.x[:2]
         key = torch.zeros((), dtype=torch.int64, device=device)
         with LocalStep(key, torch.ones(len(rows), device=device)):
@@ -244,37 +301,74 @@ class Task:
     def _written_out(self) -> tuple[list[Layer] | None, Network | None, Chain | None]:
         """The three kinds of model whose gradient over a whole stack is written out."""
         layers = layers_of(parts_of(self.module), self.parameters)
-        return (layers if layers and cover(layers, self.parameters) else None, network_of(self.module, self.parameters, self.x.shape[1:]),
-                chain_of(self.module, self.parameters))
+        return (
+            layers if layers and cover(layers, self.parameters) else None,
+            network_of(self.module, self.parameters, self.x.shape[1:]),
+            chain_of(self.module, self.parameters),
+        )
 
-    # predictions -----------------------------------------------------------------------------------------------------------
+    # predictions --------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def predict_stack(self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9) -> Tensor:
-        """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about `room` bytes at a time."""
+    def predict_stack(
+        self, w: Tensor, x: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9
+    ) -> Tensor:
+        """The outputs [R, N, …] of R models, each on all of x, as one program; on the CPU. No more than about
+        `room` bytes at a time.
+        """
         many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
-        return torch.cat([torch.cat([many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]).cpu()
-                                     for i in range(0, len(x), rows)], dim=1) for k in range(0, len(w), models)])
+        return torch.cat(
+            [
+                torch.cat(
+                    [
+                        many(
+                            w[k : k + models],
+                            None if buffers is None else buffers[k : k + models],
+                            x[i : i + rows],
+                        ).cpu()
+                        for i in range(0, len(x), rows)
+                    ],
+                    dim=1,
+                )
+                for k in range(0, len(w), models)
+            ]
+        )
 
     @torch.no_grad()
-    def right_stack(self, w: Tensor, x: Tensor, y: Tensor, buffers: Tensor | None = None, rows: int | None = None, room: float = 4e9) -> Tensor:
-        """How many rows each of R models gets right, [R], or tokens. It stays where it is: nobody has to wait for a GPU to go on."""
+    def right_stack(
+        self,
+        w: Tensor,
+        x: Tensor,
+        y: Tensor,
+        buffers: Tensor | None = None,
+        rows: int | None = None,
+        room: float = 4e9,
+    ) -> Tensor:
+        """How many rows each of R models gets right, [R], or tokens. It stays where it is: nobody has to wait
+        for a GPU to go on.
+        """
         many, (rows, models) = self._many(x, buffers), self._at_once(rows, room)
         right = torch.zeros(len(w), dtype=torch.int64, device=w.device)
         for k in range(0, len(w), models):
             for i in range(0, len(x), rows):
-                out = many(w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows])
+                out = many(
+                    w[k : k + models], None if buffers is None else buffers[k : k + models], x[i : i + rows]
+                )
                 right[k : k + models] += (out.argmax(-1) == y[i : i + rows]).flatten(1).sum(-1)
         return right
 
     def _at_once(self, rows: int | None, room: float) -> tuple[int, int]:
-        """Rows, and models: of a network that goes token by token many rows, because its products are thin and wait for each other."""
+        """Rows, and models: of a network that goes token by token many rows, because its products are thin
+        and wait for each other.
+        """
         if self.chain:
             row = self.chain.row(self.x.shape[1], learns=False)
             rows = rows or int(min(4096, max(1, room // row)))
             return rows, max(1, int(room // (rows * row)))
         rows = rows or 256
-        return rows, max(1, int(room // (rows * self.bytes_kept() * 8)))  # ×8: the patches of a convolution take several times its input
+        return rows, max(
+            1, int(room // (rows * self.bytes_kept() * 8))
+        )  # ×8: the patches of a convolution take several times its input
 
     def _many(self, x: Tensor, buffers: Tensor | None) -> Any:
         if self.pooled and x.device.type == "cuda":
@@ -286,7 +380,9 @@ class Task:
 
         def one(w: Tensor, buffers: Tensor | None, x: Tensor) -> Tensor:
             values = _cut(self.parameters, w) | (_cut(self.riders, buffers) if buffers is not None else {})
-            with LocalStep(nothing, nothing, patches=True):  # dropout and batch norm are at rest; convolutions go as one product
+            with LocalStep(
+                nothing, nothing, patches=True
+            ):  # dropout and batch norm are at rest; convolutions go as one product
                 return functional_call(module, values, (x,)).float()
 
         return torch.vmap(one, in_dims=(0, None if buffers is None else 0, None))
@@ -332,9 +428,13 @@ class _Mine:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Of all parameters as one vector: zero where one is frozen, or was not used."""
-        grads = iter(torch.autograd.grad(loss, [p for p in self.values if p.requires_grad], allow_unused=True))
+        grads = iter(
+            torch.autograd.grad(loss, [p for p in self.values if p.requires_grad], allow_unused=True)
+        )
         each = [next(grads) if p.requires_grad else None for p in self.values]
-        return torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, self.values)])
+        return torch.cat(
+            [(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(each, self.values)]
+        )
 
     def load(self, w: Tensor, buffers: Tensor | None) -> None:
         self.flat.copy_(w)

@@ -1,4 +1,6 @@
-"""Stages around an update: what leaves a party is clipped, noised, rounded and hidden, in this order, and unwound in reverse on the sum."""
+"""Stages around an update: what leaves a party is clipped, noised, rounded and hidden, in this order, and
+unwound in reverse on the sum.
+"""
 
 from .clip import Clip
 from .counts import Laplace, RandomizedResponse
@@ -12,8 +14,34 @@ from .secagg import SecAgg
 from .sparsify import Sparsify
 from .stage import Clients, Form, Stage
 
-ALL: dict[str, type[Stage]] = {"Lazy": Lazy, "Sparsify": Sparsify, "Clip": Clip, "Noise": Noise, "Quantize": Quantize,
-                             "SecAgg": SecAgg, "LightSecAgg": LightSecAgg, "Encrypt": Encrypt}
+ALL: dict[str, type[Stage]] = {
+    "Lazy": Lazy,
+    "Sparsify": Sparsify,
+    "Clip": Clip,
+    "Noise": Noise,
+    "Quantize": Quantize,
+    "SecAgg": SecAgg,
+    "LightSecAgg": LightSecAgg,
+    "Encrypt": Encrypt,
+}
 
-__all__ = ["ALL", "Clients", "Clip", "Encrypt", "Form", "Guard", "Laplace", "Layout", "Lazy", "LightSecAgg", "Noise", "Quantize", "RandomizedResponse",
-           "SecAgg", "Sparsify", "Stage", "as_stages", "must_see_each"]
+__all__ = [
+    "ALL",
+    "Clients",
+    "Clip",
+    "Encrypt",
+    "Form",
+    "Guard",
+    "Laplace",
+    "Layout",
+    "Lazy",
+    "LightSecAgg",
+    "Noise",
+    "Quantize",
+    "RandomizedResponse",
+    "SecAgg",
+    "Sparsify",
+    "Stage",
+    "as_stages",
+    "must_see_each",
+]

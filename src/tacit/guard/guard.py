@@ -1,14 +1,21 @@
 """The guard of a job: its stages in order, and the two halves of what they do to an update.
 
     client   vectors − what the server knows → Lazy → Sparsify → Clip → weight → Quantize → (Noise) ───────────┐
-                                                                                                      the sum │ plain, masked or encrypted
+                                                                                                      the
+                                                                                                      sum │
+                                                                                                      plain,
+                                                                                                      masked
+                                                                                                      or
+                                                                                                      encrypted
     server   mean of the vectors + what it knows ← Sparsify ← Clip ← ÷ n ← ÷ step ← (Noise) ←──────────────────┘
 
-Noise stands before Quantize in the list, because it says how much room rounding must leave, and is added behind it: to whole numbers, where a
-sum is exact and a discrete Gaussian is what its proof says. A guard with noise and without Quantize gets a fine grid of its own.
+Noise stands before Quantize in the list, because it says how much room rounding must leave, and is added
+behind it: to whole numbers, where a sum is exact and a discrete Gaussian is what its proof says. A guard
+with noise and without Quantize gets a fine grid of its own.
 
-Where noise is added, every client counts the same and the sum is divided by a number that tells nothing: how many take part, or are expected to.
-Where single updates are hidden and nothing is added, a client's weight rides along as one more number of its vector.
+Where noise is added, every client counts the same and the sum is divided by a number that tells nothing:
+how many take part, or are expected to. Where single updates are hidden and nothing is added, a client's
+weight rides along as one more number of its vector.
 """
 
 from __future__ import annotations
@@ -37,7 +44,9 @@ def round_up(weight: float) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which vectors an algorithm's clients upload, in which order they lie in the one flat vector, and what the server already knows of them."""
+    """Which vectors an algorithm's clients upload, in which order they lie in the one flat vector, and what
+    the server already knows of them.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     known: tuple[str, ...] = ()  # sent down before: only the difference goes up
@@ -56,7 +65,10 @@ class Layout:
         """[D] → […] each."""
         pieces = flat.split([math.prod(s) for s in self.shapes.values()])
         made = {k: p.view(s).to(torch.float32) for (k, s), p in zip(self.shapes.items(), pieces)}
-        return {k: v.to(down["w"].device) + down[k] if k in self.known else v.to(down["w"].device) for k, v in made.items()}
+        return {
+            k: v.to(down["w"].device) + down[k] if k in self.known else v.to(down["w"].device)
+            for k, v in made.items()
+        }
 
 
 def as_stages(given: Any) -> tuple[Stage, ...]:
@@ -66,7 +78,12 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
     stages = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
     for s in stages:
         if not isinstance(s, Stage) or isinstance(s, type):
-            raise bad("train", "guard", given, "a list of stages such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]")
+            raise bad(
+                "train",
+                "guard",
+                given,
+                "a list of stages such as [guard.Clip(1.0), guard.Noise(multiplier=1.0)]",
+            )
         check(s)
     for a, b in pairwise(stages):
         if a.place == b.place:
@@ -76,26 +93,45 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
     named = {type(s).__name__: s for s in stages}
     noise, hides = next((s for s in stages if isinstance(s, Noise)), None), [s for s in stages if s.hides]
     if noise is not None and "Clip" not in named:
-        raise refuse(noise, "needs a bound on each update to know how much to add, and there is no Clip before it.")
-    if hides and not any(isinstance(s, Quantize) for s in stages) and not getattr(hides[0], "takes_real", False):
+        raise refuse(
+            noise, "needs a bound on each update to know how much to add, and there is no Clip before it."
+        )
+    if (
+        hides
+        and not any(isinstance(s, Quantize) for s in stages)
+        and not getattr(hides[0], "takes_real", False)
+    ):
         raise refuse(hides[0], "adds up whole numbers, and there is no Quantize before it.")
     if hides and "Clip" not in named:
         raise refuse(hides[0], "needs a range in which all updates lie, and there is no Clip before it.")
     if noise is not None and noise.placement == "distributed" and not hides:
-        raise refuse(noise, "with placement='distributed' gives each update only a part of the noise: it protects nothing unless a stage behind it "
-                            "hides single updates. Add SecAgg, or use placement='local'.")
+        raise refuse(
+            noise,
+            "with placement='distributed' gives each update only a part of the noise: it protects nothing "
+            "unless a stage behind it "
+            "hides single updates. Add SecAgg, or use placement='local'.",
+        )
     for s in stages:
         s.beside(tuple(x for x in stages if x is not s))
     return stages
 
 
 def must_see_each(stages: Sequence[Stage], rule: Any) -> None:
-    """A rule, or an algorithm, that looks at single updates cannot work where a stage hides them: refused here, with the reason."""
+    """A rule, or an algorithm, that looks at single updates cannot work where a stage hides them: refused
+    here, with the reason.
+    """
     hiding = [s for s in stages if s.hides]
     if hiding and getattr(rule, "sees_each", False):
-        why = ("tell who is like whom. Use another algorithm, such as IFCA," if hasattr(rule, "split") else "tell the odd ones out. Aggregate with Mean,")
-        raise BadParameter(f"guard: {type(hiding[0]).__name__} hides each update from the server, and {type(rule).__name__} must see each of them to "
-                           f"{why} or leave the updates unhidden.")
+        why = (
+            "tell who is like whom. Use another algorithm, such as IFCA,"
+            if hasattr(rule, "split")
+            else "tell the odd ones out. Aggregate with Mean,"
+        )
+        raise BadParameter(
+            f"guard: {type(hiding[0]).__name__} hides each update from the server, and "
+            f"{type(rule).__name__} must see each of them to "
+            f"{why} or leave the updates unhidden."
+        )
 
 
 @dataclass
@@ -111,7 +147,9 @@ class Guard:
     secret_seed: int | None = None
     state: State = field(default_factory=dict)  # what the server keeps between rounds and sends to all
     events: dict[str, int] = field(default_factory=dict)
-    last: dict[str, Tensor] = field(default_factory=dict)  # what each client sent last, for those that may skip
+    last: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # what each client sent last, for those that may skip
 
     def __post_init__(self) -> None:
         self.noise = next((s for s in self.stages if isinstance(s, Noise)), None)
@@ -119,7 +157,9 @@ class Guard:
         quantize = next((s for s in self.stages if isinstance(s, Quantize)), None)
         self.grid: Quantize | None = quantize if quantize is not None or self.noise is None else Fine()
         self.early = tuple(s for s in self.stages if not isinstance(s, Noise | Quantize) and not s.hides)
-        self.summed = self.noise is not None or self.hiding is not None  # whole numbers are added up, and nobody weighs them afterwards
+        self.summed = (
+            self.noise is not None or self.hiding is not None
+        )  # whole numbers are added up, and nobody weighs them afterwards
         self.forms()  # every stage looks at what it will get, and refuses now
 
     @property
@@ -128,10 +168,20 @@ class Guard:
         return self.hiding is not None and self.noise is None
 
     def forms(self, number: int = 0) -> tuple[list[tuple[Stage, Form]], Form, Form]:
-        """In this round: each early stage with the form it receives, the form that goes onto the grid, and the form that leaves it."""
+        """In this round: each early stage with the form it receives, the form that goes onto the grid, and
+        the form that leaves it.
+        """
         least = 1 if self.hiding is None else self.hiding.survivors(self.clients)
-        form = Form("real", self.layout.dimension, self.clients, least, layers=self.layout.layers, hidden=self.hiding is not None, round=number,
-                    shared=self.shared)
+        form = Form(
+            "real",
+            self.layout.dimension,
+            self.clients,
+            least,
+            layers=self.layout.layers,
+            hidden=self.hiding is not None,
+            round=number,
+            shared=self.shared,
+        )
         early = []
         for s in self.early:
             early.append((s, form))
@@ -153,19 +203,27 @@ class Guard:
         """What each client keeps between rounds, before its first."""
         return {k: v for s, form in self.forms()[0] for k, v in s.client_state(form).items()}
 
-    # at the clients --------------------------------------------------------------------------------------------------------
+    # at the clients -----------------------------------------------------------------------------------------
 
     def out(self, weights: Tensor, vectors: State, down: State, me: Clients) -> tuple[Tensor, Tensor]:
         """Weights [S] and vectors [S, …] each → what is weighed and summed: weights [S] and rows [S, D]."""
         early, before, after = self.forms(me.round)
         weights, rows = weights.detach().to("cpu", torch.float64), self.layout.join(vectors, down)
         if not torch.isfinite(rows).all():
-            raise BadData(f"guard: an update of round {me.round + 1} is not finite, so it cannot be bounded. Use a smaller learning rate.")
+            raise BadData(
+                f"guard: an update of round {me.round + 1} is not finite, so it cannot be bounded. Use a "
+                "smaller learning rate."
+            )
         for s, form in early:
             rows = s.out(rows, me, form)
         if self.weighs:
-            share = (weights / self.heaviest).clamp(max=1.0)  # a larger party counts as one of the agreed size
-            rows = torch.cat([rows, torch.full((len(rows), 1), before.bound, dtype=torch.float64)], 1) * share[:, None]
+            share = (weights / self.heaviest).clamp(
+                max=1.0
+            )  # a larger party counts as one of the agreed size
+            rows = (
+                torch.cat([rows, torch.full((len(rows), 1), before.bound, dtype=torch.float64)], 1)
+                * share[:, None]
+            )
         if self.grid is not None:
             rows = self.grid.out(rows, me, before)
         if self.noise is not None:
@@ -174,7 +232,7 @@ class Guard:
             self.events[what] = self.events.get(what, 0) + count
         return torch.ones_like(weights) if self.summed else weights, rows
 
-    # at the server ---------------------------------------------------------------------------------------------------------
+    # at the server ------------------------------------------------------------------------------------------
 
     def total(self, weights: Tensor, rows: Tensor, number: int) -> tuple[Tensor, float]:
         """(Σ weight · row, Σ weight); exact where rows are whole numbers."""
@@ -190,14 +248,19 @@ class Guard:
         return torch.zeros(form.dimension, dtype=torch.int64 if self.summed else torch.float64)
 
     def back(self, total: Tensor, n: float, down: State, number: int) -> State:
-        """The sum → the mean vectors that `merge` expects. `n`: the weights' sum, or, where all count alike, how many vectors are in it."""
+        """The sum → the mean vectors that `merge` expects. `n`: the weights' sum, or, where all count alike,
+        how many vectors are in it.
+        """
         early, before, after = self.forms(number)
         state = dict(self.state)
         if self.summed:
             if after.modulus:  # numbers above the middle of the ring stand for negative ones
                 total = torch.remainder(total + after.modulus // 2, after.modulus) - after.modulus // 2
             if self.noise is not None:
-                total, n = self.noise.server(total, after, source(self.secret_seed, "server", number)), self.expected
+                total, n = (
+                    self.noise.server(total, after, source(self.secret_seed, "server", number)),
+                    self.expected,
+                )
             total = total.to(torch.float64) * after.step
         if self.weighs:
             total, n = total[:-1], float(total[-1]) / before.bound
@@ -211,10 +274,14 @@ class Guard:
         for s in self.early:
             self.state = s.moved(self.state, before, after)
 
-    # one party and its server, over messages ---------------------------------------------------------------------------------
+    # one party and its server, over messages ----------------------------------------------------------------
 
-    def give(self, name: str, number: int, weight: float, vectors: State, down: State, kept: State) -> tuple[float, State, State]:
-        """One client's half: (weight, what it sends, what it keeps). Nothing is sent where the server is to take the last upload again."""
+    def give(
+        self, name: str, number: int, weight: float, vectors: State, down: State, kept: State
+    ) -> tuple[float, State, State]:
+        """One client's half: (weight, what it sends, what it keeps). Nothing is sent where the server is to
+        take the last upload again.
+        """
         memory = {k: kept[k][None] for k in self.client_state()}
         self.take_state(down)  # on a machine of its own, a client has it from here
         me = Clients((name,), number, memory, self.state, self.secret_seed)
@@ -223,17 +290,31 @@ class Guard:
         return float(weights[0]), sent, {**kept, **{k: v[0] for k, v in me.memory.items()}}
 
     def take_state(self, down: State) -> None:
-        """The server's part of the guard's state, as it was sent down: exactly the entries this guard has, of their shape, finite; a norm is above 0.
-        Nothing of an earlier round is kept: what a party computes must follow from what the others were sent as well."""
+        """The server's part of the guard's state, as it was sent down: exactly the entries this guard has, of
+        their shape, finite; a norm is above 0. Nothing of an earlier round is kept: what a party computes
+        must follow from what the others were sent as well.
+        """
         known = {k: v for s, form in self.forms()[0] for k, v in s.server_state(form).items()}
         sent = {k[6:]: v for k, v in down.items() if k.startswith("guard.")}
         for key in {*known, *sent}:
             value, like = sent.get(key), known.get(key)
-            if value is None or like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value).all():
-                raise ProtocolError(f"guard: the server sends a state {key!r:.40} that this guard does not have, or none that it has, or not in its form. "
-                                    "Nothing was sent.")
+            if (
+                value is None
+                or like is None
+                or value.shape != like.shape
+                or value.dtype != like.dtype
+                or not torch.isfinite(value).all()
+            ):
+                raise ProtocolError(
+                    f"guard: the server sends a state {key!r:.40} that this guard does not have, or none "
+                    "that it has, or not in its form. "
+                    "Nothing was sent."
+                )
         if "clip" in sent and not float(sent["clip"]) > 0:
-            raise ProtocolError(f"guard: the server sends clip = {float(sent['clip']):g}; it must be above 0. Nothing was sent.")
+            raise ProtocolError(
+                f"guard: the server sends clip = {float(sent['clip']):g}; it must be above 0. Nothing was "
+                "sent."
+            )
         self.state = sent
 
     def take(self, ups: Mapping[str, tuple[float, State]], down: State, number: int) -> State:
@@ -241,7 +322,9 @@ class Guard:
         rows = {}
         for name, (_, sent) in ups.items():
             if not sent and name not in self.last:
-                raise ProtocolError(f"guard: {name!r} sent nothing, and nothing it sent before is there to be taken again.")
+                raise ProtocolError(
+                    f"guard: {name!r} sent nothing, and nothing it sent before is there to be taken again."
+                )
             rows[name] = self.unpack(sent, number) if sent else self.last[name]
         if any(s.skips for s in self.early):
             self.last |= rows
@@ -250,7 +333,13 @@ class Guard:
         weights = torch.tensor([weight for weight, _ in ups.values()], dtype=torch.float64)
         if not torch.isfinite(weights).all() or float(weights.min()) < 0:
             raise ProtocolError("guard: an upload's weight must be a finite number of at least 0.")
-        return self.back(*self.total(torch.ones_like(weights) if self.summed else weights, torch.stack(list(rows.values())), number), down, number)
+        return self.back(
+            *self.total(
+                torch.ones_like(weights) if self.summed else weights, torch.stack(list(rows.values())), number
+            ),
+            down,
+            number,
+        )
 
     def sent(self) -> State:
         """What the server tells all clients about its guard."""
@@ -263,10 +352,12 @@ class Guard:
         self.state = {k: v for k, v in saved.items() if not k.startswith("last/")}
         self.last = {k[5:]: v for k, v in saved.items() if k.startswith("last/")}
 
-    # on the wire -----------------------------------------------------------------------------------------------------------
+    # on the wire --------------------------------------------------------------------------------------------
 
     def pack(self, row: Tensor, number: int) -> State:
-        """One client's row as a message holds it: no more bits than it needs. A row that is None was not sent."""
+        """One client's row as a message holds it: no more bits than it needs. A row that is None was not
+        sent.
+        """
         return pack_row(row, self.leaves(number), sparse=any(s.sparse for s in self.early))
 
     def blank(self) -> State:

@@ -1,8 +1,9 @@
 """Say nothing when there is nothing new.
 
-J. Sun, T. Chen, G. B. Giannakis, Z. Yang: "Communication-Efficient Distributed Learning via Lazily Aggregated Quantized Gradients", NeurIPS 2019,
-criterion (7a), on updates in place of gradients, so that the learning rate is already in them: a client whose update differs from the last one it sent by
-less than the model moved lately keeps silent, and the server takes the last one again.
+J. Sun, T. Chen, G. B. Giannakis, Z. Yang: "Communication-Efficient Distributed Learning via Lazily Aggregated
+Quantized Gradients", NeurIPS 2019, criterion (7a), on updates in place of gradients, so that the learning
+rate is already in them: a client whose update differs from the last one it sent by less than the model moved
+lately keeps silent, and the server takes the last one again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ from .stage import Clients, Form, Stage, State, needs, refuse
 
 @dataclass(frozen=True)
 class Lazy(Stage):
-    """Skip an upload that would change little: ‖new − last sent‖² ≤ ξ · mean of the model's last squared steps."""
+    """Skip an upload that would change little: ‖new − last sent‖² ≤ ξ · mean of the model's last squared
+    steps.
+    """
 
-    xi: float = real(0.8, least=0, doc="ξ, how much of the model's own movement a skipped change may have; 0 skips nothing but repetitions")
+    xi: float = real(
+        0.8,
+        least=0,
+        doc="ξ, how much of the model's own movement a skipped change may have; 0 skips nothing but "
+        "repetitions",
+    )
     history: int = whole(10, least=1, doc="D, over how many of the model's last steps the mean is taken")
     most: int = whole(50, least=1, doc="t̄, a client speaks at the latest after so many silent rounds")
     place: ClassVar[int] = 10
@@ -30,11 +38,23 @@ class Lazy(Stage):
     def beside(self, others: tuple[Stage, ...]) -> None:
         for other in others:
             if other.hides or hasattr(other, "placement") or other.place == 20:
-                why = "and both would keep what was not sent" if other.place == 20 else "and its silence would show who changed little"
-                raise refuse(self, f"skips uploads by what they hold, {why}, so it does not go with {type(other).__name__}. Leave one of them out.")
+                why = (
+                    "and both would keep what was not sent"
+                    if other.place == 20
+                    else "and its silence would show who changed little"
+                )
+                raise refuse(
+                    self,
+                    f"skips uploads by what they hold, {why}, so it does not go with "
+                    f"{type(other).__name__}. Leave one of them out.",
+                )
             if getattr(other, "stochastic", False) or getattr(other, "quantile", None) is not None:
-                raise refuse(self, f"has the server take an upload again, which {other!r} would make anew every time. Use Quantize(stochastic=False), and Clip "
-                                   "without a quantile.")
+                raise refuse(
+                    self,
+                    f"has the server take an upload again, which {other!r} would make anew every time. Use "
+                    "Quantize(stochastic=False), and Clip "
+                    "without a quantile.",
+                )
 
     def form(self, form: Form, state: State) -> Form:
         needs(self, form, "real")
@@ -54,7 +74,9 @@ class Lazy(Stage):
         me.memory["lazy.last"] = sent.to(torch.float32)
         me.memory["lazy.silent"] = torch.where(skip, silent + 1, torch.zeros_like(silent))
         me.events["skipped"] = me.events.get("skipped", 0) + int(skip.sum())
-        return sent.to(torch.float32).to(torch.float64)  # what is sent, and sent again, is the number that both keep
+        return sent.to(torch.float32).to(
+            torch.float64
+        )  # what is sent, and sent again, is the number that both keep
 
     def moved(self, state: State, before: Tensor, after: Tensor) -> State:
         step = (after - before).to("cpu", torch.float64).square().sum()

@@ -1,4 +1,5 @@
-"""Hide each update from the server, which gets the sum alone, in one recovery however many drop out: So et al., MLSys 2022.
+"""Hide each update from the server, which gets the sum alone, in one recovery however many drop out: So et
+al., MLSys 2022.
 
 The stage says what the sum needs; the messages are in protocols/lightsecagg.py.
 """
@@ -18,21 +19,44 @@ BITS = 31  # the protocol's field has 2^32 − 5 elements, and a sum may lie on 
 
 @dataclass(frozen=True)
 class LightSecAgg(Stage):
-    """The server sees the sum of at least `threshold` of the updates, and none of them, also together with `colluding` of the parties."""
+    """The server sees the sum of at least `threshold` of the updates, and none of them, also together with
+    `colluding` of the parties.
+    """
 
-    threshold: float = real(0.7, above=0.5, most=1.0, doc="U/N: the share of a round's parties that must stay to the end")
-    colluding: float = real(0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server; uploads grow as 1/(U − T)")
-    within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
-    tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
-    max_rows: int | None = whole(None, least=1, none=True, doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
-                                 "elsewhere: the largest party's, rounded up to a power of two")
+    threshold: float = real(
+        0.7, above=0.5, most=1.0, doc="U/N: the share of a round's parties that must stay to the end"
+    )
+    colluding: float = real(
+        0.5,
+        least=0.0,
+        below=1.0,
+        doc="T/N: the share that may join with the server; uploads grow as 1/(U − T)",
+    )
+    within: float = real(
+        60.0,
+        above=0,
+        doc="seconds for each step of the sum, after which whoever has not answered is left out",
+    )
+    tries: int = whole(
+        3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends"
+    )
+    max_rows: int | None = whole(
+        None,
+        least=1,
+        none=True,
+        doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
+        "elsewhere: the largest party's, rounded up to a power of two",
+    )
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.colluding >= self.threshold:
-            raise BadParameter(f"LightSecAgg: colluding is {self.colluding!r}; it must be below threshold ({self.threshold!r}): more must stay than may "
-                               "collude.")
+            raise BadParameter(
+                f"LightSecAgg: colluding is {self.colluding!r}; it must be below threshold "
+                f"({self.threshold!r}): more must stay than may "
+                "collude."
+            )
 
     def survivors(self, clients: int) -> int:
         return max(2, math.ceil(self.threshold * clients))
@@ -40,10 +64,21 @@ class LightSecAgg(Stage):
     def form(self, form: Form, state: State) -> Form:
         needs(self, form, "ring")
         if form.clients < 2:
-            raise BadParameter(f"guard: LightSecAgg hides one update among several, and {form.clients} takes part in a round. Take at least 2, better 3.")
+            raise BadParameter(
+                f"guard: LightSecAgg hides one update among several, and {form.clients} takes part in a "
+                "round. Take at least 2, better 3."
+            )
         if max(1, math.floor(self.colluding * form.clients)) >= self.survivors(form.clients):
-            raise refuse(self, f"with {form.clients} parties needs {self.survivors(form.clients)} to stay, and as many may collude. Raise threshold, or lower "
-                               "colluding.")
+            raise refuse(
+                self,
+                f"with {form.clients} parties needs {self.survivors(form.clients)} to stay, and as many may "
+                "collude. Raise threshold, or lower "
+                "colluding.",
+            )
         if 2 * form.clients * form.limit >= 2**BITS:
-            raise refuse(self, f"adds up in a field of {BITS} bits, and Quantize leaves {form.bits}. Use Quantize(bits={BITS}) or fewer.")
+            raise refuse(
+                self,
+                f"adds up in a field of {BITS} bits, and Quantize leaves {form.bits}. Use "
+                f"Quantize(bits={BITS}) or fewer.",
+            )
         return replace(form, space="masked")

@@ -1,8 +1,9 @@
 """Whole numbers instead of real ones: fewer bits on the wire, and sums that are exact.
 
-Stochastic rounding as in QSGD (D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnović, NeurIPS 2017), unbiased; where noise is calibrated to the
-result, conditional as in P. Kairouz, Z. Liu, T. Steinke: "The Distributed Discrete Gaussian Mechanism for Federated Learning with Secure
-Aggregation", ICML 2021, Algorithm 1: rounding is repeated until its norm is within the bound of their Lemma 5.
+Stochastic rounding as in QSGD (D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnović, NeurIPS 2017),
+unbiased; where noise is calibrated to the result, conditional as in P. Kairouz, Z. Liu, T. Steinke: "The
+Distributed Discrete Gaussian Mechanism for Federated Learning with Secure Aggregation", ICML 2021, Algorithm
+1: rounding is repeated until its norm is within the bound of their Lemma 5.
 """
 
 from __future__ import annotations
@@ -18,15 +19,29 @@ from torch import Tensor
 from ..parameters import flag, whole
 from .stage import Clients, Form, Source, Stage, State, needs, refuse
 
-BETA = math.exp(-0.5)  # Kairouz et al., Section 5: a try succeeds with probability of at least 1 − β = 0.39, and the bound hardly grows
-TAIL = 10  # standard deviations of one client's own noise that fit; beyond lie fewer than 1e-22 of all numbers
+BETA = math.exp(
+    -0.5
+    # Kairouz et al., Section 5: a try succeeds with probability of at least 1 − β = 0.39, and the bound
+    # hardly
+    # grows
+)
+TAIL = (
+    10  # standard deviations of one client's own noise that fit; beyond lie fewer than 1e-22 of all numbers
+)
 
 
 @dataclass(frozen=True)
 class Quantize(Stage):
-    """Round each number to a grid of 2^bits points. Where updates are hidden, the grid is shared out so that the sum of all clients fits the bits."""
+    """Round each number to a grid of 2^bits points. Where updates are hidden, the grid is shared out so that
+    the sum of all clients fits the bits.
+    """
 
-    bits: int = whole(16, least=1, most=48, doc="bits a number on the wire; hidden updates share them: 2^bits/clients points each")
+    bits: int = whole(
+        16,
+        least=1,
+        most=48,
+        doc="bits a number on the wire; hidden updates share them: 2^bits/clients points each",
+    )
     stochastic: bool = flag(True, doc="round up or down at random, right on average (else to the nearest)")
     place: ClassVar[int] = 50
 
@@ -34,35 +49,64 @@ class Quantize(Stage):
         needs(self, form, "real")
         if math.isinf(form.bound):  # no Clip: each client has a grid of its own, and says how wide
             if self.bits > 24:
-                raise refuse(self, f"has {self.bits} bits, more than a number without Clip before it has. Use at most 24, or add Clip.")
-            return replace(form, space="ring", step=0.0, limit=max(1, 2 ** (self.bits - 1) - 1), bits=self.bits)
+                raise refuse(
+                    self,
+                    f"has {self.bits} bits, more than a number without Clip before it has. Use at most 24, "
+                    "or add Clip.",
+                )
+            return replace(
+                form, space="ring", step=0.0, limit=max(1, 2 ** (self.bits - 1) - 1), bits=self.bits
+            )
         room = form.clients if form.hidden else 1
         limit = (2**self.bits - 1) // (2 * room)
-        # ± limit holds the number, one unit of rounding, and TAIL·σ of the client's own noise, where σ = own_noise · (bound after rounding)
+        # ± limit holds the number, one unit of rounding, and TAIL·σ of the client's own noise, where σ =
+        # own_noise · (bound after rounding)
         # and that bound is at most bound + √d·step
         units = limit - 1 - form.slack - TAIL * form.own_noise * math.sqrt(form.dimension)
         if units < 1:
             noisy = " with their noise" if form.own_noise else ""
-            raise refuse(self, f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}, which leaves each number "
-                               f"{2 * limit + 1} points. Give it more bits.")
+            raise refuse(
+                self,
+                f"has {self.bits} bits for the sum of {room} clients of {form.dimension} numbers{noisy}, "
+                "which leaves each number "
+                f"{2 * limit + 1} points. Give it more bits.",
+            )
         step = form.bound * (1 + TAIL * form.own_noise) / units
-        return replace(form, space="ring", step=step, limit=limit, bits=self.bits, bound=self.rounded(form, step), modulus=2**self.bits if form.hidden else 0)
+        return replace(
+            form,
+            space="ring",
+            step=step,
+            limit=limit,
+            bits=self.bits,
+            bound=self.rounded(form, step),
+            modulus=2**self.bits if form.hidden else 0,
+        )
 
     def rounded(self, form: Form, step: float) -> float:
         """The L2 norm that no client's vector exceeds after rounding."""
         d, c = form.dimension, form.bound
         if not self.stochastic:
             return c + math.sqrt(d) * step / 2  # every number moves by half a unit at most
-        likely = c * c + d * step * step / 4 + math.sqrt(2 * math.log(1 / BETA)) * step * (c + math.sqrt(d) * step / 2)
+        likely = (
+            c * c
+            + d * step * step / 4
+            + math.sqrt(2 * math.log(1 / BETA)) * step * (c + math.sqrt(d) * step / 2)
+        )
         return min(c + math.sqrt(d) * step, math.sqrt(likely))
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:
         after = self.form(form, {})
         if not after.step:
             scale = vector.abs().amax(1, keepdim=True)
-            whole_rows = self._round(vector / scale.clamp(min=1e-300) * after.limit, me, None).clamp(-after.limit, after.limit)
-            return torch.cat([whole_rows.to(torch.float64), (scale / after.limit).to(torch.float32).to(torch.float64)], 1)
-        most = after.bound / after.step if form.noise else None  # only what noise is calibrated to has to keep the norm
+            whole_rows = self._round(vector / scale.clamp(min=1e-300) * after.limit, me, None).clamp(
+                -after.limit, after.limit
+            )
+            return torch.cat(
+                [whole_rows.to(torch.float64), (scale / after.limit).to(torch.float32).to(torch.float64)], 1
+            )
+        most = (
+            after.bound / after.step if form.noise else None
+        )  # only what noise is calibrated to has to keep the norm
         return self._round(vector / after.step, me, most).to(torch.int64)
 
     def _round(self, x: Tensor, me: Clients, most: float | None) -> Tensor:
@@ -85,7 +129,9 @@ class Quantize(Stage):
 
 @dataclass(frozen=True)
 class Fine(Quantize):
-    """The grid under noise when no other is asked for: so fine that rounding (towards zero, so that no norm grows) costs nothing one could see."""
+    """The grid under noise when no other is asked for: so fine that rounding (towards zero, so that no norm
+    grows) costs nothing one could see.
+    """
 
     bits: int = 32
     stochastic: bool = False
@@ -101,7 +147,8 @@ class Fine(Quantize):
         most = form.bound / after.step
         x = vector / after.step
         rows = x.trunc()
-        # float64 rounding in Clip may leave a norm above the bound by a part in 10¹⁵; whole numbers are held to it exactly
+        # float64 rounding in Clip may leave a norm above the bound by a part in 10¹⁵; whole numbers are held
+        # to it exactly
         while len(late := torch.nonzero(rows.square().sum(1) > most * most).flatten()):
             x[late] *= 1 - 1e-9
             rows[late] = x[late].trunc()

@@ -1,7 +1,8 @@
-"""Hide each update from the server, which gets the sum alone: Bonawitz et al., CCS 2017, or with neighbours= Bell et al., CCS 2020.
+"""Hide each update from the server, which gets the sum alone: Bonawitz et al., CCS 2017, or with neighbours=
+Bell et al., CCS 2020.
 
-The stage says what the sum needs; the messages are in protocols/secagg.py. A simulation adds the whole numbers up in one place, which is what the
-protocol computes, and says so in its ledger.
+The stage says what the sum needs; the messages are in protocols/secagg.py. A simulation adds the whole
+numbers up in one place, which is what the protocol computes, and says so in its ledger.
 """
 
 from __future__ import annotations
@@ -17,28 +18,63 @@ from .stage import Form, Stage, State, needs
 
 @dataclass(frozen=True)
 class SecAgg(Stage):
-    """The server sees the sum of at least `threshold` of the updates, and none of them. Against an `active` server lists and keys are signed."""
+    """The server sees the sum of at least `threshold` of the updates, and none of them. Against an `active`
+    server lists and keys are signed.
+    """
 
-    threshold: float = real(0.6, above=0.5, most=1.0, doc="the share of a round's parties that must stay to the end; with fewer there is no sum")
-    adversary: str = choice("curious", ("curious", "active"), doc="curious: the server follows the protocol; active: it may send anything to anyone")
-    neighbours: int | None = whole(None, least=2, none=True, doc="k: with how many others a party masks, even; None: with all. "
-                                   "secagg_graph.degree gives a safe k")
-    within: float = real(60.0, above=0, doc="seconds for each step of the sum, after which whoever has not answered is left out")
-    tries: int = whole(3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends")
-    max_rows: int | None = whole(None, least=1, none=True, doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
-                                 "elsewhere: the largest party's, rounded up to a power of two")
+    threshold: float = real(
+        0.6,
+        above=0.5,
+        most=1.0,
+        doc="the share of a round's parties that must stay to the end; with fewer there is no sum",
+    )
+    adversary: str = choice(
+        "curious",
+        ("curious", "active"),
+        doc="curious: the server follows the protocol; active: it may send anything to anyone",
+    )
+    neighbours: int | None = whole(
+        None,
+        least=2,
+        none=True,
+        doc="k: with how many others a party masks, even; None: with all. secagg_graph.degree gives a safe k",
+    )
+    within: float = real(
+        60.0,
+        above=0,
+        doc="seconds for each step of the sum, after which whoever has not answered is left out",
+    )
+    tries: int = whole(
+        3, least=1, doc="how often a round is tried when too few stay for a sum, before the run ends"
+    )
+    max_rows: int | None = whole(
+        None,
+        least=1,
+        none=True,
+        doc="the most rows a party's weight counts; between real parties given by everyone alike, None "
+        "elsewhere: the largest party's, rounded up to a power of two",
+    )
     place: ClassVar[int] = 60
     hides: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.neighbours is not None and self.neighbours % 2:
-            raise BadParameter(f"SecAgg: neighbours is {self.neighbours!r}; it must be an even number: as many on either side. Use {self.neighbours + 1}.")
+            raise BadParameter(
+                f"SecAgg: neighbours is {self.neighbours!r}; it must be an even number: as many on either "
+                f"side. Use {self.neighbours + 1}."
+            )
         if self.adversary == "active" and not self.threshold > 2 / 3:
-            raise BadParameter(f"SecAgg: threshold is {self.threshold!r}; it must be above 2/3 against an active server, which may tell two halves of the "
-                               "parties different things.")
+            raise BadParameter(
+                f"SecAgg: threshold is {self.threshold!r}; it must be above 2/3 against an active server, "
+                "which may tell two halves of the "
+                "parties different things."
+            )
         if self.adversary == "active" and self.neighbours is not None:
-            raise BadParameter(f"SecAgg: neighbours is {self.neighbours!r}; it must be None against an active server, which would choose a party's "
-                               "neighbours to suit itself.")
+            raise BadParameter(
+                f"SecAgg: neighbours is {self.neighbours!r}; it must be None against an active server, "
+                "which would choose a party's "
+                "neighbours to suit itself."
+            )
 
     def survivors(self, clients: int) -> int:
         return max(2, math.ceil(self.threshold * clients))
@@ -46,6 +82,8 @@ class SecAgg(Stage):
     def form(self, form: Form, state: State) -> Form:
         needs(self, form, "ring")
         if form.clients < 2:
-            raise BadParameter(f"guard: SecAgg hides one update among several, and {form.clients} takes part in a round. Take at least 2, better 3.")
+            raise BadParameter(
+                f"guard: SecAgg hides one update among several, and {form.clients} takes part in a round. "
+                "Take at least 2, better 3."
+            )
         return replace(form, space="masked")
-

@@ -1,6 +1,7 @@
 """Send few numbers, and keep what was not sent for the next time.
 
-S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with Memory", NeurIPS 2018, Algorithm 1: top-k and random-k with error feedback.
+S. U. Stich, J.-B. Cordonnier, M. Jaggi: "Sparsified SGD with Memory", NeurIPS 2018, Algorithm 1: top-k and
+random-k with error feedback.
 """
 
 from __future__ import annotations
@@ -20,10 +21,20 @@ from .stage import Clients, Form, Stage, State, needs, refuse
 
 @dataclass(frozen=True)
 class Sparsify(Stage):
-    """Of D numbers send the k largest (`top_k`) or k places that all clients share and that change every round (`random_k`)."""
+    """Of D numbers send the k largest (`top_k`) or k places that all clients share and that change every
+    round (`random_k`).
+    """
 
-    top_k: float | None = real(None, above=0, most=1, none=True, doc="the share of numbers sent, the largest of each client")
-    random_k: float | None = real(None, above=0, most=1, none=True, doc="the share of numbers sent, at places drawn anew every round, the same for all")
+    top_k: float | None = real(
+        None, above=0, most=1, none=True, doc="the share of numbers sent, the largest of each client"
+    )
+    random_k: float | None = real(
+        None,
+        above=0,
+        most=1,
+        none=True,
+        doc="the share of numbers sent, at places drawn anew every round, the same for all",
+    )
     feedback: bool = flag(True, doc="add what was not sent to the next update; it stays at the party")
     place: ClassVar[int] = 20
 
@@ -33,15 +44,23 @@ class Sparsify(Stage):
 
     def check(self) -> None:
         if (self.top_k is None) == (self.random_k is None):
-            raise BadParameter(f"Sparsify: top_k is {self.top_k!r} and random_k is {self.random_k!r}; give one of them, such as top_k=0.01.")
+            raise BadParameter(
+                f"Sparsify: top_k is {self.top_k!r} and random_k is {self.random_k!r}; give one of them, "
+                "such as top_k=0.01."
+            )
 
     def beside(self, others: tuple[Stage, ...]) -> None:
         if self.top_k is None:
             return
         for other in others:
             if other.hides or getattr(other, "placement", None) in ("local", "distributed"):
-                raise refuse(self, f"with top_k sends places that each client chooses, and {type(other).__name__} must fill every place, so that "
-                                   "nothing is saved and the places themselves would tell. Use random_k, whose places all clients share.")
+                raise refuse(
+                    self,
+                    f"with top_k sends places that each client chooses, and {type(other).__name__} must "
+                    "fill every place, so that "
+                    "nothing is saved and the places themselves would tell. Use random_k, whose places all "
+                    "clients share.",
+                )
 
     def count(self, form: Form) -> int:
         share = self.top_k if self.top_k is not None else self.random_k
@@ -58,7 +77,9 @@ class Sparsify(Stage):
     def places(self, form: Form) -> Tensor:
         """The round's places: everybody derives them alike from the job's seed, and they are no secret."""
         seed = hashlib.blake2b(repr((form.shared, form.round, "sparsify")).encode(), digest_size=16).digest()
-        chosen = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))).choice(form.dimension, self.count(form), replace=False)
+        chosen = np.random.Generator(np.random.Philox(key=int.from_bytes(seed, "little"))).choice(
+            form.dimension, self.count(form), replace=False
+        )
         return torch.from_numpy(np.sort(chosen))
 
     def out(self, vector: Tensor, me: Clients, form: Form) -> Tensor:

@@ -1,8 +1,9 @@
 """What passes between the stages of a guard, and what every stage can do.
 
-A stage is a frozen dataclass. `out` runs at the clients, on a stack of them (one client is a stack of one); `back` runs at the server, on
-the sum, in reverse. What a stage needs to know about the vector it gets stands in a `Form`: a stage's `form` turns the form it receives into
-the form it leaves, or refuses. Stages do not import each other; `Guard` puts them in order.
+A stage is a frozen dataclass. `out` runs at the clients, on a stack of them (one client is a stack of
+one); `back` runs at the server, on the sum, in reverse. What a stage needs to know about the vector it
+gets stands in a `Form`: a stage's `form` turns the form it receives into the form it leaves, or refuses.
+Stages do not import each other; `Guard` puts them in order.
 
     real     float64 vectors [S, D]
     ring     whole numbers (int64) [S, D], each worth `step`; where single vectors will be hidden, their sum is taken modulo `modulus`
@@ -39,15 +40,25 @@ class Form:
     clients: int = 1  # at most this many vectors are summed
     least: int = 1  # at least this many are in a sum that is released
     bound: float = math.inf  # L2 norm of one client's vector, in real units
-    layers: tuple[int, ...] = ()  # lengths of the pieces of the vector: the model's layers, one after the other
-    hidden: bool = False  # a later stage hides single vectors, so that only their sum, taken in the ring, is seen
-    noise: float = 0.0  # standard deviation of the noise that the sum will carry, in multiples of `bound` as it is after rounding
+    layers: tuple[
+        int, ...
+    ] = ()  # lengths of the pieces of the vector: the model's layers, one after the other
+    hidden: bool = (
+        False  # a later stage hides single vectors, so that only their sum, taken in the ring, is seen
+    )
+    # standard deviation of the noise that the sum will carry, in multiples of `bound` as it is after rounding
+    noise: float = 0.0
     own_noise: float = 0.0  # the same, of what one client adds to its own vector: room that Quantize leaves
-    slack: int = 0  # units that the tails of a client's own noise reach beyond TAIL·σ: room that Quantize leaves
-    step: float = 0.0  # ring: what one unit is worth; 0 where every client has a scale of its own, sent along as the last number
+    slack: int = (
+        0  # units that the tails of a client's own noise reach beyond TAIL·σ: room that Quantize leaves
+    )
+    # ring: what one unit is worth; 0 where every client has a scale of its own, sent along as the last number
+    step: float = 0.0
     limit: int = 0  # ring: no client's whole numbers lie outside ± this
     bits: int = 32  # what one number takes on the wire
-    modulus: int = 0  # ring, masked: sums are taken modulo this, which is more than 2 · clients · limit; 0 where they are plain sums
+    # ring, masked: sums are taken modulo this, which is more than 2 · clients · limit; 0 where they are plain
+    # sums
+    modulus: int = 0
     round: int = 0
     shared: int = 0  # the job's seed: what everybody may derive alike, and nobody may take for a secret
 
@@ -58,24 +69,34 @@ class Clients:
 
     names: tuple[str, ...]
     round: int = 0
-    memory: State = field(default_factory=dict)  # [S, …]: what each client keeps between rounds; a stage replaces its entries
+    memory: State = field(
+        default_factory=dict
+    )  # [S, …]: what each client keeps between rounds; a stage replaces its entries
     state: State = field(default_factory=dict)  # what the server sent to all of them
     secret_seed: int | None = None  # for tests only: replayable
-    events: dict[str, int] = field(default_factory=dict)  # counts of what was done knowingly: updates clipped, uploads skipped
+    events: dict[str, int] = field(
+        default_factory=dict
+    )  # counts of what was done knowingly: updates clipped, uploads skipped
 
     def sources(self, what: str) -> list[Source]:
-        """Randomness for each row: the operating system's; with a seed, a stream of each client's own, the same in a stack and alone."""
+        """Randomness for each row: the operating system's; with a seed, a stream of each client's own, the
+        same in a stack and alone.
+        """
         return [source(self.secret_seed, what, self.round, name) for name in self.names]
 
     def draw(self, what: str, make: Callable[[int, Source], np.ndarray], n: int) -> np.ndarray:
         """`make(n, source)` for each row, [S, n]; from the operating system all rows are made at once."""
         if self.secret_seed is None:
             return make(len(self.names) * n, os.urandom).reshape(len(self.names), n)
-        return np.stack([make(n, s) for s in self.sources(what)]) if self.names else np.zeros((0, n), np.int64)
+        return (
+            np.stack([make(n, s) for s in self.sources(what)]) if self.names else np.zeros((0, n), np.int64)
+        )
 
 
 def source(secret_seed: int | None, *what: Any) -> Source:
-    """The operating system's randomness, or, for tests, a stream that follows from the seed and what it is for."""
+    """The operating system's randomness, or, for tests, a stream that follows from the seed and what it is
+    for.
+    """
     if secret_seed is None:
         return os.urandom
     seed, count = repr((secret_seed, *what)).encode(), [0]
@@ -91,18 +112,26 @@ class Stage:
     """One step around an update. `place` orders the stages; no two of one guard may share it."""
 
     place: ClassVar[int]
-    hides: ClassVar[bool] = False  # whether it hides single vectors from the server (secure aggregation, encryption)
+    hides: ClassVar[bool] = (
+        False  # whether it hides single vectors from the server (secure aggregation, encryption)
+    )
 
     max_rows: int | None = None  # of a stage that hides weights: what they are a share of
 
-    skips: ClassVar[bool] = False  # whether clients may send nothing, so that the server takes their last upload again
-    sparse: ClassVar[bool] = False  # whether most numbers it leaves are zero, each client's at places of its own
+    skips: ClassVar[bool] = (
+        False  # whether clients may send nothing, so that the server takes their last upload again
+    )
+    sparse: ClassVar[bool] = (
+        False  # whether most numbers it leaves are zero, each client's at places of its own
+    )
 
     def beside(self, others: tuple[Stage, ...]) -> None:
         """Refuse what cannot stand in one guard with this stage."""
 
     def form(self, form: Form, state: State) -> Form:
-        """The form this stage leaves, given the one it receives; BadParameter where it cannot work on that."""
+        """The form this stage leaves, given the one it receives; BadParameter where it cannot work on
+        that.
+        """
         return form
 
     def survivors(self, clients: int) -> int:
@@ -122,7 +151,9 @@ class Stage:
         return vector
 
     def back(self, total: Tensor, n: float, form: Form, state: State) -> tuple[Tensor, State]:
-        """The sum [D] of about `n` rows, in the form left → in the form received (`form`); and what the server keeps."""
+        """The sum [D] of about `n` rows, in the form left → in the form received (`form`); and what the
+        server keeps.
+        """
         return total, state
 
     def moved(self, state: State, before: Tensor, after: Tensor) -> State:

@@ -11,7 +11,9 @@ from .stage import Form, State
 
 
 def pack_row(row: Tensor, form: Form, sparse: bool = False) -> State:
-    """Real numbers as float32; whole ones in `form.bits` bits each; of a sparse row, the places and the numbers that are not zero."""
+    """Real numbers as float32; whole ones in `form.bits` bits each; of a sparse row, the places and the
+    numbers that are not zero.
+    """
     if form.space == "real":
         body, kind = row.to(torch.float32), "real"
     else:
@@ -22,7 +24,11 @@ def pack_row(row: Tensor, form: Form, sparse: bool = False) -> State:
     if sparse:
         at = torch.nonzero(body).flatten()
         sent["at"], body = at.to(torch.int32), body[at]
-    sent[kind] = body if kind == "real" else torch.from_numpy(bits_of(body.to(torch.int64).numpy(), form.bits, form.limit))
+    sent[kind] = (
+        body
+        if kind == "real"
+        else torch.from_numpy(bits_of(body.to(torch.int64).numpy(), form.bits, form.limit))
+    )
     return sent
 
 
@@ -35,11 +41,15 @@ def unpack_row(sent: State, form: Form) -> Tensor:
     read = None if form.space == "real" else numbers_of(sent["whole"].numpy(), count, form.bits, form.limit)
     body = sent["real"].to(torch.float64) if read is None else torch.from_numpy(read)
     if body.shape != (count,) or (form.space == "real" and not torch.isfinite(body).all()):
-        raise ProtocolError(f"guard: an upload holds {tuple(body.shape)} numbers; {count} finite ones were agreed.")
+        raise ProtocolError(
+            f"guard: an upload holds {tuple(body.shape)} numbers; {count} finite ones were agreed."
+        )
     if "at" in sent:
         at = sent["at"].to(torch.int64)
         if count and (int(at.min()) < 0 or int(at.max()) >= form.dimension or len(at.unique()) < len(at)):
-            raise ProtocolError(f"guard: a sparse upload names places outside 0 … {form.dimension - 1}, or one of them twice.")
+            raise ProtocolError(
+                f"guard: a sparse upload names places outside 0 … {form.dimension - 1}, or one of them twice."
+            )
         body = torch.zeros(form.dimension, dtype=body.dtype).index_copy(0, at, body)
     if form.space == "real" or form.step:
         return body
@@ -60,11 +70,16 @@ def bits_of(numbers: np.ndarray, bits: int, limit: int) -> np.ndarray:
 
 def numbers_of(data: np.ndarray, count: int, bits: int, limit: int) -> np.ndarray:
     if data.dtype != np.uint8 or data.shape != (-(-count * bits // 8),):
-        raise ProtocolError(f"guard: an upload has {data.size} bytes for {count} numbers of {bits} bits, which take {-(-count * bits // 8)}.")
+        raise ProtocolError(
+            f"guard: an upload has {data.size} bytes for {count} numbers of {bits} bits, which take "
+            f"{-(-count * bits // 8)}."
+        )
     if bits in (8, 16, 32, 64):
         moved = np.frombuffer(data.tobytes(), f"<u{bits // 8}").astype(np.int64)
     else:
-        each = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits).astype(np.int64)
+        each = (
+            np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits).astype(np.int64)
+        )
         moved = (each << np.arange(bits, dtype=np.int64)).sum(1)
     if count and int(moved.max()) > 2 * limit:
         raise ProtocolError(f"guard: an upload holds numbers outside ±{limit}, the range agreed.")

@@ -41,11 +41,19 @@ class Contribution:
         return dict(zip(self.parties, self.values.value.tolist()))
 
     def table(self) -> pandas.DataFrame:
-        """One row a party, who added most first. `share` is its part of what all added; `rows` how many it trained on."""
+        """One row a party, who added most first. `share` is its part of what all added; `rows` how many it
+        trained on.
+        """
         import pandas
 
         v, fed = self.values, self.result.origin.fed
-        columns = {"value": v.value, "low": v.low, "high": v.high, "share": game.payout(v.value, 1.0), "rows": fed.train.sizes.numpy()}
+        columns = {
+            "value": v.value,
+            "low": v.low,
+            "high": v.high,
+            "share": game.payout(v.value, 1.0),
+            "rows": fed.train.sizes.numpy(),
+        }
         return pandas.DataFrame(columns, index=list(self.parties)).sort_values("value", ascending=False)
 
     def payout(self, total: float) -> dict[str, float]:
@@ -53,14 +61,18 @@ class Contribution:
         return dict(zip(self.parties, game.payout(self.values.value, total).tolist()))
 
     def free_riders(self, share: float = 0.1) -> list[str]:
-        """Parties that added less than `share` of an even part of the whole gain, their interval's upper end included."""
+        """Parties that added less than `share` of an even part of the whole gain, their interval's upper end
+        included.
+        """
         even = (self.values.whole - self.values.nobody) / len(self.parties)
         return [name for name, high in zip(self.parties, self.values.high) if high < share * even]
 
     def models(self) -> dict[str, Any]:
-        """A model for each party as good as what it added: of the way from the first model to the last, the coordinates that moved most, as large a part as
-        its value is of the largest one's. Whoever added most gets the whole model. (X. Xu et al., "Gradient Driven Rewards to Guarantee Fairness in
-        Collaborative Machine Learning", NeurIPS 2021: rewards by sparsified updates.)"""
+        """A model for each party as good as what it added: of the way from the first model to the last, the
+        coordinates that moved most, as large a part as its value is of the largest one's. Whoever added most
+        gets the whole model. (X. Xu et al., "Gradient Driven Rewards to Guarantee Fairness in Collaborative
+        Machine Learning", NeurIPS 2021: rewards by sparsified updates.)
+        """
         p: Plan = self.result.origin
         task = make_task(p)
         start, end = task.initial()["w"], _flat(self.result.model, task)
@@ -79,36 +91,69 @@ class Contribution:
         return out
 
 
-def contribution(run: Result, *, method: str = "auto", metric: str = "accuracy", permutations: int = 50, tolerance: float = 0.005, confidence: float = 0.95,
-                 seed: int = 0) -> Contribution:
+def contribution(
+    run: Result,
+    *,
+    method: str = "auto",
+    metric: str = "accuracy",
+    permutations: int = 50,
+    tolerance: float = 0.005,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Contribution:
     """What each party added to the test `metric` of a run's model.
 
-    "leave_one_out" trains without each; "shapley" trains every coalition, up to 12 parties; "sampled" random orders of joining, with intervals;
-    "reconstructed" trains once and puts the models of coalitions together from the updates, which is fast and for FedAvg and its kin. "auto" is "shapley" up to
-    6 parties and "reconstructed" beyond, or "sampled" where that cannot be. Coalitions train side by side, from the run's own seed.
+    "leave_one_out" trains without each; "shapley" trains every coalition, up to 12 parties; "sampled" random
+    orders of joining, with intervals; "reconstructed" trains once and puts the models of coalitions together
+    from the updates, which is fast and for FedAvg and its kin. "auto" is "shapley" up to 6 parties and
+    "reconstructed" beyond, or "sampled" where that cannot be. Coalitions train side by side, from the run's
+    own seed.
     """
     p = getattr(run, "origin", None)
     if not isinstance(p, Plan):
-        raise bad("contribution", "run", type(run).__name__, "what tacit.train gave back in this program", "A run that was read from disk has no rows with it.")
+        raise bad(
+            "contribution",
+            "run",
+            type(run).__name__,
+            "what tacit.train gave back in this program",
+            "A run that was read from disk has no rows with it.",
+        )
     if method not in METHODS:
         raise bad("contribution", "method", method, "one of " + ", ".join(map(repr, METHODS)))
     if metric not in run.metrics:
-        raise bad("contribution", "metric", metric, "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)))
+        raise bad(
+            "contribution",
+            "metric",
+            metric,
+            "one of " + ", ".join(k for k, v in run.metrics.items() if isinstance(v, float)),
+        )
     if p.guard:
-        raise BadParameter("contribution: it looks at what single parties did, which the run's guard hides. Ask it of a run without a guard.")
+        raise BadParameter(
+            "contribution: it looks at what single parties did, which the run's guard hides. Ask it of a "
+            "run without a guard."
+        )
     if p.pace is not None or p.topology is not None or p.runtime == "parties":
-        raise BadParameter("contribution: it is for synchronous rounds with one server, in a simulation. Train so to ask for contributions.")
+        raise BadParameter(
+            "contribution: it is for synchronous rounds with one server, in a simulation. Train so to ask "
+            "for contributions."
+        )
     if p.algorithm.sees_each:
-        raise BadParameter(f"contribution: it is for one model that all parties share, and {type(p.algorithm).__name__} has one for each cluster. "
-                           "Ask it of a run with another algorithm.")
+        raise BadParameter(
+            f"contribution: it is for one model that all parties share, and {type(p.algorithm).__name__} "
+            "has one for each cluster. "
+            "Ask it of a run with another algorithm."
+        )
     if not isinstance(permutations, int) or permutations < 2:
         raise bad("contribution", "permutations", permutations, "a whole number of at least 2")
     n, simple = len(p.fed), _is_simple(p)
     if method == "auto":
         method = "shapley" if n <= 6 else "reconstructed" if simple else "sampled"
     if method == "reconstructed" and not simple:
-        raise BadParameter(f"contribution: models of coalitions are put together from the ways parties went, and {type(p.algorithm).__name__} has more to it. "
-                           "Use method='sampled'.")
+        raise BadParameter(
+            "contribution: models of coalitions are put together from the ways parties went, and "
+            f"{type(p.algorithm).__name__} has more to it. "
+            "Use method='sampled'."
+        )
     utility = _Reconstructed(p, metric) if method == "reconstructed" else _Trained(p, metric)
     if method == "leave_one_out":
         values = game.leave_one_out(utility, n)
@@ -120,7 +165,10 @@ def contribution(run: Result, *, method: str = "auto", metric: str = "accuracy",
 
 
 def _is_simple(p: Plan) -> bool:
-    return type(p.algorithm).__name__ in ("FedAvg", "LocalSGD", "ParallelSGD", "FedProx") and getattr(p.algorithm, "option", "II") == "II"
+    return (
+        type(p.algorithm).__name__ in ("FedAvg", "LocalSGD", "ParallelSGD", "FedProx")
+        and getattr(p.algorithm, "option", "II") == "II"
+    )
 
 
 def _flat(model: Any, task: Any) -> torch.Tensor:
@@ -131,14 +179,22 @@ class _Trained:
     """The utility of coalitions, by training each."""
 
     def __init__(self, p: Plan, metric: str):
-        self.plan, self.metric = dataclasses.replace(p, landscape=False, evaluate_every=0, runtime="cohort", through=None), metric
+        self.plan, self.metric = (
+            dataclasses.replace(p, landscape=False, evaluate_every=0, runtime="cohort", through=None),
+            metric,
+        )
 
     def __call__(self, coalitions: Sequence[game.Coalition]) -> list[float]:
         out: dict[game.Coalition, float] = {s: self._untrained() for s in coalitions if not s}
         todo = [s for s in coalitions if s]
         for i in range(0, len(todo), SIDE_BY_SIDE):
             some = todo[i : i + SIDE_BY_SIDE]
-            plans = [dataclasses.replace(self.plan, members=tuple(sorted(s)), per_round=min(self.plan.per_round, len(s))) for s in some]
+            plans = [
+                dataclasses.replace(
+                    self.plan, members=tuple(sorted(s)), per_round=min(self.plan.per_round, len(s))
+                )
+                for s in some
+            ]
             for s, result in zip(some, train_side_by_side(plans, [None] * len(some))):
                 out[s] = result.metrics[self.metric]
         return [out[s] for s in coalitions]
@@ -148,7 +204,9 @@ class _Trained:
 
 
 class _Reconstructed:
-    """The same from one run: every round's mean taken over the coalition's members only, from the first model on."""
+    """The same from one run: every round's mean taken over the coalition's members only, from the first model
+    on.
+    """
 
     def __init__(self, p: Plan, metric: str):
         self.plan, self.metric = dataclasses.replace(p, runtime="cohort", through=None), metric
@@ -156,8 +214,12 @@ class _Reconstructed:
         self.start = task.initial()
         cohort = Cohort(task, [self.start], [self.plan.run()], p.engine)
         self.rounds: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []
-        heard: list[tuple[np.ndarray, torch.Tensor, torch.Tensor]] = []  # of one round: a stack at a time, or one party
-        cohort.hears = lambda who, weights, vectors: heard.append((who, weights.clone(), vectors["delta"].clone()))
+        heard: list[
+            tuple[np.ndarray, torch.Tensor, torch.Tensor]
+        ] = []  # of one round: a stack at a time, or one party
+        cohort.hears = lambda who, weights, vectors: heard.append(
+            (who, weights.clone(), vectors["delta"].clone())
+        )
         for r in range(p.rounds):
             cohort.round(r)
             if heard:
@@ -169,7 +231,10 @@ class _Reconstructed:
         return _score(self.plan, [{**self.start, "w": self._model(s)} for s in coalitions], self.metric)
 
     def _model(self, s: game.Coalition) -> torch.Tensor:
-        w, step = self.start["w"].clone(), self.plan.algorithm.server_lr if hasattr(self.plan.algorithm, "server_lr") else 1.0
+        w, step = (
+            self.start["w"].clone(),
+            self.plan.algorithm.server_lr if hasattr(self.plan.algorithm, "server_lr") else 1.0,
+        )
         for who, weights, deltas in self.rounds:
             mine = torch.from_numpy(np.isin(who, list(s))).to(weights.device)
             if mine.any():
@@ -183,5 +248,12 @@ def _score(p: Plan, models: list[dict[str, torch.Tensor]], metric: str) -> list[
     task, test = make_task(p), p.fed.test_at(p.rounds)
     held = evaluation.of_parties(p.fed, p.fed.at(p.rounds), p.min_rows, p.sums_only)
     buffers = torch.stack([m["buffers"] for m in models]) if "buffers" in models[0] else None
-    found = evaluation.evaluate(task, torch.stack([m["w"] for m in models]), buffers, [test] * len(models), [held] * len(models), [p.fed.classes] * len(models))
+    found = evaluation.evaluate(
+        task,
+        torch.stack([m["w"] for m in models]),
+        buffers,
+        [test] * len(models),
+        [held] * len(models),
+        [p.fed.classes] * len(models),
+    )
     return [f[metric] for f in found]

@@ -19,9 +19,15 @@ def device_for(verb: str, asked: Any) -> str:
     if kind not in ("cpu", "cuda") or (":" in asked and not (kind == "cuda" and number.isdecimal())):
         raise bad(verb, "device", asked, "'cpu', 'cuda', 'cuda:0' and so on, or 'auto'")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise BadParameter(f"{verb}: device is {asked!r}, and torch finds no CUDA device here. Use device='cpu', or 'auto' to take a GPU where there is one.")
+        raise BadParameter(
+            f"{verb}: device is {asked!r}, and torch finds no CUDA device here. Use device='cpu', or 'auto' "
+            "to take a GPU where there is one."
+        )
     if number and int(number) >= torch.cuda.device_count():
-        raise BadParameter(f"{verb}: device is {asked!r}, and the last CUDA device here is 'cuda:{torch.cuda.device_count() - 1}'. Use one that is there.")
+        raise BadParameter(
+            f"{verb}: device is {asked!r}, and the last CUDA device here is "
+            f"'cuda:{torch.cuda.device_count() - 1}'. Use one that is there."
+        )
     return str(asked)
 
 

@@ -40,28 +40,70 @@ class Taught:
         import pandas
 
         first, last = self.history[0]["accuracy"], self.history[-1]["accuracy"]
-        return pandas.DataFrame({"alone": first, "taught": last, "gain": [b - a for a, b in zip(first, last)]}, index=list(self.models))
+        return pandas.DataFrame(
+            {"alone": first, "taught": last, "gain": [b - a for a, b in zip(first, last)]},
+            index=list(self.models),
+        )
 
 
-def fedmd(fed: Federation, *, models: Any, public: Tensor, rounds: int = 10, first_epochs: int = 10, digest_epochs: int = 1, revisit_epochs: int = 1,
-          lr: float = 0.05, temperature: float = 1.0, batch_size: int = 32, seed: int = 0) -> Taught:
-    """Federated transfer between different architectures: `models` is one for each party (a list, or by name), `public` rows that everybody has, unlabelled.
+def fedmd(
+    fed: Federation,
+    *,
+    models: Any,
+    public: Tensor,
+    rounds: int = 10,
+    first_epochs: int = 10,
+    digest_epochs: int = 1,
+    revisit_epochs: int = 1,
+    lr: float = 0.05,
+    temperature: float = 1.0,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> Taught:
+    """Federated transfer between different architectures: `models` is one for each party (a list, or by
+    name), `public` rows that everybody has, unlabelled.
 
-    Each party first learns alone; then in each round all answer on the public rows, learn the mean of the answers (digest), and look at their own rows again
-    (revisit). Only scores are sent. Programs run over messages, in one process.
+    Each party first learns alone; then in each round all answer on the public rows, learn the mean of the
+    answers (digest), and look at their own rows again (revisit). Only scores are sent. Programs run over
+    messages, in one process.
     """
     if not isinstance(fed, Federation) or fed.classes is None:
-        raise bad("fedmd", "fed", getattr(fed, "name", type(fed).__name__), "a federation with classes to tell apart")
+        raise bad(
+            "fedmd",
+            "fed",
+            getattr(fed, "name", type(fed).__name__),
+            "a federation with classes to tell apart",
+        )
     one_label("fedmd", fed)
     if not len(fed.test.y):
-        raise BadData(f"{fed.name} has no test rows, so nothing would be known of what parties gain. Split off a test set.")
+        raise BadData(
+            f"{fed.name} has no test rows, so nothing would be known of what parties gain. Split off a test "
+            "set."
+        )
     if SERVER in fed.parties:
-        raise BadData(f"{fed.name}: a party is called 'server', which is the server's own name among the messages. Rename the party.")
-    if not isinstance(public, Tensor) or public.shape[1:] != fed.rows.x.shape[1:] or not len(public) or public.dtype != fed.rows.x.dtype:
-        raise bad("fedmd", "public", tuple(public.shape) if isinstance(public, Tensor) else type(public).__name__,
-                  f"a tensor of at least one row of the shape {tuple(fed.rows.x.shape[1:])}, of {fed.rows.x.dtype}")
-    for name, value, least in (("rounds", rounds, 1), ("first_epochs", first_epochs, 0), ("digest_epochs", digest_epochs, 1),
-                               ("revisit_epochs", revisit_epochs, 0), ("batch_size", batch_size, 1)):
+        raise BadData(
+            f"{fed.name}: a party is called 'server', which is the server's own name among the messages. "
+            "Rename the party."
+        )
+    if (
+        not isinstance(public, Tensor)
+        or public.shape[1:] != fed.rows.x.shape[1:]
+        or not len(public)
+        or public.dtype != fed.rows.x.dtype
+    ):
+        raise bad(
+            "fedmd",
+            "public",
+            tuple(public.shape) if isinstance(public, Tensor) else type(public).__name__,
+            f"a tensor of at least one row of the shape {tuple(fed.rows.x.shape[1:])}, of {fed.rows.x.dtype}",
+        )
+    for name, value, least in (
+        ("rounds", rounds, 1),
+        ("first_epochs", first_epochs, 0),
+        ("digest_epochs", digest_epochs, 1),
+        ("revisit_epochs", revisit_epochs, 0),
+        ("batch_size", batch_size, 1),
+    ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise bad("fedmd", name, value, f"a whole number of at least {least}")
     for name, number in (("lr", lr), ("temperature", temperature)):
@@ -69,7 +111,10 @@ def fedmd(fed: Federation, *, models: Any, public: Tensor, rounds: int = 10, fir
             raise bad("fedmd", name, number, "a number above 0")
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.default_generator.manual_seed(seed)
-        pupils = [Pupil(fed.party(k), m, public, lr, temperature, batch_size, seed, k) for k, m in enumerate(_made(fed, models, seed))]
+        pupils = [
+            Pupil(fed.party(k), m, public, lr, temperature, batch_size, seed, k)
+            for k, m in enumerate(_made(fed, models, seed))
+        ]
         history: list[dict[str, Any]] = []
         for pupil in pupils:
             pupil.own(first_epochs)
@@ -121,16 +166,27 @@ def _talk(fed: Federation, pupils: Sequence[Pupil], learn: Any, rounds: int, row
 
 def _made(fed: Federation, given: Any, seed: int) -> list[nn.Module]:
     if isinstance(given, Mapping):
-        strange, absent = [n for n in given if n not in fed.parties], [n for n in fed.parties if n not in given]
+        strange, absent = (
+            [n for n in given if n not in fed.parties],
+            [n for n in fed.parties if n not in given],
+        )
         if strange or absent:
-            raise BadParameter(f"fedmd: models has {'a strange party ' + repr(strange[0]) if strange else 'none for ' + repr(absent[0])}. Give one for each "
-                               "party.")
+            raise BadParameter(
+                "fedmd: models has "
+                f"{'a strange party ' + repr(strange[0]) if strange else 'none for ' + repr(absent[0])}. "
+                "Give one for each "
+                "party."
+            )
         listed = [given[name] for name in fed.parties]
     elif isinstance(given, Sequence) and not isinstance(given, str) and len(given) == len(fed):
         listed = list(given)
     else:
-        raise bad("fedmd", "models", given if isinstance(given, str) else type(given).__name__,
-                  f"a model for each of the {len(fed)} parties, by name or in order")
+        raise bad(
+            "fedmd",
+            "models",
+            given if isinstance(given, str) else type(given).__name__,
+            f"a model for each of the {len(fed)} parties, by name or in order",
+        )
     assert fed.classes is not None
     return [kinds.build(m, tuple(fed.rows.x.shape[1:]), fed.classes, seed) for m in listed]
 
@@ -138,11 +194,23 @@ def _made(fed: Federation, given: Any, seed: int) -> list[nn.Module]:
 class Pupil:
     """One party: its model, its rows, the public rows."""
 
-    def __init__(self, fed: Federation, model: nn.Module, public: Tensor, lr: float, temperature: float, batch_size: int, seed: int, k: int):
+    def __init__(
+        self,
+        fed: Federation,
+        model: nn.Module,
+        public: Tensor,
+        lr: float,
+        temperature: float,
+        batch_size: int,
+        seed: int,
+        k: int,
+    ):
         rows = fed.train.of(0)
         self.x, self.y, self.public = fed.rows.x[rows], fed.rows.y[rows], public
         self.model, self.temperature, self.batch_size = model.train(), temperature, batch_size
-        self.optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.9)
+        self.optimiser = torch.optim.SGD(
+            [p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.9
+        )
         self.rng = np.random.default_rng([seed, k])
 
     def _batches(self, n: int, epochs: int) -> Any:
@@ -164,7 +232,11 @@ class Pupil:
         self.model.train()
         t, wanted = self.temperature, softmax(scores / self.temperature, -1)
         for i in self._batches(len(self.public), epochs):
-            self._step(t * t * kl_div(log_softmax(self.model(self.public[i]) / t, -1), wanted[i], reduction="batchmean"))
+            self._step(
+                t
+                * t
+                * kl_div(log_softmax(self.model(self.public[i]) / t, -1), wanted[i], reduction="batchmean")
+            )
 
     @torch.no_grad()
     def answers(self) -> Tensor:
@@ -174,13 +246,22 @@ class Pupil:
     @torch.no_grad()
     def score(self, x: Tensor, y: Tensor) -> float:
         self.model.eval()
-        return float((torch.cat([self.model(part) for part in x.split(1024)]).argmax(-1) == y).double().mean())
+        return float(
+            (torch.cat([self.model(part) for part in x.split(1024)]).argmax(-1) == y).double().mean()
+        )
 
 
 def unlabelled(fed: Federation, rows: int, seed: int = 0) -> tuple[Federation, Tensor]:
-    """Sets some of the global test rows aside, without labels, as public rows: (the federation without them, the rows)."""
+    """Sets some of the global test rows aside, without labels, as public rows: (the federation without them,
+    the rows).
+    """
     if not 0 < rows < len(fed.test.y):
-        raise bad("unlabelled", "rows", rows, f"between 1 and {len(fed.test.y) - 1}, of the {len(fed.test.y)} test rows")
+        raise bad(
+            "unlabelled",
+            "rows",
+            rows,
+            f"between 1 and {len(fed.test.y) - 1}, of the {len(fed.test.y)} test rows",
+        )
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(fed.test.y)))
     rest = fed.test._replace(x=fed.test.x[order[rows:]], y=fed.test.y[order[rows:]])
     return dataclasses.replace(fed, test=rest), fed.test.x[order[:rows]]

@@ -1,4 +1,6 @@
-"""`tacit.infer`: a model and an input that must not meet. It compiles the model, hands each party its program, and puts the answer together."""
+"""`tacit.infer`: a model and an input that must not meet. It compiles the model, hands each party its
+program, and puts the answer together.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,21 @@ from .programs import to_the_end
 if TYPE_CHECKING:
     import pandas
 
-OFFLINE = {"TapeKey", "Corrections", "TransferOffer", "TransferChoices", "Extended", "Correlations"}  # what makes masks
+OFFLINE = {
+    "TapeKey",
+    "Corrections",
+    "TransferOffer",
+    "TransferChoices",
+    "Extended",
+    "Correlations",
+}  # what makes masks
+
 
 @dataclass
 class Inference:
-    """The client's answer. `max_error_vs_plain` is there in debug mode only: to know it, somebody must hold both model and input."""
+    """The client's answer. `max_error_vs_plain` is there in debug mode only: to know it, somebody must hold
+    both model and input.
+    """
 
     value: Tensor
     ledger: Ledger
@@ -59,30 +71,56 @@ class Inference:
         return sum(rounds for rounds, _ in self.offline.values())
 
     def table(self) -> pandas.DataFrame:
-        """Rounds, and bytes the client sends, of each layer; first, where there is no helper, of the masks the two make."""
+        """Rounds, and bytes the client sends, of each layer; first, where there is no helper, of the masks
+        the two make.
+        """
         import pandas
 
         rows = [(f"offline: {name}", cost) for name, cost in self.offline.items()] + list(self.costs.items())
         return pandas.DataFrame([{"operation": name, "rounds": r, "bytes": b} for name, (r, b) in rows])
 
 
-def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"), reveal: str = "logits", runtime: Any = None, *, owner: str = "owner",
-          client: str = "client", helper: str | None = "helper", batch: int = 64, fraction: int = 16, device: str | torch.device = "cpu", debug: bool = False,
-          adversary: str = "semi-honest") -> Inference:
-    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated randomness from `helper`; with helper=None the two
-    make it themselves, by oblivious transfer, which takes no third party and a hundred times the bytes.
+def infer(
+    model: nn.Module,
+    x: Any,
+    private: Collection[str] = ("input", "model"),
+    reveal: str = "logits",
+    runtime: Any = None,
+    *,
+    owner: str = "owner",
+    client: str = "client",
+    helper: str | None = "helper",
+    batch: int = 64,
+    fraction: int = 16,
+    device: str | torch.device = "cpu",
+    debug: bool = False,
+    adversary: str = "semi-honest",
+) -> Inference:
+    """Evaluate `model` on the rows of `x`, secret-shared between `owner` and `client`, with correlated
+    randomness from `helper`; with helper=None the two make it themselves, by oblivious transfer, which takes
+    no third party and a hundred times the bytes.
 
-    `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the client gets, "logits" or only the "argmax".
-    Rows go in batches of `batch`, for which the masked weights are sent once. `debug` opens intermediate values to check that they stay in range, and
-    compares with the plain model; nothing is secret then. `adversary`: "semi-honest" parties follow their programs; against "active" ones, which may not, every
-    number carries a tag and a party that changes one is caught before anything is revealed.
+    `private`: ("input", "model") hides both; ("input",) tells the client the weights. `reveal`: what the
+    client gets, "logits" or only the "argmax". Rows go in batches of `batch`, for which the masked weights
+    are sent once. `debug` opens intermediate values to check that they stay in range, and compares with the
+    plain model; nothing is secret then. `adversary`: "semi-honest" parties follow their programs; against
+    "active" ones, which may not, every number carries a tag and a party that changes one is caught before
+    anything is revealed.
     """
     if not isinstance(model, nn.Module):
         raise bad("infer", "model", type(model).__name__, "a torch.nn.Module")
-    asked = {private} if isinstance(private, str) else set(private) if isinstance(private, Collection) else set()
+    asked = (
+        {private} if isinstance(private, str) else set(private) if isinstance(private, Collection) else set()
+    )
     if asked not in ({"input"}, {"input", "model"}):
-        raise bad("infer", "private", private, "('input', 'model') or ('input',)",
-                  "Where only the model is private, let the client send the input and the owner compute: no shares are needed.")
+        raise bad(
+            "infer",
+            "private",
+            private,
+            "('input', 'model') or ('input',)",
+            "Where only the model is private, let the client send the input and the owner compute: no "
+            "shares are needed.",
+        )
     if reveal not in ("logits", "argmax"):
         raise bad("infer", "reveal", reveal, "'logits' or 'argmax'")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
@@ -91,43 +129,83 @@ def infer(model: nn.Module, x: Any, private: Collection[str] = ("input", "model"
         raise bad("infer", "adversary", adversary, "'semi-honest' or 'active'")
     active = adversary == "active"
     if active and debug:
-        raise bad("infer", "debug", debug, "False with adversary='active'",
-                  "Debugging opens what the tags protect. Debug the model with 'semi-honest' parties first.")
+        raise bad(
+            "infer",
+            "debug",
+            debug,
+            "False with adversary='active'",
+            "Debugging opens what the tags protect. Debug the model with 'semi-honest' parties first.",
+        )
     if helper is None and active:
-        raise bad("infer", "helper", helper, "a name with adversary='active'", "Tagged masks come from a helper.")
+        raise bad(
+            "infer", "helper", helper, "a name with adversary='active'", "Tagged masks come from a helper."
+        )
     if helper is None and "model" not in asked:
-        raise bad("infer", "private", private, "('input', 'model') with helper=None",
-                  "With a public model there is nothing to share: the client has the weights and can compute by itself.")
+        raise bad(
+            "infer",
+            "private",
+            private,
+            "('input', 'model') with helper=None",
+            "With a public model there is nothing to share: the client has the weights and can compute by "
+            "itself.",
+        )
     if helper is None:
         _transfers()
     names = [owner, client, helper] if helper is not None else [owner, client]
     if len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
-        raise bad("infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None")
+        raise bad(
+            "infer", "owner, client and helper", tuple(names), "three different names, or two and helper=None"
+        )
     fixed = check(FixedPrime(fraction) if active else Fixed(fraction))
     device = device_for("infer", str(device))
     fixed.encode(x, "the input")
     rows = x if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
     if rows.dim() < 2 or not len(rows):
-        raise bad("infer", "the shape of x", tuple(rows.shape), "(rows, …) with at least one row",
-                  "Give x[None] for a single one.")
+        raise bad(
+            "infer",
+            "the shape of x",
+            tuple(rows.shape),
+            "(rows, …) with at least one row",
+            "Give x[None] for a single one.",
+        )
     layers, weights = compile(model)
     for name, w in weights.items():
         fixed.encode(w, f"the model's {name}")
     home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
-    made = to_the_end("infer", runtime).run_sync({
-        owner: functools.partial(home.owner, layers=to_text(layers), weights=weights, private_model="model" in asked, reveal=reveal, fraction=fraction,
-                                 client=client, helper=helper, **how),
-        client: functools.partial(home.client, batches=batches, owner=owner, helper=helper, **how),
-        **({} if helper is None else {helper: functools.partial(home.helper, owner=owner, client=client, device=device)})}, ledger=ledger)
+    made = to_the_end("infer", runtime).run_sync(
+        {
+            owner: functools.partial(
+                home.owner,
+                layers=to_text(layers),
+                weights=weights,
+                private_model="model" in asked,
+                reveal=reveal,
+                fraction=fraction,
+                client=client,
+                helper=helper,
+                **how,
+            ),
+            client: functools.partial(home.client, batches=batches, owner=owner, helper=helper, **how),
+            **(
+                {}
+                if helper is None
+                else {helper: functools.partial(home.helper, owner=owner, client=client, device=device)}
+            ),
+        },
+        ledger=ledger,
+    )
     value = made[client]["value"]
     error = None
     if debug:
         like = next(iter(model.parameters()), rows if rows.is_floating_point() else torch.empty(0))
         plain = inference.ideal(model, rows.to(like.device, like.dtype), reveal)
         error = float((value.double() - plain.double().cpu()).abs().max()) if math.prod(plain.shape) else 0.0
-    costs, offline = ({k: (int(r), int(b)) for k, (r, b) in made[client].get(which, {}).items()} for which in ("costs", "offline"))
+    costs, offline = (
+        {k: (int(r), int(b)) for k, (r, b) in made[client].get(which, {}).items()}
+        for which in ("costs", "offline")
+    )
     return Inference(value if reveal == "argmax" else value.float(), ledger, costs, error, offline)
 
 

@@ -1,4 +1,6 @@
-"""One party's program over the federation's hub, with its start kit; what the party saw is added to the ledger in the kit."""
+"""One party's program over the federation's hub, with its start kit; what the party saw is added to the
+ledger in the kit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def run_with_kit(verb: str, kit: Kit, program: Program, patience: float) -> tuple[dict[str, Any], Ledger]:
-    """(what the program returns, what this party saw). The line in the ledger file is written whether the program ends well or not."""
+    """(what the program returns, what this party saw). The line in the ledger file is written whether the
+    program ends well or not.
+    """
     from ..runtimes.link import Link
 
     seen = Ledger()
@@ -22,7 +26,9 @@ def run_with_kit(verb: str, kit: Kit, program: Program, patience: float) -> tupl
     async def connected() -> dict[str, Any]:
         async with Link(kit, patience=patience, away=patience) as link:
             try:
-                return dict(await link.run(program))  # also of a program that fails, what it has sent is delivered first
+                return dict(
+                    await link.run(program)
+                )  # also of a program that fails, what it has sent is delivered first
             finally:
                 seen.merge(link.mailbox.ledger)
 

@@ -1,4 +1,6 @@
-"""tacit.plan: what a training run would let out, before anything runs. No row is trained on; the noise is found, the bytes are counted."""
+"""tacit.plan: what a training run would let out, before anything runs. No row is trained on; the noise is
+found, the bytes are counted.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,14 @@ class Outlook:
         else:
             s = self.spends
             budget = "" if s["budget"] is None else f" (budget {s['budget']:g})"
-            lines += [f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g}{budget} for each {s['unit']}, after {s['rounds']} rounds",
-                      f"  by {s['mechanism']}", f"  against {s['adversary']}", f"  assuming {s['sampling']} sampling", f"  {s['note']}"]
+            lines += [
+                f"ε = {s['epsilon']:.4g} at δ = {s['delta']:g}{budget} for each {s['unit']}, after "
+                f"{s['rounds']} rounds",
+                f"  by {s['mechanism']}",
+                f"  against {s['adversary']}",
+                f"  assuming {s['sampling']} sampling",
+                f"  {s['note']}",
+            ]
         lines.append(f"each party and round: {size(self.bytes_up)} up, {size(self.bytes_down)} down")
         lines.append(f"dropouts tolerated in a round: {self.tolerated} of {self.per_round}")
         lines.append(f"figures on held-out rows: {self.held_out}")
@@ -59,7 +67,9 @@ class Outlook:
 
 
 def plan(fed: Federation, **told: Any) -> Outlook:
-    """Takes what `tacit.train` takes, refuses what it would refuse, and says what it would let out. Nothing is trained and nothing is written."""
+    """Takes what `tacit.train` takes, refuses what it would refuse, and says what it would let out. Nothing
+    is trained and nothing is written.
+    """
     ignored = {k: v for k, v in told.items() if k not in ("out", "resume", "data_job", "watch")}
     p = make_plan(fed, **ignored)
     task = make_task(p)
@@ -70,32 +80,62 @@ def plan(fed: Federation, **told: Any) -> Outlook:
     layout = guards.layout_of(task, p.algorithm, start) if guard is None else guard.layout
     up = _blank(layout) if guard is None else guard.blank()
     state = p.algorithm.server_state(start["w"])
-    sent = {**start, "round": torch.zeros(()), **{k: state[k] for k in p.algorithm.sends}, **({} if guard is None else guard.sent())}
+    sent = {
+        **start,
+        "round": torch.zeros(()),
+        **{k: state[k] for k in p.algorithm.sends},
+        **({} if guard is None else guard.sent()),
+    }
     down_bytes, up_bytes = sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
     notes = list(p.fed.notes)
     if p.picks:
         pick, score = score_bytes(1)
         down_bytes, up_bytes = down_bytes + pick, up_bytes + score
-        notes.append(f"of a round's {p.per_round} parties only the one with the lowest score sends its model; the others send {size(score)} each.")
+        notes.append(
+            f"of a round's {p.per_round} parties only the one with the lowest score sends its model; the "
+            f"others send {size(score)} each."
+        )
     spends, rounds = None, p.rounds
     account = guards.account(p, guard, None, p.rounds)
     if guard is not None and account is not None:
         rounds = guards.last_round(p, guard, account, 0)
         line = guards.plan_spend(p, guard, account, rounds)
-        spends = {**dataclasses.asdict(line), "rounds": rounds, "budget": account.budget, "multiplier": account.release.multiplier}
+        spends = {
+            **dataclasses.asdict(line),
+            "rounds": rounds,
+            "budget": account.budget,
+            "multiplier": account.release.multiplier,
+        }
         if rounds < p.rounds:
             notes.append(f"the budget ends the run after round {rounds} of {p.rounds}.")
         if guard.noise is not None and guard.noise.delta > 1 / len(p.fed):
-            notes.append(f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may give one of them away whole.")
+            notes.append(
+                f"δ = {guard.noise.delta:g} is more than one in {len(p.fed)}, the number of clients: it may "
+                "give one of them away whole."
+            )
     if (figures := fit_figures(p, guard)) is not None:
         notes += warn(figures)
     if p.pace is not None:
-        notes.append(f"{type(p.pace).__name__}: a round is a new version of the model, up to {p.per_round} parties are at work at a time, and the "
-                     "server also learns how fast each of them is.")
+        notes.append(
+            f"{type(p.pace).__name__}: a round is a new version of the model, up to {p.per_round} parties "
+            "are at work at a time, and the "
+            "server also learns how fast each of them is."
+        )
     if p.secret_seed is not None:
         notes.append("NOT PRIVATE: secret_seed makes every secret replayable.")
-    return Outlook(_sees(p, guard, start), spends, up_bytes, down_bytes, rounds, len(p.fed), p.per_round, _tolerated(p, guard),
-                   [to_table(s) for s in (p.guard if guard is None else guard.stages)], _held_out(p), notes)
+    return Outlook(
+        _sees(p, guard, start),
+        spends,
+        up_bytes,
+        down_bytes,
+        rounds,
+        len(p.fed),
+        p.per_round,
+        _tolerated(p, guard),
+        [to_table(s) for s in (p.guard if guard is None else guard.stages)],
+        _held_out(p),
+        notes,
+    )
 
 
 def _blank(layout: Layout) -> State:
@@ -113,12 +153,16 @@ def _held_out(p: Plan) -> str:
     if isinstance(p.fed, Elsewhere):
         return f"of each party with at least {p.min_rows} of them (min_rows); a party with fewer reports none"
     fewer = int((p.fed.held.sizes < p.min_rows).sum())
-    return f"of each party with at least {p.min_rows} of them (min_rows); {fewer} of {len(p.fed)} parties hold back fewer and report none"
+    return (
+        f"of each party with at least {p.min_rows} of them (min_rows); {fewer} of {len(p.fed)} parties "
+        "hold back fewer and report none"
+    )
 
 
 def _tolerated(p: Plan, guard: Guard | None) -> int:
-    """How many of a round's parties may stay away without the round failing: those that the hiding stage allows; without one, and over messages, none
-    unless a deadline is given where parties meet."""
+    """How many of a round's parties may stay away without the round failing: those that the hiding stage
+    allows; without one, and over messages, none unless a deadline is given where parties meet.
+    """
     return 0 if guard is None or guard.hiding is None else p.per_round - guard.hiding.survivors(p.per_round)
 
 
@@ -147,15 +191,41 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
         seen.append({"party": "the server", "what": f"{Score.reveals}, of every party of a round"})
     if looked := _looked(p):
         ask, _ = look_bytes(start)
-        seen.append({"party": "the server", "what": f"{Loss.reveals}, of {looked} parties a round, which are sent the model first ({size(ask)} each)"})
+        seen.append(
+            {
+                "party": "the server",
+                "what": f"{Loss.reveals}, of {looked} parties a round, which are sent the model first "
+                f"({size(ask)} each)",
+            }
+        )
     if guard is not None and guard.hiding is not None:
         least = guard.hiding.survivors(p.per_round)
-        seen.append({"party": "the server", "what": f"the sum of at least {least} updates" + (", with their noise in it" if noise is not None and
-                     noise.placement == "distributed" else ", to which it adds noise" if noise is not None else "")})
+        seen.append(
+            {
+                "party": "the server",
+                "what": f"the sum of at least {least} updates"
+                + (
+                    ", with their noise in it"
+                    if noise is not None and noise.placement == "distributed"
+                    else ", to which it adds noise"
+                    if noise is not None
+                    else ""
+                ),
+            }
+        )
     if guard is not None and (figures := fit_figures(p, guard)) is not None:
-        seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(sum(v.numel() * v.element_size() for v in figures.blank().values()))} each time)"})
+        seen.append(
+            {
+                "party": "the server",
+                "what": f"{of_tested(p)} "
+                f"({size(sum(v.numel() * v.element_size() for v in figures.blank().values()))} "
+                "each time)",
+            }
+        )
     elif len(p.fed.held.index):
         _, tested = test_bytes(start, p.fed.classes)
         seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(tested)} each time it asks)"})
-    seen.append({"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")})
+    seen.append(
+        {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}
+    )
     return seen

@@ -12,14 +12,22 @@ if TYPE_CHECKING:
     from ..parties.party import Program
 
 
-def run(programs: Mapping[str, Program], *, runtime: Any = None, ledger: Ledger | None = None) -> dict[str, Any]:
-    """What each party's program returned. `runtime` is `tacit.InProcess(…)` (the default) or `tacit.Processes(…)`; who saw what is added to `ledger`.
+def run(
+    programs: Mapping[str, Program], *, runtime: Any = None, ledger: Ledger | None = None
+) -> dict[str, Any]:
+    """What each party's program returned. `runtime` is `tacit.InProcess(…)` (the default) or
+    `tacit.Processes(…)`; who saw what is added to `ledger`.
 
     A failed party ends the run, and PartyFailed names it.
     """
     runtime = chosen("run", runtime)
     if not isinstance(programs, Mapping) or not all(callable(p) for p in programs.values()):
-        raise bad("run", "programs", programs, 'a program for each party by its name, like {"alice": program, "bob": program}')
+        raise bad(
+            "run",
+            "programs",
+            programs,
+            'a program for each party by its name, like {"alice": program, "bob": program}',
+        )
     return dict(runtime.run_sync(programs, ledger=ledger))
 
 
@@ -35,9 +43,17 @@ def chosen(what: str, runtime: Any) -> Any:
 
 
 def to_the_end(what: str, runtime: Any) -> Any:
-    """The same for a protocol that takes everybody from its beginning to its end: whoever is killed ends it, and the error names them."""
+    """The same for a protocol that takes everybody from its beginning to its end: whoever is killed ends it,
+    and the error names them.
+    """
     for name, least in (("deadline", None), ("restart", False)):
         if (value := getattr(runtime, name, least)) != least:
-            raise bad(what, f"{name} of the runtime", value, str(least), "Nobody can leave this protocol, or begin anew in the middle of it; training can "
-                      "go on without a party.")
+            raise bad(
+                what,
+                f"{name} of the runtime",
+                value,
+                str(least),
+                "Nobody can leave this protocol, or begin anew in the middle of it; training can "
+                "go on without a party.",
+            )
     return chosen(what, runtime)

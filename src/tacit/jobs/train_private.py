@@ -30,33 +30,76 @@ from ..runs import Event, Journal, free
 from .devices import device_for
 from .train.plan import fits
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+}
 RATES = {"sgd": 0.5, "adam": 5e-3}
-ENCODED = ("The table's columns were read, and its numbers standardised, by looking at the private rows, which ε does not cover; declare them "
-           "(fit=data.Recipe(…, mean=…, std=…)) where that matters.")
+ENCODED = (
+    "The table's columns were read, and its numbers standardised, by looking at the private rows, which ε "
+    "does not cover; declare them "
+    "(fit=data.Recipe(…, mean=…, std=…)) where that matters."
+)
 LOT = 256  # rows expected in a step, where there are four times as many
 
 
-def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None = None, delta: float = 1e-5, epochs: int = 10, clip: float | None = 1.0,
-                  batch_size: int | None = None, lr: float | None = None, momentum: float = 0.0, optimizer: str = "sgd", clipping: str = "flat",
-                  sampling: str = "poisson", noise_multiplier: float | None = None, accountant: str = "auto", micro_batch: int | None = None,
-                  public_size: int | None = None, method: str = "auto", seed: int = 0, device: str = "cpu", evaluate_every: int = 1,
-                  secret_seed: int | None = None, out: str | Path | None = None, data_job: dict[str, Any] | None = None,
-                  watch: Callable[[Event], None] | None = None) -> Result:
+def train_private(
+    dataset: Dataset,
+    *,
+    model: Any = "mlp",
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    epochs: int = 10,
+    clip: float | None = 1.0,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    momentum: float = 0.0,
+    optimizer: str = "sgd",
+    clipping: str = "flat",
+    sampling: str = "poisson",
+    noise_multiplier: float | None = None,
+    accountant: str = "auto",
+    micro_batch: int | None = None,
+    public_size: int | None = None,
+    method: str = "auto",
+    seed: int = 0,
+    device: str = "cpu",
+    evaluate_every: int = 1,
+    secret_seed: int | None = None,
+    out: str | Path | None = None,
+    data_job: dict[str, Any] | None = None,
+    watch: Callable[[Event], None] | None = None,
+) -> Result:
     """Train one model on a data set whose rows may not be told from it: DP-SGD.
 
-    With `epsilon` the noise is found for so many epochs; with `noise_multiplier` in its place, ε is what comes out. `sampling` is "poisson",
-    "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling; the accountant follows. `optimizer` is "sgd" or "adam" (DP-Adam). `seed` sets the
-    model's first values; rows and noise are drawn from the operating system, so two runs differ. `secret_seed` makes them replayable, for tests
-    only; the result is stamped NOT PRIVATE.
+    With `epsilon` the noise is found for so many epochs; with `noise_multiplier` in its place, ε is what
+    comes out. `sampling` is "poisson", "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling;
+    the accountant follows. `optimizer` is "sgd" or "adam" (DP-Adam). `seed` sets the model's first values;
+    rows and noise are drawn from the operating system, so two runs differ. `secret_seed` makes them
+    replayable, for tests only; the result is stamped NOT PRIVATE.
 
-    Under "poisson", ε is for a row's presence, so the exact number of rows is used for nothing that is released. `public_size` declares a number that everybody
-    may know; without it the rows are counted once with noise, which is part of ε. Sampling rate and steps follow from that number.
+    Under "poisson", ε is for a row's presence, so the exact number of rows is used for nothing that is
+    released. `public_size` declares a number that everybody may know; without it the rows are counted once
+    with noise, which is part of ε. Sampling rate and steps follow from that number.
     """
     if not isinstance(dataset, Dataset):
-        hint = "Parties that train together do so with tacit.train(…, private=…)." if hasattr(dataset, "parties") else ""
-        raise bad("train_private", "dataset", type(dataset).__name__, "a Dataset: tacit.data.digits(), data.from_arrays(x, y), data.from_csv(…)", hint)
-    for name, value, least in (("epochs", epochs, 1), ("evaluate_every", evaluate_every, 0), ("seed", seed, 0)):
+        hint = (
+            "Parties that train together do so with tacit.train(…, private=…)."
+            if hasattr(dataset, "parties")
+            else ""
+        )
+        raise bad(
+            "train_private",
+            "dataset",
+            type(dataset).__name__,
+            "a Dataset: tacit.data.digits(), data.from_arrays(x, y), data.from_csv(…)",
+            hint,
+        )
+    for name, value, least in (
+        ("epochs", epochs, 1),
+        ("evaluate_every", evaluate_every, 0),
+        ("seed", seed, 0),
+    ):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise bad("train_private", name, value, f"a whole number of at least {least}")
     if optimizer not in OPTIMIZERS:
@@ -64,8 +107,18 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     lr = RATES[optimizer] if lr is None else lr
     if isinstance(lr, bool) or not isinstance(lr, int | float) or not 0 < lr < math.inf:
         raise bad("train_private", "lr", lr, "a number above 0, or None (0.5 for sgd, 0.005 for adam)")
-    settings = _settings(epsilon=epsilon, delta=delta, clip=clip, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
-                         accountant=accountant, micro_batch=micro_batch, public_size=public_size, method=method)
+    settings = _settings(
+        epsilon=epsilon,
+        delta=delta,
+        clip=clip,
+        clipping=clipping,
+        sampling=sampling,
+        noise_multiplier=noise_multiplier,
+        accountant=accountant,
+        micro_batch=micro_batch,
+        public_size=public_size,
+        method=method,
+    )
     one_label("train_private", dataset)
     device = device_for("train_private", device)
     rows = len(dataset.rows.y)
@@ -79,30 +132,86 @@ def train_private(dataset: Dataset, *, model: Any = "mlp", epsilon: float | None
     fits("train_private", module, models.name_of(model), x[:2], dataset.classes, dataset.name)
     more = {"momentum": momentum} if optimizer == "sgd" else {"betas": (momentum or 0.9, 0.999)}
     descent = OPTIMIZERS[optimizer](module.parameters(), lr=lr, **more)
-    if batch_size is not None and public_size is None and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= rows):
-        raise bad("train_private", "batch_size", batch_size, f"a whole number between 1 and the number of rows, {rows:,}")
+    if (
+        batch_size is not None
+        and public_size is None
+        and (isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= rows)
+    ):
+        raise bad(
+            "train_private",
+            "batch_size",
+            batch_size,
+            f"a whole number between 1 and the number of rows, {rows:,}",
+        )
     known = _known_size(settings, rows, batch_size or 1, secret_seed)
     size = min(LOT, max(1, known.rows // 4)) if batch_size is None else batch_size
-    job = {"data": data_job or {"made_in": "python", "name": dataset.name}, "model": _model(model),
-           "private": {k: v for k, v in dict(epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, batch_size=size, lr=lr, momentum=momentum,
-                                             optimizer=optimizer, clipping=clipping, sampling=sampling, noise_multiplier=noise_multiplier,
-                                             accountant=accountant, micro_batch=micro_batch, public_size=public_size, method=method, seed=seed, device=device,
-                                             evaluate_every=evaluate_every, secret_seed=secret_seed).items() if v is not None}}
+    job = {
+        "data": data_job or {"made_in": "python", "name": dataset.name},
+        "model": _model(model),
+        "private": {
+            k: v
+            for k, v in dict(
+                epsilon=epsilon,
+                delta=delta,
+                epochs=epochs,
+                clip=clip,
+                batch_size=size,
+                lr=lr,
+                momentum=momentum,
+                optimizer=optimizer,
+                clipping=clipping,
+                sampling=sampling,
+                noise_multiplier=noise_multiplier,
+                accountant=accountant,
+                micro_batch=micro_batch,
+                public_size=public_size,
+                method=method,
+                seed=seed,
+                device=device,
+                evaluate_every=evaluate_every,
+                secret_seed=secret_seed,
+            ).items()
+            if v is not None
+        },
+    }
     threads = torch.get_num_threads()
-    session = known.settings.attach(module, descent, (x, y), epochs=epochs, batch_size=size, secret_seed=secret_seed,
-                                    earlier=() if known.release is None else (known.release,))
+    session = known.settings.attach(
+        module,
+        descent,
+        (x, y),
+        epochs=epochs,
+        batch_size=size,
+        secret_seed=secret_seed,
+        earlier=() if known.release is None else (known.release,),
+    )
     if out is not None:
         free(out).mkdir(parents=True, exist_ok=True)
     if session.account is not None:
         session.account.file = None if out is None else Path(out) / FILE
         if known.release is not None:
-            session.account.spend(0, known.release)  # before the first file in which anything of the count shows
+            session.account.spend(
+                0, known.release
+            )  # before the first file in which anything of the count shows
     journal = Journal.create(out, job, watch)
     notes = " ".join(note for note in (known.note, uncovered) if note)
     try:
         if device == "cpu":
             torch.set_num_threads(1)
-        return _train(session, dataset, module, x, y, epochs, evaluate_every, journal, job, models.name_of(model), seed, device, notes)
+        return _train(
+            session,
+            dataset,
+            module,
+            x,
+            y,
+            epochs,
+            evaluate_every,
+            journal,
+            job,
+            models.name_of(model),
+            seed,
+            device,
+            notes,
+        )
     finally:
         torch.set_num_threads(threads)
         session.close()
@@ -120,11 +229,15 @@ class _Known(NamedTuple):
 
 def _known_size(settings: DPSGD, rows: int, least: int, secret_seed: int | None) -> _Known:
     if not settings.private or settings.sampling != "poisson":
-        return _Known(rows, settings, None, PUBLIC if settings.private else "")  # neighbors have equally many rows, or nothing is guaranteed
+        return _Known(
+            rows, settings, None, PUBLIC if settings.private else ""
+        )  # neighbors have equally many rows, or nothing is guaranteed
     if settings.public_size is not None:
         return _Known(settings.public_size, settings, None, describe_declared(settings.public_size))
     release = count_release(settings)
-    noisy = max(least, noisy_count(rows, release, source(secret_seed, "number of rows")))  # a rate is at most 1
+    noisy = max(
+        least, noisy_count(rows, release, source(secret_seed, "number of rows"))
+    )  # a rate is at most 1
     return _Known(noisy, replace(settings, public_size=noisy), release, describe_count(release))
 
 
@@ -138,17 +251,46 @@ def _settings(**given: Any) -> DPSGD:
     if given["sampling"] == "order":
         return check(DPFTRL(**given))
     if given["sampling"] not in ("poisson", "shuffle", "fixed"):
-        raise bad("train_private", "sampling", given["sampling"], "one of 'poisson', 'shuffle', 'fixed', 'order' (DP-FTRL)")
+        raise bad(
+            "train_private",
+            "sampling",
+            given["sampling"],
+            "one of 'poisson', 'shuffle', 'fixed', 'order' (DP-FTRL)",
+        )
     return check(DPSGD(**given))
 
 
-def _train(session: Session, dataset: Dataset, module: nn.Module, x: Tensor, y: Tensor, epochs: int, every: int, journal: Journal, job: dict[str, Any],
-           name: str, seed: int, device: str, notes: str) -> Result:
+def _train(
+    session: Session,
+    dataset: Dataset,
+    module: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    every: int,
+    journal: Journal,
+    job: dict[str, Any],
+    name: str,
+    seed: int,
+    device: str,
+    notes: str,
+) -> Result:
     label = type(session.settings).__name__
     parameters = sum(p.numel() for p in module.parameters())
-    journal.event("start", time=datetime.now(UTC).isoformat(timespec="seconds"), tacit=__version__, label=label, skew="one holder", seed=seed,
-                  runtime="one process", device=device, rounds=epochs, fingerprints={}, model={"name": name, "parameters": parameters},
-                  federation=dataset.split(1, held_fraction=0.0, min_size=1).outline())  # how many rows, and of which label, is what ε protects
+    journal.event(
+        "start",
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        tacit=__version__,
+        label=label,
+        skew="one holder",
+        seed=seed,
+        runtime="one process",
+        device=device,
+        rounds=epochs,
+        fingerprints={},
+        model={"name": name, "parameters": parameters},
+        federation=dataset.split(1, held_fraction=0.0, min_size=1).outline(),
+    )  # how many rows, and of which label, is what ε protects
     if notes:
         journal.event("note", text=notes)
     for layer, why in session.ghost.looped.items():
@@ -160,25 +302,47 @@ def _train(session: Session, dataset: Dataset, module: nn.Module, x: Tensor, y: 
         tested = _test(module, dataset, device) if number == epochs or (every and number % every == 0) else {}
         seconds, clock = time.perf_counter() - clock, time.perf_counter()
         spent = {} if session.account is None or not number else {"epsilon": session.epsilon}
-        journal.event("round", round=number, **tested, **spent, sampled=0, tested=0, bytes_up=0, bytes_down=0, seconds=seconds)
+        journal.event(
+            "round",
+            round=number,
+            **tested,
+            **spent,
+            sampled=0,
+            tested=0,
+            bytes_up=0,
+            bytes_down=0,
+            seconds=seconds,
+        )
         if number:
-            journal.save(number, lambda: {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}, force=number == epochs)
+            journal.save(
+                number,
+                lambda: {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()},
+                force=number == epochs,
+            )
 
     after(0)
     for number in range(1, epochs + 1):
         for a, b in session:
             session.optimizer.zero_grad()
             out = module(a).float()
-            session.backward(F.cross_entropy(out, b, reduction="none") if dataset.classes is not None else (out.reshape(b.shape) - b) ** 2)
+            session.backward(
+                F.cross_entropy(out, b, reduction="none")
+                if dataset.classes is not None
+                else (out.reshape(b.shape) - b) ** 2
+            )
             session.optimizer.step()
         after(number)
     tested = [e for e in journal.events if e["kind"] == "round" and e["round"] > 0 and "loss" in e]
-    metrics = {k: v for k, v in tested[-1].items() if isinstance(v, float) and k != "seconds"} if tested else {}
+    metrics = (
+        {k: v for k, v in tested[-1].items() if isinstance(v, float) and k != "seconds"} if tested else {}
+    )
     if session.account is not None:
         metrics["epsilon"] = session.epsilon
     ledger = session.ledger
     ledger.spent = [replace(line, note=notes) for line in ledger.spent]
-    journal.event("end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round"))
+    journal.event(
+        "end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round")
+    )
     session.close()
     journal.keep(module.cpu().eval())
     journal.close(ledger.to_dict())
@@ -195,4 +359,7 @@ def _test(module: nn.Module, dataset: Dataset, device: str) -> dict[str, float]:
         outputs = torch.cat([module(part.to(device)).float().cpu() for part in dataset.test.x.split(1024)])
     finally:
         module.train()
-    return {**measure(count(outputs, dataset.test.y, dataset.classes)), **(of_numbers(outputs, dataset.test.y) if dataset.classes is None else {})}
+    return {
+        **measure(count(outputs, dataset.test.y, dataset.classes)),
+        **(of_numbers(outputs, dataset.test.y) if dataset.classes is None else {}),
+    }

@@ -4,7 +4,8 @@
     [model]    name = "mlp", hidden = [64]
     [private]  epsilon = 3.0, delta = 1e-5, epochs = 20, …      the arguments of `tacit.train_private`
 
-Which keys may stand where is read off the functions they are handed to. TOML has no None: where None is allowed, write "none".
+Which keys may stand where is read off the functions they are handed to. TOML has no None: where None is
+allowed, write "none".
 """
 
 from __future__ import annotations
@@ -48,16 +49,22 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
         raise BadJob(f"there is no job file {file}. Check the path.")
     tables = toml.read(file)
     if made_in_python(tables):
-        raise BadJob(f"{file} is the job of a run that was started from Python, with data that only that program has. Run that program again; for the "
-                     f"command line "
-                     "write a job file whose [data] has a `name` or a `path`.")
+        raise BadJob(
+            f"{file} is the job of a run that was started from Python, with data that only that program "
+            "has. Run that program again; for the "
+            f"command line "
+            "write a job file whose [data] has a `name` or a `path`."
+        )
     for change in changes:
         toml.change(tables, change)
     where = str(file)
     toml.only_known(where, tables, TABLES)
     for name in ("data", "private"):
         if name not in tables:
-            raise BadJob(f"{where}: there is no [{name}] table. A job for train-private has [data] name = \"digits\" and [private] epsilon = 3.0.")
+            raise BadJob(
+                f'{where}: there is no [{name}] table. A job for train-private has [data] name = "digits" '
+                "and [private] epsilon = 3.0."
+            )
     data = dict(toml.table(where, "data", tables["data"]))
     if data_dir is not None:
         data["data_dir"] = str(Path(data_dir).expanduser().resolve())
@@ -74,4 +81,6 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
     table = toml.table(where, "private", tables["private"])
     toml.only_known(f"{where}, private", table, hints)
     settings = {k: toml.held(f"{where}, private", k, v, hints[k]) for k, v in table.items()}
-    return PrivateJob(data, toml.made(tables.get("model", "mlp"), models.ALL, f"{where}, model"), settings, file)
+    return PrivateJob(
+        data, toml.made(tables.get("model", "mlp"), models.ALL, f"{where}, model"), settings, file
+    )

@@ -1,6 +1,8 @@
-"""Multiplication with Beaver triples. Beaver: Efficient Multiparty Protocols Using Circuit Randomization, CRYPTO 1991.
+"""Multiplication with Beaver triples. Beaver: Efficient Multiparty Protocols Using Circuit Randomization,
+CRYPTO 1991.
 
-    z = x ∘ y for any bilinear ∘ (product, matrix product, convolution), from shares [x], [y] and a random triple c = a ∘ b:
+    z = x ∘ y for any bilinear ∘ (product, matrix product, convolution), from shares [x], [y] and a random
+    triple c = a ∘ b:
 
     1. the dealer gives [a], [b], [c]
     2. open e = x − a and f = y − b, which are uniform
@@ -9,9 +11,9 @@
     party 0 |--- MaskedFactors(e_0, f_0) --->| party 1        one round; a triple is used once
             |<-- MaskedFactors(e_1, f_1) ----|
 
-With two factors of f fractional bits z has 2f; `truncate.py` takes f of them off again.
-A factor that stays (a model's weights, the table of a regression) is opened under its own mask once, and each product then opens e alone: `keep` where one
-party knows it, `keep_shared` where it is shared, and `times_kept`.
+With two factors of f fractional bits z has 2f; `truncate.py` takes f of them off again. A factor that stays
+(a model's weights, the table of a regression) is opened under its own mask once, and each product then opens
+e alone: `keep` where one party knows it, `keep_shared` where it is shared, and `times_kept`.
 """
 
 from __future__ import annotations
@@ -34,13 +36,17 @@ class MaskedFactors(Message, reveals="factors of a product under one-time masks:
     values: list[Tensor]
 
 
-class MaskedWeights(Message, reveals="the model's weights under a mask that only their owner holds: uniform words; sent once"):
+class MaskedWeights(
+    Message, reveals="the model's weights under a mask that only their owner holds: uniform words; sent once"
+):
     values: list[Tensor]
 
 
 @dataclass(frozen=True)
 class Bilinear:
-    """∘: 'mul' (elementwise, shapes broadcast), 'matmul', or 'conv2d' with its stride, padding, dilation and groups."""
+    """∘: 'mul' (elementwise, shapes broadcast), 'matmul', or 'conv2d' with its stride, padding, dilation and
+    groups.
+    """
 
     name: str
     options: tuple[tuple[int, int], tuple[int, int], tuple[int, int], int] | None = None
@@ -95,7 +101,9 @@ class Square(Request):
 
 
 async def watch(seat: Seat, op: Bilinear, x: Tensor, y: Tensor) -> None:
-    """In debug mode: would x ∘ y leave the range? Once it has wrapped around nobody could tell, so the factors are opened and multiplied as reals."""
+    """In debug mode: would x ∘ y leave the range? Once it has wrapped around nobody could tell, so the
+    factors are opened and multiplied as reals.
+    """
     if not seat.debug or seat.me is None:
         return
     seat.me.ledger.stamp(DEBUGGED)
@@ -103,16 +111,19 @@ async def watch(seat: Seat, op: Bilinear, x: Tensor, y: Tensor) -> None:
     most = float(op(a.double(), b.double()).abs().max()) if a.numel() and b.numel() else 0.0
     if most >= 2.0**ROOM:
         unit = 2.0 ** (2 * seat.fixed.fraction)
-        raise BadData(f"a product reaches ±{most / unit:g}, and the range ends at ±{2.0**ROOM / unit:g}: it would wrap around. Scale the input or the weights, "
-                      "or take fewer fractional bits.")
+        raise BadData(
+            f"a product reaches ±{most / unit:g}, and the range ends at ±{2.0**ROOM / unit:g}: it would "
+            "wrap around. Scale the input or the weights, "
+            "or take fewer fractional bits."
+        )
 
 
 async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
     """[x ∘ y], not truncated."""
     await watch(seat, op, x, y)
-    t = await seat.stock.take(Triple(op, tuple(x.shape), tuple(y.shape)))          # 1
-    e, f = await seat.open(MaskedFactors, x - t["a"], y - t["b"])                    # 2
-    b = t["b"].add_(f) if seat.first else t["b"]                                    # 3, in the masks' own memory: they are used once
+    t = await seat.stock.take(Triple(op, tuple(x.shape), tuple(y.shape)))  # 1
+    e, f = await seat.open(MaskedFactors, x - t["a"], y - t["b"])  # 2
+    b = t["b"].add_(f) if seat.first else t["b"]  # 3, in the masks' own memory: they are used once
     return t["c"].add_(op(e, b)).add_(op(t["a"], f))
 
 
@@ -135,7 +146,9 @@ class Kept:
 
 
 async def keep(seat: Seat, name: str, shape: tuple[int, ...], y: Tensor | None, owner: int) -> Kept:
-    """The owner, who knows y, masks it once: b is its alone, f = y − b goes to the others. `y` is None at the others."""
+    """The owner, who knows y, masks it once: b is its alone, f = y − b goes to the others. `y` is None at the
+    others.
+    """
     b = (await seat.stock.take(Mask(name, shape, holder=owner)))["b"]
     if seat.me is None:
         return Kept(name, shape, torch.empty(shape, dtype=torch.int64, device="meta"), b)
@@ -147,8 +160,11 @@ async def keep(seat: Seat, name: str, shape: tuple[int, ...], y: Tensor | None, 
         return Kept(name, shape, f, b)
     values = (await seat.me.recv(seat.names[owner], MaskedWeights)).values
     if [tuple(v.shape) for v in values] != [shape] or values[0].dtype is not torch.int64:
-        raise ProtocolError(f"the weights {name!r} came as {[tuple(v.shape) for v in values]}, and the architecture says {shape}. "
-                            "Do all parties run the same model?")
+        raise ProtocolError(
+            f"the weights {name!r} came as {[tuple(v.shape) for v in values]}, and the architecture says "
+            f"{shape}. "
+            "Do all parties run the same model?"
+        )
     return Kept(name, shape, values[0].to(seat.device), b)
 
 

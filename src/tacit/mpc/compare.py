@@ -15,8 +15,9 @@
             |<-- MaskedBits ×4 ----->|
             |<-- MaskedSigns(t) ---->|
 
-Each digit's table costs 8 bits and no round where two levels of a tree of single bits would cost more of both; function secret sharing would take one round,
-and about 1,000 bytes of key a value. `by_bits` is the readable reference, bit by bit; tests hold both to the sign.
+Each digit's table costs 8 bits and no round where two levels of a tree of single bits would cost more of
+both; function secret sharing would take one round, and about 1,000 bytes of key a value. `by_bits` is the
+readable reference, bit by bit; tests hold both to the sign.
 """
 
 from __future__ import annotations
@@ -61,12 +62,16 @@ class Comparison(Request):
 
     def free(self) -> Parts:
         size = (self.count + 7) // 8
-        ands: Parts = {f"{name}{pairs}": ((pairs, size), torch.uint8) for pairs in LEVELS for name in ("a", "b", "g")}
+        ands: Parts = {
+            f"{name}{pairs}": ((pairs, size), torch.uint8) for pairs in LEVELS for name in ("a", "b", "g")
+        }
         return {"r": (self.shape, torch.int64), "β bits": ((size,), torch.uint8), **ands}
 
     def fixed(self) -> Parts:
         size = (self.count + 7) // 8
-        ands: Parts = {f"{name}{pairs}": ((pairs, size), torch.uint8) for pairs in LEVELS for name in ("ab", "ag")}
+        ands: Parts = {
+            f"{name}{pairs}": ((pairs, size), torch.uint8) for pairs in LEVELS for name in ("ab", "ag")
+        }
         words: Parts = {name: (self.shape, torch.int64) for name in ("β", "βr")}
         return {"T": ((DIGITS, self.count), torch.uint8), "top": ((size,), torch.uint8), **words, **ands}
 
@@ -93,29 +98,29 @@ def _bit(words: Tensor, place: int) -> Tensor:
 
 
 class Signed(NamedTuple):
-    bit: Any       # [x ≥ 0], a whole number: 0 or 1 without fractional bits; a tensor, or tagged elements
+    bit: Any  # [x ≥ 0], a whole number: 0 or 1 without fractional bits; a tensor, or tagged elements
     positive: Any  # [max(x, 0)]
 
 
 async def sign(seat: Seat, x: Tensor) -> Signed:
     """[x ≥ 0] and [max(x, 0)]."""
     one = 1 if seat.first else 0
-    t = await seat.stock.take(Comparison(tuple(x.shape)))                                            # 1
-    (c,) = await seat.open(MaskedValues, x + t["r"])                                                 # 2
+    t = await seat.stock.take(Comparison(tuple(x.shape)))  # 1
+    (c,) = await seat.open(MaskedValues, x + t["r"])  # 2
     flat, count = c.flatten(), x.numel()
-    at = digits(flat)                                                                                # 3
+    at = digits(flat)  # 3
     less = (t["T"] >> at) & 1
     lt, eq = pack(less), pack((((t["T"] << 1) | one) >> at) & 1 ^ less)
-    for pairs in LEVELS:                                                                             # 4
+    for pairs in LEVELS:  # 4
         a, b, g = t[f"a{pairs}"], t[f"b{pairs}"], t[f"g{pairs}"]
         hi, lo, low = eq[1::2], lt[0::2], eq[0::2]
         d, e, h = await seat.open(MaskedBits, hi ^ a, lo ^ b, low ^ g)
         lt = lt[1::2] ^ t[f"ab{pairs}"] ^ d & b ^ e & a ^ (d & e if one else 0)
         eq = t[f"ag{pairs}"] ^ d & g ^ h & a ^ (d & h if one else 0)
-    b = t["top"] ^ lt[0] ^ (pack(_bit(flat, SIGN)) ^ 255 if one else 0)                              # 5
-    (opened,) = await seat.open(MaskedSigns, b ^ t["β bits"])                                        # 6
+    b = t["top"] ^ lt[0] ^ (pack(_bit(flat, SIGN)) ^ 255 if one else 0)  # 5
+    (opened,) = await seat.open(MaskedSigns, b ^ t["β bits"])  # 6
     told = unpack(opened, count).reshape(x.shape).bool()
-    u = c * t["β"] - t["βr"]                                                                         # 7
+    u = c * t["β"] - t["βr"]  # 7
     return Signed(torch.where(told, one - t["β"], t["β"]), torch.where(told, x - u, u))
 
 
@@ -128,17 +133,21 @@ async def largest(seat: Seat, x: Tensor) -> Tensor:
     """The maximum along the last dimension, by a knock-out of ⌈log₂ n⌉ rounds of comparisons."""
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
-        won = await maximum(seat, x[..., :half], x[..., half:2 * half])
-        x = torch.cat([won, x[..., 2 * half:]], -1)
+        won = await maximum(seat, x[..., :half], x[..., half : 2 * half])
+        x = torch.cat([won, x[..., 2 * half :]], -1)
     return x[..., 0]
 
 
 async def argmax(seat: Seat, x: Tensor) -> Tensor:
-    """[index of the maximum] along the last dimension, a whole number; the first one where several are equal."""
+    """[index of the maximum] along the last dimension, a whole number; the first one where several are
+    equal.
+    """
     place = seat.public(torch.arange(x.shape[-1], device=x.device), x).expand(x.shape)
     while x.shape[-1] > 1:
         pairs, odd = x.shape[-1] // 2, x.shape[-1] % 2
-        (a, b), (i, j) = ((t[..., 0:2 * pairs:2], t[..., 1:2 * pairs:2]) for t in (x, place))  # neighbours, so that the first stays first
+        (a, b), (i, j) = (
+            (t[..., 0 : 2 * pairs : 2], t[..., 1 : 2 * pairs : 2]) for t in (x, place)
+        )  # neighbours, so that the first stays first
         won = await sign(seat, a - b)
         last, last_place = x[..., -odd:] if odd else x[..., :0], place[..., -odd:] if odd else place[..., :0]
         x = torch.cat([b + won.positive, last], -1)
@@ -154,19 +163,34 @@ class Bits(Request):
 
     def free(self) -> Parts:
         size = (math.prod(self.shape) + 7) // 8
-        return {"r": (self.shape, torch.int64), "β bits": ((size,), torch.uint8), "a": ((SIGN, size), torch.uint8), "b": ((SIGN, size), torch.uint8)}
+        return {
+            "r": (self.shape, torch.int64),
+            "β bits": ((size,), torch.uint8),
+            "a": ((SIGN, size), torch.uint8),
+            "b": ((SIGN, size), torch.uint8),
+        }
 
     def fixed(self) -> Parts:
         size = (math.prod(self.shape) + 7) // 8
-        return {"bits": ((SIGN + 1, size), torch.uint8), "β": (self.shape, torch.int64), "ab": ((SIGN, size), torch.uint8)}
+        return {
+            "bits": ((SIGN + 1, size), torch.uint8),
+            "β": (self.shape, torch.int64),
+            "ab": ((SIGN, size), torch.uint8),
+        }
 
     def make(self, free: dict[str, Tensor], masks: dict[str, Tensor]) -> dict[str, Tensor]:
         r = free["r"].flatten()
-        return {"bits": torch.stack([pack(_bit(r, i)) for i in range(SIGN + 1)]), "β": unpack(free["β bits"], len(r)).long(), "ab": free["a"] & free["b"]}
+        return {
+            "bits": torch.stack([pack(_bit(r, i)) for i in range(SIGN + 1)]),
+            "β": unpack(free["β bits"], len(r)).long(),
+            "ab": free["a"] & free["b"],
+        }
 
 
 async def by_bits(seat: Seat, x: Tensor) -> Tensor:
-    """The reference for `sign`: the same comparison with single bits, from the top down. [x ≥ 0] in 50 rounds."""
+    """The reference for `sign`: the same comparison with single bits, from the top down. [x ≥ 0] in 50
+    rounds.
+    """
     one = 1 if seat.first else 0
     t = await seat.stock.take(Bits(tuple(x.shape)))
     (c,) = await seat.open(MaskedValues, x + t["r"])
@@ -175,8 +199,10 @@ async def by_bits(seat: Seat, x: Tensor) -> Tensor:
     for i in reversed(range(SIGN)):
         public = pack(_bit(flat, i))
         d, e = await seat.open(MaskedBits, eq ^ t["a"][i], bits[i] ^ t["b"][i])
-        both = t["ab"][i] ^ d & t["b"][i] ^ e & t["a"][i] ^ (d & e if one else 0)  # equal so far, and r has a 1 here
-        lt = lt ^ both & ~public                                                   # where c has a 0: c < r
+        both = (
+            t["ab"][i] ^ d & t["b"][i] ^ e & t["a"][i] ^ (d & e if one else 0)
+        )  # equal so far, and r has a 1 here
+        lt = lt ^ both & ~public  # where c has a 0: c < r
         eq = both & public ^ (eq ^ both) & ~public
     b = bits[SIGN] ^ lt ^ (pack(_bit(flat, SIGN)) ^ 255 if one else 0)
     (opened,) = await seat.open(MaskedSigns, b ^ t["β bits"])

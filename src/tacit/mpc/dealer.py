@@ -1,14 +1,19 @@
-"""Correlated randomness from a dealer: a party that sees no share and no opening, and must not work with any party that does.
+"""Correlated randomness from a dealer: a party that sees no share and no opening, and must not work with
+any party that does.
 
     dealer                                       computing party i of n
       |--- TapeKey(k_i, which dealing) ------------>|   once, to each: its shares of everything random are on this tape
       |--- Corrections(c − Σ_{i<n−1} c_i) --------->|   to the last party only: what makes the products come out right
 
-A request has *free* parts (uniform: the sum, or for bits the exclusive or, of what lies on the n tapes) and *fixed* parts, which follow from the free ones.
-All parties but the last read their shares of both from the tape; the last gets the difference. Nobody asks for anything: requests follow from what will
-be computed, and a rehearsal of the same program without numbers (`plan`) lists them. So dealing can be done hours before, and kept in a file.
+A request has *free* parts (uniform: the sum, or for bits the exclusive or, of what lies on the n tapes)
+and
+*fixed* parts, which follow from the free ones. All parties but the last read their shares of both from the
+tape; the last gets the difference. Nobody asks for anything: requests follow from what will be computed,
+and a rehearsal of the same program without numbers (`plan`) lists them. So dealing can be done hours
+before, and kept in a file.
 
-Learns: the dealer nothing but the plan. A party's view is uniform words. Trust: dealer and parties do not collude; each follows the protocol (semi-honest).
+Learns: the dealer nothing but the plan. A party's view is uniform words. Trust: dealer and parties do not
+collude; each follows the protocol (semi-honest).
 """
 
 from __future__ import annotations
@@ -34,10 +39,16 @@ if TYPE_CHECKING:
     from .seat import Seat
 
 SESSION = 16  # bytes
-Parts = dict[str, tuple[tuple[int, ...], torch.dtype]]  # uint8 holds bits, shared by exclusive or; wider words are shared by addition
+Parts = dict[
+    str, tuple[tuple[int, ...], torch.dtype]
+]  # uint8 holds bits, shared by exclusive or; wider words are shared by addition
 
 
-class TapeKey(Message, reveals="a random key of the dealer's: the receiver's shares of masks, and nothing of anybody's data; and the dealing's random number"):
+class TapeKey(
+    Message,
+    reveals="a random key of the dealer's: the receiver's shares of masks, and nothing of anybody's data; "
+    "and the dealing's random number",
+):
     key: bytes
     session: bytes  # the same for all: halves of two dealings do not go together
 
@@ -47,7 +58,9 @@ class Corrections(Message, reveals="one share of random products: uniform words"
 
 
 class Request:
-    """One piece of correlated randomness. `holder`: the free parts are this party's alone, the others' shares are 0."""
+    """One piece of correlated randomness. `holder`: the free parts are this party's alone, the others' shares
+    are 0.
+    """
 
     holder: int | None = None
 
@@ -88,7 +101,9 @@ def join(parts: list[Tensor]) -> Tensor:
     return made
 
 
-async def dealer(me: Party, parties: tuple[str, ...], requests: Iterable[Request], device: str = "cpu") -> None:
+async def dealer(
+    me: Party, parties: tuple[str, ...], requests: Iterable[Request], device: str = "cpu"
+) -> None:
     """1. a fresh key to each;  2. for each request: read the tapes, make the fixed parts, send the last party what is missing."""
     tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
@@ -97,15 +112,22 @@ async def dealer(me: Party, parties: tuple[str, ...], requests: Iterable[Request
         tapes.append(Tape(key))
     masks: dict[str, Tensor] = {}
     for request in requests:
-        read = [{name: tape.draw(shape, dtype).to(device) for name, (shape, dtype) in _on_tape(request, rank, len(parties)).items()}
-                for rank, tape in enumerate(tapes)]
+        read = [
+            {
+                name: tape.draw(shape, dtype).to(device)
+                for name, (shape, dtype) in _on_tape(request, rank, len(parties)).items()
+            }
+            for rank, tape in enumerate(tapes)
+        ]
         free = {name: join([r[name] for r in read if name in r]) for name in request.free()}
         made = request.make(free, masks)
         missing = []
         for name, (shape, dtype) in request.fixed().items():
             there = [r[name] for r in read[:-1]]
             value = made[name].to(dtype).reshape(shape)
-            missing.append((value ^ join(there) if dtype is torch.uint8 else value - join(there)) if there else value)
+            missing.append(
+                (value ^ join(there) if dtype is torch.uint8 else value - join(there)) if there else value
+            )
         if missing:
             await me.send(parties[-1], Corrections([m.cpu() for m in missing]))
 
@@ -117,17 +139,36 @@ def _on_tape(request: Request, rank: int, parties: int) -> Parts:
 
 
 def label(request: Request) -> bytes:
-    """What a piece in a file was made for: kind, shapes, and what shapes do not tell (how many bits are taken off, a convolution's stride)."""
+    """What a piece in a file was made for: kind, shapes, and what shapes do not tell (how many bits are taken
+    off, a convolution's stride).
+    """
     return hashlib.sha256(repr(request).encode()).digest()[:SESSION]
 
 
 class Stock:
     """A computing party's side of the dealing: shares in the order of the plan, each used once."""
 
-    def __init__(self, tape: Tape, rank: int, parties: int, corrections: Callable[[], Awaitable[list[Tensor]]], device: str = "cpu", session: bytes = b"",
-                 labels: Sequence[bytes] | None = None):
-        self.tape, self.rank, self.parties, self.corrections, self.device = tape, rank, parties, corrections, device
-        self.session, self.labels = session, labels  # None while the dealer works: what it deals follows from the program
+    def __init__(
+        self,
+        tape: Tape,
+        rank: int,
+        parties: int,
+        corrections: Callable[[], Awaitable[list[Tensor]]],
+        device: str = "cpu",
+        session: bytes = b"",
+        labels: Sequence[bytes] | None = None,
+    ):
+        self.tape, self.rank, self.parties, self.corrections, self.device = (
+            tape,
+            rank,
+            parties,
+            corrections,
+            device,
+        )
+        self.session, self.labels = (
+            session,
+            labels,
+        )  # None while the dealer works: what it deals follows from the program
         self.used = 0
 
     @classmethod
@@ -143,15 +184,24 @@ class Stock:
     def _next(self, request: Request) -> None:
         """Is this what comes next in the file?"""
         if self.labels is not None and self.used >= len(self.labels):
-            raise BadRun("the stock is used up: more is computed than was planned. Run the offline phase for the whole plan.")
+            raise BadRun(
+                "the stock is used up: more is computed than was planned. Run the offline phase for the "
+                "whole plan."
+            )
         self.used += 1
         if self.labels is not None and self.labels[self.used - 1] != label(request):
-            raise ProtocolError(f"piece {self.used} of the stock does not fit {type(request).__name__}: another program was planned. Run the offline phase "
-                                "for this one: the same architecture, shapes and fractional bits.")
+            raise ProtocolError(
+                f"piece {self.used} of the stock does not fit {type(request).__name__}: another program was "
+                "planned. Run the offline phase "
+                "for this one: the same architecture, shapes and fractional bits."
+            )
 
     async def take(self, request: Request) -> dict[str, Tensor]:
         self._next(request)
-        got = {name: self.tape.draw(shape, dtype) for name, (shape, dtype) in _on_tape(request, self.rank, self.parties).items()}
+        got = {
+            name: self.tape.draw(shape, dtype)
+            for name, (shape, dtype) in _on_tape(request, self.rank, self.parties).items()
+        }
         for name, (shape, dtype) in request.free().items():
             if name not in got:
                 got[name] = torch.zeros(shape, dtype=dtype)
@@ -159,13 +209,18 @@ class Stock:
         if fixed and self.rank == self.parties - 1:
             values = await self.corrections()
             if [(tuple(v.shape), v.dtype) for v in values] != list(fixed.values()):
-                raise ProtocolError(f"the dealer's corrections number {self.used} do not fit {type(request).__name__}. Dealer and parties must "
-                                    "rehearse the same program; deal anew.")
+                raise ProtocolError(
+                    f"the dealer's corrections number {self.used} do not fit {type(request).__name__}. "
+                    "Dealer and parties must "
+                    "rehearse the same program; deal anew."
+                )
             got |= dict(zip(fixed, values))
         return {name: value.to(self.device) for name, value in got.items()}
 
 
-async def fetch(me: Party, rank: int, parties: int, dealer: str, requests: Iterable[Request], path: Path) -> Path:
+async def fetch(
+    me: Party, rank: int, parties: int, dealer: str, requests: Iterable[Request], path: Path
+) -> Path:
     """The offline phase: keep what the dealer sends in a file, for `stored` to use once."""
     came, wanted = await me.recv(dealer, TapeKey), list(requests)
     kept = {"key": torch.frombuffer(bytearray(came.key), dtype=torch.uint8)}
@@ -177,29 +232,60 @@ async def fetch(me: Party, rank: int, parties: int, dealer: str, requests: Itera
 
 
 class Made(Stock):
-    """Masks that are there already, in the order of the plan: what two parties made themselves (`pair.py`), each used once."""
+    """Masks that are there already, in the order of the plan: what two parties made themselves (`pair.py`),
+    each used once.
+    """
 
-    def __init__(self, ready: list[dict[str, Tensor]], rank: int, parties: int, device: str = "cpu", session: bytes = b"",
-                 labels: Sequence[bytes] | None = None):
-        self.ready, self.rank, self.parties, self.device, self.session, self.labels = deque(ready), rank, parties, device, session, labels
+    def __init__(
+        self,
+        ready: list[dict[str, Tensor]],
+        rank: int,
+        parties: int,
+        device: str = "cpu",
+        session: bytes = b"",
+        labels: Sequence[bytes] | None = None,
+    ):
+        self.ready, self.rank, self.parties, self.device, self.session, self.labels = (
+            deque(ready),
+            rank,
+            parties,
+            device,
+            session,
+            labels,
+        )
         self.used = 0
 
     async def take(self, request: Request) -> dict[str, Tensor]:
         self._next(request)
         got, due = self.ready.popleft(), {**request.free(), **request.fixed()}
         if {name: (tuple(v.shape), v.dtype) for name, v in got.items()} != due:
-            raise ProtocolError(f"piece {self.used} of the stock has not the parts of {type(request).__name__}. Run the offline phase again.")
+            raise ProtocolError(
+                f"piece {self.used} of the stock has not the parts of {type(request).__name__}. Run the "
+                "offline phase again."
+            )
         return {name: value.to(self.device) for name, value in got.items()}
 
     def keep(self, path: Path) -> Path:
         """In a file, for `stored` to use once."""
-        kept = {f"{i} {name}": value.contiguous() for i, parts in enumerate(self.ready) for name, value in parts.items()}
-        _write(path, kept, self.rank, self.parties, self.session, list(self.labels or [])[self.used:])
+        kept = {
+            f"{i} {name}": value.contiguous()
+            for i, parts in enumerate(self.ready)
+            for name, value in parts.items()
+        }
+        _write(path, kept, self.rank, self.parties, self.session, list(self.labels or [])[self.used :])
         self.ready.clear()  # in the file now, and nowhere else
         return path
 
     @classmethod
-    def read(cls, kept: dict[str, Tensor], rank: int, parties: int, device: str, session: bytes, labels: Sequence[bytes]) -> Made:
+    def read(
+        cls,
+        kept: dict[str, Tensor],
+        rank: int,
+        parties: int,
+        device: str,
+        session: bytes,
+        labels: Sequence[bytes],
+    ) -> Made:
         ready: dict[int, dict[str, Tensor]] = {i: {} for i in range(len(labels))}
         for key, value in kept.items():
             number, name = key.split(" ", 1)
@@ -207,11 +293,16 @@ class Made(Stock):
         return cls([ready[i] for i in sorted(ready)], rank, parties, device, session, labels)
 
 
-def _write(path: Path, kept: dict[str, Tensor], rank: int, parties: int, session: bytes, labels: list[bytes]) -> Path:
+def _write(
+    path: Path, kept: dict[str, Tensor], rank: int, parties: int, session: bytes, labels: list[bytes]
+) -> Path:
     from safetensors.torch import save
 
-    about = {"place": torch.tensor([rank, parties]), "session": torch.tensor(list(session), dtype=torch.uint8),
-             "plan": torch.tensor([list(one) for one in labels], dtype=torch.uint8).reshape(-1, SESSION)}
+    about = {
+        "place": torch.tensor([rank, parties]),
+        "session": torch.tensor(list(session), dtype=torch.uint8),
+        "plan": torch.tensor([list(one) for one in labels], dtype=torch.uint8).reshape(-1, SESSION),
+    }
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         os.chmod(path, 0o600)  # nobody else's to read, also where a file was there before
         file.write(save({**kept, **about}))
@@ -222,28 +313,40 @@ def _read(path: Path, data: bytes) -> tuple[dict[str, Tensor], list[int], list[i
     from safetensors.torch import load
 
     if not data:
-        raise BadRun(f"the stock at {path} was used already; a mask hides one value only. Run the offline phase again.")
+        raise BadRun(
+            f"the stock at {path} was used already; a mask hides one value only. Run the offline phase again."
+        )
     try:
         kept = load(data)
         place, session, plan = (kept.pop(name).tolist() for name in ("place", "session", "plan"))
     except Exception as error:  # safetensors has its own error, without a base worth naming
-        raise BadRun(f"{path} is no stock of correlated randomness: {error}. Run the offline phase again.") from None
+        raise BadRun(
+            f"{path} is no stock of correlated randomness: {error}. Run the offline phase again."
+        ) from None
     return kept, place, session, plan
 
 
 def stored(path: Path, rank: int, parties: int, device: str = "cpu") -> Stock:
-    """Open a file of `fetch` or `Made.keep`. It is emptied first, under a lock: masks used twice would give away differences of what they hide."""
+    """Open a file of `fetch` or `Made.keep`. It is emptied first, under a lock: masks used twice would give
+    away differences of what they hide.
+    """
     try:
         file = path.open("r+b")
     except FileNotFoundError:
-        raise BadRun(f"there is no stock of correlated randomness at {path}. Run the offline phase first.") from None
+        raise BadRun(
+            f"there is no stock of correlated randomness at {path}. Run the offline phase first."
+        ) from None
     with file:
         flock(file, LOCK_EX)  # two programs that open it at once: the second waits, and finds it empty
         kept, place, session, plan = _read(path, file.read())
         if place != [rank, parties]:
-            raise BadRun(f"the stock at {path} was dealt to party {place[0]} of {place[1]}, not {rank} of {parties}.")
+            raise BadRun(
+                f"the stock at {path} was dealt to party {place[0]} of {place[1]}, not {rank} of {parties}."
+            )
         file.truncate(0)
-        os.fsync(file.fileno())  # on the disk before a mask is used: a machine that goes down must not find it full again
+        os.fsync(
+            file.fileno()
+        )  # on the disk before a mask is used: a machine that goes down must not find it full again
     labels = [bytes(one) for one in plan]
     if "key" not in kept:
         return Made.read(kept, rank, parties, device, bytes(session), labels)
@@ -266,16 +369,23 @@ class Rehearsal(Stock):
         self.requests: list[Request] = []
 
     def repeat(self, since: int, times: int) -> None:
-        """Note `times` more what was asked for since request number `since`: a loop need not be rehearsed more than once."""
+        """Note `times` more what was asked for since request number `since`: a loop need not be rehearsed
+        more than once.
+        """
         self.requests += self.requests[since:] * times
 
     async def take(self, request: Request) -> dict[str, Tensor]:
         self.requests.append(request)
-        return {name: torch.empty(shape, dtype=dtype, device="meta") for name, (shape, dtype) in {**request.free(), **request.fixed()}.items()}
+        return {
+            name: torch.empty(shape, dtype=dtype, device="meta")
+            for name, (shape, dtype) in {**request.free(), **request.fixed()}.items()
+        }
 
 
 def plan(program: Callable[[Seat], Awaitable[Any]], **options: Any) -> list[Request]:
-    """The requests of a program: it is run alone on torch's meta device, where tensors have shapes and no numbers."""
+    """The requests of a program: it is run alone on torch's meta device, where tensors have shapes and no
+    numbers.
+    """
     from .seat import Seat
 
     rehearsal = Rehearsal()
@@ -283,4 +393,3 @@ def plan(program: Callable[[Seat], Awaitable[Any]], **options: Any) -> list[Requ
     for _ in steps:
         raise ProtocolError("a rehearsed program waits for a message; only openings may stand in it.")
     return rehearsal.requests
-

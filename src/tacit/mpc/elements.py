@@ -1,7 +1,8 @@
 """Tagged shares with the operators of plain ones, so that `functions.py` is written once for both.
 
-`Elements` is a tagged tensor (`tagged.py`) whose `+ - *`, sums and views act on the share and its tag alike, modulo p; shapes are those of the value. `Desk` is
-a table in the place of a seat: what it multiplies, truncates and compares is tagged (`spdz.py`) and checked with the rest.
+`Elements` is a tagged tensor (`tagged.py`) whose `+ - *`, sums and views act on the share and its tag alike,
+modulo p; shapes are those of the value. `Desk` is a table in the place of a seat: what it multiplies,
+truncates and compares is tagged (`spdz.py`) and checked with the rest.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Elements:
     def __iter__(self) -> Iterator[Elements]:
         return (self[i] for i in range(len(self)))
 
-    # linear: share and tag alike -----------------------------------------------------------------------------------------------
+    # linear: share and tag alike ----------------------------------------------------------------------------
 
     def __add__(self, other: Elements) -> Elements:
         shape = torch.broadcast_shapes(self.shape, other.shape)
@@ -64,7 +65,7 @@ class Elements:
         made = prime.total(self.both, behind(dim))
         return Elements(made.unsqueeze(behind(dim)) if keepdim else made)
 
-    # views ---------------------------------------------------------------------------------------------------------------------
+    # views --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Elements:
         return Elements(self.both[(slice(None), *(index if isinstance(index, tuple) else (index,)))])
@@ -82,7 +83,9 @@ class Elements:
         return Elements(self.both.flatten(behind(start)))
 
     def reshape(self, *shape: Any) -> Elements:
-        return Elements(self.both.reshape(2, *(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape)))
+        return Elements(
+            self.both.reshape(2, *(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape))
+        )
 
     def expand(self, *shape: int) -> Elements:
         return Elements(wide(self.both, torch.Size(shape)))
@@ -91,8 +94,12 @@ class Elements:
         return Elements(wide(self.both, other.shape))
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """torch.cat, stack and zeros_like, which `functions.py` calls; of anything else torch says that it cannot."""
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """torch.cat, stack and zeros_like, which `functions.py` calls; of anything else torch says that it
+        cannot.
+        """
         if function is torch.zeros_like:
             return cls(torch.zeros_like(args[0].both))
         if function in (torch.cat, torch.stack):
@@ -110,7 +117,7 @@ def wide(x: Tensor, shape: torch.Size) -> Tensor:
     return x.reshape(2, *[1] * (len(shape) - x.dim() + 1), *x.shape[1:]).expand(2, *shape)
 
 
-# the steps of `functions.py`, tagged ---------------------------------------------------------------------------------------------
+# the steps of `functions.py`, tagged ------------------------------------------------------------------------
 
 
 async def product(desk: Desk, x: Elements, y: Elements, op: Bilinear = MUL) -> Elements:

@@ -1,5 +1,6 @@
-"""Oblivious transfers by the million, from 128 of them. Ishai, Kilian, Nissim, Petrank: Extending Oblivious Transfers Efficiently, CRYPTO 2003, Section 3;
-pads hashed as Guo, Katz, Wang, Yu, IEEE S&P 2020 (TMMO, AES with a fixed key).
+"""Oblivious transfers by the million, from 128 of them. Ishai, Kilian, Nissim, Petrank: Extending
+Oblivious Transfers Efficiently, CRYPTO 2003, Section 3; pads hashed as Guo, Katz, Wang, Yu, IEEE S&P 2020
+(TMMO, AES with a fixed key).
 
     chooser (bits x)                                         holder
       |--- TransferOffer(A) ----------------------------------->|   once: 128 base transfers, in which the holder chooses (`crypto/ot.py`)
@@ -7,8 +8,9 @@ pads hashed as Guo, Katz, Wang, Yu, IEEE S&P 2020 (TMMO, AES with a fixed key).
       |--- Extended(T0 ⊕ T1 ⊕ x) ------------------------------>|   then, transfer i: the holder has pads m0 and m1, the chooser the one of its bit, m_x
       |<-- Correlations(…) -------------------------------------|   what is to be transferred, under the pads: `gilboa.py`, `masks.py`
 
-The holder does not learn x, the chooser nothing of the other pad. It rests on both following the program (semi-honest), computational
-Diffie-Hellman, SHA-256 as a random oracle, and AES under a public key as a random permutation.
+The holder does not learn x, the chooser nothing of the other pad. It rests on both following the program
+(semi-honest), computational Diffie-Hellman, SHA-256 as a random oracle, and AES under a public key as a
+random permutation.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from .seat import Cost
 from .tape import KEY, Tape
 
 BASE = 128  # base transfers: the security parameter κ
-_FIXED = hashlib.sha256(b"tacit transfer hash 1").digest()  # public: AES under it stands for a random permutation
+_FIXED = hashlib.sha256(
+    b"tacit transfer hash 1"
+).digest()  # public: AES under it stands for a random permutation
 
 
 class TransferOffer(Message, reveals="a random group element: nothing"):
@@ -55,7 +59,10 @@ def pads(rows: np.ndarray, first: int, length: int) -> np.ndarray:
     blocks = -(-length // 2)
     inner = np.repeat(ot.scrambled(rows, _FIXED), blocks, 0) if blocks > 1 else ot.scrambled(rows, _FIXED)
     tweak = np.empty((len(rows), blocks, 2), np.uint64)
-    tweak[..., 0], tweak[..., 1] = np.arange(first, first + len(rows), dtype=np.uint64)[:, None], np.arange(blocks, dtype=np.uint64)
+    tweak[..., 0], tweak[..., 1] = (
+        np.arange(first, first + len(rows), dtype=np.uint64)[:, None],
+        np.arange(blocks, dtype=np.uint64),
+    )
     made = tweak.view(np.uint8).reshape(-1, 16)
     made ^= inner
     made = ot.scrambled(made, _FIXED) ^ inner
@@ -73,11 +80,15 @@ class Chooser:
         a, said = ot.offer(me.secret.bytes)
         await me.send(other, TransferOffer(said))
         points = (await me.recv(other, TransferChoices)).points
-        zeros, ones = await asyncio.to_thread(ot.pairs, a, said, points, BASE, bind("tacit gilboa 1", me.name, other))
+        zeros, ones = await asyncio.to_thread(
+            ot.pairs, a, said, points, BASE, bind("tacit gilboa 1", me.name, other)
+        )
         return cls(ot.Columns(zeros), ot.Columns(ones), said)
 
     def ask(self, bits: np.ndarray, length: int) -> tuple[bytes, np.ndarray]:
-        """(what goes to the holder, the pad of each bit); bits are packed, eight to a byte, the lowest first."""
+        """(what goes to the holder, the pad of each bit); bits are packed, eight to a byte, the lowest
+        first.
+        """
         t0 = self.zeros.take(len(bits))
         said = self.ones.take(len(bits))
         said ^= t0
@@ -91,13 +102,21 @@ class Holder:
     """Chose one seed of each base transfer, by secret bits s; has both pads of every transfer."""
 
     def __init__(self, columns: ot.Columns, s: np.ndarray, said: bytes):
-        self.columns, self.mask, self.s, self.said, self.count = columns, (s * np.uint8(255))[:, None], pack(s), said, 0
+        self.columns, self.mask, self.s, self.said, self.count = (
+            columns,
+            (s * np.uint8(255))[:, None],
+            pack(s),
+            said,
+            0,
+        )
 
     @classmethod
     async def meet(cls, me: Party, other: str) -> Holder:
         s = np.unpackbits(np.frombuffer(me.secret.bytes(BASE // 8), np.uint8), bitorder="little")
         said = (await me.recv(other, TransferOffer)).point
-        points, keys = await asyncio.to_thread(ot.choose, said, s, bind("tacit gilboa 1", other, me.name), me.secret.bytes)
+        points, keys = await asyncio.to_thread(
+            ot.choose, said, s, bind("tacit gilboa 1", other, me.name), me.secret.bytes
+        )
         await me.send(other, TransferChoices(points))
         return cls(ot.Columns(keys), s, said)
 
@@ -112,16 +131,22 @@ class Holder:
 
 
 class Line:
-    """A party's end of the transfers with one other: both roles, its own randomness, and what it sent so far, by what it was for."""
+    """A party's end of the transfers with one other: both roles, its own randomness, and what it sent so far,
+    by what it was for.
+    """
 
     def __init__(self, me: Party, rank: int, names: tuple[str, ...]):
         if len(names) != 2:
-            raise BadParameter(f"masks without a dealer are made by two parties, and there are {len(names)}. Take a dealer.")
+            raise BadParameter(
+                f"masks without a dealer are made by two parties, and there are {len(names)}. Take a dealer."
+            )
         self.me, self.rank, self.other = me, rank, names[1 - rank]
         self.tape = Tape(me.secret.bytes(KEY))
         self.costs: dict[str, Cost] = {}
         self.label = "products"
-        self.session = b""  # what both know of these transfers and nobody else's have: a hash of the offers, in order
+        self.session = (
+            b""  # what both know of these transfers and nobody else's have: a hash of the offers, in order
+        )
         self._chooser: Chooser | None = None
         self._holder: Holder | None = None
 
@@ -160,12 +185,17 @@ class Line:
         holder = await self.holder()
         came = await self.me.recv(self.other, Extended)
         if (came.first, len(came.columns)) != (holder.count, BASE * size):
-            raise ProtocolError(f"{len(came.columns)} bytes came for transfers from number {came.first} on, where {BASE * size} were due for those from "
-                                f"{holder.count}. Do both run the same program?")
+            raise ProtocolError(
+                f"{len(came.columns)} bytes came for transfers from number {came.first} on, where "
+                f"{BASE * size} were due for those from "
+                f"{holder.count}. Do both run the same program?"
+            )
         self._charge(self.label, 0, rounds)
         return await asyncio.to_thread(holder.hear, came.columns, length)
 
-    async def swap(self, bits: np.ndarray, size: int, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    async def swap(
+        self, bits: np.ndarray, size: int, length: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Both ask at once, in one round: (my pads; both pads of the other's 8·size bits)."""
         for role in (self.chooser, self.holder) if self.rank == 0 else (self.holder, self.chooser):
             await role()  # in the same order, if they have not met
@@ -183,7 +213,9 @@ class Line:
         chooser = await self.chooser()
         came = await self.me.recv(self.other, Correlations)
         if (came.first, len(came.values)) != (chooser.count, due):
-            raise ProtocolError(f"{len(came.values)} bytes came where {due} were due. Do both run the same program?")
+            raise ProtocolError(
+                f"{len(came.values)} bytes came where {due} were due. Do both run the same program?"
+            )
         self._charge(self.label, 0, 1)
         return came.values
 

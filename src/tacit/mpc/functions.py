@@ -1,5 +1,5 @@
-"""Functions of shared numbers, made of products and comparisons. Each states its domain and its error, for 16 fractional bits;
-each bit less doubles the error.
+"""Functions of shared numbers, made of products and comparisons. Each states its domain and its error, for
+16 fractional bits; each bit less doubles the error.
 
 | function      | domain                | error at most                     | how |
 |---------------|-----------------------|-----------------------------------|---|
@@ -14,10 +14,12 @@ each bit less doubles the error.
 | mean (`times`)| |mean| < 2^24; of 2^k all | 2^-15 + 2^-15 · |mean|        | a public factor with 22 bits, or 2^-k |
 | layer norm    | as rsqrt, of the variance; n · variance < 2^30 | 2^-13 · (4 + |x − mean| / σ) · max(1, 1/σ) | rsqrt of the variance |
 
-Tests hold each to its line over the domain. Outside, a result is wrong without a sign of it, as in every such scheme; `debug=True` opens the arguments,
-checks them and fails. It also takes away all secrecy, and the ledger says so.
+Tests hold each to its line over the domain. Outside, a result is wrong without a sign of it, as in every
+such scheme; `debug=True` opens the arguments, checks them and fails. It also takes away all secrecy, and
+the ledger says so.
 
-Inner steps carry 22 fractional bits: their values are small, and sixteenth powers would show every lost bit.
+Inner steps carry 22 fractional bits: their values are small, and sixteenth powers would show every lost
+bit.
 """
 
 from __future__ import annotations
@@ -41,14 +43,20 @@ LOW, HIGH = -10, 15  # the powers of two between which numbers are scaled into o
 FINE = 22  # fractional bits of inner steps
 FAR = 32  # bits that one truncation may take off
 COARSE = 2.0**-15  # of a public factor
-EXP_LOW, EXP_HIGH, EXP_SQUARES = -16.0, 10.0, 4  # e^-16 is less than a unit of 22 bits; e^10 with 44 fractional bits is below 2^59
+EXP_LOW, EXP_HIGH, EXP_SQUARES = (
+    -16.0,
+    10.0,
+    4,
+)  # e^-16 is less than a unit of 22 bits; e^10 with 44 fractional bits is below 2^59
 GELU_END = 4.0  # beyond, x·(1 − Φ(x)) is below 2^-12
 
 Step = Callable[..., Awaitable[Any]]
 
 
 class Steps(NamedTuple):
-    """What every function is made of. Shares in the ring have these; tagged ones have their own (`elements.py`)."""
+    """What every function is made of. Shares in the ring have these; tagged ones have their own
+    (`elements.py`).
+    """
 
     product: Step
     known: Step  # with a public factor
@@ -65,7 +73,16 @@ async def _known(seat: Seat, x: Tensor, public: Tensor, op: Bilinear) -> Tensor:
     return op(x, public)
 
 
-RING = Steps(beaver.product, _known, beaver.square, truncation.truncate, compare.sign, compare.largest, compare.argmax, beaver.watch)
+RING = Steps(
+    beaver.product,
+    _known,
+    beaver.square,
+    truncation.truncate,
+    compare.sign,
+    compare.largest,
+    compare.argmax,
+    beaver.watch,
+)
 
 
 async def product(seat: Seat, x: Tensor, y: Tensor, op: Bilinear = MUL) -> Tensor:
@@ -104,7 +121,8 @@ async def scale(seat: Seat, x: Tensor, public: Tensor, op: Bilinear = MUL) -> Te
 
 async def times(seat: Seat, x: Tensor, factor: float) -> Tensor:
     """[x] times one public number, |x · factor| < 2^(40−f), as a rule 2^24; exact for 2^-k. It is taken with 22 fractional bits, and where these would leave
-    an error above 2^-15 of it (1/n of thousands), its power of two is taken off x first."""
+    an error above 2^-15 of it (1/n of thousands), its power of two is taken off x first.
+    """
     if not factor:
         return torch.zeros_like(x)
     part, power = math.frexp(factor)  # factor = part · 2^power, 1/2 ≤ |part| < 1
@@ -131,8 +149,12 @@ async def polynomial(seat: Seat, x: Tensor, coefficients: tuple[float, ...], bit
     powers, degree = x.unsqueeze(0), len(coefficients) - 1
     while len(powers) < degree:
         more = min(len(powers), degree - len(powers))
-        powers = torch.cat([powers, await mul(seat, powers[-1:].expand(more, *x.shape), powers[:more], bits=bits)])
-    codes = torch.tensor([round(c * 2**bits) for c in coefficients[1:]], device=x.device).reshape(-1, *[1] * x.dim())
+        powers = torch.cat(
+            [powers, await mul(seat, powers[-1:].expand(more, *x.shape), powers[:more], bits=bits)]
+        )
+    codes = torch.tensor([round(c * 2**bits) for c in coefficients[1:]], device=x.device).reshape(
+        -1, *[1] * x.dim()
+    )
     return plus(seat, await truncate(seat, (powers * codes).sum(0), bits), coefficients[0], bits)
 
 
@@ -142,7 +164,9 @@ async def octaves(seat: Seat, x: Tensor, edges: list[int]) -> Tensor:
 
 
 def looked_up(seat: Seat, bits: Tensor, table: list[float]) -> Tensor:
-    """With 22 fractional bits: table[k] where k + 1 edges are passed (table[0] also where none is): linear in the bits, so nothing is sent."""
+    """With 22 fractional bits: table[k] where k + 1 edges are passed (table[0] also where none is): linear in
+    the bits, so nothing is sent.
+    """
     codes = [round(v * 2**FINE) for v in table]
     total = torch.zeros_like(bits[0]) + seat.public(codes[0], bits[0])
     for bit, before, after in zip(bits[1:], codes, codes[1:]):
@@ -150,7 +174,9 @@ def looked_up(seat: Seat, bits: Tensor, table: list[float]) -> Tensor:
     return total
 
 
-async def reciprocal(seat: Seat, x: Tensor, low: int = LOW, high: int = HIGH, positive: bool = False) -> Tensor:
+async def reciprocal(
+    seat: Seat, x: Tensor, low: int = LOW, high: int = HIGH, positive: bool = False
+) -> Tensor:
     """1. |x| · 2^-k in [1/2, 1);  2. its inverse;  3. times 2^-k, and x's sign."""
     sense = None
     if not positive:
@@ -165,7 +191,9 @@ async def reciprocal(seat: Seat, x: Tensor, low: int = LOW, high: int = HIGH, po
 
 
 async def inverse(seat: Seat, x: Tensor, bits: int) -> Tensor:
-    """1/x for x in [1/2, 1] by Newton-Raphson, y ← y(2 − xy). It begins within 9% at 2.9142 − 2x; errors are squared: three steps leave 2^-33."""
+    """1/x for x in [1/2, 1] by Newton-Raphson, y ← y(2 − xy). It begins within 9% at 2.9142 − 2x; errors are
+    squared: three steps leave 2^-33.
+    """
     y = plus(seat, -2 * x, 2.9142, bits)
     for _ in range(3):
         y = await mul(seat, y, plus(seat, -(await mul(seat, x, y, bits=bits)), 2.0, bits), bits=bits)
@@ -173,7 +201,9 @@ async def inverse(seat: Seat, x: Tensor, bits: int) -> Tensor:
 
 
 async def _roots(seat: Seat, x: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """x · 4^-k in [1/4, 1), its 1/√ by Newton-Raphson (y ← y(3 − xy²)/2, two steps from a polynomial), and the octave."""
+    """x · 4^-k in [1/4, 1), its 1/√ by Newton-Raphson (y ← y(3 − xy²)/2, two steps from a polynomial), and
+    the octave.
+    """
     edges = list(range(LOW, HIGH + 1, 2))
     bits = await octaves(seat, x, edges)
     near = await mul(seat, x, looked_up(seat, bits, [2.0 ** -(e + 2) for e in edges]))
@@ -196,7 +226,12 @@ async def sqrt(seat: Seat, x: Tensor) -> Tensor:
     await seat.expect(x, 0.0, 2.0**HIGH, "sqrt")
     near, y, bits, edges = await _roots(seat, x)
     root = await mul(seat, near, y, bits=FINE)
-    return await mul(seat, root, looked_up(seat, bits, [2.0 ** ((e + 2) // 2) for e in edges]), bits=2 * FINE - seat.fixed.fraction)
+    return await mul(
+        seat,
+        root,
+        looked_up(seat, bits, [2.0 ** ((e + 2) // 2) for e in edges]),
+        bits=2 * FINE - seat.fixed.fraction,
+    )
 
 
 async def log(seat: Seat, x: Tensor) -> Tensor:
@@ -207,11 +242,15 @@ async def log(seat: Seat, x: Tensor) -> Tensor:
     near = await mul(seat, x, looked_up(seat, bits, [2.0 ** -(e + 1) for e in edges]))
     centred = plus(seat, 4 * near, -3.0, FINE)  # [1/2, 1) → [−1, 1)
     fine = await polynomial(seat, centred, _fit("log"), FINE)
-    return await truncate(seat, fine + looked_up(seat, bits, [(e + 1) * math.log(2) for e in edges]), FINE - f)
+    return await truncate(
+        seat, fine + looked_up(seat, bits, [(e + 1) * math.log(2) for e in edges]), FINE - f
+    )
 
 
 async def _exp(seat: Seat, x: Tensor) -> Tensor:
-    """e^x with 22 fractional bits: max(x, −16) / 16 lies in [−1, 5/8], where a polynomial is taken to the 16th power."""
+    """e^x with 22 fractional bits: max(x, −16) / 16 lies in [−1, 5/8], where a polynomial is taken to the
+    16th power.
+    """
     x = plus(seat, await relu(seat, plus(seat, x, -EXP_LOW)), EXP_LOW)
     y = await polynomial(seat, x * 2 ** (FINE - seat.fixed.fraction - EXP_SQUARES), _fit("exp"), FINE)
     for _ in range(EXP_SQUARES):
@@ -228,7 +267,9 @@ async def sigmoid(seat: Seat, x: Tensor) -> Tensor:
     """s = 1 / (1 + e^−|x|) lies in [1/2, 1); σ(x) = 1 − s + [x ≥ 0](2s − 1)."""
     signed = await sign(seat, x)
     e = await _exp(seat, x - 2 * signed.positive)  # −|x|
-    twice = await inverse(seat, plus(seat, e, 1.0, FINE), FINE + 1)  # 1 + e, read with one bit more, is (1 + e)/2; its inverse is 2s
+    twice = await inverse(
+        seat, plus(seat, e, 1.0, FINE), FINE + 1
+    )  # 1 + e, read with one bit more, is (1 + e)/2; its inverse is 2s
     s = await truncate(seat, twice, FINE + 2 - seat.fixed.fraction)
     return plus(seat, -s, 1.0) + await product(seat, signed.bit, plus(seat, 2 * s, -1.0))
 
@@ -241,7 +282,9 @@ async def tanh(seat: Seat, x: Tensor) -> Tensor:
 async def softmax(seat: Seat, x: Tensor, dim: int = -1) -> Tensor:
     x = x.movedim(dim, -1)
     e = await _exp(seat, x - (await largest(seat, x)).unsqueeze(-1))
-    total = await truncate(seat, e.sum(-1, keepdim=True), FINE - seat.fixed.fraction)  # at least 1: the largest term
+    total = await truncate(
+        seat, e.sum(-1, keepdim=True), FINE - seat.fixed.fraction
+    )  # at least 1: the largest term
     over = await reciprocal(seat, total, -1, max(1, math.ceil(math.log2(x.shape[-1]))), positive=True)
     return (await mul(seat, e, over.expand_as(e), bits=FINE)).movedim(-1, dim)
 
@@ -252,7 +295,9 @@ async def gelu(seat: Seat, x: Tensor) -> Tensor:
     u = x - 2 * positive  # −|x|
     left = await relu(seat, plus(seat, u, GELU_END))  # 4 − |x|, at least 0
     centred = plus(seat, -left * 2 ** (FINE - seat.fixed.fraction - 1), 1.0, FINE)  # |x|/2 − 1
-    return positive - await truncate(seat, await polynomial(seat, centred, _fit("gelu"), FINE), FINE - seat.fixed.fraction)
+    return positive - await truncate(
+        seat, await polynomial(seat, centred, _fit("gelu"), FINE), FINE - seat.fixed.fraction
+    )
 
 
 async def layer_norm(seat: Seat, x: Tensor, dims: int, eps: float) -> Tensor:
@@ -260,8 +305,12 @@ async def layer_norm(seat: Seat, x: Tensor, dims: int, eps: float) -> Tensor:
     flat = x.flatten(-dims)
     n = flat.shape[-1]
     centred = flat - await times(seat, flat.sum(-1, keepdim=True), 1 / n)
-    await (seat.steps or RING).watch(seat, MATMUL, centred.unsqueeze(-2), centred.unsqueeze(-1))  # Σ (x − mean)², which is not truncated on the way
-    variance = await times(seat, await truncate(seat, (await square(seat, centred)).sum(-1, keepdim=True)), 1 / n)
+    await (seat.steps or RING).watch(
+        seat, MATMUL, centred.unsqueeze(-2), centred.unsqueeze(-1)
+    )  # Σ (x − mean)², which is not truncated on the way
+    variance = await times(
+        seat, await truncate(seat, (await square(seat, centred)).sum(-1, keepdim=True)), 1 / n
+    )
     extra = FINE - seat.fixed.fraction
     over = await rsqrt(seat, plus(seat, variance, eps), extra)
     return (await mul(seat, centred, over.expand_as(centred), bits=FINE)).reshape(x.shape)
@@ -269,8 +318,15 @@ async def layer_norm(seat: Seat, x: Tensor, dims: int, eps: float) -> Tensor:
 
 @functools.cache
 def _fit(name: str) -> tuple[float, ...]:
-    """The polynomial through the Chebyshev nodes, in powers of the variable; the degree is the least that stays below 2^-18 (rsqrt: below 1%)."""
-    low, high, degree = {"rsqrt": (0.25, 1.0, 5), "log": (-1.0, 1.0, 9), "exp": (-1.0, 0.625, 7), "gelu": (-1.0, 1.0, 12)}[name]
+    """The polynomial through the Chebyshev nodes, in powers of the variable; the degree is the least that
+    stays below 2^-18 (rsqrt: below 1%).
+    """
+    low, high, degree = {
+        "rsqrt": (0.25, 1.0, 5),
+        "log": (-1.0, 1.0, 9),
+        "exp": (-1.0, 0.625, 7),
+        "gelu": (-1.0, 1.0, 12),
+    }[name]
     made = np.polynomial.Chebyshev.interpolate(lambda v: _true(name, v), degree, domain=[low, high])
     return tuple(float(c) for c in made.convert(kind=np.polynomial.Polynomial).coef)
 

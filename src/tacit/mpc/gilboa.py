@@ -1,13 +1,16 @@
-"""Products of two parties' words, shared between them, without a dealer. Gilboa: Two Party RSA Key Generation, CRYPTO 1999, Section 4.1, modulo 2^64.
+"""Products of two parties' words, shared between them, without a dealer. Gilboa: Two Party RSA Key
+Generation, CRYPTO 1999, Section 4.1, modulo 2^64.
 
     chooser (words x)                                        holder (words y)
       |--- Extended(bits of x) -------------------------------->|   for bit j of x the holder has pads m0, m1, the chooser the one of its bit (`extension.py`)
       |<-- Correlations(m0 − m1 + y mod 2^(64−j)) --------------|   chooser: Σ_j 2^j (m0 + x_j y);  holder: −Σ_j 2^j m0.   They add up to x·y
 
-    A Beaver triple c = a ∘ b with a = a_0 + a_1, b = b_0 + b_1: a_0 ∘ b_0 and a_1 ∘ b_1 are made at home, a_0 ∘ b_1 and a_1 ∘ b_0 so.
+    A Beaver triple c = a ∘ b with a = a_0 + a_1, b = b_0 + b_1: a_0 ∘ b_0 and a_1 ∘ b_1 are made at home,
+    a_0 ∘ b_1 and a_1 ∘ b_0 so.
 
-Each learns nothing but lengths: what it gets is masked by pads it cannot compute. A row of y is sent for a word of x, so a matrix product takes as
-many transfers as its smaller factor has bits; a convolution is the product of its filters with the patches.
+Each learns nothing but lengths: what it gets is masked by pads it cannot compute. A row of y is sent for a
+word of x, so a matrix product takes as many transfers as its smaller factor has bits; a convolution is the
+product of its filters with the patches.
 """
 
 from __future__ import annotations
@@ -25,15 +28,25 @@ from .extension import BASE, Line
 from .ring import WORD, patches
 
 ROOM = 1 << 22  # words of pads at a time: 32 MB
-_WIDTHS = [(WORD - j + 7) // 8 for j in range(WORD)]  # bytes that matter for bit j: what is multiplied by 2^j counts modulo 2^(64−j)
+_WIDTHS = [
+    (WORD - j + 7) // 8 for j in range(WORD)
+]  # bytes that matter for bit j: what is multiplied by 2^j counts modulo 2^(64−j)
 _PLACES = np.arange(WORD, dtype=np.uint64)[:, None]
 
 
-async def cross(line: Line, op: Bilinear, x: Tensor | None, y: Tensor | None, xs: tuple[int, ...], ys: tuple[int, ...]) -> Tensor:
+async def cross(
+    line: Line, op: Bilinear, x: Tensor | None, y: Tensor | None, xs: tuple[int, ...], ys: tuple[int, ...]
+) -> Tensor:
     """This party's share of x ∘ y: one party has x (the other gives None), the other y."""
     shape = op.shape(xs, ys)
     if op.name == "mul":
-        return (await elementwise(line, None if x is None else x.expand(shape).flatten(), None if y is None else y.expand(shape).flatten())).reshape(shape)
+        return (
+            await elementwise(
+                line,
+                None if x is None else x.expand(shape).flatten(),
+                None if y is None else y.expand(shape).flatten(),
+            )
+        ).reshape(shape)
     if op.name == "matmul":
         xs = xs if len(xs) > 1 else (1, *xs)
         lead = torch.broadcast_shapes(xs[:-2], ys[:-2]) if len(ys) > 2 else ()
@@ -41,15 +54,38 @@ async def cross(line: Line, op: Bilinear, x: Tensor | None, y: Tensor | None, xs
             flat = None if x is None else x.reshape(-1, xs[-1])
             made = await _matrix(line, flat, y, int(np.prod(xs[:-1])), xs[-1], int(np.prod(ys[1:])))
             return made.reshape(shape)
-        left, right = (None if t is None else t.expand(*lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (x, y))
-        many = [await _matrix(line, None if left is None else left[i], None if right is None else right[i], xs[-2], xs[-1], ys[-1])
-                for i in range(int(np.prod(lead)))]
+        left, right = (
+            None if t is None else t.expand(*lead, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (x, y)
+        )
+        many = [
+            await _matrix(
+                line,
+                None if left is None else left[i],
+                None if right is None else right[i],
+                xs[-2],
+                xs[-1],
+                ys[-1],
+            )
+            for i in range(int(np.prod(lead)))
+        ]
         return torch.stack(many).reshape(shape)
     (out, each, kh, kw), (n, _, rows, columns), options = ys, shape, op.options or ()
     groups = options[3] if options else 1
-    flat, filters = None if x is None else patches(x, ys, *options)[0], None if y is None else y.reshape(groups, out // groups, -1)
-    parts = [await _matrix(line, None if filters is None else filters[g], None if flat is None else flat[g], out // groups, each * kh * kw, n * rows * columns)
-             for g in range(groups)]
+    flat, filters = (
+        None if x is None else patches(x, ys, *options)[0],
+        None if y is None else y.reshape(groups, out // groups, -1),
+    )
+    parts = [
+        await _matrix(
+            line,
+            None if filters is None else filters[g],
+            None if flat is None else flat[g],
+            out // groups,
+            each * kh * kw,
+            n * rows * columns,
+        )
+        for g in range(groups)
+    ]
     return torch.cat(parts).reshape(out, n, rows, columns).transpose(0, 1).contiguous()
 
 
@@ -64,7 +100,9 @@ async def elementwise(line: Line, x: Tensor | None, y: Tensor | None) -> Tensor:
 async def _matrix(line: Line, x: Tensor | None, y: Tensor | None, n: int, k: int, m: int) -> Tensor:
     """[n, k] × [k, m]: each word of x is transferred with its row of y; the smaller factor chooses."""
     if n > m:  # x ∘ y = (yᵀ xᵀ)ᵀ
-        return (await _matrix(line, None if y is None else y.reshape(k, m).T, None if x is None else x.T, m, k, n)).T.contiguous()
+        return (
+            await _matrix(line, None if y is None else y.reshape(k, m).T, None if x is None else x.T, m, k, n)
+        ).T.contiguous()
     if x is not None:
         return _tensor(await _choose(line, _words(x).ravel(), m, k))
     assert y is not None
@@ -89,7 +127,9 @@ def _chosen(mine: np.ndarray, bits: np.ndarray, came: bytes, length: int) -> np.
     words = sent.view(np.uint64)[..., 0]
     for j, width in enumerate(_WIDTHS):
         size = count * length * width
-        sent[..., :width] = np.frombuffer(came, np.uint8, size, at).reshape(count, length, width)  # what is above `width` is shifted out
+        sent[..., :width] = np.frombuffer(came, np.uint8, size, at).reshape(
+            count, length, width
+        )  # what is above `width` is shifted out
         at += size
         total += (pad[j] + words * bits[j][:, None].astype(np.uint64)) << np.uint64(j)
     return total
@@ -113,23 +153,35 @@ def _held(zero: np.ndarray, one: np.ndarray, y: np.ndarray) -> tuple[bytes, np.n
     zero, one = zero.reshape(WORD, count, length), one.reshape(WORD, count, length)
     total, parts = np.zeros((count, length), np.uint64), []
     for j, width in enumerate(_WIDTHS):
-        parts.append(np.ascontiguousarray(zero[j] - one[j] + y).view(np.uint8).reshape(count, length, 8)[..., :width].tobytes())
+        parts.append(
+            np.ascontiguousarray(zero[j] - one[j] + y)
+            .view(np.uint8)
+            .reshape(count, length, 8)[..., :width]
+            .tobytes()
+        )
         total -= zero[j] << np.uint64(j)
     return b"".join(parts), total
 
 
 def traffic(op: Bilinear, xs: tuple[int, ...], ys: tuple[int, ...]) -> int:
-    """Bytes that one cross term takes, both ways together: transfers for the smaller factor, and a word for every product."""
+    """Bytes that one cross term takes, both ways together: transfers for the smaller factor, and a word for
+    every product.
+    """
     shape = op.shape(xs, ys)
     if op.name == "mul":
         choices = products = math.prod(shape)
     elif op.name == "matmul":
-        n, m = (math.prod(xs[:-1]), math.prod(ys[1:])) if len(ys) < 3 else (xs[-2] if len(xs) > 1 else 1, ys[-1])
+        n, m = (
+            (math.prod(xs[:-1]), math.prod(ys[1:])) if len(ys) < 3 else (xs[-2] if len(xs) > 1 else 1, ys[-1])
+        )
         many = math.prod(shape) // (n * m) if n * m else 0
         choices, products = many * min(n, m) * xs[-1], many * n * m * xs[-1]
     else:
         groups, places = op.options[3] if op.options else 1, math.prod(shape) // shape[1]
-        choices, products = groups * min(ys[0] // groups, places) * math.prod(ys[1:]), math.prod(shape) * math.prod(ys[1:])
+        choices, products = (
+            groups * min(ys[0] // groups, places) * math.prod(ys[1:]),
+            math.prod(shape) * math.prod(ys[1:]),
+        )
     return choices * WORD * BASE // 8 + products * sum(_WIDTHS)
 
 

@@ -1,8 +1,10 @@
-"""Logistic regression trained on shares: nobody sees the rows, the labels, or the weights until somebody opens them.
+"""Logistic regression trained on shares: nobody sees the rows, the labels, or the weights until somebody
+opens them.
 
     for each batch (X, y):   [p] = σ([X][w] + [b]);   [g] = [X]ᵀ([p] − [y]) / n;   [w] ← [w] − η[g];   [b] ← [b] − η·mean([p] − [y])
 
-Gradient descent as in Mohassel, Zhang: SecureML, IEEE S&P 2017, Section 4.1, with σ itself (`functions.sigmoid`) where they cut it into three lines.
+Gradient descent as in Mohassel, Zhang: SecureML, IEEE S&P 2017, Section 4.1, with σ itself
+(`functions.sigmoid`) where they cut it into three lines.
 """
 
 from __future__ import annotations
@@ -32,17 +34,27 @@ async def descend(seat: Seat, x: Tensor, y: Tensor, epochs: int, lr: float, batc
 
 
 def train_logistic(x: Shared, y: Shared, *, epochs: int = 10, lr: float = 1.0, batch: int = 64) -> Shared:
-    """Shared weights (columns, then the intercept) from shared rows and shared 0/1 labels. Rows are taken in the order given.
+    """Shared weights (columns, then the intercept) from shared rows and shared 0/1 labels. Rows are taken in
+    the order given.
 
-    Scale columns to about ±1 first."""
+    Scale columns to about ±1 first.
+    """
     for name, table in (("x", x), ("y", y)):
         if not isinstance(table, Shared):
-            raise bad("train_logistic", name, type(table).__name__, "a tensor shared with tacit.mpc.share, without checked=True")
+            raise bad(
+                "train_logistic",
+                name,
+                type(table).__name__,
+                "a tensor shared with tacit.mpc.share, without checked=True",
+            )
     for name, value in (("epochs", epochs), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise bad("train_logistic", name, value, "a whole number of at least 1")
     if not 0 < lr <= 64:
         raise bad("train_logistic", "lr", lr, "a number above 0 and at most 64")
     if len(x.shape) != 2 or tuple(y.shape) != (x.shape[0],):
-        raise BadData(f"train_logistic: x has shape {list(x.shape)} and y {list(y.shape)}; they must be (rows, columns) and (rows,).")
+        raise BadData(
+            f"train_logistic: x has shape {list(x.shape)} and y {list(y.shape)}; they must be (rows, "
+            "columns) and (rows,)."
+        )
     return x.run(lambda seat, x, y: descend(seat, x, y, epochs, lr, batch), y)

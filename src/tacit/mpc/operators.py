@@ -1,5 +1,6 @@
-"""What shared tensors can do, with tags or without: operators, each a program per party, and a dealer's, in one process. `tensor.py` and `tensor_checked.py`
-say what a share is and who sits at the table."""
+"""What shared tensors can do, with tags or without: operators, each a program per party, and a dealer's, in
+one process. `tensor.py` and `tensor_checked.py` say what a share is and who sits at the table.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Operators(ABC):
         self.shares, self.fixed, self.ledger = shares, fixed, ledger
         self.fraction = fixed.fraction if fraction is None else fraction  # 0: a whole number, an index
 
-    # what a kind of share says -------------------------------------------------------------------------------------------------
+    # what a kind of share says ------------------------------------------------------------------------------
 
     @abstractmethod
     def _of(self, shares: list[Tensor], fraction: int | None = None) -> Self:
@@ -70,7 +71,7 @@ class Operators(ABC):
         """An opened index."""
         return opened
 
-    # -----------------------------------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> torch.Size:
@@ -83,7 +84,7 @@ class Operators(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {list(self.shape)} between {self.parties} parties>"
 
-    # without a message ---------------------------------------------------------------------------------------------------------
+    # without a message --------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Self:
         if isinstance(other, type(self)):
@@ -91,11 +92,19 @@ class Operators(ABC):
             try:
                 torch.broadcast_shapes(self.shape, other.shape)
             except RuntimeError:
-                raise BadData(f"shapes {list(self.shape)} and {list(other.shape)} cannot be added. They must be equal, or 1 where they differ.") from None
+                raise BadData(
+                    f"shapes {list(self.shape)} and {list(other.shape)} cannot be added. They must be "
+                    "equal, or 1 where they differ."
+                ) from None
             return self._each(lambda a, b: a + b, other)
         self._number()
         public = self._encoded(other, "the public summand")
-        return self._of([self._down(x + self._place(i).public(public, x)) for i, x in enumerate(map(self._up, self.shares))])
+        return self._of(
+            [
+                self._down(x + self._place(i).public(public, x))
+                for i, x in enumerate(map(self._up, self.shares))
+            ]
+        )
 
     __radd__ = __add__
 
@@ -120,7 +129,7 @@ class Operators(ABC):
     def transpose(self, a: int = -2, b: int = -1) -> Self:
         return self._each(lambda x: x.transpose(a, b))
 
-    # with a protocol -----------------------------------------------------------------------------------------------------------
+    # with a protocol ----------------------------------------------------------------------------------------
 
     def __mul__(self, other: Any) -> Self:
         return self._times(other, MUL)
@@ -139,15 +148,26 @@ class Operators(ABC):
     def __truediv__(self, other: Any) -> Self:
         if isinstance(other, int | float) and not isinstance(other, bool) and 1 < abs(other) < math.inf:
             return self._over(float(other))
-        return self * (other.reciprocal() if isinstance(other, type(self)) else 1 / torch.as_tensor(other, dtype=torch.float64))
+        return self * (
+            other.reciprocal()
+            if isinstance(other, type(self))
+            else 1 / torch.as_tensor(other, dtype=torch.float64)
+        )
 
     def _over(self, number: float) -> Self:
-        """A public number's inverse may be small, and 16 fractional bits of it too few: its power of two is taken off first."""
-        down = min(math.frexp(number)[1] - 1, functions.FAR)  # 2^down ≤ |number|, so the inverse that is left lies in (1/2, 1]
+        """A public number's inverse may be small, and 16 fractional bits of it too few: its power of two is
+        taken off first.
+        """
+        down = min(
+            math.frexp(number)[1] - 1, functions.FAR
+        )  # 2^down ≤ |number|, so the inverse that is left lies in (1/2, 1]
         inverse = self._encoded(2.0**down / number, "the inverse of the public divisor")
 
         async def step(seat: Any, x: Any) -> Any:
-            return await functions.scale(seat, await functions.truncate(seat, x, down) if down else x, inverse.to(seat.device))
+            return await functions.scale(
+                seat, await functions.truncate(seat, x, down) if down else x, inverse.to(seat.device)
+            )
+
         return self.run(step)
 
     def __rtruediv__(self, other: Any) -> Self:
@@ -192,7 +212,9 @@ class Operators(ABC):
         return self.fixed.decode(value).float() if self.fraction else self._whole(value)
 
     def run(self, step: Step, *others: Self, fraction: int | None = None) -> Self:
-        """A step of your own: `async def step(seat, *shares)`, run by every party on its shares of this tensor and the others."""
+        """A step of your own: `async def step(seat, *shares)`, run by every party on its shares of this
+        tensor and the others.
+        """
         self._number()
         for other in others:
             self._with(other)
@@ -209,34 +231,53 @@ class Operators(ABC):
         try:
             requests = self._plan(lambda seat: step(seat, *empty))
         except (RuntimeError, IndexError) as error:  # torch's, in a rehearsal that has shapes only
-            raise BadData(f"shapes {' and '.join(str(list(e.shape)) for e in empty)} do not fit this operation: {error}") from None
+            raise BadData(
+                f"shapes {' and '.join(str(list(e.shape)) for e in empty)} do not fit this operation: {error}"
+            ) from None
 
         def program(rank: int) -> Program:
             async def party(me: Party) -> Tensor:
                 seat = await self._sit(me, rank, names, device)
                 return await self._done(seat, await step(seat, *[self._up(o[rank]) for o in operands]))
+
             return party
 
         async def deal(me: Party) -> None:
             await self._deal(me, names, requests, device)
 
-        made = InProcess().run_sync({**{name: program(i) for i, name in enumerate(names)}, DEALER: deal}, ledger=self.ledger)
+        made = InProcess().run_sync(
+            {**{name: program(i) for i, name in enumerate(names)}, DEALER: deal}, ledger=self.ledger
+        )
         return [made[name] for name in names]
 
     def _each(self, linear: Callable[..., Any], *others: Self) -> Self:
         """What each party does to its own shares."""
-        return self._of([self._down(linear(*map(self._up, mine))) for mine in zip(self.shares, *[o.shares for o in others])])
+        return self._of(
+            [
+                self._down(linear(*map(self._up, mine)))
+                for mine in zip(self.shares, *[o.shares for o in others])
+            ]
+        )
 
     def _encoded(self, value: Any, what: str) -> Tensor:
         if isinstance(value, Operators):
-            raise BadData(f"{self!r} and {value!r} do not go together: one carries tags and the other does not. Share both with checked=True.")
+            raise BadData(
+                f"{self!r} and {value!r} do not go together: one carries tags and the other does not. Share "
+                "both with checked=True."
+            )
         return self.fixed.encode(value, what).to(self.shares[0].device)
 
     def _with(self, other: Operators) -> None:
         if (other.parties, other.fixed, other.fraction) != (self.parties, self.fixed, self.fraction):
-            raise BadData(f"{self!r} and {other!r} do not go together: parties, fractional bits and kind (number or index) must be the same. "
-                          f"These have {self.fraction} and {other.fraction} fractional bits.")
+            raise BadData(
+                f"{self!r} and {other!r} do not go together: parties, fractional bits and kind (number or "
+                "index) must be the same. "
+                f"These have {self.fraction} and {other.fraction} fractional bits."
+            )
 
     def _number(self) -> None:
         if not self.fraction:
-            raise BadData(f"{self!r} is an index, a whole number; numbers with fractional bits cannot be computed from it. Open it.")
+            raise BadData(
+                f"{self!r} is an index, a whole number; numbers with fractional bits cannot be computed "
+                "from it. Open it."
+            )

@@ -1,7 +1,8 @@
 """Whole numbers modulo the prime p = 2^61 − 1, in torch's int64: what the checked mode computes in.
 
-A tag α·x proves that x was not changed only where every difference has an inverse: modulo 2^64 a cheater who adds 2^63 guesses one bit of α. In a field of
-2^61 elements it has to guess α itself. 2^61 ≡ 1, so a product of 122 bits is brought back by adding its upper half to its lower one.
+A tag α·x proves that x was not changed only where every difference has an inverse: modulo 2^64 a cheater
+who adds 2^63 guesses one bit of α. In a field of 2^61 elements it has to guess α itself. 2^61 ≡ 1, so a
+product of 122 bits is brought back by adding its upper half to its lower one.
 
     range of real numbers   |x| ≤ 2^(58−2f) and 2^(47−f)      with f = 16: ±2^26 = ±6.7e7, and every product and sum of products as well
 """
@@ -21,7 +22,10 @@ BITS = 61
 P = (1 << BITS) - 1
 ROOM = 58  # |x ∘ y| < 2^58, for the truncation in `spdz.py`
 VALUE = 47  # bits of an encoded value's magnitude; differences of two have 48, which comparisons take
-LIMB, LIMBS = 21, 3  # of a matmul in float64: a limb product has 42 bits, and 2^10 of them add up exactly, with a bit to spare
+LIMB, LIMBS = (
+    21,
+    3,
+)  # of a matmul in float64: a limb product has 42 bits, and 2^10 of them add up exactly, with a bit to spare
 LONGEST = 1 << 10
 _HALF, _LOW, _TOP = 31, (1 << 31) - 1, (1 << 30) - 1
 
@@ -66,7 +70,7 @@ def sub(x: Tensor, y: Tensor) -> Tensor:
 def mul(x: Tensor, y: Tensor) -> Tensor:
     """x·y: halves of 31 and 30 bits; 2^62 ≡ 2, and the middle product's upper part wraps around."""
     (xh, xl), (yh, yl) = ((t >> _HALF, t & _LOW) for t in (x, y))
-    middle = xh * yl + xl * yh                                       # < 2^62
+    middle = xh * yl + xl * yh  # < 2^62
     return fold(fold(xl * yl) + ((middle & _TOP) << _HALF) + (middle >> 30) + 2 * (xh * yh))
 
 
@@ -87,7 +91,9 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     if x.shape[-1] > LONGEST:
         if y.dim() == 1:
             return matmul(x, y[:, None])[..., 0]
-        return total(torch.stack([matmul(a, b) for a, b in zip(x.split(LONGEST, -1), y.split(LONGEST, -2))]), 0)
+        return total(
+            torch.stack([matmul(a, b) for a, b in zip(x.split(LONGEST, -1), y.split(LONGEST, -2))]), 0
+        )
     mask = (1 << LIMB) - 1
     xs, ys = ([((t >> (LIMB * i)) & mask).double() for i in range(LIMBS)] for t in (x, y))
     made: Tensor | None = None
@@ -110,7 +116,9 @@ def bilinear(op: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def words(drawn: Tensor) -> Tensor:
-    """Uniform 64-bit words → elements, uniform up to 2^-61: the upper 61 bits, of which one value in 2^61, p itself, is 0."""
+    """Uniform 64-bit words → elements, uniform up to 2^-61: the upper 61 bits, of which one value in 2^61, p
+    itself, is 0.
+    """
     x = (drawn >> 3) & P
     return torch.where(x == P, 0, x)
 

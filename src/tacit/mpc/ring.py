@@ -3,11 +3,13 @@
     range   |x| ≤ 2^(46−f) and 2^(62−2f)        with f = 16: ±2^30 = ±1.07e9, held at encoding
     error   ≤ 2^(−f−1)                          half a unit in the last place: 7.6e-6
 
-A comparison takes words below 2^48, differences of two values included: hence the first bound. A product of two numbers has 2f fractional bits and must
-stay below 2^62 (`truncate.py`): hence the second, which has to hold for every product and every sum of products. Outside, a result wraps around and nobody
-notices; the range is therefore held where a value is still known, at encoding, and in debug mode at every product.
+A comparison takes words below 2^48, differences of two values included: hence the first bound. A product of
+two numbers has 2f fractional bits and must stay below 2^62 (`truncate.py`): hence the second, which has to
+hold for every product and every sum of products. Outside, a result wraps around and nobody notices; the range
+is therefore held where a value is still known, at encoding, and in debug mode at every product.
 
-Arithmetic on int64 wraps modulo 2^64 by itself. Only matmul needs care: CUDA has none for int64 and gets it in 16-bit limbs, exactly.
+Arithmetic on int64 wraps modulo 2^64 by itself. Only matmul needs care: CUDA has none for int64 and gets it
+in 16-bit limbs, exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from ..errors import BadData
 from ..parameters import check, whole
 
 WORD = 64
-VALUE = 46  # bits of an encoded value's magnitude: comparisons and truncations leave two bits of room for differences and offsets
+# bits of an encoded value's magnitude: comparisons and truncations leave two bits of room for differences and
+# offsets
+VALUE = 46
 LIMB, LIMBS = 16, 4  # of a matmul in float64: a limb product has 32 bits, and 2^21 of them add up exactly
 
 
@@ -44,26 +48,37 @@ class Fixed:
     @property
     def ulp(self) -> float:
         """A unit in the last place."""
-        return 2.0 ** -self.fraction
+        return 2.0**-self.fraction
 
     def encode(self, values: Any, what: str = "a value", scale: int = 1) -> Tensor:
-        """Real numbers → ring, with scale·f fractional bits; what does not fit is refused, because wrapped around it would be another number unseen."""
+        """Real numbers → ring, with scale·f fractional bits; what does not fit is refused, because wrapped
+        around it would be another number unseen.
+        """
         check(self)
         try:
-            x = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))  # a copy: pandas gives what may not be written
+            x = (
+                values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
+            )  # a copy: pandas gives what may not be written
         except (TypeError, ValueError, RuntimeError):
-            raise BadData(f"{what} is {type(values).__name__}, not numbers. Give a tensor, an array or a number.") from None
+            raise BadData(
+                f"{what} is {type(values).__name__}, not numbers. Give a tensor, an array or a number."
+            ) from None
         if x.dtype is torch.bool or x.is_complex():
             raise BadData(f"{what} holds {x.dtype}; only real numbers can be shared. Convert it first.")
         x = x.detach().double()
         outside = int((~(x.abs() <= self.most)).sum())  # NaN compares false, so it is outside
         if outside:
-            raise BadData(f"{what}: {outside} of {x.numel()} numbers are not within ±{self.most:g}, the range of {self.fraction} fractional bits in "
-                          f"{self.where}. Scale the values, or take fewer fractional bits.")
+            raise BadData(
+                f"{what}: {outside} of {x.numel()} numbers are not within ±{self.most:g}, the range of "
+                f"{self.fraction} fractional bits in "
+                f"{self.where}. Scale the values, or take fewer fractional bits."
+            )
         return torch.round(x * 2.0 ** (scale * self.fraction)).long()
 
     def decode(self, ring: Tensor) -> Tensor:
-        """Ring → float64. The division is exact up to 2^53, so −9.99995 comes back as −9.99995 and not one off."""
+        """Ring → float64. The division is exact up to 2^53, so −9.99995 comes back as −9.99995 and not one
+        off.
+        """
         return ring.double() / 2.0**self.fraction
 
 
@@ -72,24 +87,46 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     return _in_limbs(torch.matmul, x, y) if x.is_cuda else torch.matmul(x, y)
 
 
-def conv2d(x: Tensor, w: Tensor, stride: tuple[int, int] = (1, 1), padding: tuple[int, int] = (0, 0), dilation: tuple[int, int] = (1, 1),
-           groups: int = 1, product: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-    """torch's conv2d modulo 2^64, as one product of patches and filters; `product` is another ring's matmul."""
+def conv2d(
+    x: Tensor,
+    w: Tensor,
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    product: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Tensor:
+    """torch's conv2d modulo 2^64, as one product of patches and filters; `product` is another ring's
+    matmul.
+    """
     flat, rows, columns = patches(x, tuple(w.shape), stride, padding, dilation, groups)
     made = (product or matmul)(w.reshape(groups, len(w) // groups, -1), flat)
     return made.reshape(len(w), len(x), rows, columns).transpose(0, 1).contiguous()
 
 
-def patches(x: Tensor, w: tuple[int, ...], stride: tuple[int, int] = (1, 1), padding: tuple[int, int] = (0, 0), dilation: tuple[int, int] = (1, 1),
-            groups: int = 1) -> tuple[Tensor, int, int]:
-    """(what filters of shape w are multiplied with: [groups, words of a filter, places]; rows and columns of the result)."""
+def patches(
+    x: Tensor,
+    w: tuple[int, ...],
+    stride: tuple[int, int] = (1, 1),
+    padding: tuple[int, int] = (0, 0),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> tuple[Tensor, int, int]:
+    """(what filters of shape w are multiplied with: [groups, words of a filter, places]; rows and columns of
+    the result).
+    """
     n, _, height, width = x.shape
     _, each, kh, kw = w
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
     x = F.pad(x, (pw, pw, ph, ph))
-    rows, columns = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    rows, columns = (
+        (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1,
+        (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1,
+    )
     sn, sc, s0, s1 = x.stride()
-    cut = x.as_strided((n, groups, each, kh, kw, rows, columns), (sn, each * sc, sc, dh * s0, dw * s1, sh * s0, sw * s1))
+    cut = x.as_strided(
+        (n, groups, each, kh, kw, rows, columns), (sn, each * sc, sc, dh * s0, dw * s1, sh * s0, sw * s1)
+    )
     # groups outside, so that torch sees few large products
     return cut.permute(1, 2, 3, 4, 0, 5, 6).reshape(groups, each * kh * kw, n * rows * columns), rows, columns
 
@@ -97,7 +134,10 @@ def patches(x: Tensor, w: tuple[int, ...], stride: tuple[int, int] = (1, 1), pad
 def _in_limbs(product: Any, x: Tensor, y: Tensor) -> Tensor:
     """Σ_{i+j<4} 2^(16(i+j)) · x_i y_j: float64 adds products of 16-bit limbs exactly, up to 2^21 of them."""
     if x.shape[-1] >= 1 << (53 - 2 * LIMB):
-        raise BadData(f"a product over {x.shape[-1]} numbers is longer than the {1 << (53 - 2 * LIMB)} that 16-bit limbs add exactly. Split it.")
+        raise BadData(
+            f"a product over {x.shape[-1]} numbers is longer than the {1 << (53 - 2 * LIMB)} that 16-bit "
+            "limbs add exactly. Split it."
+        )
     mask = (1 << LIMB) - 1
     xs, ys = ([((t >> (LIMB * i)) & mask).double() for i in range(LIMBS)] for t in (x, y))
     total: Any = 0
@@ -117,7 +157,9 @@ def pack(bits: Tensor) -> Tensor:
     if bits.device.type == "cpu":
         return torch.from_numpy(np.packbits(bits.numpy(), axis=-1))
     padded = F.pad(bits, (0, -bits.shape[-1] % 8)).reshape(*bits.shape[:-1], -1, 8)
-    return (padded * torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=bits.device)).sum(-1, dtype=torch.uint8)
+    return (padded * torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=bits.device)).sum(
+        -1, dtype=torch.uint8
+    )
 
 
 def unpack(packed: Tensor, count: int) -> Tensor:

@@ -1,4 +1,6 @@
-"""A computing party's seat: who it is, who the others are, its stock of masks, and the one thing they do together, opening a masked value."""
+"""A computing party's seat: who it is, who the others are, its stock of masks, and the one thing they do
+together, opening a masked value.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ from ..parties.party import Party
 from .dealer import Stock, join
 from .ring import Fixed
 
-DEBUGGED = "DEBUG: intermediate values were opened to every computing party to check their range. Nothing in this run was hidden."
+DEBUGGED = (
+    "DEBUG: intermediate values were opened to every computing party to check their range. Nothing "
+    "in this run was hidden."
+)
 
 
-class DebugShare(Message, reveals="everything: a share of an intermediate value, opened in debug mode to check its range"):
+class DebugShare(
+    Message, reveals="everything: a share of an intermediate value, opened in debug mode to check its range"
+):
     values: list[Tensor]
 
 
@@ -42,7 +49,9 @@ class Seat:
     debug: bool = False
     costs: dict[str, Cost] = field(default_factory=dict)
     steps: Any = None  # other than the ring's, for `functions.py`
-    offline: dict[str, Cost] = field(default_factory=dict)  # what it took to make the stock, where the parties made it themselves
+    offline: dict[str, Cost] = field(
+        default_factory=dict
+    )  # what it took to make the stock, where the parties made it themselves
     _label: str = "other"
 
     @property
@@ -77,10 +86,15 @@ class Seat:
         came = await self.me.gather(self.peers, kind)
         for name, message in came.items():
             if [(v.shape, v.dtype) for v in message.values] != [(s.shape, s.dtype) for s in shares]:
-                raise ProtocolError(f"{name!r} opened {[tuple(v.shape) for v in message.values]} where {[tuple(s.shape) for s in shares]} was due in "
-                                    f"{kind.kind}. All parties must run the same program on the same shapes.")
+                raise ProtocolError(
+                    f"{name!r} opened {[tuple(v.shape) for v in message.values]} where "
+                    f"{[tuple(s.shape) for s in shares]} was due in "
+                    f"{kind.kind}. All parties must run the same program on the same shapes."
+                )
         theirs = [[v.to(self.device) for v in message.values] for message in came.values()]
-        return [join([*others, mine]) for mine, *others in zip(shares, *theirs)]  # into what came, which is nobody else's: no memory is taken
+        return [
+            join([*others, mine]) for mine, *others in zip(shares, *theirs)
+        ]  # into what came, which is nobody else's: no memory is taken
 
     def charge(self, bytes: int) -> None:
         """One more round, for the operation at hand."""
@@ -89,11 +103,16 @@ class Seat:
         cost.bytes += bytes
 
     async def expect(self, x: Tensor, low: float, high: float, what: str) -> None:
-        """In debug mode, and only there, open x and refuse what lies outside; otherwise the domain is the caller's promise."""
+        """In debug mode, and only there, open x and refuse what lies outside; otherwise the domain is the
+        caller's promise.
+        """
         if not self.debug or self.me is None:
             return
         self.me.ledger.stamp(DEBUGGED)
         value = self.fixed.decode((await self.open(DebugShare, x))[0])
         if not bool(((value >= low) & (value <= high)).all()):
-            raise BadData(f"{what} got values from {float(value.min()):g} to {float(value.max()):g}; its domain is {low:g} to {high:g}. "
-                          "Scale the argument; outside the domain the result would be silently wrong.")
+            raise BadData(
+                f"{what} got values from {float(value.min()):g} to {float(value.max()):g}; its domain is "
+                f"{low:g} to {high:g}. "
+                "Scale the argument; outside the domain the result would be silently wrong."
+            )

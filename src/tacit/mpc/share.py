@@ -1,7 +1,8 @@
-"""Additive secret sharing. A secret x in Z_2^64 is x_0 + x_1 + … + x_{n−1}: all but one share are uniform words, the last is what is missing.
+"""Additive secret sharing. A secret x in Z_2^64 is x_0 + x_1 + … + x_{n−1}: all but one share are uniform
+words, the last is what is missing.
 
-Any n − 1 shares are uniform and independent of x; all n add up to it. Three shares 7, 6 and −2 are the secret 11. Sums are made share
-by share, and nobody says a word.
+Any n − 1 shares are uniform and independent of x; all n add up to it. Three shares 7, 6 and −2 are the secret
+11. Sums are made share by share, and nobody says a word.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Tagged shares: x modulo p is x_0 + … + x_{n−1}, and so is α·x, under a key α of which each party holds a share. Damgård, Pastro, Smart, Zakarias:
-Multiparty Computation from Somewhat Homomorphic Encryption, CRYPTO 2012 (SPDZ), with the tags of Damgård et al., ESORICS 2013: α is never opened.
+"""Tagged shares: x modulo p is x_0 + … + x_{n−1}, and so is α·x, under a key α of which each party holds a
+share. Damgård, Pastro, Smart, Zakarias: Multiparty Computation from Somewhat Homomorphic Encryption,
+CRYPTO 2012 (SPDZ), with the tags of Damgård et al., ESORICS 2013: α is never opened.
 
-A tagged tensor is one tensor with a dimension of 2 in front: [x_i, m_i], this party's shares of x and of α·x. What is linear is done to both alike.
+A tagged tensor is one tensor with a dimension of 2 in front: [x_i, m_i], this party's shares of x and of
+α·x. What is linear is done to both alike.
 
     dealer                                       computing party i of n
       |--- TapeKey(k_i) --------------------------->|   α_i is the first word on the tape, shares of everything else follow
       |--- Corrections ---------------------------->|   to the last party only: what makes products and tags come out right
 
-The requests and their plan are as in `dealer.py`; here each part is tagged. The dealer knows α and must be honest: it deals what was asked, and works with
-nobody.
+The requests and their plan are as in `dealer.py`; here each part is tagged. The dealer knows α and must be
+honest: it deals what was asked, and works with nobody.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ STEPS = (1 << DIGIT) - 1
 
 
 class Tagged:
-    """One piece of correlated randomness; `free` parts are uniform, `fixed` ones follow. With a holder the free parts are known to that party."""
+    """One piece of correlated randomness; `free` parts are uniform, `fixed` ones follow. With a holder the
+    free parts are known to that party.
+    """
 
     holder: int | None = None
 
@@ -54,7 +58,9 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Entry(Tagged):
-    """A mask b that its holder knows, to bring a value in or to learn one; with a name it stays, and products may ask for it."""
+    """A mask b that its holder knows, to bring a value in or to learn one; with a name it stays, and products
+    may ask for it.
+    """
 
     shape: tuple[int, ...]
     holder: int | None
@@ -92,7 +98,9 @@ class TaggedTriple(Tagged):
 
 @dataclass(frozen=True)
 class TaggedTruncation(Tagged):
-    """r uniform; R = r div 2^bits; s says whether r is in the topmost 2^59, from where v + r may wrap around."""
+    """r uniform; R = r div 2^bits; s says whether r is in the topmost 2^59, from where v + r may wrap
+    around.
+    """
 
     shape: tuple[int, ...]
     bits: int
@@ -110,7 +118,9 @@ class TaggedTruncation(Tagged):
 
 @dataclass(frozen=True)
 class TaggedComparison(Tagged):
-    """r uniform; for each 3-bit digit r_d whether r_d > j, j = 0 … 6; and whether r lies within 2^48 of either end of 0 … p − 1."""
+    """r uniform; for each 3-bit digit r_d whether r_d > j, j = 0 … 6; and whether r lies within 2^48 of
+    either end of 0 … p − 1.
+    """
 
     shape: tuple[int, ...]
 
@@ -123,7 +133,11 @@ class TaggedComparison(Tagged):
     def make(self, free: Values, masks: Values) -> Values:
         r, near = free["r"], 1 << (prime.VALUE + 1)
         steps = torch.arange(STEPS, device=r.device).reshape(-1, *[1] * r.dim())
-        return {"T": (digits(r).unsqueeze(1) > steps).long(), "low": (r < near).long(), "high": (r >= prime.P - near).long()}
+        return {
+            "T": (digits(r).unsqueeze(1) > steps).long(),
+            "low": (r < near).long(),
+            "high": (r >= prime.P - near).long(),
+        }
 
 
 def digits(x: Tensor) -> Tensor:
@@ -149,9 +163,16 @@ def tagged(x: Tensor, alphas: Sequence[int], secret: Secret) -> list[Tensor]:
     return [*shares, prime.sub(both, prime.total(torch.stack(shares), 0))]
 
 
-async def deal(me: Party, parties: Sequence[str], requests: Iterable[Tagged], device: str = "cpu", alphas: Sequence[int] | None = None) -> None:
+async def deal(
+    me: Party,
+    parties: Sequence[str],
+    requests: Iterable[Tagged],
+    device: str = "cpu",
+    alphas: Sequence[int] | None = None,
+) -> None:
     """1. a fresh key to each, α from the tapes (or the table's own);  2. for each request: read the tapes, make the fixed parts and all tags, send what
-    is missing to the last party."""
+    is missing to the last party.
+    """
     tapes, session = [], me.secret.bytes(SESSION)
     for name in parties:
         key = me.secret.bytes(KEY)
@@ -161,7 +182,13 @@ async def deal(me: Party, parties: Sequence[str], requests: Iterable[Tagged], de
     alpha = prime.total(first[:, 0] if alphas is None else torch.tensor(list(alphas), device=device), 0)
     masks: Values = {}
     for request in requests:
-        read = [{name: drawn(tape, shape, device) for name, shape in _on_tape(request, rank, len(parties)).items()} for rank, tape in enumerate(tapes)]
+        read = [
+            {
+                name: drawn(tape, shape, device)
+                for name, shape in _on_tape(request, rank, len(parties)).items()
+            }
+            for rank, tape in enumerate(tapes)
+        ]
 
         def known(name: str, read: list[Values] = read) -> Tensor:
             return prime.total(torch.stack([r[name] for r in read if name in r]), 0)
@@ -182,14 +209,31 @@ def _on_tape(request: Tagged, rank: int, parties: int) -> Shapes:
     free = request.free() if request.holder in (None, rank) else {}
     if rank == parties - 1:
         return free
-    return {**free, **request.fixed(), **{f"α·{name}": shape for name, shape in {**request.free(), **request.fixed()}.items()}}
+    return {
+        **free,
+        **request.fixed(),
+        **{f"α·{name}": shape for name, shape in {**request.free(), **request.fixed()}.items()},
+    }
 
 
 class TaggedStock:
     """A computing party's side: tagged shares in the order of the plan, each used once."""
 
-    def __init__(self, tape: Tape, rank: int, parties: int, corrections: Callable[[], Awaitable[list[Tensor]]], device: str = "cpu"):
-        self.tape, self.rank, self.parties, self.corrections, self.device = tape, rank, parties, corrections, device
+    def __init__(
+        self,
+        tape: Tape,
+        rank: int,
+        parties: int,
+        corrections: Callable[[], Awaitable[list[Tensor]]],
+        device: str = "cpu",
+    ):
+        self.tape, self.rank, self.parties, self.corrections, self.device = (
+            tape,
+            rank,
+            parties,
+            corrections,
+            device,
+        )
         self.alpha = int(drawn(tape, (1,), "cpu")[0])
 
     @classmethod
@@ -203,17 +247,32 @@ class TaggedStock:
 
     async def take(self, request: Tagged) -> Values:
         """Each part with its tag: shape [2, …]."""
-        got = {name: drawn(self.tape, shape, self.device) for name, shape in _on_tape(request, self.rank, self.parties).items()}
+        got = {
+            name: drawn(self.tape, shape, self.device)
+            for name, shape in _on_tape(request, self.rank, self.parties).items()
+        }
         parts = {**request.free(), **request.fixed()}
         if self.rank == self.parties - 1:
-            due = [name for part in parts for name in ([part] if part in request.fixed() else []) + [f"α·{part}"]]
+            due = [
+                name for part in parts for name in ([part] if part in request.fixed() else []) + [f"α·{part}"]
+            ]
             came = await self.corrections()
             if [tuple(v.shape) for v in came] != [parts[name.removeprefix("α·")] for name in due]:
-                raise ProtocolError(f"the dealer's corrections do not fit {type(request).__name__}. Dealer and parties must rehearse the same program; "
-                                    "deal anew.")
+                raise ProtocolError(
+                    f"the dealer's corrections do not fit {type(request).__name__}. Dealer and parties must "
+                    "rehearse the same program; "
+                    "deal anew."
+                )
             got |= {name: prime.whole(v, "the dealer").to(self.device) for name, v in zip(due, came)}
-        return {name: torch.stack([got[name] if name in got else torch.zeros(shape, dtype=torch.int64, device=self.device), got[f"α·{name}"]])
-                for name, shape in parts.items()}
+        return {
+            name: torch.stack(
+                [
+                    got[name] if name in got else torch.zeros(shape, dtype=torch.int64, device=self.device),
+                    got[f"α·{name}"],
+                ]
+            )
+            for name, shape in parts.items()
+        }
 
 
 class TaggedRehearsal(TaggedStock):
@@ -225,11 +284,16 @@ class TaggedRehearsal(TaggedStock):
 
     async def take(self, request: Tagged) -> Values:
         self.requests.append(request)
-        return {name: torch.empty((2, *shape), dtype=torch.int64, device="meta") for name, shape in {**request.free(), **request.fixed()}.items()}
+        return {
+            name: torch.empty((2, *shape), dtype=torch.int64, device="meta")
+            for name, shape in {**request.free(), **request.fixed()}.items()
+        }
 
 
 def plan(program: Callable[[Table], Awaitable[Any]], **options: Any) -> list[Tagged]:
-    """The requests of a program, run alone on torch's meta device, where tensors have shapes and no numbers."""
+    """The requests of a program, run alone on torch's meta device, where tensors have shapes and no
+    numbers.
+    """
     from .spdz import Table
 
     rehearsal = TaggedRehearsal()

@@ -1,7 +1,8 @@
 """A key's random words, read once from front to back: AES-256 in counter mode.
 
-Dealer and party read the same tape in the same order, so a share that is on the tape costs no traffic. Nothing rewinds a tape and a key makes one tape: no
-word is used twice. (`crypto/prg.py` gives a key's whole stream at once; here it is read in pieces.)
+Dealer and party read the same tape in the same order, so a share that is on the tape costs no traffic.
+Nothing rewinds a tape and a key makes one tape: no word is used twice. (`crypto/prg.py` gives a key's whole
+stream at once; here it is read in pieces.)
 """
 
 from __future__ import annotations
@@ -34,6 +35,6 @@ class Tape:
         room = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         view = room.data
         for start in range(0, len(room), len(BLOCK)):
-            part = view[start:start + len(BLOCK)]
-            self._stream.update_into(BLOCK if len(part) == len(BLOCK) else BLOCK[:len(part)], part)
+            part = view[start : start + len(BLOCK)]
+            self._stream.update_into(BLOCK if len(part) == len(BLOCK) else BLOCK[: len(part)], part)
         return torch.from_numpy(room).view(dtype).reshape(shape)

@@ -1,7 +1,8 @@
-"""`tacit.mpc.share(tensor)`: a shared tensor to try things out with. Underneath, each operator runs one program per party, and a dealer's, in one process.
+"""`tacit.mpc.share(tensor)`: a shared tensor to try things out with. Underneath, each operator runs one
+program per party, and a dealer's, in one process.
 
-    x, y = tacit.mpc.share(torch.tensor([1.5, -2.0])), tacit.mpc.share(torch.tensor([4.0, 0.5]))
-    (x * y + 1).relu().open()
+x, y = tacit.mpc.share(torch.tensor([1.5, -2.0])), tacit.mpc.share(torch.tensor([4.0, 0.5]))
+(x * y + 1).relu().open()
 """
 
 from __future__ import annotations
@@ -31,12 +32,21 @@ class OutputShare(Message, reveals="a share of the result: together with the oth
 class Shared(Operators):
     """Shares modulo 2^64; parties are trusted to follow their programs."""
 
-    def __init__(self, shares: list[Tensor], fixed: Fixed, ledger: Ledger, debug: bool = False, fraction: int | None = None):
+    def __init__(
+        self,
+        shares: list[Tensor],
+        fixed: Fixed,
+        ledger: Ledger,
+        debug: bool = False,
+        fraction: int | None = None,
+    ):
         super().__init__(shares, fixed, ledger, fraction)
         self.debug = debug
 
     def _of(self, shares: list[Tensor], fraction: int | None = None) -> Shared:
-        return Shared(shares, self.fixed, self.ledger, self.debug, self.fraction if fraction is None else fraction)
+        return Shared(
+            shares, self.fixed, self.ledger, self.debug, self.fraction if fraction is None else fraction
+        )
 
     def _place(self, rank: int) -> Seat:
         return Seat(None, rank, (), Rehearsal(), self.fixed)
@@ -45,7 +55,15 @@ class Shared(Operators):
         return plan(program, fixed=self.fixed)
 
     async def _sit(self, me: Party, rank: int, names: tuple[str, ...], device: str) -> Seat:
-        return Seat(me, rank, names, await Stock.live(me, rank, len(names), DEALER, device), self.fixed, device, self.debug)
+        return Seat(
+            me,
+            rank,
+            names,
+            await Stock.live(me, rank, len(names), DEALER, device),
+            self.fixed,
+            device,
+            self.debug,
+        )
 
     async def _deal(self, me: Party, names: tuple[str, ...], requests: list[Any], device: str) -> None:
         await dealer(me, names, requests, device)
@@ -55,20 +73,55 @@ class Shared(Operators):
 
 
 @overload
-def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None,
-          checked: Literal[False] = False) -> Shared: ...
+def share(
+    tensor: Any,
+    parties: int = 2,
+    *,
+    fraction: int = 16,
+    debug: bool = False,
+    secret: Secret | None = None,
+    checked: Literal[False] = False,
+) -> Shared: ...
 @overload
-def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None, checked: Literal[True]) -> Checked: ...
-def share(tensor: Any, parties: int = 2, *, fraction: int = 16, debug: bool = False, secret: Secret | None = None, checked: bool = False) -> Shared | Checked:
-    """Split a tensor into additive shares. `debug` opens what goes into a function to check its domain, and says so in the ledger. `checked` tags every
-    share, so that a party that changes one is caught; without it parties are trusted to follow their programs."""
+def share(
+    tensor: Any,
+    parties: int = 2,
+    *,
+    fraction: int = 16,
+    debug: bool = False,
+    secret: Secret | None = None,
+    checked: Literal[True],
+) -> Checked: ...
+def share(
+    tensor: Any,
+    parties: int = 2,
+    *,
+    fraction: int = 16,
+    debug: bool = False,
+    secret: Secret | None = None,
+    checked: bool = False,
+) -> Shared | Checked:
+    """Split a tensor into additive shares. `debug` opens what goes into a function to check its domain, and
+    says so in the ledger. `checked` tags every share, so that a party that changes one is caught; without it
+    parties are trusted to follow their programs.
+    """
     if isinstance(parties, bool) or not isinstance(parties, int) or parties < 2:
-        raise bad("mpc.share", "parties", parties, "a whole number of at least 2", "One party alone would hold the secret itself.")
+        raise bad(
+            "mpc.share",
+            "parties",
+            parties,
+            "a whole number of at least 2",
+            "One party alone would hold the secret itself.",
+        )
     if not isinstance(checked, bool):
         raise bad("mpc.share", "checked", checked, "True or False")
     if checked and debug:
-        raise bad("mpc.share", "debug", debug, "False with checked=True", "Debugging opens what the tags protect.")
+        raise bad(
+            "mpc.share", "debug", debug, "False with checked=True", "Debugging opens what the tags protect."
+        )
     if checked:
         return share_checked(tensor, parties, check(FixedPrime(fraction)), secret or Secret())
     fixed = check(Fixed(fraction))
-    return Shared(split(fixed.encode(tensor, "the tensor"), parties, secret or Secret()), fixed, Ledger(), debug)
+    return Shared(
+        split(fixed.encode(tensor, "the tensor"), parties, secret or Secret()), fixed, Ledger(), debug
+    )

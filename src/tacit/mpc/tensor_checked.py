@@ -1,5 +1,5 @@
-"""`tacit.mpc.share(tensor, checked=True)`: a shared tensor whose shares carry tags (`spdz.py`). Every operator is checked before it
-returns, and `open` before it tells.
+"""`tacit.mpc.share(tensor, checked=True)`: a shared tensor whose shares carry tags (`spdz.py`). Every
+operator is checked before it returns, and `open` before it tells.
 
     x, y = (tacit.mpc.share(torch.tensor(v), checked=True) for v in ([1.5, -2.0], [4.0, 0.5]))
     (x * y + 1).relu().open()
@@ -23,13 +23,18 @@ from .prime import FixedPrime
 from .spdz import Table
 from .tagged import TaggedRehearsal, TaggedStock, deal, keys, plan, tagged
 
-ASSUMES = ("CHECKED: a computing party that departs from its program is caught before anything is opened, but with probability below 2^-59, if the dealer and "
-           "whoever shared the tensor are honest.")
+ASSUMES = (
+    "CHECKED: a computing party that departs from its program is caught before anything is opened, but with "
+    "probability below 2^-59, if the dealer and "
+    "whoever shared the tensor are honest."
+)
 
 
 @dataclass
 class Keys:
-    """α's shares, for all checked tensors of so many parties in this process; after a failed check they may be known and are used no more."""
+    """α's shares, for all checked tensors of so many parties in this process; after a failed check they may
+    be known and are used no more.
+    """
 
     alphas: list[int]
     spoiled: bool = False
@@ -49,12 +54,16 @@ class Checked(Operators):
 
     fixed: FixedPrime
 
-    def __init__(self, shares: list[Tensor], keys: Keys, fixed: FixedPrime, ledger: Ledger, fraction: int | None = None):
+    def __init__(
+        self, shares: list[Tensor], keys: Keys, fixed: FixedPrime, ledger: Ledger, fraction: int | None = None
+    ):
         super().__init__(shares, fixed, ledger, fraction)
         self.keys = keys
 
     def _of(self, shares: list[Tensor], fraction: int | None = None) -> Checked:
-        return Checked(shares, self.keys, self.fixed, self.ledger, self.fraction if fraction is None else fraction)
+        return Checked(
+            shares, self.keys, self.fixed, self.ledger, self.fraction if fraction is None else fraction
+        )
 
     def _up(self, share: Tensor) -> Elements:
         return Elements(share)
@@ -63,7 +72,17 @@ class Checked(Operators):
         return made.both if isinstance(made, Elements) else made  # what was opened has no tag
 
     def _place(self, rank: int) -> Desk:
-        return Desk(Table(None, rank, (), TaggedRehearsal(), self.fixed, str(self.shares[0].device), self.keys.alphas[rank]))
+        return Desk(
+            Table(
+                None,
+                rank,
+                (),
+                TaggedRehearsal(),
+                self.fixed,
+                str(self.shares[0].device),
+                self.keys.alphas[rank],
+            )
+        )
 
     def _plan(self, program: Step) -> list[Any]:
         return plan(lambda table: program(Desk(table)), fixed=self.fixed)
@@ -88,11 +107,17 @@ class Checked(Operators):
     def _with(self, other: Operators) -> None:
         super()._with(other)
         if isinstance(other, Checked) and other.keys is not self.keys:
-            raise BadData(f"{self!r} and {other!r} are tagged under different keys: a check failed between them. Share both anew.")
+            raise BadData(
+                f"{self!r} and {other!r} are tagged under different keys: a check failed between them. "
+                "Share both anew."
+            )
 
     def _parties(self, step: Step, operands: list[list[Tensor]]) -> list[Tensor]:
         if self.keys.spoiled:
-            raise BadRun(f"a check of the parties of {self!r} failed, and after that their key may be known. Share the tensors anew.")
+            raise BadRun(
+                f"a check of the parties of {self!r} failed, and after that their key may be known. Share "
+                "the tensors anew."
+            )
         try:
             return super()._parties(step, operands)
         except PartyFailed:

@@ -1,9 +1,11 @@
-"""A module of your own as layers: torch.fx writes down what its `forward` does, and branches that are added become the nodes of a graph.
+"""A module of your own as layers: torch.fx writes down what its `forward` does, and branches that are added
+become the nodes of a graph.
 
     {"kind": "graph", "nodes": [{"sum": [0], "layers": […]}, {"sum": [0, 1], "layers": […]}, …]}
 
-Value 0 is the input; node i adds up earlier values and applies its layers to the sum, which makes value i + 1; the last is the output. Understood are the
-layers of `model.py`, their functional forms, and `+`. What depends on numbers (an `if` on a tensor), other arithmetic, and views by size are refused, by name.
+Value 0 is the input; node i adds up earlier values and applies its layers to the sum, which makes value i +
+1; the last is the output. Understood are the layers of `model.py`, their functional forms, and `+`. What
+depends on numbers (an `if` on a tensor), other arithmetic, and views by size are refused, by name.
 """
 
 from __future__ import annotations
@@ -24,22 +26,37 @@ ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
 
 def _dropout(p: float = 0.5, training: bool = True, inplace: bool = False) -> nn.Module:
     if training:
-        raise TypeError("it drops values at random also when the model is not being trained; give training=self.training")
+        raise TypeError(
+            "it drops values at random also when the model is not being trained; give training=self.training"
+        )
     return nn.Identity()
 
 
 # functional forms, as the module each stands for; parameters are passed on by name
 FORMS: dict[Any, Callable[..., nn.Module]] = {
-    **dict.fromkeys((F.relu, torch.relu, F.relu_, torch.relu_, "relu", "relu_"), lambda inplace=False: nn.ReLU()),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), nn.Sigmoid), **dict.fromkeys((torch.tanh, F.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys(
+        (F.relu, torch.relu, F.relu_, torch.relu_, "relu", "relu_"), lambda inplace=False: nn.ReLU()
+    ),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((torch.tanh, F.tanh, "tanh"), nn.Tanh),
     F.gelu: lambda approximate="none": nn.GELU(approximate),
-    **dict.fromkeys((torch.flatten, "flatten"), lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim)),
-    **dict.fromkeys((torch.softmax, F.softmax, "softmax"), lambda dim=None, _stacklevel=3, dtype=None: nn.Softmax(dim)),
-    F.dropout: _dropout, F.max_pool2d: nn.MaxPool2d, F.avg_pool2d: nn.AvgPool2d,
-    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d}
+    **dict.fromkeys(
+        (torch.flatten, "flatten"), lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim)
+    ),
+    **dict.fromkeys(
+        (torch.softmax, F.softmax, "softmax"), lambda dim=None, _stacklevel=3, dtype=None: nn.Softmax(dim)
+    ),
+    F.dropout: _dropout,
+    F.max_pool2d: nn.MaxPool2d,
+    F.avg_pool2d: nn.AvgPool2d,
+    F.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+}
 
-HINT = ("A module of your own may apply the allowed layers, F.relu, torch.flatten(x, 1) and their like, and add branches with +. "
-        "Write what is left as such, or as nn.Sequential and tacit.mpc.Residual.")
+HINT = (
+    "A module of your own may apply the allowed layers, F.relu, torch.flatten(x, 1) and their like, and add "
+    "branches with +. "
+    "Write what is left as such, or as nn.Sequential and tacit.mpc.Residual."
+)
 
 
 class _Tracer(fx.Tracer):
@@ -49,8 +66,14 @@ class _Tracer(fx.Tracer):
         return type(m).forward.__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential)
 
 
-def layers(module: nn.Module, name: str, weights: dict[str, Tensor], compile: Callable[..., list[Layer]], norm: Callable[..., list[Layer]],
-           tidied: Callable[[list[Layer]], list[Layer]]) -> list[Layer]:
+def layers(
+    module: nn.Module,
+    name: str,
+    weights: dict[str, Tensor],
+    compile: Callable[..., list[Layer]],
+    norm: Callable[..., list[Layer]],
+    tidied: Callable[[list[Layer]], list[Layer]],
+) -> list[Layer]:
     """One graph layer, or the plain chain where nothing branches."""
     label = name or "the model"
     was = module.training
@@ -58,8 +81,10 @@ def layers(module: nn.Module, name: str, weights: dict[str, Tensor], compile: Ca
     try:
         graph = _Tracer().trace(module)
     except Exception as error:  # torch.fx raises whatever the module's own code raises
-        raise BadParameter(f"infer: layer {label}, a {type(module).__name__}, cannot be traced: "
-                           f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}") from None
+        raise BadParameter(
+            f"infer: layer {label}, a {type(module).__name__}, cannot be traced: "
+            f"{str(error).splitlines()[0] if str(error) else error!r}. {HINT}"
+        ) from None
     finally:
         module.train(was)
     parts = dict(module.named_modules())
@@ -69,7 +94,9 @@ def layers(module: nn.Module, name: str, weights: dict[str, Tensor], compile: Ca
     applied: set[str] = set()  # a layer used twice would need its masked weights under two names
 
     def refuse(node: fx.Node, why: str) -> BadParameter:
-        return BadParameter(f"infer: layer {label}, a {type(module).__name__}, {why} ({node.format_node()!s:.120}). {HINT}")
+        return BadParameter(
+            f"infer: layer {label}, a {type(module).__name__}, {why} ({node.format_node()!s:.120}). {HINT}"
+        )
 
     for node in graph.nodes:
         inputs = [a for a in node.args if isinstance(a, fx.Node)]
@@ -104,13 +131,19 @@ def layers(module: nn.Module, name: str, weights: dict[str, Tensor], compile: Ca
             applied.add(part)
         else:
             if node.target not in FORMS:
-                raise refuse(node, f"calls {getattr(node.target, '__name__', node.target)}, which cannot be evaluated on shares")
+                raise refuse(
+                    node,
+                    f"calls {getattr(node.target, '__name__', node.target)}, which cannot be evaluated on "
+                    "shares",
+                )
             try:
                 child, part = _formed(node), f"{name}.{node.name}" if name else node.name
             except TypeError as error:
                 raise refuse(node, f"calls {node.name} in a way that is not understood: {error}") from None
         at = value[inputs[0]]
-        if at == 0 or at != len(nodes) or len(inputs[0].users) > 1:  # the last value goes on where nobody else needs it
+        if (
+            at == 0 or at != len(nodes) or len(inputs[0].users) > 1
+        ):  # the last value goes on where nobody else needs it
             nodes.append({"sum": [at], "layers": []})
         chain = nodes[-1]["layers"]
         if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -126,7 +159,9 @@ def layers(module: nn.Module, name: str, weights: dict[str, Tensor], compile: Ca
 
 
 def _formed(node: fx.Node) -> nn.Module:
-    """A functional call as its module: the first argument is the tensor, the others are parameters in torch's order."""
+    """A functional call as its module: the first argument is the tensor, the others are parameters in torch's
+    order.
+    """
     return FORMS[node.target](*node.args[1:], **node.kwargs)
 
 

@@ -18,14 +18,17 @@ Opened, and to whom:
 | the number of columns, and the settings | everybody | 1 a party |
 | the exponent of the label's standard deviation (linear) | everybody | 1 |
 
-Scores, residuals, gradients and coefficients of the steps before the last stay shared: nothing is opened per step, and the number of opened values does not
-depend on the number of steps. It holds while every party follows its program and the helper works with no other party (semi-honest).
+Scores, residuals, gradients and coefficients of the steps before the last stay shared: nothing is opened
+per step, and the number of opened values does not depend on the number of steps. It holds while every
+party follows its program and the helper works with no other party (semi-honest).
 
-Each holder standardizes its own columns and turns them into uncorrelated ones (`Basis`), so that descent takes few steps; it gets its coefficients back in
-the columns' own units. The table is not distributed as shares: (0 … X_i … 0) is holder i's share of it, and nothing but masked values is ever sent. Fixed
-point with 16 bits; coefficients and momentum carry 28.
+Each holder standardizes its own columns and turns them into uncorrelated ones (`Basis`), so that descent
+takes few steps; it gets its coefficients back in the columns' own units. The table is not distributed as
+shares: (0 … X_i … 0) is holder i's share of it, and nothing but masked values is ever sent. Fixed point
+with 16 bits; coefficients and momentum carry 28.
 
-After Mohassel, Zhang: SecureML, IEEE S&P 2017, Section 4.1, with σ itself, momentum (Polyak, 1964) and the table masked once (`beaver.keep_shared`).
+After Mohassel, Zhang: SecureML, IEEE S&P 2017, Section 4.1, with σ itself, momentum (Polyak, 1964) and the
+table masked once (`beaver.keep_shared`).
 """
 
 from __future__ import annotations
@@ -49,12 +52,19 @@ from .dealer import Rehearsal, Stock, dealer, plan
 from .ring import Fixed
 from .seat import Seat
 
-STATE = 28  # fractional bits of coefficients and momentum between steps: rounding to 16 in every step would add up
-ROWS_PER_COLUMN = 10  # p coefficients are p equations about the other parties' data; with few rows they determine single labels
-COLLINEAR = 1e-6  # of the largest eigenvalue: directions with less variance carry no information at 16 fractional bits
+# fractional bits of coefficients and momentum between steps: rounding to 16 in every step would add up
+STATE = 28
+# p coefficients are p equations about the other parties' data; with few rows they determine single labels
+ROWS_PER_COLUMN = 10
+# of the largest eigenvalue: directions with less variance carry no information at 16 fractional bits
+COLLINEAR = 1e-6
 FAR_OUT = 4096.0  # standard deviations along one direction: scores of test rows must stay below 2^16
-ASSUMES = ("SEMI-HONEST: the secrets hold if every party follows its program and the helper works with no other party; a party that deviates can spoil the "
-           "result unnoticed. Opened: each party's own final coefficients, once; the intercept and the test metrics to the label holder.")
+ASSUMES = (
+    "SEMI-HONEST: the secrets hold if every party follows its program and the helper works with no other "
+    "party; a party that deviates can spoil the "
+    "result unnoticed. Opened: each party's own final coefficients, once; the intercept and the test "
+    "metrics to the label holder."
+)
 
 
 class ColumnCount(Message, reveals="how many columns the sender has, and the settings of the run"):
@@ -62,11 +72,17 @@ class ColumnCount(Message, reveals="how many columns the sender has, and the set
     settings: str
 
 
-class LabelExponent(Message, reveals="the label's standard deviation over the training rows, rounded up to a power of two"):
+class LabelExponent(
+    Message, reveals="the label's standard deviation over the training rows, rounded up to a power of two"
+):
     exponent: int
 
 
-class CoefficientShare(Message, reveals="a share of the receiver's own coefficients (the label holder: and of the intercept): with the others', these numbers"):
+class CoefficientShare(
+    Message,
+    reveals="a share of the receiver's own coefficients (the label holder: and of the intercept): with the "
+    "others', these numbers",
+):
     values: list[Tensor]
 
 
@@ -84,7 +100,13 @@ class RegressionTerms:
     batch_size: int | None = whole(None, least=8, none=True, doc="rows in a step; None: all of them")
     lr: float | None = real(None, above=0, none=True, doc="step size; None: 1/L, see `step_size`")
     momentum: float = real(0.8, least=0, below=1, doc="of heavy-ball descent")
-    l2: float = real(0.0, least=0, most=64, doc="ridge on all coefficients of standardized columns but the intercept; 1/(nC) or α/n in scikit-learn")
+    l2: float = real(
+        0.0,
+        least=0,
+        most=64,
+        doc="ridge on all coefficients of standardized columns but the intercept; 1/(nC) or α/n in "
+        "scikit-learn",
+    )
     test_scores: bool = flag(False, doc="open the score of each test row to the label holder")
 
     @classmethod
@@ -100,22 +122,31 @@ class RegressionTerms:
 
 
 def step_size(terms: RegressionTerms, holders: int) -> float:
-    """η. In every holder's basis the curvature of its own block is at most 1, so that of all K blocks together at most K, whatever the data.
+    """η. In every holder's basis the curvature of its own block is at most 1, so that of all K blocks
+    together at most K, whatever the data.
 
-    With η ≤ 2/K descent over all rows cannot diverge. On shares nobody would see that it does."""
+    With η ≤ 2/K descent over all rows cannot diverge. On shares nobody would see that it does.
+    """
     if terms.lr is None:
         return 1 / max(holders, 1)
     if terms.lr > 2 / max(holders, 1):
-        raise bad("regress", "lr", terms.lr, f"at most {2 / max(holders, 1):.4g} where {holders} parties have columns",
-                  "Above it descent can diverge, which nobody would see on shares. Leave lr out.")
+        raise bad(
+            "regress",
+            "lr",
+            terms.lr,
+            f"at most {2 / max(holders, 1):.4g} where {holders} parties have columns",
+            "Above it descent can diverge, which nobody would see on shares. Leave lr out.",
+        )
     return terms.lr
 
 
 @dataclass(frozen=True)
 class Basis:
-    """One holder's columns as descent takes them: standardized, uncorrelated, and of curvature 1 together with the ridge.
+    """One holder's columns as descent takes them: standardized, uncorrelated, and of curvature 1 together
+    with the ridge.
 
-    Z = (X − mean) / std;  ZᵀZ/n = VΛVᵀ;  the table is ZT with T = V(cΛ + λ)^(−1/2), c = 1 (linear) or 1/4, the largest σ' (logistic).
+    Z = (X − mean) / std;  ZᵀZ/n = VΛVᵀ;  the table is ZT with T = V(cΛ + λ)^(−1/2), c = 1 (linear) or 1/4,
+    the largest σ' (logistic).
     Coefficients u of ZT are Tu of Z, and the ridge λ|Tu|² is Σ λ/(cΛ + λ) · u².
     """
 
@@ -130,7 +161,9 @@ class Basis:
         if not x.shape[1]:
             return cls(x[0], x[0], x[:0], x[0])
         std, mean = torch.std_mean(x, 0, correction=0)
-        std = torch.where(std > 0, std, torch.ones_like(std))  # a constant column becomes 0, and its coefficient too
+        std = torch.where(
+            std > 0, std, torch.ones_like(std)
+        )  # a constant column becomes 0, and its coefficient too
         z = (x - mean) / std
         values, vectors = torch.linalg.eigh(z.T @ z / len(z))
         root = (values.clamp(min=0) * curvature(terms.family) + terms.l2).rsqrt()
@@ -153,32 +186,55 @@ def curvature(family: str) -> float:
 
 
 def check_terms(terms: RegressionTerms) -> None:
-    """Refuse settings out of range, and metrics of so few test rows that they are scores. Every party checks its own copy."""
+    """Refuse settings out of range, and metrics of so few test rows that they are scores. Every party checks
+    its own copy.
+    """
     check(terms, "regress")
     if 0 < terms.tests < scoring.MIN_TESTS and not terms.test_scores:
-        raise bad("regress", "the number of test rows", terms.tests, f"0 or at least {scoring.MIN_TESTS}", "Metrics of fewer rows would give single scores "
-                  "away. Hold out more, none (test_fraction=0), or take test_scores=True.")
+        raise bad(
+            "regress",
+            "the number of test rows",
+            terms.tests,
+            f"0 or at least {scoring.MIN_TESTS}",
+            "Metrics of fewer rows would give single scores "
+            "away. Hold out more, none (test_fraction=0), or take test_scores=True.",
+        )
 
 
 def check_columns(terms: RegressionTerms, name: str, columns: int) -> None:
     """Refuse a party that would learn about as many numbers as there are labels."""
     if terms.rows < ROWS_PER_COLUMN * columns:
-        raise bad("regress", f"the number of columns of {name!r}", columns, f"at most {terms.rows // ROWS_PER_COLUMN} with {terms.rows} training rows",
-                  "Coefficients are equations about the other parties' data: with too few rows they give single labels away. Take fewer columns or more rows.")
+        raise bad(
+            "regress",
+            f"the number of columns of {name!r}",
+            columns,
+            f"at most {terms.rows // ROWS_PER_COLUMN} with {terms.rows} training rows",
+            "Coefficients are equations about the other parties' data: with too few rows they give single "
+            "labels away. Take fewer columns or more rows.",
+        )
 
 
-async def fit(seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Tensor, ridge: Tensor) -> Tensor:
+async def fit(
+    seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Tensor, ridge: Tensor
+) -> Tensor:
     """[u], 1 × (d + 1), the intercept's last, with 16 fractional bits.
 
-    For each batch (X, y) of m rows:  [z] = [u][X]ᵀ;  [r] = σ([z]) − [y], or [z] − [y];  [v] ← β[v] − η/m ([r][X] + m[D][u]);  [u] ← [u] + [v]
+    For each batch (X, y) of m rows:  [z] = [u][X]ᵀ;  [r] = σ([z]) − [y], or [z] − [y];  [v] ← β[v] − η/m
+    ([r][X] + m[D][u]);  [u] ← [u] + [v]
     """
     fraction, k, eta = seat.fixed.fraction, terms.batches, step_size(terms, holders)
     x, y = _with_one(seat, terms.family, x), y.reshape(1, -1)
     parts: list[tuple[Kept, Kept, Kept, Tensor]] = []
     for i in range(k):  # every k-th row: rows sorted by label are spread over all batches
         rows = x[i::k].contiguous()
-        parts.append((await keep_shared(seat, f"rows {i}", rows), await keep_shared(seat, f"columns {i}", rows.T.contiguous()),
-                      await keep_shared(seat, f"ridge {i}", ridge * len(rows)), y[:, i::k]))
+        parts.append(
+            (
+                await keep_shared(seat, f"rows {i}", rows),
+                await keep_shared(seat, f"columns {i}", rows.T.contiguous()),
+                await keep_shared(seat, f"ridge {i}", ridge * len(rows)),
+                y[:, i::k],
+            )
+        )
     u = torch.zeros(1, x.shape[1], dtype=torch.int64, device=x.device)
     v = torch.zeros_like(u)
     begin = len(seat.stock.requests) if isinstance(seat.stock, Rehearsal) else 0
@@ -192,23 +248,45 @@ async def fit(seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Te
                 g = g + await times_kept(seat, short, penalty, MUL)
             factor, power = math.frexp(eta / labels.shape[1])  # η/m = factor · 2^power
             g = await functions.truncate(seat, g, 2 * fraction - STATE - power)
-            v = await functions.truncate(seat, round(terms.momentum * 2**functions.FINE) * v - round(factor * 2**functions.FINE) * g, functions.FINE)
+            v = await functions.truncate(
+                seat,
+                round(terms.momentum * 2**functions.FINE) * v - round(factor * 2**functions.FINE) * g,
+                functions.FINE,
+            )
             u = u + v
     if isinstance(seat.stock, Rehearsal):  # every epoch asks for the same
         seat.stock.repeat(begin, terms.epochs - 1)
     return await functions.truncate(seat, u, STATE - fraction)
 
 
-async def program(seat: Seat, terms: RegressionTerms, holders: int, x: Tensor, y: Tensor, ridge: Tensor, offset: Tensor, scale: Tensor, test_x: Tensor,
-                  test_y: Tensor) -> tuple[Tensor, Tensor]:
-    """Everything that is computed on shares: ([coefficients, then the intercept], [what the label holder gets of the test rows])."""
+async def program(
+    seat: Seat,
+    terms: RegressionTerms,
+    holders: int,
+    x: Tensor,
+    y: Tensor,
+    ridge: Tensor,
+    offset: Tensor,
+    scale: Tensor,
+    test_x: Tensor,
+    test_y: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Everything that is computed on shares: ([coefficients, then the intercept], [what the label holder gets
+    of the test rows]).
+    """
     u = await fit(seat, terms, holders, x, y, ridge)
     tests = test_y[:0]
     if terms.tests:
-        tests = await scoring.evaluate(seat, terms.family, terms.test_scores, _with_one(seat, terms.family, test_x), u, test_y)
+        tests = await scoring.evaluate(
+            seat, terms.family, terms.test_scores, _with_one(seat, terms.family, test_x), u, test_y
+        )
     if terms.family == "linear":
         u = await functions.mul(seat, u, scale.reshape(1, 1).expand_as(u), MUL)
-    ones = -offset if not seat.first else torch.cat([-offset[:-1], torch.full_like(offset[-1:], _one(seat, terms.family))])
+    ones = (
+        -offset
+        if not seat.first
+        else torch.cat([-offset[:-1], torch.full_like(offset[-1:], _one(seat, terms.family))])
+    )
     return torch.cat([u[0, :-1], (await functions.mul(seat, u, ones.reshape(-1, 1), MATMUL))[0]]), tests
 
 
@@ -222,10 +300,18 @@ def _with_one(seat: Seat, family: str, x: Tensor) -> Tensor:
     return torch.cat([x, ones if seat.first else torch.zeros_like(ones)], 1)
 
 
-async def holder(me: Party, terms: Mapping[str, Any], x: Tensor, y: Tensor | None = None, test_x: Tensor | None = None,
-                 test_y: Tensor | None = None) -> dict[str, Any]:
-    """{"weights": its own coefficients, in units of its columns; at the label holder also "intercept", "label" (mean and standard deviation) and, with test
-    rows, "opened": the sums or scores of `scoring.open_to`}."""
+async def holder(
+    me: Party,
+    terms: Mapping[str, Any],
+    x: Tensor,
+    y: Tensor | None = None,
+    test_x: Tensor | None = None,
+    test_y: Tensor | None = None,
+) -> dict[str, Any]:
+    """{"weights": its own coefficients, in units of its columns; at the label holder also "intercept",
+    "label" (mean and standard deviation) and, with test rows, "opened": the sums or scores of
+    `scoring.open_to`}.
+    """
     told, fixed = RegressionTerms.read(terms), Fixed()
     check_terms(told)
     me.ledger.stamp(ASSUMES)
@@ -234,7 +320,9 @@ async def holder(me: Party, terms: Mapping[str, Any], x: Tensor, y: Tensor | Non
     rank, is_label_holder = told.names.index(me.name), me.name == told.label_at
     others = [name for name in told.names if name != me.name]
     if len(x) != told.rows or (y is not None and len(y) != told.rows):
-        raise ProtocolError(f"{me.name!r} has {len(x)} rows; the job says {told.rows}. Align the tables first.")
+        raise ProtocolError(
+            f"{me.name!r} has {len(x)} rows; the job says {told.rows}. Align the tables first."
+        )
     check_columns(told, me.name, x.shape[1])
     await me.send([*others, told.helper], ColumnCount(x.shape[1], told.text()))
     widths = await _widths(me, told, others) | {me.name: x.shape[1]}
@@ -255,26 +343,41 @@ async def holder(me: Party, terms: Mapping[str, Any], x: Tensor, y: Tensor | Non
     def labels(values: Tensor | None, rows: int, is_class: bool = False) -> Tensor:
         if values is None:
             return torch.zeros(rows, dtype=torch.int64)
-        return values.long() if is_class else fixed.encode((values.double() - label[0]) / label[1], "the label")
+        return (
+            values.long() if is_class else fixed.encode((values.double() - label[0]) / label[1], "the label")
+        )
 
     scale = fixed.encode(torch.tensor(label[1] / 2.0**exponent if is_label_holder else 0.0))
     unseen = _test_rows(me.name, basis, torch.zeros(0, x.shape[1]) if test_x is None else test_x, told.tests)
     seat = Seat(me, rank, told.names, await Stock.live(me, rank, len(told.names), told.helper), fixed)
-    w, sums = await program(seat, told, holders, block(basis.table(x), "the columns"), labels(y, told.rows), block(basis.ridge, "the ridge", 1),
-                            block(basis.offset(), "mean/std", 1), scale, block(unseen, "the test rows"),
-                            labels(test_y, told.tests, told.family == "logistic"))
+    w, sums = await program(
+        seat,
+        told,
+        holders,
+        block(basis.table(x), "the columns"),
+        labels(y, told.rows),
+        block(basis.ridge, "the ridge", 1),
+        block(basis.offset(), "mean/std", 1),
+        scale,
+        block(unseen, "the test rows"),
+        labels(test_y, told.tests, told.family == "logistic"),
+    )
 
-    blocks = {name: w[start[name]:start[name] + widths[name]] for name in told.names}
+    blocks = {name: w[start[name] : start[name] + widths[name]] for name in told.names}
     blocks[told.label_at] = torch.cat([blocks[told.label_at], w[-1:]])
     for name in others:
         await me.send(name, CoefficientShare([blocks[name].contiguous()]))
     total = blocks[me.name].clone()
     for name, came in (await me.gather(others, CoefficientShare)).items():
-        if len(came.values) != 1 or came.values[0].shape != total.shape or came.values[0].dtype != torch.int64:
+        if (
+            len(came.values) != 1
+            or came.values[0].shape != total.shape
+            or came.values[0].dtype != torch.int64
+        ):
             raise ProtocolError(f"{name!r} sent a share that does not fit the coefficients of {me.name!r}.")
         total += came.values[0]
     opened = fixed.decode(total).double() * 2.0**exponent
-    made: dict[str, Any] = {"weights": basis.coefficients(opened[:x.shape[1]])}
+    made: dict[str, Any] = {"weights": basis.coefficients(opened[: x.shape[1]])}
     if is_label_holder:
         made |= {"intercept": float(opened[-1]) + label[0], "label": list(label)}
     if told.tests:
@@ -286,9 +389,15 @@ async def _widths(me: Party, terms: RegressionTerms, others: list[str]) -> dict[
     came = await me.gather(others, ColumnCount)
     for name, m in came.items():
         if m.settings != terms.text():
-            raise ProtocolError(f"{name!r} and {me.name!r} have different settings: {m.settings:.300} and {terms.text():.300}. All must start the same job.")
+            raise ProtocolError(
+                f"{name!r} and {me.name!r} have different settings: {m.settings:.300} and "
+                f"{terms.text():.300}. All must start the same job."
+            )
         if not 0 <= m.count <= terms.rows // ROWS_PER_COLUMN:
-            raise ProtocolError(f"{name!r} has {m.count} columns, too many for {terms.rows} training rows: its coefficients would give labels away.")
+            raise ProtocolError(
+                f"{name!r} has {m.count} columns, too many for {terms.rows} training rows: its coefficients "
+                "would give labels away."
+            )
     return {name: m.count for name, m in came.items()}
 
 
@@ -316,8 +425,11 @@ def _test_rows(name: str, basis: Basis, x: Tensor, rows: int) -> Tensor:
         raise ProtocolError(f"{name!r} has {len(x)} test rows; the job says {rows}. Align the tables first.")
     made = basis.table(x)
     if made.numel() and float(made.abs().max()) > FAR_OUT:
-        raise BadData(f"a test row of {name!r} is more than {FAR_OUT:g} standard deviations away from its training rows, too far to compute with. Leave it "
-                      "out, or limit its values.")
+        raise BadData(
+            f"a test row of {name!r} is more than {FAR_OUT:g} standard deviations away from its training "
+            "rows, too far to compute with. Leave it "
+            "out, or limit its values."
+        )
     return made
 
 
@@ -332,13 +444,25 @@ async def helps(me: Party, terms: Mapping[str, Any]) -> None:
 
 
 def ideal(terms: RegressionTerms, x: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
-    """The same descent in float64 over pooled columns: each party's coefficients in the units of its columns, the intercept last at the label holder."""
+    """The same descent in float64 over pooled columns: each party's coefficients in the units of its columns,
+    the intercept last at the label holder.
+    """
     bases = {name: Basis.of(terms, x[name]) for name in terms.names}
     one = curvature(terms.family) ** -0.5
-    table = torch.cat([*[basis.table(x[name]) for name, basis in bases.items()], torch.full((len(y), 1), one, dtype=torch.float64)], 1)
+    table = torch.cat(
+        [
+            *[basis.table(x[name]) for name, basis in bases.items()],
+            torch.full((len(y), 1), one, dtype=torch.float64),
+        ],
+        1,
+    )
     ridge = torch.cat([*[basis.ridge for basis in bases.values()], torch.zeros(1, dtype=torch.float64)])
     center, scale = _standard(terms, y)
-    target, eta, k = (y.double() - center) / scale, step_size(terms, sum(v.shape[1] > 0 for v in x.values())), terms.batches
+    target, eta, k = (
+        (y.double() - center) / scale,
+        step_size(terms, sum(v.shape[1] > 0 for v in x.values())),
+        terms.batches,
+    )
     u, v = torch.zeros(2, table.shape[1], dtype=torch.float64)
     for _ in range(terms.epochs):
         for rows, labels in ((table[i::k], target[i::k]) for i in range(k)):
@@ -347,6 +471,8 @@ def ideal(terms: RegressionTerms, x: Mapping[str, Tensor], y: Tensor) -> dict[st
             v = terms.momentum * v - eta * (rows.T @ r / len(rows) + ridge * u)
             u = u + v
     parts = dict(zip(terms.names, (u[:-1] * scale).split([x[name].shape[1] for name in terms.names])))
-    intercept = u[-1:] * one * scale + center - sum(basis.offset() @ parts[name] for name, basis in bases.items())
+    intercept = (
+        u[-1:] * one * scale + center - sum(basis.offset() @ parts[name] for name, basis in bases.items())
+    )
     found = {name: basis.coefficients(parts[name]) for name, basis in bases.items()}
     return {**found, terms.label_at: torch.cat([found[terms.label_at], intercept])}

@@ -16,7 +16,9 @@ _NEXT = 5  # what a hash is for: who is asked next. algorithms.plan and guarding
 
 
 class Order(NamedTuple):
-    """One piece of work: the party's `number`-th, from 0, on the model of `version`; `serial` counts all orders of a run."""
+    """One piece of work: the party's `number`-th, from 0, on the model of `version`; `serial` counts all
+    orders of a run.
+    """
 
     name: str
     number: int
@@ -26,7 +28,9 @@ class Order(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What came of an order: its weight, and its vectors in the form its pace works on (models, or the ways walked)."""
+    """What came of an order: its weight, and its vectors in the form its pace works on (models, or the ways
+    walked).
+    """
 
     order: Order
     weight: float
@@ -49,11 +53,15 @@ class Desk(ABC):
 
     @abstractmethod
     def asks(self, now: float, there: Collection[str] | None = None) -> list[Order]:
-        """Orders for those who are to begin now, each with the version at hand. Only of `there`, where not everyone is."""
+        """Orders for those who are to begin now, each with the version at hand. Only of `there`, where not
+        everyone is.
+        """
 
     @abstractmethod
     def batch(self, now: State) -> list[Arrival] | None:
-        """What makes the next version, once there is enough. `now` is the model at hand, by the names of the vectors that come."""
+        """What makes the next version, once there is enough. `now` is the model at hand, by the names of the
+        vectors that come.
+        """
 
     def took(self, batch: list[Arrival]) -> list[Arrival]:
         """Whose work is new in the version this makes."""
@@ -92,20 +100,28 @@ class Desk(ABC):
         """One of them, each as likely: from (seed, serial) alone."""
         return idle[int(np.argmin(mix(self.seed, self.serial, _NEXT, np.array([self.ids[n] for n in idle]))))]
 
-    # what a run that is resumed needs ------------------------------------------------------------------------------------------
+    # what a run that is resumed needs -----------------------------------------------------------------------
 
     def save(self) -> tuple[dict[str, Any], State]:
         """(plain values, tensors)."""
         tensors = {f"waiting.{i}.{k}": v for i, a in enumerate(self.waiting) for k, v in a.vectors.items()}
-        return {"version": self.version, "serial": self.serial, "works": self.works, "at_work": [list(o) for o in self.at_work.values()],
-                "waiting": [[list(a.order), a.weight] for a in self.waiting]}, tensors
+        return {
+            "version": self.version,
+            "serial": self.serial,
+            "works": self.works,
+            "at_work": [list(o) for o in self.at_work.values()],
+            "waiting": [[list(a.order), a.weight] for a in self.waiting],
+        }, tensors
 
     def load(self, said: Mapping[str, Any], tensors: State) -> None:
         self.version, self.serial, self.works = said["version"], said["serial"], dict(said["works"])
         self.at_work = {o[0]: Order(*o) for o in said["at_work"]}
-        self.waiting = [Arrival(Order(*order), weight, under(f"waiting.{i}.", tensors)) for i, (order, weight) in enumerate(said["waiting"])]
+        self.waiting = [
+            Arrival(Order(*order), weight, under(f"waiting.{i}.", tensors))
+            for i, (order, weight) in enumerate(said["waiting"])
+        ]
 
 
 def under(prefix: str, tensors: State) -> State:
     """The entries below a prefix, without it."""
-    return {k[len(prefix):]: v for k, v in tensors.items() if k.startswith(prefix)}
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

@@ -21,7 +21,9 @@ class FedBuff:
     """
 
     buffer: int = whole(10, least=1, doc="K, the updates that make a new model")
-    staleness: Any = part(Polynomial(0.5), doc="s(τ), what an update counts that began τ versions ago", of=STALENESS)
+    staleness: Any = part(
+        Polynomial(0.5), doc="s(τ), what an update counts that began τ versions ago", of=STALENESS
+    )
 
     sends_models: ClassVar[bool] = False  # ways walked are added to wherever the model is by now
 
@@ -31,7 +33,9 @@ class FedBuff:
     def moves(self, batch: list[Arrival], version: int, now: State) -> list[tuple[float, State]]:
         made = []
         for a in batch:
-            s = self.staleness.weight(version - a.order.version)  # line 10, with τ_i(t) = t − the version it began with
+            s = self.staleness.weight(
+                version - a.order.version
+            )  # line 10, with τ_i(t) = t − the version it began with
             made.append((a.weight, {k: s * v for k, v in a.vectors.items()}))
         return made
 

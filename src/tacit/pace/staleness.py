@@ -1,6 +1,8 @@
-"""How much an update still counts whose party began s versions ago: 1 for a fresh one, less and less for older ones.
+"""How much an update still counts whose party began s versions ago: 1 for a fresh one, less and less for
+older ones.
 
-The three functions of C. Xie, S. Koyejo, I. Gupta: "Asynchronous Federated Optimization", 2019 (arXiv 1903.03934), Section 5.2.
+The three functions of C. Xie, S. Koyejo, I. Gupta: "Asynchronous Federated Optimization", 2019 (arXiv
+1903.03934), Section 5.2.
 """
 
 from __future__ import annotations

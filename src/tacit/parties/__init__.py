@@ -1,6 +1,8 @@
-"""Parties that talk: who they are, what they say (Message), how it looks on the wire (codec), and who saw what (Ledger).
+"""Parties that talk: who they are, what they say (Message), how it looks on the wire (codec), and who saw
+what (Ledger).
 
-Names are fetched when first used, so that a simulation that needs the Ledger alone loads neither torch nor msgpack.
+Names are fetched when first used, so that a simulation that needs the Ledger alone loads neither torch nor
+msgpack.
 """
 
 from __future__ import annotations
@@ -17,12 +19,35 @@ if TYPE_CHECKING:
     from .party import Gathered, Party, Program, Runtime, Transport
     from .secret import Secret, SeededSecret
 
-__all__ = ["Clock", "Gathered", "Ledger", "Mailbox", "Message", "Party", "Program", "RealClock", "Runtime", "Secret", "SeededSecret",
-           "Seen", "Spend", "Transport", "VirtualClock", "decode", "encode"]
+__all__ = [
+    "Clock",
+    "Gathered",
+    "Ledger",
+    "Mailbox",
+    "Message",
+    "Party",
+    "Program",
+    "RealClock",
+    "Runtime",
+    "Secret",
+    "SeededSecret",
+    "Seen",
+    "Spend",
+    "Transport",
+    "VirtualClock",
+    "decode",
+    "encode",
+]
 
-_ROOMS = {"clock": ("Clock", "RealClock", "VirtualClock"), "codec": ("decode", "encode"), "ledger": ("Ledger", "Seen", "Spend"),
-          "mailbox": ("Mailbox",), "message": ("Message",), "party": ("Gathered", "Party", "Program", "Runtime", "Transport"),
-          "secret": ("Secret", "SeededSecret")}
+_ROOMS = {
+    "clock": ("Clock", "RealClock", "VirtualClock"),
+    "codec": ("decode", "encode"),
+    "ledger": ("Ledger", "Seen", "Spend"),
+    "mailbox": ("Mailbox",),
+    "message": ("Message",),
+    "party": ("Gathered", "Party", "Program", "Runtime", "Transport"),
+    "secret": ("Secret", "SeededSecret"),
+}
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 

@@ -1,7 +1,8 @@
 """Time as a party sees it: the wall's, or a simulation's in which waiting takes no time.
 
-A virtual clock moves only when nobody has anything left to do, and then straight to the next timer, one timer at a time and in
-the order (when, asked first). So a simulation of an hour takes as long as its arithmetic, and comes out the same every time.
+A virtual clock moves only when nobody has anything left to do, and then straight to the next timer, one timer
+at a time and in the order (when, asked first). So a simulation of an hour takes as long as its arithmetic,
+and comes out the same every time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class _Alarm:
 
 
 class VirtualClock(Clock):
-    """Starts at 0, or where a simulation that is resumed had come to. Whoever runs it calls `advance` when nothing else can happen."""
+    """Starts at 0, or where a simulation that is resumed had come to. Whoever runs it calls `advance` when
+    nothing else can happen.
+    """
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -94,7 +97,8 @@ class VirtualClock(Clock):
         return False
 
     def _drop(self) -> None:
-        # deadlines that were met stay in the heap; sweep when they are most of it, so that a long run stays flat in memory
+        # deadlines that were met stay in the heap; sweep when they are most of it, so that a long run stays
+        # flat in memory
         self._cancelled += 1
         if self._cancelled > 64 and 2 * self._cancelled > len(self._alarms):
             self._alarms = [entry for entry in self._alarms if entry[2].live]

@@ -1,4 +1,6 @@
-"""What every protocol must pass: it computes its ideal, says what it reveals, comes out the same twice, and dies as a whole."""
+"""What every protocol must pass: it computes its ideal, says what it reveals, comes out the same twice, and
+dies as a whole.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,16 @@ from .ledger import Ledger
 from .message import KINDS
 from .party import Party, Program, Runtime, Transport
 
-PATIENCE = 60.0  # seconds of real time for one run: far above any protocol on test inputs, so that a hang is a failure and not a hung test
+# seconds of real time for one run: far above any protocol on test inputs, so that a hang is a failure and not
+# a hung test
+PATIENCE = 60.0
 
 
 @dataclass(eq=False)
 class Tap:
-    """Listens on the wires: every frame sent, in order, as (sender, to, scope, frame). `crash=(party, n)` breaks that party's n-th send."""
+    """Listens on the wires: every frame sent, in order, as (sender, to, scope, frame). `crash=(party, n)`
+    breaks that party's n-th send.
+    """
 
     frames: list[tuple[str, str, str, bytes]] = field(default_factory=list)
     crash: tuple[str, int] | None = None
@@ -34,6 +40,7 @@ class Tap:
     def _tapped(self, program: Program) -> Program:
         async def listened(me: Party) -> Any:
             return await program(replace(me, transport=_Tapped(me.transport, self)))
+
         return listened
 
     def view(self, party: str) -> list[bytes]:
@@ -51,7 +58,10 @@ class _Tapped:
     tap: Tap
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
-        if self.tap.crash is not None and self.tap.crash == (sender, sum(s == sender for s, _, _, _ in self.tap.frames)):
+        if self.tap.crash is not None and self.tap.crash == (
+            sender,
+            sum(s == sender for s, _, _, _ in self.tap.frames),
+        ):
             raise Crash(f"{sender} was made to crash")
         self.tap.frames.append((sender, to, scope, bytes(frame)))
         await self.inner.deliver(sender, to, scope, frame)
@@ -67,15 +77,23 @@ def demand(kept: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def check_protocol(programs: Callable[[Any], Mapping[str, Program]], ideal: Callable[[Any], Mapping[str, Any]], inputs: Iterable[Any],
-                   runtime: Runtime | None = None, equal: Callable[[Any, Any], bool] | None = None) -> None:
+def check_protocol(
+    programs: Callable[[Any], Mapping[str, Program]],
+    ideal: Callable[[Any], Mapping[str, Any]],
+    inputs: Iterable[Any],
+    runtime: Runtime | None = None,
+    equal: Callable[[Any, Any], bool] | None = None,
+) -> None:
     """Raise AssertionError, saying what is wrong, unless the protocol keeps its promises on every input.
 
-    `programs(x)` gives one program per party, `ideal(x)` what (some of) the parties must end up with. `equal` compares one party's result
-    with the ideal's and with its own of a second run; by default numbers may differ by 1e-5 of their size.
+    `programs(x)` gives one program per party, `ideal(x)` what (some of) the parties must end up with. `equal`
+    compares one party's result with the ideal's and with its own of a second run; by default numbers may
+    differ by 1e-5 of their size.
     """
     if runtime is None:
-        from ..runtimes.inprocess import InProcess  # only the default: a protocol is checked on whatever runtime it is given
+        from ..runtimes.inprocess import (
+            InProcess,
+        )  # only the default: a protocol is checked on whatever runtime it is given
 
         runtime = InProcess()
     equal = equal or alike
@@ -85,13 +103,22 @@ def check_protocol(programs: Callable[[Any], Mapping[str, Program]], ideal: Call
         ledger, tap = Ledger(), Tap()
         first = _run(runtime, tap.on(programs(x)), ledger)
         for name, wanted in ideal(x).items():
-            demand(name in first, f"the ideal gives something to {name!r}, but the parties are {', '.join(map(repr, first))}.")
+            demand(
+                name in first,
+                f"the ideal gives something to {name!r}, but the parties are {', '.join(map(repr, first))}.",
+            )
             got = first[name]
-            demand(equal(got, wanted), f"on input {x!r:.200} party {name!r} got {got!r:.200}, the ideal gives {wanted!r:.200}.")
+            demand(
+                equal(got, wanted),
+                f"on input {x!r:.200} party {name!r} got {got!r:.200}, the ideal gives {wanted!r:.200}.",
+            )
         _check_ledger(tap, ledger)
         again = _run(runtime, programs(x), Ledger())
         for name, got in first.items():
-            demand(equal(got, again[name]), f"two runs with the same seed differ at {name!r}: {got!r:.200} and {again[name]!r:.200}.")
+            demand(
+                equal(got, again[name]),
+                f"two runs with the same seed differ at {name!r}: {got!r:.200} and {again[name]!r:.200}.",
+            )
         if tried == 1:  # how it dies does not depend on the input
             _check_crashes(programs, x, runtime, Counter(sender for sender, _, _, _ in tap.frames))
     demand(tried > 0, "check_protocol was given no inputs, so it has checked nothing.")
@@ -101,10 +128,13 @@ def _run(runtime: Runtime, programs: Mapping[str, Program], ledger: Ledger) -> d
     async def patiently() -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE):
             return await runtime.run(programs, ledger=ledger)
+
     try:
         return asyncio.run(patiently())
     except TimeoutError:
-        raise AssertionError(f"the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s.") from None
+        raise AssertionError(
+            f"the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s."
+        ) from None
 
 
 def _check_ledger(tap: Tap, ledger: Ledger) -> None:
@@ -115,20 +145,32 @@ def _check_ledger(tap: Tap, ledger: Ledger) -> None:
     for (party, sender, kind), count in tap.counts().items():
         demand(kind in KINDS and bool(KINDS[kind].reveals), f"{kind} does not say what it reveals.")
         on_record = noted[party, sender, kind]
-        demand(on_record == count, f"{sender!r} sent {count} {kind} to {party!r}, but the ledger has {on_record}: "
-                                   "someone saw something that is not on record.")
+        demand(
+            on_record == count,
+            f"{sender!r} sent {count} {kind} to {party!r}, but the ledger has {on_record}: "
+            "someone saw something that is not on record.",
+        )
 
 
-def _check_crashes(programs: Callable[[Any], Mapping[str, Program]], x: Any, runtime: Runtime, sends: Counter[str]) -> None:
-    """Each party that speaks crashes once at its first word and once half way; everybody must stop, and the error must name it."""
+def _check_crashes(
+    programs: Callable[[Any], Mapping[str, Program]], x: Any, runtime: Runtime, sends: Counter[str]
+) -> None:
+    """Each party that speaks crashes once at its first word and once half way; everybody must stop, and the
+    error must name it.
+    """
     for victim, n in sends.items():
         for at in sorted({0, n // 2}):
             try:
                 _run(runtime, Tap(crash=(victim, at)).on(programs(x)), Ledger())
             except PartyFailed as failed:
-                demand(failed.party == victim, f"{victim!r} crashed, but the error names {failed.party!r}: {failed}")
+                demand(
+                    failed.party == victim,
+                    f"{victim!r} crashed, but the error names {failed.party!r}: {failed}",
+                )
             else:
-                raise AssertionError(f"{victim!r} crashed at its message {at}, and the run ended as if nothing had happened.")
+                raise AssertionError(
+                    f"{victim!r} crashed at its message {at}, and the run ended as if nothing had happened."
+                )
 
 
 def alike(a: Any, b: Any) -> bool:

@@ -9,7 +9,8 @@
 | dict[str, X]                                    | map of X                         | what X puts there  |
 | X | None                                        | [] or [X]                        | what X puts there  |
 
-Reading follows the declared type, never what the bytes claim to be: depth, sizes and dtypes are settled before anything is made.
+Reading follows the declared type, never what the bytes claim to be: depth, sizes and dtypes are settled
+before anything is made.
 """
 
 from __future__ import annotations
@@ -29,15 +30,37 @@ from torch import Tensor
 from ..errors import BadFrame, ProtocolError
 
 if sys.byteorder != "little":
-    raise ImportError("tacit's wire format is little-endian and copies memory as it stands; this machine is big-endian: not supported.")
+    raise ImportError(
+        "tacit's wire format is little-endian and copies memory as it stands; this machine is big-endian: "
+        "not supported."
+    )
 
-DTYPES = {str(d).removeprefix("torch."): d for d in (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
-    torch.float16, torch.bfloat16, torch.float32, torch.float64)}
+DTYPES = {
+    str(d).removeprefix("torch."): d
+    for d in (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    )
+}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_DIMS = 16
-MAX_ITEMS = 1 << 22  # values in all lists and tables of a message: one byte of an empty list becomes about 64 in memory
-MAX_TENSORS = 4096  # an empty tensor is 7 bytes on the wire and several hundred in memory: this bounds the ratio
+MAX_ITEMS = (
+    1 << 22
+)  # values in all lists and tables of a message: one byte of an empty list becomes about 64 in memory
+MAX_TENSORS = (
+    4096  # an empty tensor is 7 bytes on the wire and several hundred in memory: this bounds the ratio
+)
 ALIGN = 8  # each piece of the body starts at a multiple, so that a tensor can lie in the frame itself
 
 Frame = bytes | bytearray | memoryview
@@ -72,7 +95,10 @@ class Reader:
             raise BadFrame(f"{where} claims {n} items, but {left} bytes are left.")
         self.items += n
         if self.items > MAX_ITEMS:
-            raise BadFrame(f"{where}: the lists and tables of a message hold at most {MAX_ITEMS} values. Send many numbers as a Tensor or as bytes.")
+            raise BadFrame(
+                f"{where}: the lists and tables of a message hold at most {MAX_ITEMS} values. Send many "
+                "numbers as a Tensor or as bytes."
+            )
         return n
 
     def text(self, where: str) -> str:
@@ -86,7 +112,7 @@ class Reader:
         if end > len(self.view):
             raise BadFrame(f"{where}: {what} takes {n} bytes, but {len(self.view) - start} are left.")
         self.at = end + -end % ALIGN
-        if self.at > len(self.view) or any(self.view[end:self.at]):
+        if self.at > len(self.view) or any(self.view[end : self.at]):
             raise BadFrame(f"{where} is not padded with zeros to a multiple of {ALIGN} bytes.")
         return self.view[start:end]
 
@@ -118,7 +144,11 @@ class Plain(Form):
 
     def pack(self, value: Any, where: str, body: list[Any]) -> Any:
         if type(value) not in self.types:
-            for kind in (str, int, float):  # subclasses such as numpy.float64 or an IntEnum go as what they are underneath
+            for kind in (
+                str,
+                int,
+                float,
+            ):  # subclasses such as numpy.float64 or an IntEnum go as what they are underneath
                 if kind in self.types and isinstance(value, kind) and not isinstance(value, bool):
                     value = kind(value)
                     break
@@ -158,14 +188,17 @@ class Blob(Form):
     def unpack(self, reader: Reader, where: str) -> bytes:
         n = reader.scalar(where)
         if type(n) is not int or n < 0:
-            raise BadFrame(f"{where}: the length of bytes must be a whole number of at least 0, got {n!r:.40}.")
+            raise BadFrame(
+                f"{where}: the length of bytes must be a whole number of at least 0, got {n!r:.40}."
+            )
         return bytes(reader.piece(n, where, "this field"))
 
 
 def raw(tensor: Tensor) -> Tensor:
     """The bytes of a tensor, row by row: its own memory where it lies contiguous on the CPU."""
     whole = tensor.detach().cpu().resolve_neg().contiguous()
-    # as_strided, not reshape: a single element counts as contiguous whatever its stride, and is then not viewable as bytes
+    # as_strided, not reshape: a single element counts as contiguous whatever its stride, and is then not
+    # viewable as bytes
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
@@ -176,9 +209,18 @@ class Tensors(Form):
         if not isinstance(value, Tensor):
             raise self.refuse(value, where)
         dtype = NAMES.get(value.dtype)
-        if dtype is None or value.layout is not torch.strided or value.device.type == "meta" or value.dim() > MAX_DIMS:
-            raise self.refuse(value, where, f" of {value.dtype}, {value.layout}, {value.dim()} dimensions on {value.device}; "
-                              f"allowed are dense tensors of at most {MAX_DIMS} dimensions and " + ", ".join(DTYPES))
+        if (
+            dtype is None
+            or value.layout is not torch.strided
+            or value.device.type == "meta"
+            or value.dim() > MAX_DIMS
+        ):
+            raise self.refuse(
+                value,
+                where,
+                f" of {value.dtype}, {value.layout}, {value.dim()} dimensions on {value.device}; "
+                f"allowed are dense tensors of at most {MAX_DIMS} dimensions and " + ", ".join(DTYPES),
+            )
         if value.numel() == 0:
             body.append(b"")
         else:  # a view of the tensor's own memory wherever it is contiguous and on the CPU: not copied here
@@ -195,7 +237,9 @@ class Tensors(Form):
         name = reader.text(where)
         dtype = DTYPES.get(name)
         if dtype is None:
-            raise BadFrame(f"{where}: {name!r:.40} is no dtype that may be sent; allowed: {', '.join(DTYPES)}.")
+            raise BadFrame(
+                f"{where}: {name!r:.40} is no dtype that may be sent; allowed: {', '.join(DTYPES)}."
+            )
         shape = tuple(reader.scalar(where) for _ in range(n - 1))
         if not all(type(d) is int and d >= 0 for d in shape):
             raise BadFrame(f"{where}: dimensions must be whole numbers of at least 0, got {shape!r:.80}.")
@@ -209,7 +253,9 @@ class Tensors(Form):
         if reader.reuse:
             tensor = torch.frombuffer(reader.view, dtype=dtype, count=size // dtype.itemsize, offset=start)
         else:
-            tensor = torch.frombuffer(bytearray(data), dtype=dtype)  # the one copy; writable, and this tensor's alone
+            tensor = torch.frombuffer(
+                bytearray(data), dtype=dtype
+            )  # the one copy; writable, and this tensor's alone
         if dtype is torch.bool and int(tensor.view(torch.uint8).max()) > 1:
             raise BadFrame(f"{where}: a bool tensor holds a byte that is neither 0 nor 1.")
         return tensor.reshape(shape)
@@ -288,7 +334,10 @@ class Table(Form):
     def pack(self, value: Any, where: str, body: list[Any]) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self.refuse(value, where)
-        return {KEY.pack(k, f"a key of {where}", body): self.item.pack(v, f"{where}[{k!r}]", body) for k, v in value.items()}
+        return {
+            KEY.pack(k, f"a key of {where}", body): self.item.pack(v, f"{where}[{k!r}]", body)
+            for k, v in value.items()
+        }
 
     def unpack(self, reader: Reader, where: str) -> dict[str, Any]:
         table: dict[str, Any] = {}
@@ -324,6 +373,13 @@ def form_of(hint: Any, where: str) -> Form:
     elif origin is list:
         return Many(list, form_of(args[0], where))
     elif origin is tuple and args:
-        return Many(tuple, form_of(args[0], where)) if args[-1] is Ellipsis else Fixed(tuple(form_of(a, where) for a in args))
-    raise ProtocolError(f"{where} is declared as {hint}, which cannot be sent. A field is bool, int, float, str, bytes, None, Tensor, "
-                        "dict[str, X], list[X] or tuple[X, ...] of these, or X | None.")
+        return (
+            Many(tuple, form_of(args[0], where))
+            if args[-1] is Ellipsis
+            else Fixed(tuple(form_of(a, where) for a in args))
+        )
+    raise ProtocolError(
+        f"{where} is declared as {hint}, which cannot be sent. A field is bool, int, float, str, bytes, "
+        "None, Tensor, "
+        "dict[str, X], list[X] or tuple[X, ...] of these, or X | None."
+    )

@@ -26,7 +26,9 @@ MANY = 8  # more parties than this, all alike, are one line when the ledger is p
 
 @dataclass(frozen=True)
 class Seen:
-    """`party` received `count` messages of this kind from `sender`. `ideal`: simulated by what the protocol computes, not executed."""
+    """`party` received `count` messages of this kind from `sender`. `ideal`: simulated by what the protocol
+    computes, not executed.
+    """
 
     party: str
     sender: str
@@ -51,7 +53,12 @@ class Spend:
 
     def __post_init__(self) -> None:
         if not self.epsilon >= 0:
-            raise bad("Spend", "epsilon", self.epsilon, "a number of at least 0 (infinite when nothing is guaranteed)")
+            raise bad(
+                "Spend",
+                "epsilon",
+                self.epsilon,
+                "a number of at least 0 (infinite when nothing is guaranteed)",
+            )
         if not 0 <= self.delta <= 1:
             raise bad("Spend", "delta", self.delta, "a probability between 0 and 1")
 
@@ -66,16 +73,35 @@ class Ledger:
 
     @property
     def seen(self) -> list[Seen]:
-        return [Seen(party, sender, kind, reveals, count, total, how)
-                for (party, sender, kind, reveals, how), (count, total) in self._seen.items()]
+        return [
+            Seen(party, sender, kind, reveals, count, total, how)
+            for (party, sender, kind, reveals, how), (count, total) in self._seen.items()
+        ]
 
-    def record(self, party: str, sender: str, kind: str | type[Message], reveals: str | None = None, *, count: int = 1, bytes: int = 0,
-               how: How = "executed") -> None:
-        """`party` saw `count` messages, `bytes` in all. A simulation may give one line for many: sender="each of 1000 parties"."""
+    def record(
+        self,
+        party: str,
+        sender: str,
+        kind: str | type[Message],
+        reveals: str | None = None,
+        *,
+        count: int = 1,
+        bytes: int = 0,
+        how: How = "executed",
+    ) -> None:
+        """`party` saw `count` messages, `bytes` in all. A simulation may give one line for many: sender="each
+        of 1000 parties".
+        """
         name = kind if isinstance(kind, str) else kind.kind
         if reveals is None:
             if isinstance(kind, str):
-                raise bad("Ledger.record", "reveals", None, "a sentence: what the receiver learns", "Or give the Message class as kind.")
+                raise bad(
+                    "Ledger.record",
+                    "reveals",
+                    None,
+                    "a sentence: what the receiver learns",
+                    "Or give the Message class as kind.",
+                )
             reveals = kind.reveals
         if how not in ("executed", "ideal"):
             raise bad("Ledger.record", "how", how, "'executed' or 'ideal'")
@@ -96,15 +122,30 @@ class Ledger:
     def merge(self, other: Ledger) -> None:
         """Take over what another ledger holds (another party's, another round's)."""
         for line in other.seen:
-            self.record(line.party, line.sender, line.kind, line.reveals, count=line.count, bytes=line.bytes, how=line.how)
+            self.record(
+                line.party,
+                line.sender,
+                line.kind,
+                line.reveals,
+                count=line.count,
+                bytes=line.bytes,
+                how=line.how,
+            )
         self.spent.extend(other.spent)
         for text in other.stamps:
             self.stamp(text)
 
     def to_dict(self) -> dict[str, Any]:
         """As ledger.json keeps it. JSON has no infinity: it is written as the word inf."""
-        spent = [{k: "inf" if v == math.inf else v for k, v in dataclasses.asdict(s).items() if k != "note" or v} for s in self.spent]
-        return {"seen": [dataclasses.asdict(line) for line in self.seen], "spent": spent, "stamps": list(self.stamps)}
+        spent = [
+            {k: "inf" if v == math.inf else v for k, v in dataclasses.asdict(s).items() if k != "note" or v}
+            for s in self.spent
+        ]
+        return {
+            "seen": [dataclasses.asdict(line) for line in self.seen],
+            "spent": spent,
+            "stamps": list(self.stamps),
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
@@ -114,37 +155,58 @@ class Ledger:
                 s = Seen(**line)
                 ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
             for entry in data["spent"]:
-                ledger.spend(Spend(**{**entry, "epsilon": float(entry["epsilon"]), "delta": float(entry["delta"])}))
+                ledger.spend(
+                    Spend(**{**entry, "epsilon": float(entry["epsilon"]), "delta": float(entry["delta"])})
+                )
             for text in data["stamps"]:
                 ledger.stamp(text)
         except (KeyError, TypeError, ValueError) as error:
-            raise BadRun(f"this is no ledger: {type(error).__name__}: {error}. "
-                         "It must have `seen`, `spent` and `stamps` as tacit writes them.") from error
+            raise BadRun(
+                f"this is no ledger: {type(error).__name__}: {error}. "
+                "It must have `seen`, `spent` and `stamps` as tacit writes them."
+            ) from error
         return ledger
 
     def table(self) -> pandas.DataFrame:
         """One row for each line of `seen`."""
         import pandas
 
-        return pandas.DataFrame([dataclasses.asdict(line) for line in self.seen], columns=[f.name for f in dataclasses.fields(Seen)])
+        return pandas.DataFrame(
+            [dataclasses.asdict(line) for line in self.seen],
+            columns=[f.name for f in dataclasses.fields(Seen)],
+        )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ledger) and (self._seen, self.spent, self.stamps) == (other._seen, other.spent, other.stamps)
+        return isinstance(other, Ledger) and (self._seen, self.spent, self.stamps) == (
+            other._seen,
+            other.spent,
+            other.stamps,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"<Ledger: {len(self._seen)} lines seen, {len(self.spent)} spent{', stamped' if self.stamps else ''}>"
+        return (
+            f"<Ledger: {len(self._seen)} lines seen, {len(self.spent)} "
+            f"spent{', stamped' if self.stamps else ''}>"
+        )
 
     def __str__(self) -> str:
         lines = list(self.stamps)
         for m in _together(_together(self.seen, "sender"), "party"):
-            mark = " [ideal: computed in one place by the simulation, not executed]" if m.how == "ideal" else ""
-            lines.append(f"{m.party} saw {m.count} {m.kind} from {m.sender} ({size(m.bytes)}): {m.reveals}{mark}")
+            mark = (
+                " [ideal: computed in one place by the simulation, not executed]" if m.how == "ideal" else ""
+            )
+            lines.append(
+                f"{m.party} saw {m.count} {m.kind} from {m.sender} ({size(m.bytes)}): {m.reveals}{mark}"
+            )
         for s in self.spent:
             note = f" {s.note}" if s.note else ""
-            lines.append(f"spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}, against {s.adversary}, "
-                         f"assuming {s.sampling} sampling.{note}")
+            lines.append(
+                f"spent ε = {s.epsilon:.4g}, δ = {s.delta:.4g} for each {s.unit}, by {s.mechanism}, against "
+                f"{s.adversary}, "
+                f"assuming {s.sampling} sampling.{note}"
+            )
         return "\n".join(lines) or "nobody saw anything, and no privacy was spent."
 
 
@@ -158,7 +220,11 @@ def _together(lines: list[Seen], who: str) -> list[Seen]:
     for alike, members in groups.items():
         if len(members) > MANY:
             names = f"{len(members)} parties ({', '.join(getattr(m, who) for m in members[:3])}, …)"
-            total: dict[str, Any] = {"count": sum(m.count for m in members), "bytes": sum(m.bytes for m in members), who: names}
+            total: dict[str, Any] = {
+                "count": sum(m.count for m in members),
+                "bytes": sum(m.bytes for m in members),
+                who: names,
+            }
             members = [dataclasses.replace(alike, **total)]
         short += members
     return short

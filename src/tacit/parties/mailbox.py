@@ -1,11 +1,13 @@
-"""Where a party's mail waits until its program asks for it: one first-in-first-out queue for each scope and sender.
+"""Where a party's mail waits until its program asks for it: one first-in-first-out queue for each scope and
+sender.
 
-The transport calls `put` with the sender it knows from the connection, on the event loop's thread. What has arrived is in the ledger,
-read or not.
+The transport calls `put` with the sender it knows from the connection, on the event loop's thread. What has
+arrived is in the ledger, read or not.
 
-What waits is bounded (quota.py). A transport asks `fits` or `reserve` before it accepts a message, and makes the sender wait when the answer is no:
-then nothing is lost. A message put without asking, and beyond the limits, is dropped; the ledger has a line for it, nothing more is accepted from that
-sender, and whoever waits for its next message gets an error instead of a later one.
+What waits is bounded (quota.py). A transport asks `fits` or `reserve` before it accepts a message, and makes
+the sender wait when the answer is no: then nothing is lost. A message put without asking, and beyond the
+limits, is dropped; the ledger has a line for it, nothing more is accepted from that sender, and whoever waits
+for its next message gets an error instead of a later one.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Letter(NamedTuple):
 
 
 class Mailbox:
-    def __init__(self, owner: str, ledger: Ledger, max_bytes: int = MAX_BYTES, limits: MailLimits | None = None):
+    def __init__(
+        self, owner: str, ledger: Ledger, max_bytes: int = MAX_BYTES, limits: MailLimits | None = None
+    ):
         self.owner, self.ledger, self.max_bytes = owner, ledger, max_bytes
         self.limits = limits or MailLimits.of(max_bytes)
         self.quota = Quota(self.limits, self._blocked_on)
@@ -64,13 +68,17 @@ class Mailbox:
         if known is not None:
             self.ledger.record(self.owner, sender, known, bytes=len(frame))
         else:
-            self.ledger.record(self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame))
+            self.ledger.record(
+                self.owner, sender, "(unreadable)", "bytes that are no message known here", bytes=len(frame)
+            )
         if self.ended or (self._closed and self.closed(scope)):
             self.cancel(sender)
             return
         self.quota.add(sender, _size(scope, len(frame)), is_new)
         self.cancel(sender)
-        self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(Letter(next(self._order), sender, kind, frame))
+        self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(
+            Letter(next(self._order), sender, kind, frame)
+        )
         for watch in self._watches.get(scope, ()):
             watch.tell(sender)
 
@@ -78,7 +86,11 @@ class Mailbox:
         """The oldest letter of this sender, if there is one."""
         queues = self._queues.get(scope)
         if queues is None or sender not in queues:
-            return Letter(next(self._order), sender, None, b"", is_lost=True) if sender in self._dropped else None
+            return (
+                Letter(next(self._order), sender, None, b"", is_lost=True)
+                if sender in self._dropped
+                else None
+            )
         letter = queues[sender].popleft()
         is_last = not queues[sender]
         if is_last:  # nothing is kept for queues that are empty: rounds come and go
@@ -89,20 +101,26 @@ class Mailbox:
         self.ease()
         return letter
 
-    # --- limits ---------------------------------------------------------------------------------------------------------------------
+    # --- limits ---------------------------------------------------------------------------------------------
 
     def fits(self, sender: str, scope: str, size: int) -> bool:
-        """Whether a message of `size` bytes is accepted from this sender now. If not, `on_room` is called when it may be."""
+        """Whether a message of `size` bytes is accepted from this sender now. If not, `on_room` is called
+        when it may be.
+        """
         if self.ended or (self._closed and self.closed(scope)):
             return True  # it will not be kept
         return self.has_room(sender, scope, size)
 
     def has_room(self, sender: str, scope: str, size: int) -> bool:
-        """Whether `reserve` would accept it. A message that arrives in pieces takes memory until it is whole, whatever becomes of it then."""
+        """Whether `reserve` would accept it. A message that arrives in pieces takes memory until it is whole,
+        whatever becomes of it then.
+        """
         return self.quota.fits(sender, _size(scope, size), self._is_new(scope, sender))
 
     def reserve(self, sender: str, scope: str, size: int) -> bool:
-        """Keep room for a message that arrives in pieces, until the sender's next `put` or `cancel`; False if there is none."""
+        """Keep room for a message that arrives in pieces, until the sender's next `put` or `cancel`; False if
+        there is none.
+        """
         self.cancel(sender)
         if not self.has_room(sender, scope, size):
             return False
@@ -135,11 +153,17 @@ class Mailbox:
 
     def why_dropped(self, sender: str) -> str:
         limits = self.limits
-        return (f"{sender!r} sent more than the mailbox of {self.owner!r} holds unread ({limits.sender_letters} messages, {limits.sender_scopes} scopes, "
-                f"{limits.sender_bytes} bytes per sender), and a message was dropped. Its transport must ask before it delivers.")
+        return (
+            f"{sender!r} sent more than the mailbox of {self.owner!r} holds unread ({limits.sender_letters} "
+            f"messages, {limits.sender_scopes} scopes, "
+            f"{limits.sender_bytes} bytes per sender), and a message was dropped. Its transport must ask "
+            "before it delivers."
+        )
 
     def _drop(self, sender: str, size: int) -> None:
-        self.ledger.record(self.owner, sender, "(dropped)", "bytes beyond the mailbox's limits, dropped unread", bytes=size)
+        self.ledger.record(
+            self.owner, sender, "(dropped)", "bytes beyond the mailbox's limits, dropped unread", bytes=size
+        )
         self.cancel(sender)
         if sender not in self._dropped:
             self._dropped.add(sender)
@@ -160,24 +184,41 @@ class Mailbox:
         return sender not in self._queues.get(scope, ())
 
     def _blocked_on(self, sender: str) -> bool:
-        return any(watch.blocked and (watch.senders is None or sender in watch.senders) for watches in self._watches.values() for watch in watches)
+        return any(
+            watch.blocked and (watch.senders is None or sender in watch.senders)
+            for watches in self._watches.values()
+            for watch in watches
+        )
 
-    # --- what is waited for -----------------------------------------------------------------------------------------------------------
+    # --- what is waited for ---------------------------------------------------------------------------------
 
     def waiting(self) -> list[str]:
         """What the owner's program is blocked on, in words: 'Pong from b'."""
-        return [watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked] + self._blocked_sends
+        return [
+            watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked
+        ] + self._blocked_sends
 
     def awaited(self) -> dict[str, str]:
-        """Whose mail the owner's program is blocked on without a deadline of its own, and what it wants, in words."""
-        return {sender: watch.wants() for watches in self._watches.values() for watch in watches if watch.blocked and watch.endless
-                for sender in watch.senders or ()}
+        """Whose mail the owner's program is blocked on without a deadline of its own, and what it wants, in
+        words.
+        """
+        return {
+            sender: watch.wants()
+            for watches in self._watches.values()
+            for watch in watches
+            if watch.blocked and watch.endless
+            for sender in watch.senders or ()
+        }
 
     def close(self, scope: str) -> None:
-        """Forget the scope and those inside it; mail that still comes for them is noted in the ledger and dropped."""
+        """Forget the scope and those inside it; mail that still comes for them is noted in the ledger and
+        dropped.
+        """
         for tag in [t for t in self._queues if t == scope or t.startswith(scope + "/")]:
             for sender, letters in self._queues.pop(tag).items():
-                self.quota.remove(sender, sum(_size(tag, len(letter.frame)) for letter in letters), len(letters), 1)
+                self.quota.remove(
+                    sender, sum(_size(tag, len(letter.frame)) for letter in letters), len(letters), 1
+                )
         self._closed[scope] = None
         while len(self._closed) > REMEMBER_CLOSED:
             del self._closed[next(iter(self._closed))]
@@ -197,7 +238,9 @@ class Mailbox:
 
 
 class Watch:
-    """An eye on some senders' queues (on all of a scope's when `senders` is None), until a deadline. `senders` may shrink meanwhile."""
+    """An eye on some senders' queues (on all of a scope's when `senders` is None), until a deadline.
+    `senders` may shrink meanwhile.
+    """
 
     def __init__(self, box: Mailbox, scope: str, senders: Collection[str] | None, wants: Callable[[], str]):
         self.box, self.scope, self.senders, self.wants = box, scope, senders, wants
@@ -252,7 +295,9 @@ class Watch:
             self._woken.set_result(None)
 
     async def next(self) -> Letter | None:
-        """The next letter, or None after the deadline. Another task of this party may have been quicker: then go on waiting."""
+        """The next letter, or None after the deadline. Another task of this party may have been quicker: then
+        go on waiting.
+        """
         while True:
             while self.news:
                 sender = self.news.popleft()

@@ -33,22 +33,32 @@ class Message:
         super().__init_subclass__(**kwargs)
         parent = cls.__mro__[1]
         if parent is not Message:
-            raise ProtocolError(f"message {cls.__name__} inherits from {parent.__name__}; a message stands alone: derive it from Message.")
+            raise ProtocolError(
+                f"message {cls.__name__} inherits from {parent.__name__}; a message stands alone: derive it "
+                "from Message."
+            )
         if not isinstance(reveals, str) or not reveals.strip():
-            raise ProtocolError(f"message {cls.__name__} does not say what it reveals. Declare it as: "
-                                f'class {cls.__name__}(Message, reveals="what the receiver learns, in one sentence").')
+            raise ProtocolError(
+                f"message {cls.__name__} does not say what it reveals. Declare it as: "
+                f'class {cls.__name__}(Message, reveals="what the receiver learns, in one sentence").'
+            )
         known = KINDS.get(cls.__name__)
         if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ProtocolError(f"two messages are called {cls.__name__!r}: {known.__module__}.{known.__qualname__} and "
-                                f"{cls.__module__}.{cls.__qualname__}. "
-                                "The name is the kind on the wire; rename one of them.")
+            raise ProtocolError(
+                f"two messages are called {cls.__name__!r}: {known.__module__}.{known.__qualname__} and "
+                f"{cls.__module__}.{cls.__qualname__}. "
+                "The name is the kind on the wire; rename one of them."
+            )
         cls.kind, cls.reveals = cls.__name__, reveals.strip()
         dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
         hints = typing.get_type_hints(cls)
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in names:
             if name in ("kind", "reveals", "forms"):
-                raise ProtocolError(f"message {cls.__name__} has a field {name!r}, a name every message already uses. Rename the field.")
+                raise ProtocolError(
+                    f"message {cls.__name__} has a field {name!r}, a name every message already uses. "
+                    "Rename the field."
+                )
         cls.forms = {name: form_of(hints[name], f"{cls.__name__}.{name}") for name in names}
         KINDS[cls.__name__] = cls
 
@@ -66,7 +76,9 @@ class Message:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape):
+        if not (
+            isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape
+        ):
             return False
         return a.numel() == 0 or torch.equal(raw(a), raw(b))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -80,6 +92,11 @@ def _brief(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k}: {_brief(v)}" for k, v in list(value.items())[:8]) + (", …" if len(value) > 8 else "") + "}"
+        return (
+            "{"
+            + ", ".join(f"{k}: {_brief(v)}" for k, v in list(value.items())[:8])
+            + (", …" if len(value) > 8 else "")
+            + "}"
+        )
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

@@ -1,7 +1,7 @@
 """A party as its program sees it: a name, someone to talk to, randomness of two kinds, a clock.
 
-A program is `async def client(me: Party): …` and touches the world through `me` alone, so it runs unchanged in one process and
-across organisations.
+A program is `async def client(me: Party): …` and touches the world through `me` alone, so it runs unchanged
+in one process and across organisations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ M = TypeVar("M", bound=Message)
 
 
 class Transport(Protocol):
-    """Carries a frame to another party's mailbox. The receiving side takes the sender from the connection, not from what it is told."""
+    """Carries a frame to another party's mailbox. The receiving side takes the sender from the connection,
+    not from what it is told.
+    """
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None: ...
 
@@ -43,13 +45,19 @@ class Identity(Protocol):
 
 
 class Runtime(Protocol):
-    """Runs one program per party and gives what each returned; raises PartyFailed naming the first that failed."""
+    """Runs one program per party and gives what each returned; raises PartyFailed naming the first that
+    failed.
+    """
 
-    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]: ...
+    async def run(
+        self, programs: Mapping[str, Program], *, ledger: Ledger | None = None
+    ) -> dict[str, Any]: ...
 
 
 class Gathered(dict[str, M]):
-    """Messages by sender, in the order asked for. `missing` are not here; of these, `refused` sent what could not be read."""
+    """Messages by sender, in the order asked for. `missing` are not here; of these, `refused` sent what could
+    not be read.
+    """
 
     missing: tuple[str, ...] = ()
     refused: Mapping[str, ProtocolError] = {}
@@ -78,7 +86,9 @@ class Party:
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Reproducible from (seed, name, scope), whatever other scopes draw meanwhile. Never for secrets: those come from `secret`."""
+        """Reproducible from (seed, name, scope), whatever other scopes draw meanwhile. Never for secrets:
+        those come from `secret`.
+        """
         if self.seed is None:
             return np.random.default_rng()
         text = json.dumps([self.seed, self.name, self.tag, self._turn])
@@ -87,20 +97,26 @@ class Party:
     def scope(self, tag: str) -> Party:
         """This party inside a sub-protocol: what is said in one scope is never heard in another.
 
-        Used as `with me.scope(f"round {r}") as me:` it forgets late mail at the end; its tag must then not be used again.
+        Used as `with me.scope(f"round {r}") as me:` it forgets late mail at the end; its tag must then not be
+        used again.
         """
         if not tag or "/" in tag:
             raise bad("Party.scope", "tag", tag, "a word without '/'", "Nest scopes by calling scope twice.")
         full = f"{self.tag}/{tag}" if self.tag else tag
         if self.mailbox.closed(full):
-            raise ProtocolError(f"party {self.name!r}: scope {full!r} was closed, and mail for it is dropped. "
-                                "Use a new tag, for instance with the round in it.")
+            raise ProtocolError(
+                f"party {self.name!r}: scope {full!r} was closed, and mail for it is dropped. "
+                "Use a new tag, for instance with the round in it."
+            )
         self._turns[full] += 1  # entering a scope again must not replay its random numbers
         return replace(self, tag=full, _turn=self._turns[full])
 
     def __enter__(self) -> Party:
         if not self.tag:
-            raise ProtocolError(f"party {self.name!r}: only a scope can be closed, not the party itself. Use `with me.scope(tag) as …`.")
+            raise ProtocolError(
+                f"party {self.name!r}: only a scope can be closed, not the party itself. Use `with "
+                "me.scope(tag) as …`."
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +124,9 @@ class Party:
         self._turns.pop(self.tag, None)
 
     async def send(self, to: str | Iterable[str], message: Message) -> None:
-        """To one party, or the same to several (written out once). Returns when the transport has it, not when it is read."""
+        """To one party, or the same to several (written out once). Returns when the transport has it, not
+        when it is read.
+        """
         frame = encode(message, self.mailbox.max_bytes)
         for name in (to,) if isinstance(to, str) else to:
             await self.transport.deliver(self.name, name, self.tag, frame)
@@ -117,27 +135,43 @@ class Party:
         """The next message of `sender`, which must be of one of these kinds."""
         letter = self.mailbox.pop(self.tag, sender)
         if letter is None:
-            with Watch(self.mailbox, self.tag, (sender,), lambda: self._wants(kinds, repr(sender))).deadline(self.clock, within) as watch:
+            with Watch(self.mailbox, self.tag, (sender,), lambda: self._wants(kinds, repr(sender))).deadline(
+                self.clock, within
+            ) as watch:
                 letter = await watch.next()
         if letter is None:
-            raise ProtocolError(f"party {self.name!r} waited {within:g} s for {self._wants(kinds, repr(sender))}, which did not come.")
+            raise ProtocolError(
+                f"party {self.name!r} waited {within:g} s for {self._wants(kinds, repr(sender))}, which did "
+                "not come."
+            )
         return self._open(letter, kinds)
 
-    async def first(self, *kinds: type[M], senders: Iterable[str] | None = None, within: float | None = None) -> tuple[str, M]:
+    async def first(
+        self, *kinds: type[M], senders: Iterable[str] | None = None, within: float | None = None
+    ) -> tuple[str, M]:
         """Whoever speaks first in this scope, and what it says."""
         among = None if senders is None else frozenset(senders)
-        wants = self._wants(kinds, "anyone" if among is None else "any of " + ", ".join(sorted(map(repr, among))))
+        wants = self._wants(
+            kinds, "anyone" if among is None else "any of " + ", ".join(sorted(map(repr, among)))
+        )
         with Watch(self.mailbox, self.tag, among, lambda: wants).deadline(self.clock, within) as watch:
             letter = await watch.next()
         if letter is None:
             raise ProtocolError(f"party {self.name!r} waited {within:g} s for {wants}, which did not come.")
         return letter.sender, self._open(letter, kinds)
 
-    async def gather(self, senders: Iterable[str], *kinds: type[M], at_least: int | None = None,
-                     within: float | None = None) -> Gathered[M]:
-        """One message from each. Waits for all until `within` seconds have passed; then `at_least` of them will do (all, if not given).
+    async def gather(
+        self,
+        senders: Iterable[str],
+        *kinds: type[M],
+        at_least: int | None = None,
+        within: float | None = None,
+    ) -> Gathered[M]:
+        """One message from each. Waits for all until `within` seconds have passed; then `at_least` of them
+        will do (all, if not given).
 
-        With `at_least`, a sender whose message cannot be read counts as missing and stands in `refused`; without it, that is an error.
+        With `at_least`, a sender whose message cannot be read counts as missing and stands in `refused`;
+        without it, that is an error.
         """
         names = tuple(dict.fromkeys(senders))
         need = len(names) if at_least is None else at_least
@@ -146,7 +180,9 @@ class Party:
         left = dict.fromkeys(names)
         came: dict[str, M] = {}
         refused: dict[str, ProtocolError] = {}
-        with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, _names(left))).deadline(self.clock, within) as watch:
+        with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, _names(left))).deadline(
+            self.clock, within
+        ) as watch:
             while left:
                 letter = await watch.next()
                 if letter is None:
@@ -159,27 +195,40 @@ class Party:
                         raise
                     refused[letter.sender] = error
         if len(came) < need:
-            late = f" {_names(left)} did not answer{'' if within is None else f' within {within:g} s'}." if left else ""
+            late = (
+                f" {_names(left)} did not answer{'' if within is None else f' within {within:g} s'}."
+                if left
+                else ""
+            )
             bad_ones = "".join(f" {error}" for error in refused.values())
-            raise ProtocolError(f"party {self.name!r} needs {self._wants(kinds, f'{need} of {len(names)} parties')} and has {len(came)}."
-                                f"{late}{bad_ones}")
+            raise ProtocolError(
+                f"party {self.name!r} needs {self._wants(kinds, f'{need} of {len(names)} parties')} and has "
+                f"{len(came)}."
+                f"{late}{bad_ones}"
+            )
         result = Gathered[M]((name, came[name]) for name in names if name in came)
         result.missing = tuple(name for name in names if name not in came)
         result.refused = refused
         return result
 
-    async def soonest(self, senders: Iterable[str], *kinds: type[M], until: float | None = None) -> Gathered[M]:
-        """Whoever speaks first, and whoever else speaks in the same instant; nobody, once the clock shows `until`.
+    async def soonest(
+        self, senders: Iterable[str], *kinds: type[M], until: float | None = None
+    ) -> Gathered[M]:
+        """Whoever speaks first, and whoever else speaks in the same instant; nobody, once the clock shows
+        `until`.
 
-        On a virtual clock an instant is over when nothing else is left to happen in it, so what comes out does not hang on the order in which
-        the parties were woken. A sender whose message cannot be read stands in `refused`.
+        On a virtual clock an instant is over when nothing else is left to happen in it, so what comes out
+        does not hang on the order in which the parties were woken. A sender whose message cannot be read
+        stands in `refused`.
         """
         left = dict.fromkeys(senders)
         result = Gathered[M]()
         refused: dict[str, ProtocolError] = {}
         for opening in (True, False):
             end = until if opening else self.clock.now()
-            with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))).until(self.clock, end) as watch:
+            with Watch(
+                self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))
+            ).until(self.clock, end) as watch:
                 while left and (letter := await watch.next()) is not None:
                     del left[letter.sender]
                     try:
@@ -198,15 +247,28 @@ class Party:
 
     def _open(self, letter: Letter, kinds: tuple[type[M], ...]) -> M:
         if letter.is_lost:
-            raise ProtocolError(f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, but {self.mailbox.why_dropped(letter.sender)}")
+            raise ProtocolError(
+                f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, but "
+                f"{self.mailbox.why_dropped(letter.sender)}"
+            )
         if letter.kind is not None and all(letter.kind != kind.kind for kind in kinds):
-            raise ProtocolError(f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, got {letter.kind!r:.80}.")
+            raise ProtocolError(
+                f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, got "
+                f"{letter.kind!r:.80}."
+            )
         try:
             # a network's frame is a bytearray of ours alone: its tensors may lie in it
-            return cast(M, decode(letter.frame, kinds, self.mailbox.max_bytes, reuse=isinstance(letter.frame, bytearray)))
+            return cast(
+                M,
+                decode(
+                    letter.frame, kinds, self.mailbox.max_bytes, reuse=isinstance(letter.frame, bytearray)
+                ),
+            )
         except BadFrame as error:
             wanted = self._wants(kinds, repr(letter.sender))
-            raise BadFrame(f"party {self.name!r} expected {wanted} and cannot read what came: {error}") from error
+            raise BadFrame(
+                f"party {self.name!r} expected {wanted} and cannot read what came: {error}"
+            ) from error
 
 
 Program = Callable[[Party], Awaitable[Any]]

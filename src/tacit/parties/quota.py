@@ -1,11 +1,12 @@
 """How much unread mail a party keeps, per sender and in total.
 
-A sender that reaches a limit is held back: its next message is accepted when the program has read enough of what waits. `held` says who is.
-The rules, for a message of `size` bytes:
+A sender that reaches a limit is held back: its next message is accepted when the program has read enough
+of what waits. `held` says who is. The rules, for a message of `size` bytes:
 
 1. The sender's own mail stays within the `sender_*` limits. Each is at least one largest message, so an empty queue always has room for one.
 2. The mail of all senders stays within the `total_*` limits. A sender below its floor is exempt, so that no one can use up another's room. So is
-   a sender the program is waiting for, as long as its own mail is at most one largest message: the program would otherwise wait forever.
+   a sender the program is waiting for, as long as its own mail is at most one largest message: the program
+   would otherwise wait forever.
 3. A sender that is held back gets room again at half of its limits (at once, if the program waits for it), not one message at a time.
 """
 
@@ -36,9 +37,19 @@ class MailLimits:
 
     def __post_init__(self) -> None:
         if self.sender_bytes < self.max_bytes + MAX_SCOPE:
-            raise bad("MailLimits", "sender_bytes", self.sender_bytes, f"at least max_bytes + {MAX_SCOPE}, so that the largest message fits")
+            raise bad(
+                "MailLimits",
+                "sender_bytes",
+                self.sender_bytes,
+                f"at least max_bytes + {MAX_SCOPE}, so that the largest message fits",
+            )
         if min(self.sender_letters, self.sender_scopes) < 1:
-            raise bad("MailLimits", "sender_letters and sender_scopes", (self.sender_letters, self.sender_scopes), "at least 1")
+            raise bad(
+                "MailLimits",
+                "sender_letters and sender_scopes",
+                (self.sender_letters, self.sender_scopes),
+                "at least 1",
+            )
 
     @classmethod
     def of(cls, max_bytes: int) -> MailLimits:
@@ -70,12 +81,20 @@ class Quota:
         """Whether one more message of `size` bytes is accepted now. If not, the sender is held."""
         limits, used = self.limits, self._of(sender)
         bytes, letters, scopes = used.bytes + size, used.letters + 1, used.scopes + new_scope
-        good = bytes <= limits.sender_bytes and letters <= limits.sender_letters and scopes <= limits.sender_scopes
+        good = (
+            bytes <= limits.sender_bytes
+            and letters <= limits.sender_letters
+            and scopes <= limits.sender_scopes
+        )
         if good and (self.bytes + size > limits.total_bytes or self.letters >= limits.total_letters):
             small = bytes <= limits.floor_bytes and letters <= limits.floor_letters
             good = small or (bytes <= limits.max_bytes + MAX_SCOPE and self.awaited(sender))
         if good and sender in self.held:
-            low = 2 * used.bytes <= limits.sender_bytes and 2 * used.letters <= limits.sender_letters and 2 * used.scopes <= limits.sender_scopes
+            low = (
+                2 * used.bytes <= limits.sender_bytes
+                and 2 * used.letters <= limits.sender_letters
+                and 2 * used.scopes <= limits.sender_scopes
+            )
             good = low or self.awaited(sender)
         if not good:
             self.held.add(sender)

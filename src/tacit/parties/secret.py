@@ -1,4 +1,6 @@
-"""Randomness that must not be guessed. It comes from the operating system; numpy's and torch's generators never stand in for it."""
+"""Randomness that must not be guessed. It comes from the operating system; numpy's and torch's generators
+never stand in for it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ import builtins
 import hashlib
 import secrets
 
-NOT_PRIVATE = "NOT PRIVATE: secrets came from a seed that can be replayed; whoever knows it can undo every mask, share and noise."
+NOT_PRIVATE = (
+    "NOT PRIVATE: secrets came from a seed that can be replayed; whoever knows it can undo every "
+    "mask, share and noise."
+)
 
 
 class Secret:
@@ -19,7 +24,9 @@ class Secret:
 
 
 class SeededSecret(Secret):
-    """The same bytes again for the same seed: for tests only. A party that holds one stamps its ledger NOT PRIVATE."""
+    """The same bytes again for the same seed: for tests only. A party that holds one stamps its ledger NOT
+    PRIVATE.
+    """
 
     replayable = True
 

@@ -6,4 +6,15 @@ from .pate import ConfidentGNMax, GNMax, LNMax
 from .pate_student import Lessons, Student
 from .session import Session
 
-__all__ = ["ALL", "DPFTRL", "DPSGD", "ConfidentGNMax", "GNMax", "LNMax", "Lessons", "Session", "Student", "without_batch_norm"]
+__all__ = [
+    "ALL",
+    "DPFTRL",
+    "DPSGD",
+    "ConfidentGNMax",
+    "GNMax",
+    "LNMax",
+    "Lessons",
+    "Session",
+    "Student",
+    "without_batch_norm",
+]

@@ -19,7 +19,9 @@ def find_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     from torch.utils import data as torch_data
 
     if isinstance(data, bool) or data is None:
-        raise bad("DPSGD", "data", data, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows")
+        raise bad(
+            "DPSGD", "data", data, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows"
+        )
     if isinstance(data, int | np.integer):
         if data < 1:
             raise bad("DPSGD", "data", data, "at least one row")
@@ -27,14 +29,27 @@ def find_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     if isinstance(data, torch_data.DataLoader):
         plain = (torch_data.RandomSampler, torch_data.SequentialSampler)
         if isinstance(data.dataset, torch_data.IterableDataset):
-            raise BadParameter("DPSGD: the loader's data set is a stream, from which rows cannot be drawn. Give a data set with a length, or use DPFTRL "
-                               "on its rows.")
-        if type(data.batch_sampler) is not torch_data.BatchSampler or type(data.sampler) not in plain or getattr(data.sampler, "replacement", False):
-            sampler = type(data.sampler if type(data.batch_sampler) is torch_data.BatchSampler else data.batch_sampler).__name__
-            raise BadParameter(f"DPSGD: the loader draws its rows by a {sampler}, and ε would be that of {s.sampling!r} sampling: some rows would be "
-                               f"looked at more often "
-                               "than is accounted for. Make the loader without it. To weigh classes, call private.backward(F.cross_entropy(model(x), y, "
-                               "weight=w, reduction='none')).")
+            raise BadParameter(
+                "DPSGD: the loader's data set is a stream, from which rows cannot be drawn. Give a data set "
+                "with a length, or use DPFTRL "
+                "on its rows."
+            )
+        if (
+            type(data.batch_sampler) is not torch_data.BatchSampler
+            or type(data.sampler) not in plain
+            or getattr(data.sampler, "replacement", False)
+        ):
+            sampler = type(
+                data.sampler if type(data.batch_sampler) is torch_data.BatchSampler else data.batch_sampler
+            ).__name__
+            raise BadParameter(
+                f"DPSGD: the loader draws its rows by a {sampler}, and ε would be that of {s.sampling!r} "
+                "sampling: some rows would be "
+                f"looked at more often "
+                "than is accounted for. Make the loader without it. To weigh classes, call "
+                "private.backward(F.cross_entropy(model(x), y, "
+                "weight=w, reduction='none'))."
+            )
         n, fetch, _ = find_rows(data.dataset, s)
         if data.collate_fn is not torch_data.default_collate:
             held, collate = data.dataset, data.collate_fn
@@ -48,7 +63,10 @@ def find_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):
         sizes = {len(t) for t in data}
         if len(sizes) != 1 or 0 in sizes:
-            raise BadData(f"DPSGD: the tensors have {[len(t) for t in data]} rows. Give each the same number, at least one.")
+            raise BadData(
+                f"DPSGD: the tensors have {[len(t) for t in data]} rows. Give each the same number, at "
+                "least one."
+            )
         tensors = tuple(data)
 
         def some(index: np.ndarray) -> Any:
@@ -58,4 +76,9 @@ def find_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
         return sizes.pop(), some, None
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return len(data), lambda index: torch_data.default_collate([data[int(i)] for i in index]), None
-    raise bad("DPSGD", "data", type(data).__name__, "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows")
+    raise bad(
+        "DPSGD",
+        "data",
+        type(data).__name__,
+        "a DataLoader, a torch Dataset, tensors (x, y), or the number of rows",
+    )

@@ -1,20 +1,24 @@
 """Norms of per-example gradients whose error is bounded, and sums that keep to them.
 
-A row's contribution to the clipped sum must not exceed the clip, whatever the row holds. Two things can go wrong in float32:
+A row's contribution to the clipped sum must not exceed the clip, whatever the row holds. Two things can go
+wrong in float32:
 
 - A norm comes out too small. Squares are accumulated in blocks, and the blocks in float64, so that no small one is lost beside a large one.
 - Terms cancel. A gradient Σ_t g_t a_tᵀ over positions t can be far smaller than its terms, and what rounding leaves of them is then as large as the
-  gradient. Where the per-example gradient itself is computed, its norm is that of the numbers that are added, and cancellation does no harm. Where it is
-  too large for that ("wide" layers), its norm comes from Gram matrices in float64 and the sum from one product over rows and positions.
+  gradient. Where the per-example gradient itself is computed, its norm is that of the numbers that are
+  added, and cancellation does no harm. Where it is too large for that ("wide" layers), its norm comes from
+  Gram matrices in float64 and the sum from one product over rows and positions.
 
-For a wide layer let m = Σ_t ‖g_t‖‖a_t‖, which bounds the sum of the absolute terms, and γ_k(u) = 2ku a bound on k roundings of unit u (Higham, *Accuracy and
-Stability of Numerical Algorithms*, 2002, Lemma 3.1). Then
+For a wide layer let m = Σ_t ‖g_t‖‖a_t‖, which bounds the sum of the absolute terms, and γ_k(u) = 2ku a
+bound on k roundings of unit u (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, Lemma 3.1).
+Then
 
     |fl(‖G‖²) − ‖G‖²|  ≤  γ_{d+p+T²}(2⁻⁵³) · m²          Gram matrices in float64, d inputs, p outputs, T positions
     ‖fl(c·G) − c·G‖    ≤  γ_{K}(2⁻²⁴) · c·m              a float32 product over K ≤ `SUMMED` rows and positions, in any order
 
-The second is added to the norm before the clipping factor is computed. A row for which the first exceeds `CERTAIN` of ‖G‖², or the second `LOST` of ‖G‖, is
-taken out of the product: its gradient is computed by itself, in float64.
+The second is added to the norm before the clipping factor is computed. A row for which the first exceeds
+`CERTAIN` of ‖G‖², or the second `LOST` of ‖G‖, is taken out of the product: its gradient is computed by
+itself, in float64.
 """
 
 from __future__ import annotations
@@ -25,8 +29,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-BLOCK = 128  # squares that are accumulated in float32: their error is below 128 · 2⁻²⁴, which `ghost.SLACK` covers
-LARGEST = 1e18  # of a norm, beyond which a row counts as not finite: its clipping factor would have fewer than 24 bits
+# squares that are accumulated in float32: their error is below 128 · 2⁻²⁴, which `ghost.SLACK` covers
+BLOCK = 128
+# of a norm, beyond which a row counts as not finite: its clipping factor would have fewer than 24 bits
+LARGEST = 1e18
 CERTAIN = 1e-6  # of ‖G‖², the largest error of a squared norm that is let pass
 LOST = 1e-2  # of ‖G‖, the largest rounding error of a sum that is accounted for by clipping a little more
 SUMMED = 512  # rows × positions of one float32 product, after which nothing of a row is left uncancelled
@@ -43,12 +49,16 @@ def squared(v: Tensor) -> Tensor:
     whole = flat.shape[1] // BLOCK * BLOCK
     out = torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square()
     if whole:
-        out = out + torch.linalg.vector_norm(flat[:, :whole].view(len(v), -1, BLOCK), dim=2).double().square().sum(1)
+        out = out + torch.linalg.vector_norm(
+            flat[:, :whole].view(len(v), -1, BLOCK), dim=2
+        ).double().square().sum(1)
     return out
 
 
 def factor_squared(v: Tensor) -> Tensor:
-    """‖v_i‖² of a factor of a product, in float64: a square that underflows in float32 may be multiplied by a large one. Infinite beyond 1e30."""
+    """‖v_i‖² of a factor of a product, in float64: a square that underflows in float32 may be multiplied by a
+    large one. Infinite beyond 1e30.
+    """
     out = torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1, dtype=torch.float64).square()
     return torch.where(out <= 1e60, out, torch.inf)
 
@@ -60,7 +70,9 @@ class Wide(NamedTuple):
 
 
 def wide_squares(places: Places, rows: int, terms: int, width: int) -> tuple[Tensor, Wide]:
-    """(squared norms that account for the rounding of `wide_total`, what it needs). `terms` is T, `width` is d + p."""
+    """(squared norms that account for the rounding of `wide_total`, what it needs). `terms` is T, `width` is
+    d + p.
+    """
     out: list[Tensor] = []
     alone: list[Tensor] = []
     step, gathered = max(1, COPIED // (terms * width)), _gathered(rows, terms)
@@ -71,7 +83,9 @@ def wide_squares(places: Places, rows: int, terms: int, width: int) -> tuple[Ten
         m = (torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(g, dim=2)).sum(1)
         square = (torch.bmm(a, a.mT) * torch.bmm(g, g.mT)).sum((1, 2))
         norm, lost = square.clamp(min=0).sqrt(), 2 * (gathered + 4) * unit * m
-        single = ~((2 * (width + terms * terms) * 2.0**-53 * m.square() <= CERTAIN * square) & (lost <= LOST * norm))  # NaN is not certain
+        single = ~(
+            (2 * (width + terms * terms) * 2.0**-53 * m.square() <= CERTAIN * square) & (lost <= LOST * norm)
+        )  # NaN is not certain
         norm = norm + lost
         for r in single.nonzero().flatten().tolist():
             norm[r] = torch.linalg.vector_norm(_alone(a[r], g[r])) + 2 * (terms + 4) * 2.0**-53 * m[r]
@@ -89,7 +103,7 @@ def wide_total(places: Places, kept: Wide, c: Tensor, terms: int) -> Tensor:
     together = c.masked_fill(kept.alone, 0)
     for i in range(0, rows, step):
         a, g = places(i, min(i + step, rows))
-        scaled = g * together[i:i + step].to(g.dtype)[:, None, None]
+        scaled = g * together[i : i + step].to(g.dtype)[:, None, None]
         if out is None:
             out = torch.zeros(g.shape[2], a.shape[2], dtype=g.dtype, device=g.device)
         out.addmm_(scaled.flatten(0, 1).mT, a.flatten(0, 1))

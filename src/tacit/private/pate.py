@@ -1,12 +1,13 @@
 """How teachers' votes become labels, and what each label costs: LNMax, GNMax and Confident-GNMax.
 
-N. Papernot and others: "Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data", ICLR 2017, Section 2.1; "Scalable Private
-Learning with PATE", ICLR 2018, Section 4.1 and Algorithm 1.
+N. Papernot and others: "Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data",
+ICLR 2017, Section 2.1; "Scalable Private Learning with PATE", ICLR 2018, Section 4.1 and Algorithm 1.
 
-Votes are whole numbers, and so is the noise: discrete Laplace and discrete Gaussian numbers drawn exactly from the operating system's randomness
-(`accounting/discrete.py`). Nothing is rounded after the noise, so there are no lowest bits that tell the counts (Mironov, CCS 2012). The discrete laws have the
-guarantees of the continuous ones at the same γ and σ: P(y)/P(y ± 1) ≤ e^γ, and λ/σ² at every order λ for two counts that move by one (1/σ²-zCDP). A tie
-goes to the lower class, which is decided after the noise and costs nothing.
+Votes are whole numbers, and so is the noise: discrete Laplace and discrete Gaussian numbers drawn exactly
+from the operating system's randomness (`accounting/discrete.py`). Nothing is rounded after the noise, so
+there are no lowest bits that tell the counts (Mironov, CCS 2012). The discrete laws have the guarantees of
+the continuous ones at the same γ and σ: P(y)/P(y ± 1) ≤ e^γ, and λ/σ² at every order λ for two counts that
+move by one (1/σ²-zCDP). A tie goes to the lower class, which is decided after the noise and costs nothing.
 """
 
 from __future__ import annotations
@@ -37,29 +38,43 @@ def exact(value: float) -> Fraction:
 def _gaussian(sigma: float, shape: tuple[int, ...], source: Source) -> np.ndarray:
     n = math.prod(shape)
     whole = float(sigma).is_integer()
-    return (discrete.gaussian_whole(int(sigma), n, source) if whole else discrete.gaussian(exact(sigma) ** 2, n, source)).reshape(shape)
+    return (
+        discrete.gaussian_whole(int(sigma), n, source)
+        if whole
+        else discrete.gaussian(exact(sigma) ** 2, n, source)
+    ).reshape(shape)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What answers cost. `independent` follows from how many there were; `dependent` from the votes too, and is as private as they are."""
+    """What answers cost. `independent` follows from how many there were; `dependent` from the votes too, and
+    is as private as they are.
+    """
 
     asked: int
     answered: int
     delta: float
     independent: float
     dependent: float | None = None
-    released: float | None = None  # `dependent` with noise; that it was drawn has its own cost, also where `capped` is less
+    released: float | None = (
+        None  # `dependent` with noise; that it was drawn has its own cost, also where `capped` is less
+    )
     capped: float | None = None  # the data-independent cost and that of the release
 
     @property
     def told(self) -> float:
         """The ε to tell."""
-        return self.independent if self.released is None or self.capped is None else min(self.released, self.capped)
+        return (
+            self.independent
+            if self.released is None or self.capped is None
+            else min(self.released, self.capped)
+        )
 
 
 class Aggregator(ABC):
-    """Counts in, labels out. Without looking at the counts, everything costs λ times a `price`, and prices add up."""
+    """Counts in, labels out. Without looking at the counts, everything costs λ times a `price`, and prices
+    add up.
+    """
 
     distributed: ClassVar[bool] = True  # whether teachers can add the noise together
 
@@ -69,7 +84,9 @@ class Aggregator(ABC):
 
     @abstractmethod
     def price(self, asked: int, answered: int, split: bool = False) -> float:
-        """The data-independent cost, over the order. `split`: each class has its own noise at every step, as where the teachers add it."""
+        """The data-independent cost, over the order. `split`: each class has its own noise at every step, as
+        where the teachers add it.
+        """
 
     def epsilon(self, asked: int, answered: int, delta: float, split: bool = False) -> float:
         """The data-independent ε."""
@@ -83,8 +100,17 @@ class Aggregator(ABC):
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
         """How much that cost can change by one vote, 0, 1, … votes away."""
 
-    def spent(self, counts: np.ndarray, labels: np.ndarray, delta: float, publish: bool = False, source: Source = os.urandom) -> Spent:
-        """`publish` also draws a data-dependent ε that may be told, with smooth-sensitivity noise; half of δ pays for it."""
+    def spent(
+        self,
+        counts: np.ndarray,
+        labels: np.ndarray,
+        delta: float,
+        publish: bool = False,
+        source: Source = os.urandom,
+    ) -> Spent:
+        """`publish` also draws a data-dependent ε that may be told, with smooth-sensitivity noise; half of δ
+        pays for it.
+        """
         asked, answered = len(labels), int((labels != UNANSWERED).sum())
         independent = self.epsilon(asked, answered, delta)
         cost, orders = self.curve(counts, labels)
@@ -94,16 +120,31 @@ class Aggregator(ABC):
         # the order must not depend on the votes: the best one if they made everything cost a quarter
         quarter = self.price(asked, answered) / 4
         at = int(np.argmin(np.abs(orders - (1 + math.sqrt(math.log(2 / delta) / quarter)))))
-        told = smooth.release(float(cost[at]), self.changes(counts, labels, at), float(orders[at]), delta / 2, source=source)
+        told = smooth.release(
+            float(cost[at]), self.changes(counts, labels, at), float(orders[at]), delta / 2, source=source
+        )
         rest = told.own + math.log(2 / delta) / (told.order - 1)
-        return Spent(asked, answered, delta, independent, dependent, max(0.0, told.cost) + rest, self.price(asked, answered) * told.order + rest)
+        return Spent(
+            asked,
+            answered,
+            delta,
+            independent,
+            dependent,
+            max(0.0, told.cost) + rest,
+            self.price(asked, answered) * told.order + rest,
+        )
 
 
 @dataclass(frozen=True)
 class LNMax(Aggregator):
     """The plurality of the votes, each count with Laplace noise of scale 1/γ."""
 
-    gamma: float = real(0.05, above=0, most=10, doc="γ, the inverse scale of the noise; each answer is (2γ, 0)-private by itself")
+    gamma: float = real(
+        0.05,
+        above=0,
+        most=10,
+        doc="γ, the inverse scale of the noise; each answer is (2γ, 0)-private by itself",
+    )
     distributed: ClassVar[bool] = False
 
     @property
@@ -165,7 +206,9 @@ class GNMax(Aggregator):
 
 @dataclass(frozen=True)
 class ConfidentGNMax(Aggregator):
-    """GNMax for the questions on which enough teachers agree; the others are not answered, and the check is what they cost. Algorithm 1."""
+    """GNMax for the questions on which enough teachers agree; the others are not answered, and the check is
+    what they cost. Algorithm 1.
+    """
 
     threshold: float = real(200.0, above=0, doc="T, the votes that the noisy largest count must reach")
     sigma1: float = real(150.0, above=0, most=1e6, doc="σ₁, the deviation of the check's noise, in votes")
@@ -173,17 +216,26 @@ class ConfidentGNMax(Aggregator):
 
     def check(self) -> None:
         if self.sigma1 < self.sigma2:
-            raise bad("ConfidentGNMax", "sigma1", self.sigma1, f"at least sigma2 = {self.sigma2:g}",
-                      "Every question pays for the check and only some for an answer: the check must be the cheaper one.")
+            raise bad(
+                "ConfidentGNMax",
+                "sigma1",
+                self.sigma1,
+                f"at least sigma2 = {self.sigma2:g}",
+                "Every question pays for the check and only some for an answer: the check must be the "
+                "cheaper one.",
+            )
 
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         labels = np.full(len(counts), UNANSWERED)
-        sure = counts.max(1) + _gaussian(self.sigma1, (len(counts),), source) >= math.ceil(self.threshold)  # line 1
+        sure = counts.max(1) + _gaussian(self.sigma1, (len(counts),), source) >= math.ceil(
+            self.threshold
+        )  # line 1
         labels[sure] = GNMax(self.sigma2).decide(counts[sure], source)  # line 2
         return labels
 
     def price(self, asked: int, answered: int, split: bool = False) -> float:
-        # The largest count moves by at most 1, λ/(2σ₁²). Teachers that add noise to every count tell all of them, which costs twice that.
+        # The largest count moves by at most 1, λ/(2σ₁²). Teachers that add noise to every count tell all of
+        # them, which costs twice that.
         return asked / ((1 if split else 2) * self.sigma1**2) + answered / self.sigma2**2
 
     @cached_property
@@ -196,20 +248,26 @@ class ConfidentGNMax(Aggregator):
 
     def _checks(self, teachers: int) -> np.ndarray:
         """[count, order]: the cost of the check by the largest count."""
-        answer = votes.gaussian_above(exact(self.sigma1) ** 2, math.ceil(self.threshold) - np.arange(teachers + 1))
+        answer = votes.gaussian_above(
+            exact(self.sigma1) ** 2, math.ceil(self.threshold) - np.arange(teachers + 1)
+        )
         return self._check_price.of(np.minimum(answer, 1 - answer) * votes.ROUNDING)
 
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         teachers = int(counts.sum(1).max(initial=0))
         of_checks = self._checks(teachers)[counts.max(1)].sum(0)
         answered = labels != UNANSWERED
-        return of_checks + (self._answers.curve(counts[answered], labels[answered])[0] if answered.any() else 0.0), ORDERS
+        return of_checks + (
+            self._answers.curve(counts[answered], labels[answered])[0] if answered.any() else 0.0
+        ), ORDERS
 
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
         teachers = int(counts.sum(1).max(initial=0))
         total = smooth.change_of_check(self._checks(teachers)[:, at], counts.max(1), teachers + 2)
         answered = labels != UNANSWERED
-        return total + (self._answers.changes(counts[answered], labels[answered], at) if answered.any() else 0.0)
+        return total + (
+            self._answers.changes(counts[answered], labels[answered], at) if answered.any() else 0.0
+        )
 
 
 ALL: dict[str, Any] = {"LNMax": LNMax, "GNMax": GNMax, "ConfidentGNMax": ConfidentGNMax}

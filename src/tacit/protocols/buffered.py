@@ -10,13 +10,15 @@
       |<--- Tested(counts) -----------------------------|
       |---- Stop() ------------------------------------>|   at the end
 
-Who is asked when, and how many answers make a new version, the desk decides (tacit.pace: FedBuff, FedAsync, SAFA). What comes in one instant is put
-in the order in which it was asked for before anybody is asked anew: so parties of one speed come out as synchronous rounds. With a deadline an
-order that is not answered in time is given up, and the party named; it is asked again when it is back.
+Who is asked when, and how many answers make a new version, the desk decides (tacit.pace: FedBuff,
+FedAsync, SAFA). What comes in one instant is put in the order in which it was asked for before anybody is
+asked anew: so parties of one speed come out as synchronous rounds. With a deadline an order that is not
+answered in time is given up, and the party named; it is asked again when it is back.
 
-The server learns each answer's weight and update in the clear, when each party answers and so how fast it is, and everyone's counts on its own
-held-out rows; the clients learn the model, and from the version's number how often others answered. Nobody's rows are sent. Single updates cannot be
-hidden here: the masks of a secure sum are agreed by the parties of one round, and here there is none.
+The server learns each answer's weight and update in the clear, when each party answers and so how fast it
+is, and everyone's counts on its own held-out rows; the clients learn the model, and from the version's
+number how often others answered. Nobody's rows are sent. Single updates cannot be hidden here: the masks
+of a secure sum are agreed by the parties of one round, and here there is none.
 """
 
 from __future__ import annotations
@@ -41,13 +43,20 @@ SCOPE = "work"
 LOOK = 1.0  # seconds after which a server with a free place looks who has come back
 
 
-class Order(Message, reveals="the server's current model and its version, and the part of its state that the algorithm sends"):
+class Order(
+    Message,
+    reveals="the server's current model and its version, and the part of its state that the algorithm sends",
+):
     number: int  # of the party's pieces of work, from 0
     version: int
     vectors: dict[str, Tensor]
 
 
-class Answer(Message, reveals="one party's model update and its weight (its number of rows), in the clear, and when it was done"):
+class Answer(
+    Message,
+    reveals="one party's model update and its weight (its number of rows), in the clear, and when it was "
+    "done",
+):
     number: int
     weight: float
     vectors: dict[str, Tensor]
@@ -76,14 +85,29 @@ class Door(Protocol):
     async def refuse(self, name: str, reason: str) -> None: ...
 
 
-async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down: Callable[[Any], Vectors], came: Callable[[Any, float, Vectors], None],
-                 merge: Callable[[], bool], test: Callable[[int], Vectors | None], tested: Callable[[int, dict[str, Vectors]], None], *,
-                 within: float | None = None, at_least: int | None = None, door: Door | None = None,
-                 wrong: Callable[[str, Message], str | None] = lambda name, message: None,
-                 dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None, pending: int | None = None) -> None:
-    """Until there are `last` versions. `down` is what an order is sent with; `came` takes an answer, `merge` makes a version of what has come, if that is
-    enough, and says whether; where `test` gives a model, everyone tests it. Work under way when a server was stopped is asked for again;
-    `pending` is a version that it had not tested yet."""
+async def server(
+    me: Party,
+    clients: Sequence[str],
+    desk: Desk,
+    last: int,
+    down: Callable[[Any], Vectors],
+    came: Callable[[Any, float, Vectors], None],
+    merge: Callable[[], bool],
+    test: Callable[[int], Vectors | None],
+    tested: Callable[[int, dict[str, Vectors]], None],
+    *,
+    within: float | None = None,
+    at_least: int | None = None,
+    door: Door | None = None,
+    wrong: Callable[[str, Message], str | None] = lambda name, message: None,
+    dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None,
+    pending: int | None = None,
+) -> None:
+    """Until there are `last` versions. `down` is what an order is sent with; `came` takes an answer, `merge`
+    makes a version of what has come, if that is enough, and says whether; where `test` gives a model,
+    everyone tests it. Work under way when a server was stopped is asked for again; `pending` is a version
+    that it had not tested yet.
+    """
     here = me.scope(SCOPE)
     since: dict[str, float] = {}
 
@@ -101,7 +125,9 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
             raise ProtocolError(f"party {me.name!r} has no answer of {name!r} it can use: {reason}")
         await door.refuse(name, reason)
         if within is None:
-            await door.free((name,), 1, None)  # which says that the run cannot go on: nobody said that it may do so without it
+            await door.free(
+                (name,), 1, None
+            )  # which says that the run cannot go on: nobody said that it may do so without it
 
     async def examine(version: int) -> None:
         model = test(version)
@@ -130,8 +156,10 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
         if late:
             dropped(version, late)
         if not found:
-            raise ProtocolError(f"party {me.name!r} has no Tested it can use of version {version + 1}: "
-                                + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items()))
+            raise ProtocolError(
+                f"party {me.name!r} has no Tested it can use of version {version + 1}: "
+                + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items())
+            )
         tested(version, found)
 
     async def take() -> None:
@@ -165,10 +193,16 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
         desk.ring(me.clock.now())
 
     if door is not None:
-        if desk.version >= last and pending is None:  # stopped after its last version: clients may have heard Stop from it, and are not waited for
+        if (
+            desk.version >= last and pending is None
+        ):  # stopped after its last version: clients may have heard Stop from it, and are not waited for
             await me.send(clients, Stop())
             return
-        await door.free(clients, len(clients) if within is None or at_least is None else min(at_least, len(clients)), within)
+        await door.free(
+            clients,
+            len(clients) if within is None or at_least is None else min(at_least, len(clients)),
+            within,
+        )
     if desk.version == 0 and not desk.at_work:
         await examine(-1)
     if pending is not None:
@@ -186,21 +220,34 @@ async def server(me: Party, clients: Sequence[str], desk: Desk, last: int, down:
         elif door is not None:
             await door.free(clients, 1, within)
         else:
-            raise ProtocolError(f"party {me.name!r} has nobody at work and asks nobody: version {desk.version} of {last} cannot come about.")
+            raise ProtocolError(
+                f"party {me.name!r} has nobody at work and asks nobody: version {desk.version} of {last} "
+                "cannot come about."
+            )
     await me.send(clients, Stop())
 
 
-async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[float, Vectors]]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, done: Callable[[], Awaitable[None]] | None = None, consent: Consent = UNCOMMITTED) -> None:
-    """Work on the last order until the server says stop, and test whatever is to be tested meanwhile. `done` is awaited after each answer. `consent` is
-    asked before every answer."""
+async def client(
+    me: Party,
+    work: Callable[[int, int, Vectors], Awaitable[tuple[float, Vectors]]],
+    test: Callable[[int, Vectors], Vectors],
+    boss: str = "server",
+    *,
+    done: Callable[[], Awaitable[None]] | None = None,
+    consent: Consent = UNCOMMITTED,
+) -> None:
+    """Work on the last order until the server says stop, and test whatever is to be tested meanwhile. `done`
+    is awaited after each answer. `consent` is asked before every answer.
+    """
     here = me.scope(SCOPE)
     listening: asyncio.Future[Any] = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
     working: asyncio.Future[tuple[float, Vectors]] | None = None
     number = -1
     try:
         while True:
-            await asyncio.wait([t for t in (working, listening) if t is not None], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [t for t in (working, listening) if t is not None], return_when=asyncio.FIRST_COMPLETED
+            )
             if working is not None and working.done():
                 finished, working = working, None
                 await here.send(boss, Answer(number, *finished.result()))
@@ -213,7 +260,9 @@ async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[
                 listening = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
                 if isinstance(message, Test):
                     consent.admit("test", message.round, Digests(message.vectors))
-                    await me.scope(f"test {message.round}").send(boss, Tested(test(message.round, message.vectors)))
+                    await me.scope(f"test {message.round}").send(
+                        boss, Tested(test(message.round, message.vectors))
+                    )
                     continue
                 if working is not None:
                     working.cancel()  # it lags too far behind: what it would answer is not wanted any more
@@ -227,9 +276,19 @@ async def client(me: Party, work: Callable[[int, int, Vectors], Awaitable[tuple[
         await asyncio.gather(*(t for t in (listening, working) if t is not None), return_exceptions=True)
 
 
-def ideal(desk: Desk, last: int, seconds: Callable[[Sequence[Any]], Sequence[float]], answer: Callable[[Any], tuple[float, Vectors]],
-          came: Callable[[Any, float, Vectors], None], merge: Callable[[], bool], tell: Callable[[float], None] = lambda now: None, now: float = 0.0) -> None:
-    """What the programs compute on a virtual clock, where an order takes `seconds`: every answer in its turn, and a version whenever there is enough."""
+def ideal(
+    desk: Desk,
+    last: int,
+    seconds: Callable[[Sequence[Any]], Sequence[float]],
+    answer: Callable[[Any], tuple[float, Vectors]],
+    came: Callable[[Any, float, Vectors], None],
+    merge: Callable[[], bool],
+    tell: Callable[[float], None] = lambda now: None,
+    now: float = 0.0,
+) -> None:
+    """What the programs compute on a virtual clock, where an order takes `seconds`: every answer in its turn,
+    and a version whenever there is enough.
+    """
     due: list[tuple[float, int, Any]] = []
 
     def begin(orders: Sequence[Any]) -> None:

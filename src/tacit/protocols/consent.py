@@ -1,16 +1,18 @@
 """What a client's owner allows a server to ask, checked by the client's own program.
 
-A hidden sum protects a party only while the server holds one sum of each round: two sums of the same updates over different participants can be subtracted.
-So a client commits twice in a round: to the set of participants before it sends its masked vector, and to the sum itself before it reveals shares.
+A hidden sum protects a party only while the server holds one sum of each round: two sums of the same
+updates over different participants can be subtracted. So a client commits twice in a round: to the set of
+participants before it sends its masked vector, and to the sum itself before it reveals shares.
 
     upload(A)   recorded before MaskedVector. A later try of the round is joined only with the same participants A.
     reveal()    recorded before RevealedShares. After it, no other try of the round is joined.
 
-Claim: a party's vector is in at most one opened sum of a round. Let it be in two, over A and A'. It committed to one set, so A = A'. Opening either sum takes
+Claim: a party's vector is in at most one opened sum of a round. Let it be in two, over A and A'. It
+committed to one set, so A = A'. Opening either sum takes
 shares from t of these participants, t > |A|/2, and each of them reveals in one try only: 2t <= |A|, a contradiction.
 
-Where the argument does not hold (a sparse graph of neighbours is redrawn in each try; under a shared encryption key one client opens the sum), `upload(None)`
-is final: the round is never joined again.
+Where the argument does not hold (a sparse graph of neighbours is redrawn in each try; under a shared
+encryption key one client opens the sum), `upload(None)` is final: the round is never joined again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from ..errors import ProtocolError
 from ..parties.message import Message
 
 
-class RoundSpent(Message, reveals="that the party already took part in a sum of this round, and does not take part in another"):
+class RoundSpent(
+    Message,
+    reveals="that the party already took part in a sum of this round, and does not take part in another",
+):
     pass
 
 
@@ -31,18 +36,23 @@ class Commitment(Protocol):
     """One hidden sum of one round, as the client's owner allows it."""
 
     def upload(self, participants: Sequence[str] | None) -> bool:
-        """Record that a masked vector is about to be sent. False: another sum of this round may still be opened, so nothing is sent."""
+        """Record that a masked vector is about to be sent. False: another sum of this round may still be
+        opened, so nothing is sent.
+        """
 
     def reveal(self) -> bool:
-        """Record that shares are about to be revealed. False: shares were revealed in another sum of this round."""
+        """Record that shares are about to be revealed. False: shares were revealed in another sum of this
+        round.
+        """
 
 
 class Consent(Protocol):
     """What a client's owner allows its server to ask."""
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
-        """Check a request ("update", "test" or "loss") of round r, with what was sent for it, before anything is computed. Raises if it is not part of the
-        contract; False: its hidden sum is spent."""
+        """Check a request ("update", "test" or "loss") of round r, with what was sent for it, before anything
+        is computed. Raises if it is not part of the contract; False: its hidden sum is spent.
+        """
 
     def commit(self, kind: str, r: int) -> Commitment:
         """The commitment of the hidden sum that answers this request."""
@@ -110,6 +120,9 @@ class OncePerRound(OneSumEach):
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         if kind != "update" or not 0 <= r < self.rounds:
-            raise ProtocolError(f"the server asks for a {kind} of round {r + 1}; this job has {self.rounds} rounds of updates and nothing else. "
-                                "Nothing was sent.")
+            raise ProtocolError(
+                f"the server asks for a {kind} of round {r + 1}; this job has {self.rounds} rounds of "
+                "updates and nothing else. "
+                "Nothing was sent."
+            )
         return super().admit(kind, r, sent)

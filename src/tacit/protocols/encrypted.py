@@ -10,11 +10,13 @@
       |--- DecryptedSum(Σ x_k) ---------------------------->|  3  both must say the same
       |<-- SumMade() ---------------------------------------|     or RoundOver(why), as in secagg.py
 
-The server learns the sum and who dropped out; it never has the key. So do the two clients that open it: noise that is to hide the sum from clients must be in
-it before. Clients learn who else takes part and nobody's vector, but every one of them holds the key: the server and any single client together can open
-every vector, and a server that strays from the protocol can have one client's ciphertext opened in place of the sum. So this is for a server that follows the
-protocol and colludes with nobody; secure aggregation (secagg.py) needs neither. It rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519
-and ChaCha20-Poly1305. A fresh key every round.
+The server learns the sum and who dropped out; it never has the key. So do the two clients that open it:
+noise that is to hide the sum from clients must be in it before. Clients learn who else takes part and
+nobody's vector, but every one of them holds the key: the server and any single client together can open
+every vector, and a server that strays from the protocol can have one client's ciphertext opened in place
+of the sum. So this is for a server that follows the protocol and colludes with nobody; secure aggregation
+(secagg.py) needs neither. It rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519 and
+ChaCha20-Poly1305. A fresh key every round.
 """
 
 from __future__ import annotations
@@ -42,14 +44,22 @@ __all__ = ["Terms", "client", "ideal", "server", "traffic"]
 OPENERS = 2  # parties that open the sum: one alone could say anything
 
 
-class RoundSecret(Message, reveals="the key of this round, which the parties share and the server, passing it on sealed, does not have"):
+class RoundSecret(
+    Message,
+    reveals="the key of this round, which the parties share and the server, passing it on sealed, does not "
+    "have",
+):
     maker: str
     channel: bytes
     signature: bytes
     sealed: bytes
 
 
-class CipherVector(Message, reveals="one party's update and weight, encrypted (CKKS, 128-bit security) under a key the server does not have"):
+class CipherVector(
+    Message,
+    reveals="one party's update and weight, encrypted (CKKS, 128-bit security) under a key the server does "
+    "not have",
+):
     blocks: list[bytes]
 
 
@@ -57,7 +67,11 @@ class CipherSum(Message, reveals="the sum of all updates, encrypted under the ke
     blocks: list[bytes]
 
 
-class DecryptedSum(Message, reveals="the sum of all updates, whole numbers; the encryption's error, below a quarter of a unit, is rounded away"):
+class DecryptedSum(
+    Message,
+    reveals="the sum of all updates, whole numbers; the encryption's error, below a quarter of a unit, is "
+    "rounded away",
+):
     total: Tensor
 
 
@@ -78,7 +92,13 @@ class Terms:
 
     def check(self) -> None:
         if self.bits > ckks.BITS:
-            raise bad("Encrypt", "the range of a sum", f"±{self.parties * self.bound}", f"below 2^{ckks.BITS - 1}", f"Quantize to at most {ckks.BITS} bits.")
+            raise bad(
+                "Encrypt",
+                "the range of a sum",
+                f"±{self.parties * self.bound}",
+                f"below 2^{ckks.BITS - 1}",
+                f"Quantize to at most {ckks.BITS} bits.",
+            )
 
     @property
     def bits(self) -> int:
@@ -92,15 +112,28 @@ class Terms:
         return max(2, math.ceil(self.threshold * self.parties))
 
     def context(self, me: Party) -> bytes:
-        return bind("tacit encrypted sum 2", self.federation, me.tag, self.parties, self.length, self.bound, self.sent)
+        return bind(
+            "tacit encrypted sum 2", self.federation, me.tag, self.parties, self.length, self.bound, self.sent
+        )
 
 
-async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server",
-                 commitment: Commitment = UNCOMMITTED) -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
+async def client(
+    me: Party,
+    values: Tensor,
+    terms: Terms,
+    identity: Identity | None = None,
+    boss: str = "server",
+    commitment: Commitment = UNCOMMITTED,
+) -> bool:
+    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted
+    round is an error.
+    """
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     if len(values) != terms.length or int(values.abs().max()) > terms.bound:
-        raise BadData(f"party {me.name!r} has {len(values)} numbers up to {int(values.abs().max())}; the terms say {terms.length} of at most {terms.bound}.")
+        raise BadData(
+            f"party {me.name!r} has {len(values)} numbers up to {int(values.abs().max())}; the terms say "
+            f"{terms.length} of at most {terms.bound}."
+        )
     private = draw(32)
     mine = (public_of(private),)
     await me.send(boss, AdvertisedKeys(mine[0], b"", signed_keys(me, mine, about, identity)))
@@ -109,8 +142,15 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     if isinstance(told, RoundKeys):
         check_keys(me, told.keys, mine, terms.enough, terms.parties, about, identity)
         made = ckks.secret()
-        lines = {v: agree(private, entry[0], _line(about, me.name, mine[0], v, entry[0])) for v, entry in told.keys.items() if v != me.name}
-        await me.send(boss, SealedShares({v: seal(line, made, bind(about, me.name, v), draw) for v, line in lines.items()}))
+        lines = {
+            v: agree(private, entry[0], _line(about, me.name, mine[0], v, entry[0]))
+            for v, entry in told.keys.items()
+            if v != me.name
+        }
+        await me.send(
+            boss,
+            SealedShares({v: seal(line, made, bind(about, me.name, v), draw) for v, line in lines.items()}),
+        )
         told = await hear(me, boss, RoundSecret)
     if told is None:
         return False
@@ -130,9 +170,16 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
             await me.send(boss, RoundSpent())
             return False
         total, error = ckks.decrypt(key, asked.blocks, terms.length, terms.bits)
-        # in its own ledger and nowhere else: what is told of the error helps to find the key (Li, Micciancio 2021), so it is told as a power of two
-        me.ledger.record(me.name, me.name, "DecryptedSum", f"the sum of all updates, which it decrypted; CKKS was off by less than "
-                         f"2^{math.ceil(math.log2(max(error, 2.0**-40)))} of a unit, and the rest was rounded away", bytes=total.nbytes)
+        # in its own ledger and nowhere else: what is told of the error helps to find the key (Li, Micciancio
+        # 2021), so it is told as a power of two
+        me.ledger.record(
+            me.name,
+            me.name,
+            "DecryptedSum",
+            f"the sum of all updates, which it decrypted; CKKS was off by less than "
+            f"2^{math.ceil(math.log2(max(error, 2.0**-40)))} of a unit, and the rest was rounded away",
+            bytes=total.nbytes,
+        )
         await me.send(boss, DecryptedSum(torch.from_numpy(total).to(torch.int32)))
         asked = await hear(me, boss, SumMade)
     return asked is not None
@@ -142,27 +189,47 @@ def _line(about: bytes, maker: str, maker_key: bytes, other: str, other_key: byt
     return bind(about, "channel", maker, maker_key, other, other_key)
 
 
-async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None) -> Outcome:
-    """The sum of those that stayed up to their upload. `within`: seconds for each step, after which whoever has not answered is dropped; `first`: for the first
-    step, before which clients may still be at work on their vectors."""
+async def server(
+    me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None
+) -> Outcome:
+    """The sum of those that stayed up to their upload. `within`: seconds for each step, after which whoever
+    has not answered is dropped; `first`: for the first step, before which clients may still be at work on
+    their vectors.
+    """
     terms.fits(names)
     steps = Steps(me, terms.enough, within)
-    there = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC)
+    there = await steps.ask(
+        names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC
+    )
 
     everyone = {name: (m.channel, b"", m.signature) for name, m in there.items()}
     for maker in list(there):
         await me.send(maker, RoundKeys(everyone))
-        made = (await steps.ask([maker], SealedShares, "making the key", lambda name, m: set(m.sealed) == set(everyone) - {name}, enough=0)).get(maker)
+        made = (
+            await steps.ask(
+                [maker],
+                SealedShares,
+                "making the key",
+                lambda name, m: set(m.sealed) == set(everyone) - {name},
+                enough=0,
+            )
+        ).get(maker)
         if made is not None:
             break
         there.pop(maker)
         if len(there) < terms.enough:
-            raise await steps.abort(names, f"making the key: {len(there)} parties are left and {terms.enough} are needed")
+            raise await steps.abort(
+                names, f"making the key: {len(there)} parties are left and {terms.enough} are needed"
+            )
     assert made is not None
     for name in there:
-        await me.send(name, RoundSecret(maker, there[maker].channel, there[maker].signature, made.sealed.get(name, b"")))
+        await me.send(
+            name, RoundSecret(maker, there[maker].channel, there[maker].signature, made.sealed.get(name, b""))
+        )
 
-    ups = await steps.ask(there, CipherVector, "upload", lambda _, m: len(m.blocks) == ckks.blocks(terms.length, terms.bits))
+    ups = await steps.ask(
+        there, CipherVector, "upload", lambda _, m: len(m.blocks) == ckks.blocks(terms.length, terms.bits)
+    )
     try:
         total = ckks.add(up.blocks for up in ups.values())
     except ProtocolError as error:
@@ -173,13 +240,21 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     while left and len(opened) < OPENERS:
         some = [left.pop(0) for _ in range(min(OPENERS - len(opened), len(left)))]
         await me.send(some, CipherSum(total))
-        came = await steps.ask(some, DecryptedSum, "opening", lambda _, m: m.total.dtype == torch.int32 and tuple(m.total.shape) == (terms.length,), enough=0)
+        came = await steps.ask(
+            some,
+            DecryptedSum,
+            "opening",
+            lambda _, m: m.total.dtype == torch.int32 and tuple(m.total.shape) == (terms.length,),
+            enough=0,
+        )
         opened |= {name: m.total for name, m in came.items()}
     if not opened:
         raise await steps.abort(names, "opening: nobody that holds the key is left")
     one = next(iter(opened.values()))
     if not all(torch.equal(one, other) for other in opened.values()):
-        raise await steps.abort(names, f"opening: {' and '.join(map(repr, opened))} do not say the same sum; one of them is wrong")
+        raise await steps.abort(
+            names, f"opening: {' and '.join(map(repr, opened))} do not say the same sum; one of them is wrong"
+        )
     await me.send([name for name in ups if steps.dropped.get(name) != "opening"], SumMade())
     return Outcome(one.to(torch.int64), tuple(ups), steps.dropped)
 
@@ -187,8 +262,19 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
 def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
     """As in secagg.py; one of them makes the key, two open the sum."""
     key, signed, n = bytes(PUBLIC), bytes(signature), len(names)
-    sealed, blocks = bytes(SEALED + ckks.SECRET_BYTES), [bytes(ckks.BLOCK_BYTES)] * ckks.blocks(terms.length, terms.bits)
-    up = n * weigh([AdvertisedKeys(key, b"", signed), CipherVector(blocks)]) + weigh([SealedShares(dict.fromkeys(sorted(names)[1:], sealed))])
-    down = n * weigh([SumMade()]) + (n - 1) * weigh([RoundSecret(names[0], key, signed, sealed)]) + weigh([RoundSecret(names[0], key, signed, b"")])
+    sealed, blocks = (
+        bytes(SEALED + ckks.SECRET_BYTES),
+        [bytes(ckks.BLOCK_BYTES)] * ckks.blocks(terms.length, terms.bits),
+    )
+    up = n * weigh([AdvertisedKeys(key, b"", signed), CipherVector(blocks)]) + weigh(
+        [SealedShares(dict.fromkeys(sorted(names)[1:], sealed))]
+    )
+    down = (
+        n * weigh([SumMade()])
+        + (n - 1) * weigh([RoundSecret(names[0], key, signed, sealed)])
+        + weigh([RoundSecret(names[0], key, signed, b"")])
+    )
     opening = weigh([DecryptedSum(torch.zeros(terms.length, dtype=torch.int32))]), weigh([CipherSum(blocks)])
-    return up + min(OPENERS, n) * opening[0], down + weigh([RoundKeys(dict.fromkeys(names, (key, b"", signed)))]) + min(OPENERS, n) * opening[1]
+    return up + min(OPENERS, n) * opening[0], down + weigh(
+        [RoundKeys(dict.fromkeys(names, (key, b"", signed)))]
+    ) + min(OPENERS, n) * opening[1]

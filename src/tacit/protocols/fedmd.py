@@ -1,5 +1,5 @@
-"""Parties with models of different makes teach each other. D. Li, J. Wang: "FedMD: Heterogenous Federated Learning via Model Distillation", NeurIPS
-workshop 2019, Algorithm 1.
+"""Parties with models of different makes teach each other. D. Li, J. Wang: "FedMD: Heterogenous Federated
+Learning via Model Distillation", NeurIPS workshop 2019, Algorithm 1.
 
     server                                  party k
       |                                       |  learns on its own rows
@@ -8,8 +8,9 @@ workshop 2019, Algorithm 1.
       |                                       |  digest: learns to answer so; revisit: learns on its own rows again
       …                                       …
 
-The server learns each party's scores on rows everybody has, and nothing else; parties learn the mean of all. No weights and no own rows are sent. What the
-scores give away of a party's rows is what a model that answers questions gives away: nothing bounds it.
+The server learns each party's scores on rows everybody has, and nothing else; parties learn the mean of
+all. No weights and no own rows are sent. What the scores give away of a party's rows is what a model that
+answers questions gives away: nothing bounds it.
 """
 
 from __future__ import annotations
@@ -43,12 +44,21 @@ async def server(me: Party, parties: Sequence[str], rounds: int, rows: int, clas
             came = await here.gather(parties, PublicScores)
             for name, said in came.items():
                 if tuple(said.scores.shape) != (rows, classes) or not torch.isfinite(said.scores).all():
-                    raise ProtocolError(f"party {name!r} sent scores of shape {tuple(said.scores.shape)} or not finite; {rows} public rows and {classes} "
-                                        "classes were agreed on.")
+                    raise ProtocolError(
+                        f"party {name!r} sent scores of shape {tuple(said.scores.shape)} or not finite; "
+                        f"{rows} public rows and {classes} "
+                        "classes were agreed on."
+                    )
             await here.send(parties, Consensus(r, mean([said.scores for said in came.values()])))
 
 
-async def party(me: Party, rounds: int, scores: Callable[[], Tensor], learn: Callable[[int, Tensor], None], boss: str = "server") -> None:
+async def party(
+    me: Party,
+    rounds: int,
+    scores: Callable[[], Tensor],
+    learn: Callable[[int, Tensor], None],
+    boss: str = "server",
+) -> None:
     for r in range(rounds):
         with me.scope(f"round {r}") as here:
             await here.send(boss, PublicScores(r, scores()))
@@ -59,7 +69,9 @@ def mean(scores: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(scores)).mean(0)
 
 
-def ideal(rounds: int, scores: Sequence[Callable[[], Tensor]], learn: Sequence[Callable[[int, Tensor], None]]) -> None:
+def ideal(
+    rounds: int, scores: Sequence[Callable[[], Tensor]], learn: Sequence[Callable[[int, Tensor], None]]
+) -> None:
     """What the programs compute."""
     for r in range(rounds):
         agreed = mean([s() for s in scores])

@@ -1,6 +1,7 @@
 """Federated transfer learning: two feature spaces, joined through the few ids that both have.
 
-Y. Liu, Y. Kang, C. Xing, T. Chen, Q. Yang: A Secure Federated Transfer Learning Framework, IEEE Intelligent Systems 35(4), 2020, Section 3.
+Y. Liu, Y. Kang, C. Xing, T. Chen, Q. Yang: A Secure Federated Transfer Learning Framework, IEEE
+Intelligent Systems 35(4), 2020, Section 3.
 
     source (columns A, labels of all its rows)              target (columns B, no labels)
       |<---------------- Agreed(settings, ids) ---------------->|
@@ -9,9 +10,10 @@ Y. Liu, Y. Kang, C. Xing, T. Chen, Q. Yang: A Secure Federated Transfer Learning
       |--- CutGradients(∂L/∂u_i^B) ---------------------------->|  both parts learn; so on, batch by batch
       |--- Translator(Φ, b) ----------------------------------->|  at the end: from here on the target predicts alone
 
-u^A = f_A(x^A) and u^B = f_B(x^B) are equally wide. The translator Φ = Σ_i c_i u_i^A takes a representation to a score, φ(u) = Φ·u + b; c_i is ½ over the number
-of rows of its class, with its class's sign (the paper's y_i / N_A where classes are equally large), and b, which the source learns, is ours: it says how common
-a class is. As in the paper there are two classes.
+u^A = f_A(x^A) and u^B = f_B(x^B) are equally wide. The translator Φ = Σ_i c_i u_i^A takes a representation
+to a score, φ(u) = Φ·u + b; c_i is ½ over the number of rows of its class, with its class's sign (the
+paper's y_i / N_A where classes are equally large), and b, which the source learns, is ours: it says how
+common a class is. As in the paper there are two classes.
 
     L  =  ℓ(φ(u_i^B), y_i)                    labels of shared rows, on the target's representation      (their L₁)
        +  γ Σ ‖u_i^A − u_i^B‖² / n            the two representations of a shared row agree               (their L₂)
@@ -19,10 +21,12 @@ a class is. As in the paper there are two classes.
        +  rebuild · ‖g_B(u^B) − x^B‖²         all rows of the target: their stacked autoencoders, kept on
        +  λ/2 (‖θ_A‖² + ‖θ_B‖²)               their L₃
 
-The source learns u^B of the shared rows, as they change from step to step: what f_B lets through of these people's columns. The target learns Φ and b, and a
-gradient for each shared row. These are not hidden from it: the part of ℓ lies along ±Φ with the label's sign, the part of γ is u^A − u^B, so that without
-`protect` it can read the labels of the shared rows and the source's representation of them. Neither side's other rows, columns, or weights are sent. Guards at
-the cut (splitnn_guards.py) weaken this and give no bound; `mpc/transfer.py` shows neither side any of it. Parties follow the protocol (semi-honest).
+The source learns u^B of the shared rows, as they change from step to step: what f_B lets through of these
+people's columns. The target learns Φ and b, and a gradient for each shared row. These are not hidden from
+it: the part of ℓ lies along ±Φ with the label's sign, the part of γ is u^A − u^B, so that without
+`protect` it can read the labels of the shared rows and the source's representation of them. Neither side's
+other rows, columns, or weights are sent. Guards at the cut (splitnn_guards.py) weaken this and give no
+bound; `mpc/transfer.py` shows neither side any of it. Parties follow the protocol (semi-honest).
 
 `ideal` is the same in one place.
 """
@@ -47,7 +51,10 @@ from .splitnn_seat import Seat
 from .splitnn_terms import Activations, CutGradients, Mine, losses
 
 
-class Translator(Message, reveals="the difference of the source's mean representations of its two classes, and how common they are"):
+class Translator(
+    Message,
+    reveals="the difference of the source's mean representations of its two classes, and how common they are",
+):
     values: Tensor
     offset: Tensor
 
@@ -57,12 +64,19 @@ class Terms(splitnn_terms.Terms):
     """What both agree on: one route, from the target to the source; `rows` are the shared ones."""
 
     width: int = whole(8, least=1, doc="numbers in a representation")
-    first_epochs: int = whole(100, least=0, doc="steps each takes alone before they meet: the source with its labels, the target to rebuild its columns")
+    first_epochs: int = whole(
+        100,
+        least=0,
+        doc="steps each takes alone before they meet: the source with its labels, the target to rebuild its "
+        "columns",
+    )
     lr: float = real(0.01, above=0, doc="η of Adam")
     weight_decay: float = real(0.03, least=0, doc="λ, on all weights")
     gamma: float = real(1.0, least=0, doc="γ: how much the two representations of a shared row are to agree")
     own: float = real(1.0, least=0, doc="the weight of the source's own labelled rows")
-    rebuild: float = real(1.0, least=0, doc="the weight of rebuilding the target's columns from its representation")
+    rebuild: float = real(
+        1.0, least=0, doc="the weight of rebuilding the target's columns from its representation"
+    )
 
     @property
     def source(self) -> str:
@@ -80,7 +94,10 @@ def codes(y: Tensor) -> Tensor:
     """c: (rows, 1). Of the second class's rows ½ in all, of the first's −½."""
     second = y == 1
     if not 0 < int(second.sum()) < len(y):
-        raise BadData(f"the source has {int(second.sum())} rows of the second class among {len(y)}; it needs some of either.")
+        raise BadData(
+            f"the source has {int(second.sum())} rows of the second class among {len(y)}; it needs some of "
+            "either."
+        )
     return torch.where(second, 0.5 / second.sum(), -0.5 / (~second).sum())[:, None]
 
 
@@ -95,9 +112,16 @@ class Offset(nn.Module):
         return scores + self.b
 
 
-def source_loss(terms: Terms, u: Tensor, offset: nn.Module, c: Tensor, y: Tensor, at: Tensor, theirs: Tensor) -> Tensor:
-    """Everything of L that the source can see: `at` are its rows of this batch, `theirs` the target's representations of them."""
-    total = losses(terms.loss, offset(theirs @ (c.T @ u).T), y[at]) + terms.gamma * (u[at] - theirs).square().sum(1).mean()
+def source_loss(
+    terms: Terms, u: Tensor, offset: nn.Module, c: Tensor, y: Tensor, at: Tensor, theirs: Tensor
+) -> Tensor:
+    """Everything of L that the source can see: `at` are its rows of this batch, `theirs` the target's
+    representations of them.
+    """
+    total = (
+        losses(terms.loss, offset(theirs @ (c.T @ u).T), y[at])
+        + terms.gamma * (u[at] - theirs).square().sum(1).mean()
+    )
     return total + terms.own * own_loss(terms, u, offset, c, y) if terms.own else total
 
 
@@ -122,13 +146,20 @@ def enough(y: Tensor, names: Sequence[str] = ()) -> None:
     kinds = torch.unique(y).tolist()
     if len(kinds) < 2:
         what = repr(names[kinds[0]]) if names else kinds[0]
-        raise BadData(f"the {len(y)} shared rows are all of class {what}, so the target would learn to say so of everybody. "
-                        "Share rows of at least two classes.")
+        raise BadData(
+            f"the {len(y)} shared rows are all of class {what}, so the target would learn to say so of "
+            "everybody. "
+            "Share rows of at least two classes."
+        )
 
 
-async def source(me: Party, terms: Terms, mine: Mine, shared: Tensor, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The program of the party with labels: `mine` has its encoder as `bottom`, the offset as stop 0, all its rows as x[0] and y[0]; `shared` says which are
-    shared, in the common order. Gives {"history", "state", "translator", "offset"}."""
+async def source(
+    me: Party, terms: Terms, mine: Mine, shared: Tensor, names: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The program of the party with labels: `mine` has its encoder as `bottom`, the offset as stop 0, all its
+    rows as x[0] and y[0]; `shared` says which are shared, in the common order. Gives {"history", "state",
+    "translator", "offset"}.
+    """
     seat, x, y = Seat(me, terms, mine), mine.x[0], mine.y[0]
     encoder, offset, c = mine.bottom, mine.stops[0], codes(y)
     assert encoder is not None
@@ -142,7 +173,10 @@ async def source(me: Party, terms: Terms, mine: Mine, shared: Tensor, names: Seq
         for rows in terms.batches(epoch, 0):
             theirs = (await seat.recv(terms.target, Activations, step, len(rows))).requires_grad_()
             if theirs.shape != (len(rows), terms.width):
-                raise ProtocolError(f"{terms.target!r} sent representations of {tuple(theirs.shape)}; {(len(rows), terms.width)} is due.")
+                raise ProtocolError(
+                    f"{terms.target!r} sent representations of {tuple(theirs.shape)}; "
+                    f"{(len(rows), terms.width)} is due."
+                )
             loss = source_loss(terms, encoder(x), offset, c, y, shared[rows], theirs)
             seat.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -151,7 +185,10 @@ async def source(me: Party, terms: Terms, mine: Mine, shared: Tensor, names: Seq
             summed, step = summed + float(loss.detach()) * len(rows), step + 1
         history.append({"epoch": epoch + 1, "train_loss": summed / terms.rows[0]})
         if not torch.isfinite(torch.tensor(summed)):
-            raise BadData(f"the loss is {summed} in epoch {epoch + 1}: the networks diverge. Take a smaller learning rate, or scale the columns.")
+            raise BadData(
+                f"the loss is {summed} in epoch {epoch + 1}: the networks diverge. Take a smaller learning "
+                "rate, or scale the columns."
+            )
     with torch.no_grad():
         phi, b = c.T @ encoder(x), offset(torch.zeros(1))
     await me.send(terms.target, Translator(phi, b))
@@ -159,7 +196,9 @@ async def source(me: Party, terms: Terms, mine: Mine, shared: Tensor, names: Seq
 
 
 async def target(me: Party, terms: Terms, mine: Mine, shared: Tensor) -> dict[str, Any]:
-    """The program of the party without labels: `mine` has its encoder as `bottom`, what rebuilds its columns as stop 0, and all its rows as x[0]."""
+    """The program of the party without labels: `mine` has its encoder as `bottom`, what rebuilds its columns
+    as stop 0, and all its rows as x[0].
+    """
     seat, x = Seat(me, terms, mine), mine.x[0]
     encoder, decoder = mine.bottom, mine.stops[0]
     assert encoder is not None
@@ -181,7 +220,10 @@ async def target(me: Party, terms: Terms, mine: Mine, shared: Tensor) -> dict[st
     came = await me.recv(terms.source, Translator, within=mine.within)
     for value, due in ((came.values, (1, terms.width)), (came.offset, (1,))):
         if value.shape != due or value.dtype != torch.float32 or not torch.isfinite(value).all():
-            raise ProtocolError(f"{terms.source!r} sent a translator of {tuple(value.shape)}, {value.dtype}; finite float32 of {due} is due.")
+            raise ProtocolError(
+                f"{terms.source!r} sent a translator of {tuple(value.shape)}, {value.dtype}; finite float32 "
+                f"of {due} is due."
+            )
     return {"state": state_of(encoder), "translator": came.values, "offset": came.offset}
 
 
@@ -189,11 +231,24 @@ def state_of(encoder: nn.Module) -> dict[str, Tensor]:
     return {k: v.detach().clone() for k, v in encoder.state_dict().items()}
 
 
-def ideal(terms: Terms, a: nn.Module, b: nn.Module, decoder: nn.Module, x_a: Tensor, y: Tensor, x_b: Tensor,
-          shared: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """What the programs compute without guards, in place, and Φ and b: one loss, one backward pass a batch."""
+def ideal(
+    terms: Terms,
+    a: nn.Module,
+    b: nn.Module,
+    decoder: nn.Module,
+    x_a: Tensor,
+    y: Tensor,
+    x_b: Tensor,
+    shared: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """What the programs compute without guards, in place, and Φ and b: one loss, one backward pass a
+    batch.
+    """
     c, offset = codes(y), Offset()
-    first, second = terms.adam([*a.parameters(), *offset.parameters()]), terms.adam([*b.parameters(), *decoder.parameters()])
+    first, second = (
+        terms.adam([*a.parameters(), *offset.parameters()]),
+        terms.adam([*b.parameters(), *decoder.parameters()]),
+    )
     alone(lambda: own_loss(terms, a(x_a), offset, c, y), first, terms.first_epochs)
     alone(lambda: mse_loss(decoder(b(x_b)), x_b), second, terms.first_epochs)
     for epoch in range(terms.epochs):

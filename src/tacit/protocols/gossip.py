@@ -1,7 +1,8 @@
 """Training without a server: every node has a model of its own, and neighbours mix theirs.
 
-Averaging (D-SGD): X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS 2017; with several local steps,
-A. Koloskova et al., "A Unified Theory of Decentralized SGD with Changing Topology and Local Updates", ICML 2020, Algorithm 1.
+Averaging (D-SGD): X. Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", NIPS
+2017; with several local steps, A. Koloskova et al., "A Unified Theory of Decentralized SGD with Changing
+Topology and Local Updates", ICML 2020, Algorithm 1.
 
     node i                                     each neighbour j
       |  local steps on its own rows              |  the same
@@ -9,21 +10,25 @@ A. Koloskova et al., "A Unified Theory of Decentralized SGD with Changing Topolo
       |<--- Model(share, vectors) ----------------|
       |  Σ_j W_ij · model_j                       |
 
-Push-sum (directed links): M. Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML 2019, Algorithm 1. The same messages; W has
-columns that sum to one, and `share` (w in the paper) undoes the bias: a node works with vectors / share.
+Push-sum (directed links): M. Assran et al., "Stochastic Gradient Push for Distributed Deep Learning", ICML
+2019, Algorithm 1. The same messages; W has columns that sum to one, and `share` (w in the paper) undoes the
+bias: a node works with vectors / share.
 
-Gossip learning by push: R. Ormándi, I. Hegedűs, M. Jelasity, "Gossip learning with linear models on fully distributed data", Concurrency and Computation
-25(4), 2013, Algorithm 1. A node wakes every Δ, picks a neighbour, sends its model; whoever gets one merges it with its own, by age, and takes local steps.
+Gossip learning by push: R. Ormándi, I. Hegedűs, M. Jelasity, "Gossip learning with linear models on fully
+distributed data", Concurrency and Computation 25(4), 2013, Algorithm 1. A node wakes every Δ, picks a
+neighbour, sends its model; whoever gets one merges it with its own, by age, and takes local steps.
 
     node i  ---- Model(age, vectors) ---->  one neighbour, whenever i wakes
             ---- Asleep() --------------->  all it may ever send to, after its last wake
 
-Hidden averaging (the idea of SecureD-FL: B. Jeon, S. M. Ferdous, M. R. Rahman, A. Walid, "Privacy-preserving Decentralized Aggregation for Federated
-Learning", INFOCOM Workshops 2021; they average by ADMM and hide by who talks to whom in which round, with no cipher): around every node its neighbours
-run a secure sum (secagg.py) of which that node is the server, so it learns the weighted sum of their models and no single one. It needs two neighbours or
-more; neighbours that are all but one in league with the node open the last one's.
+Hidden averaging (the idea of SecureD-FL: B. Jeon, S. M. Ferdous, M. R. Rahman, A. Walid, "Privacy-preserving
+Decentralized Aggregation for Federated Learning", INFOCOM Workshops 2021; they average by ADMM and hide by
+who talks to whom in which round, with no cipher): around every node its neighbours run a secure sum
+(secagg.py) of which that node is the server, so it learns the weighted sum of their models and no single one.
+It needs two neighbours or more; neighbours that are all but one in league with the node open the last one's.
 
-Without hiding, a node sees its neighbours' models whole; it never sees the rows, and never hears of nodes that are not its neighbours, other than through them.
+Without hiding, a node sees its neighbours' models whole; it never sees the rows, and never hears of nodes
+that are not its neighbours, other than through them.
 """
 
 from __future__ import annotations
@@ -55,13 +60,17 @@ class Asleep(Message, reveals="that a node will send no more models"):
 
 
 class Exchange(NamedTuple):
-    """One node's part in one exchange: whom it sends to, and with which weights it takes whose (its own among them)."""
+    """One node's part in one exchange: whom it sends to, and with which weights it takes whose (its own among
+    them).
+    """
 
     to: Sequence[str]
     takes: Mapping[str, float]
 
 
-async def average(me: Party, t: int, exchange: Exchange, share: float, vectors: Vectors) -> tuple[float, Vectors]:
+async def average(
+    me: Party, t: int, exchange: Exchange, share: float, vectors: Vectors
+) -> tuple[float, Vectors]:
     """(Σ_j W_ij share_j, Σ_j W_ij vectors_j), in the order of names that all runtimes share."""
     with me.scope(f"exchange {t}") as here:
         await here.send(exchange.to, Model(share, vectors))
@@ -73,8 +82,13 @@ async def average(me: Party, t: int, exchange: Exchange, share: float, vectors: 
 def mixed(takes: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, Vectors]:
     weights = torch.tensor([takes[name] for name in takes], dtype=torch.float32)
     keys = next(iter(models.values()))[1]
-    return (float(sum(takes[name] * models[name][0] for name in takes)),
-            {k: torch.einsum("n,n...->...", weights, torch.stack([models[name][1][k] for name in takes])) for k in keys})
+    return (
+        float(sum(takes[name] * models[name][0] for name in takes)),
+        {
+            k: torch.einsum("n,n...->...", weights, torch.stack([models[name][1][k] for name in takes]))
+            for k in keys
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -90,9 +104,17 @@ class Hiding:
         return int(self.most / self.step)
 
 
-async def hidden_average(me: Party, t: int, exchange: Exchange, around: Mapping[str, Mapping[str, float]], vectors: Vectors,
-                         how: Hiding) -> tuple[float, Vectors]:
-    """The same with nobody's model seen. `around` gives, for each neighbour, the weights with which it takes whose."""
+async def hidden_average(
+    me: Party,
+    t: int,
+    exchange: Exchange,
+    around: Mapping[str, Mapping[str, float]],
+    vectors: Vectors,
+    how: Hiding,
+) -> tuple[float, Vectors]:
+    """The same with nobody's model seen. `around` gives, for each neighbour, the weights with which it takes
+    whose.
+    """
     from . import secagg
 
     flat = torch.cat([v.reshape(-1) for v in vectors.values()])
@@ -118,10 +140,19 @@ async def hidden_average(me: Party, t: int, exchange: Exchange, around: Mapping[
     return 1.0, {k: p.view(v.shape) for (k, v), p in zip(vectors.items(), pieces)}
 
 
-async def node(me: Party, rounds: range, period: int, exchange: Callable[[int], Exchange], walk: Callable[[int, Vectors], Vectors],
-               start: tuple[float, Vectors], mix: Callable[[Party, int, Exchange, float, Vectors], Any],
-               after: Callable[[int, float, Vectors], None] = lambda r, share, v: None) -> tuple[float, Vectors]:
-    """Local steps in every round; an exchange in every `period`-th. Returns (share, vectors): the node's model is vectors / share."""
+async def node(
+    me: Party,
+    rounds: range,
+    period: int,
+    exchange: Callable[[int], Exchange],
+    walk: Callable[[int, Vectors], Vectors],
+    start: tuple[float, Vectors],
+    mix: Callable[[Party, int, Exchange, float, Vectors], Any],
+    after: Callable[[int, float, Vectors], None] = lambda r, share, v: None,
+) -> tuple[float, Vectors]:
+    """Local steps in every round; an exchange in every `period`-th. Returns (share, vectors): the node's
+    model is vectors / share.
+    """
     share, vectors = start
     for r in rounds:
         here = {k: v / share for k, v in vectors.items()}
@@ -134,16 +165,28 @@ async def node(me: Party, rounds: range, period: int, exchange: Callable[[int], 
     return share, vectors
 
 
-def ideal(rounds: range, period: int, weights: Callable[[int], Tensor], walk: Callable[[int, Vectors], Vectors], share: Tensor, vectors: Vectors,
-          after: Callable[[int, Tensor, Vectors], None] = lambda r, share, v: None) -> tuple[Tensor, Vectors]:
+def ideal(
+    rounds: range,
+    period: int,
+    weights: Callable[[int], Tensor],
+    walk: Callable[[int, Vectors], Vectors],
+    share: Tensor,
+    vectors: Vectors,
+    after: Callable[[int, Tensor, Vectors], None] = lambda r, share, v: None,
+) -> tuple[Tensor, Vectors]:
     """All nodes at once: vectors [n, …], share [n]; an exchange is Θ ← WΘ."""
     for r in rounds:
         here = {k: v / _along(share, v) for k, v in vectors.items()}
         there = walk(r, here)
-        vectors = there if bool((share == 1).all()) else {k: v + there[k] - here[k] for k, v in vectors.items()}
+        vectors = (
+            there if bool((share == 1).all()) else {k: v + there[k] - here[k] for k, v in vectors.items()}
+        )
         if (r + 1) % period == 0:
             w = weights((r + 1) // period - 1)
-            share, vectors = w @ share, {k: (w @ v.reshape(len(v), -1)).view(v.shape) for k, v in vectors.items()}
+            share, vectors = (
+                w @ share,
+                {k: (w @ v.reshape(len(v), -1)).view(v.shape) for k, v in vectors.items()},
+            )
         after(r, share, vectors)
     return share, vectors
 
@@ -152,11 +195,13 @@ def _along(share: Tensor, v: Tensor) -> Tensor:
     return share.view(-1, *[1] * (v.dim() - 1))
 
 
-# gossip learning by push --------------------------------------------------------------------------------------------------------------------
+# gossip learning by push ------------------------------------------------------------------------------------
 
 
 class Diary(NamedTuple):
-    """When a node wakes, whom it then picks, and in which periods of Δ it is away: [cycles] each. It follows from the seed, so all runtimes live by it."""
+    """When a node wakes, whom it then picks, and in which periods of Δ it is away: [cycles] each. It follows
+    from the seed, so all runtimes live by it.
+    """
 
     wakes: np.ndarray
     picks: np.ndarray
@@ -166,7 +211,9 @@ class Diary(NamedTuple):
 def diary(seed: int, k: int, neighbours: Sequence[int], cycles: range, wait: float, churn: float) -> Diary:
     phase = np.random.default_rng([seed, k, 0]).random() * wait
     draws = [np.random.default_rng([seed, k, 1 + c]) for c in cycles]
-    picks = np.array([neighbours[int(d.integers(len(neighbours)))] if neighbours else k for d in draws], dtype=np.int64)
+    picks = np.array(
+        [neighbours[int(d.integers(len(neighbours)))] if neighbours else k for d in draws], dtype=np.int64
+    )
     away = np.array([d.random() < churn for d in draws], dtype=bool)
     return Diary(phase + wait * np.array(list(cycles), dtype=np.float64), picks, away)
 
@@ -178,8 +225,17 @@ def merged(age: float, mine: Vectors, older: float, theirs: Vectors) -> tuple[fl
     return max(age, older), {k: v + part * (theirs[k] - v) for k, v in mine.items()}
 
 
-async def pusher(me: Party, book: Diary, names: Sequence[str], wait: float, first: int, walk: Callable[[int, Vectors], Vectors], start: tuple[float, Vectors],
-                 speaks_to: Sequence[str], hears: Sequence[str]) -> tuple[float, Vectors]:
+async def pusher(
+    me: Party,
+    book: Diary,
+    names: Sequence[str],
+    wait: float,
+    first: int,
+    walk: Callable[[int, Vectors], Vectors],
+    start: tuple[float, Vectors],
+    speaks_to: Sequence[str],
+    hears: Sequence[str],
+) -> tuple[float, Vectors]:
     """A node's life over the cycles of its diary, which begin with cycle `first`. Returns (age, model)."""
     age, vectors = start
     begun = me.clock.now() - wait * first
@@ -222,12 +278,19 @@ class Push(NamedTuple):
 
 def pushes(books: Sequence[Diary], wait: float, first: int) -> list[Push]:
     """All models that arrive, in the order in which they do."""
-    sent = [Push(float(w), k, int(j)) for k, b in enumerate(books) for w, j, gone in zip(b.wakes, b.picks, b.away) if not gone]
+    sent = [
+        Push(float(w), k, int(j))
+        for k, b in enumerate(books)
+        for w, j, gone in zip(b.wakes, b.picks, b.away)
+        if not gone
+    ]
     return sorted(p for p in sent if not books[p.receiver].away[int(p.when / wait) - first])
 
 
 def waves(events: Sequence[Push]) -> list[list[Push]]:
-    """The same in groups that can be worked out at once: within one nobody hears twice, or speaks after it has heard."""
+    """The same in groups that can be worked out at once: within one nobody hears twice, or speaks after it
+    has heard.
+    """
     out: list[list[Push]] = []
     heard: set[int] = set()
     for event in events:

@@ -9,8 +9,9 @@
       …  rounds; after each answer:
       |--- Free() ----------------------------------------------->|   so that the server knows a late party is back
 
-All of it is said in the scope "door". The server learns how many rows each party trains on and holds back, and that one cannot take part: in a fixed
-sentence, or, under a contract its owner agreed to, with the names of columns of that contract. The clients learn the contract.
+All of it is said in the scope "door". The server learns how many rows each party trains on and holds back,
+and that one cannot take part: in a fixed sentence, or, under a contract its owner agreed to, with the
+names of columns of that contract. The clients learn the contract.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ class Call(Message, reveals="that the server has started"):
     pass
 
 
-class Work(Message, reveals="the contract: model, algorithm, settings, guard, the columns agreed on; and the server's name for the run"):
+class Work(
+    Message,
+    reveals="the contract: model, algorithm, settings, guard, the columns agreed on; and the server's name "
+    "for the run",
+):
     contract: str
     run: str
 
@@ -50,8 +55,12 @@ class Refused(Message, reveals="why the server does not let this party take part
 UNTOLD = -1  # in place of a number of rows, where an ε is to cover it
 
 
-class Ready(Message, reveals="how many rows the party trains on and holds back (unless an ε covers them), the shape of a row, the number of classes and of "
-                             "parameters"):
+class Ready(
+    Message,
+    reveals="how many rows the party trains on and holds back (unless an ε covers them), the shape of a "
+    "row, the number of classes and of "
+    "parameters",
+):
     rows: int
     held: int
     features: list[int]
@@ -59,7 +68,9 @@ class Ready(Message, reveals="how many rows the party trains on and holds back (
     parameters: int
 
 
-class Unfit(Message, reveals="why a party's data or software do not fit the job, without a value of its rows"):
+class Unfit(
+    Message, reveals="why a party's data or software do not fit the job, without a value of its rows"
+):
     reason: str
 
 
@@ -68,8 +79,10 @@ class Free(Message, reveals="that the party has answered and can be asked again"
 
 
 async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], Ready]) -> None:
-    """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the server calls. It ends by an error only:
-    the server's refusal, or what `prepare` finds wrong, of which the server is told the error's `outside` and no more."""
+    """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the
+    server calls. It ends by an error only: the server's refusal, or what `prepare` finds wrong, of which the
+    server is told the error's `outside` and no more.
+    """
     door, life = me.scope(SCOPE), me.secret.bytes(8).hex()
     await door.send(boss, Join(version, life))
     while True:
@@ -88,19 +101,32 @@ async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], R
 
 
 class Door:
-    """The server's half. `job(name)` is what a party is offered, `fits(name, ready)` what is wrong with it, if anything; `note` keeps what happened;
-    `everyone`: the run cannot go on without one of them."""
+    """The server's half. `job(name)` is what a party is offered, `fits(name, ready)` what is wrong with it,
+    if anything; `note` keeps what happened; `everyone`: the run cannot go on without one of them.
+    """
 
-    def __init__(self, me: Party, clients: Sequence[str], version: str, job: Callable[[str], Work], fits: Callable[[str, Ready], str | None],
-                 note: Callable[[str], None], everyone: bool = False):
+    def __init__(
+        self,
+        me: Party,
+        clients: Sequence[str],
+        version: str,
+        job: Callable[[str], Work],
+        fits: Callable[[str, Ready], str | None],
+        note: Callable[[str], None],
+        everyone: bool = False,
+    ):
         self.me, self.here, self.clients = me, me.scope(SCOPE), list(clients)
         self.version, self.job, self.fits, self.note, self.everyone = version, job, fits, note, everyone
         self.ready: dict[str, Ready] = {}
         self.busy: set[str] = set()
         self.refused: dict[str, str] = {}
         self.lives: dict[str, str] = {}  # of whom we know which process of theirs
-        self.told: dict[str, str] = {}  # the process that was asked last: what it was sent it has, or will have
-        self.asked: dict[str, dict[str, tuple[Message, bool]]] = {}  # {party: {kind: (what it is asked again if it comes back, whether that keeps it busy)}}
+        self.told: dict[
+            str, str
+        ] = {}  # the process that was asked last: what it was sent it has, or will have
+        self.asked: dict[
+            str, dict[str, tuple[Message, bool]]
+        ] = {}  # {party: {kind: (what it is asked again if it comes back, whether that keeps it busy)}}
         self.began: dict[str, float] = {}  # when a party was sent the work it is at
         self.took: dict[str, float] = {}  # seconds each took for its last work, by this clock
         self.changed = asyncio.Event()
@@ -112,7 +138,9 @@ class Door:
             said: Any
             try:
                 name, said = await self.here.first(Join, Ready, Unfit, Free)
-            except ProtocolError as error:  # bytes that are no message, from whomever: they have been taken out of the mailbox
+            except (
+                ProtocolError
+            ) as error:  # bytes that are no message, from whomever: they have been taken out of the mailbox
                 self.note(f"at the door: {error}")
                 continue
             if name not in self.clients:
@@ -122,7 +150,9 @@ class Door:
             elif isinstance(said, Unfit):
                 running = name in self.ready
                 self._lost(name, said.reason)
-                if running and self.everyone:  # it was in the middle of the run, and nobody said that the run may go on without it
+                if (
+                    running and self.everyone
+                ):  # it was in the middle of the run, and nobody said that the run may go on without it
                     raise ProtocolError(f"the run cannot go on: {name!r}: {said.reason}")
             elif isinstance(said, Free):
                 self.busy.discard(name)
@@ -136,7 +166,11 @@ class Door:
         if said.life != self.lives.get(name):
             self.ready.pop(name, None)
         if said.version != self.version:
-            await self.refuse(name, f"it runs tacit {said.version}, and this server {self.version}. Install the same version at all parties")
+            await self.refuse(
+                name,
+                f"it runs tacit {said.version}, and this server {self.version}. Install the same version at "
+                "all parties",
+            )
             return
         if name in self.lives and said.life != self.lives[name]:
             self.note(f"{name!r} was started anew")
@@ -153,7 +187,9 @@ class Door:
         if self.told.get(name) == self.lives[name]:  # it said so twice
             return
         self.busy.discard(name)
-        for message, busy in list(self.asked.get(name, {}).values()):  # it came back while an answer is waited for: it is asked again
+        for message, busy in list(
+            self.asked.get(name, {}).values()
+        ):  # it came back while an answer is waited for: it is asked again
             if busy:
                 self.busy.add(name)
             self.told[name] = self.lives[name]
@@ -177,7 +213,9 @@ class Door:
         self.adds(names, message, busy=True)
 
     def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
-        """`names` are asked this, too; if `busy`, they can be asked nothing else until they have said that they are free."""
+        """`names` are asked this, too; if `busy`, they can be asked nothing else until they have said that
+        they are free.
+        """
         for name in names:
             self.asked.setdefault(name, {})[message.kind] = message, busy
             if name in self.lives:
@@ -192,7 +230,9 @@ class Door:
         return self.told.get(name) != self.lives.get(name)
 
     def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
-        """They have answered, and are free before they have said so; or, if not `answered`, they are not waited for any more."""
+        """They have answered, and are free before they have said so; or, if not `answered`, they are not
+        waited for any more.
+        """
         for name in names:
             _, busy = self.asked.get(name, {}).pop(kind.kind, (None, False))
             if busy and answered:
@@ -208,13 +248,23 @@ class Door:
         began, said = clock.now(), ""
         while True:
             there = [n for n in names if n in self.ready and n not in self.busy]
-            missing = [n for n in names if n not in there and (within is None or n not in self.refused)]  # who was refused is not waited for
-            if (not missing and len(there) >= need) or (end is not None and clock.now() >= end and len(there) >= need):
+            missing = [
+                n for n in names if n not in there and (within is None or n not in self.refused)
+            ]  # who was refused is not waited for
+            if (not missing and len(there) >= need) or (
+                end is not None and clock.now() >= end and len(there) >= need
+            ):
                 return there
             hopeless = {n: self.refused[n] for n in missing if n in self.refused}
             if hopeless and within is None:  # nobody said that the run may go on without it
-                raise ProtocolError("the run cannot go on: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items()))
-            text = f"waiting for {', '.join(map(repr, missing[:8]))}" if missing else f"waiting until {need} parties can take part"
+                raise ProtocolError(
+                    "the run cannot go on: " + "; ".join(f"{n!r}: {why}" for n, why in hopeless.items())
+                )
+            text = (
+                f"waiting for {', '.join(map(repr, missing[:8]))}"
+                if missing
+                else f"waiting until {need} parties can take part"
+            )
             if clock.now() - began >= SOON and text != said:
                 self.note(text)
                 said = text

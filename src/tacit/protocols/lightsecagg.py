@@ -1,5 +1,5 @@
-"""LightSecAgg. So, He, Yang, Li, Yu, Ali, Guler, Avestimehr: LightSecAgg: a Lightweight and Versatile Design for Secure Aggregation in
-Federated Learning, MLSys 2022, Algorithm 1.
+"""LightSecAgg. So, He, Yang, Li, Yu, Ali, Guler, Avestimehr: LightSecAgg: a Lightweight and Versatile
+Design for Secure Aggregation in Federated Learning, MLSys 2022, Algorithm 1.
 
     client i                                             server
       |--- AdvertisedKeys(channel) ------------------------>|  0  N1: those that answered, at least U
@@ -10,14 +10,17 @@ Federated Learning, MLSys 2022, Algorithm 1.
       |<-- Survivors(alive, dropped) -----------------------|
       |--- SummedShares(Σ_{j alive} piece of z_j for i) ---->|  3  one-shot recovery of the sum of masks (lines 17 to 22)
 
-The server recovers the sum of the survivors' masks in one go, whoever dropped out: it never rebuilds anyone's secret, and its work does not grow with
-dropouts. The price is paid before: a client sends everyone a coded piece of its mask, length/(U − T) numbers each.
+The server recovers the sum of the survivors' masks in one go, whoever dropped out: it never rebuilds
+anyone's secret, and its work does not grow with dropouts. The price is paid before: a client sends
+everyone a coded piece of its mask, length/(U − T) numbers each.
 
-z_i is cut into U − T pieces, T random ones are added, and a polynomial of degree U − 1 through all U of them, evaluated at
-party j's own point, is j's piece. Any U give the polynomial back; any T are uniform and say nothing. Sums of pieces are pieces of the sum.
+z_i is cut into U − T pieces, T random ones are added, and a polynomial of degree U − 1 through all U of
+them, evaluated at party j's own point, is j's piece. Any U give the polynomial back; any T are uniform and
+say nothing. Sums of pieces are pieces of the sum.
 
-The server learns the sum over the survivors and who dropped out when; of a single x_i nothing, also not together with T clients. It rests on
-X25519 and ChaCha20-Poly1305 for the way between clients, on AES-256 to draw z_i from a seed, and on a server that follows the protocol and is curious.
+The server learns the sum over the survivors and who dropped out when; of a single x_i nothing, also not
+together with T clients. It rests on X25519 and ChaCha20-Poly1305 for the way between clients, on AES-256
+to draw z_i from a seed, and on a server that follows the protocol and is curious.
 """
 
 from __future__ import annotations
@@ -37,13 +40,25 @@ from ..parameters import bad, real, whole
 from ..parties.message import Message
 from ..parties.party import Identity, Party
 from .consent import UNCOMMITTED, Commitment, RoundSpent
-from .secagg import AdvertisedKeys, ForwardedShares, MaskedVector, RoundKeys, SealedShares, Survivors, check_lists, ideal
+from .secagg import (
+    AdvertisedKeys,
+    ForwardedShares,
+    MaskedVector,
+    RoundKeys,
+    SealedShares,
+    Survivors,
+    check_lists,
+    ideal,
+)
 from .summing import Outcome, Steps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
 
 __all__ = ["Terms", "client", "ideal", "server", "traffic"]
 
 
-class SummedShares(Message, reveals="a piece of the sum of the survivors' masks: enough of them give that sum, and no single mask"):
+class SummedShares(
+    Message,
+    reveals="a piece of the sum of the survivors' masks: enough of them give that sum, and no single mask",
+):
     piece: Tensor
 
 
@@ -56,15 +71,29 @@ class Terms:
     length: int = whole(least=1, doc="d: numbers in a vector")
     bound: int = whole(least=1, doc="no number is larger; the field holds parties × bound")
     threshold: float = real(0.7, above=0.5, most=1.0, doc="U/N: the share that must stay to the end")
-    colluding: float = real(0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server and still learn nothing")
+    colluding: float = real(
+        0.5, least=0.0, below=1.0, doc="T/N: the share that may join with the server and still learn nothing"
+    )
     sent: bytes = b""  # digest of what the server sent down in this round
 
     def check(self) -> None:
         if not self.private < self.enough:
-            raise bad("LightSecAgg", "threshold", self.threshold, f"large enough that more must stay than may collude: of {self.parties} parties {self.enough} "
-                      f"must stay and {self.private} may collude", "Raise threshold or lower colluding.")
+            raise bad(
+                "LightSecAgg",
+                "threshold",
+                self.threshold,
+                f"large enough that more must stay than may collude: of {self.parties} parties {self.enough} "
+                f"must stay and {self.private} may collude",
+                "Raise threshold or lower colluding.",
+            )
         if 2 * self.parties * self.bound >= field.Q:
-            raise bad("LightSecAgg", "the range of a sum", f"±{self.parties * self.bound}", "below 2^31, half of its field", "Quantize to at most 31 bits.")
+            raise bad(
+                "LightSecAgg",
+                "the range of a sum",
+                f"±{self.parties * self.bound}",
+                "below 2^31, half of its field",
+                "Quantize to at most 31 bits.",
+            )
 
     def fits(self, names: Sequence[str]) -> None:
         some_of(names, self.parties, self.enough)
@@ -85,12 +114,30 @@ class Terms:
         return -(-self.length // (self.enough - self.private))
 
     def context(self, me: Party) -> bytes:
-        return bind("tacit lightsecagg 2", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.colluding), self.sent)
+        return bind(
+            "tacit lightsecagg 2",
+            self.federation,
+            me.tag,
+            self.parties,
+            self.length,
+            self.bound,
+            str(self.threshold),
+            str(self.colluding),
+            self.sent,
+        )
 
 
-async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server",
-                 commitment: Commitment = UNCOMMITTED) -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error."""
+async def client(
+    me: Party,
+    values: Tensor,
+    terms: Terms,
+    identity: Identity | None = None,
+    boss: str = "server",
+    commitment: Commitment = UNCOMMITTED,
+) -> bool:
+    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted
+    round is an error.
+    """
     about, draw, identity = terms.context(me), me.secret.bytes, identity or me.identity
     vector = field.into(values.numpy(), terms.bound)
     if len(vector) != terms.length:
@@ -108,10 +155,24 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     mask = field.uniform(draw(32), terms.length)
     pieces = np.zeros((terms.enough, terms.piece), np.uint64)
     pieces[: terms.enough - terms.private].reshape(-1)[: terms.length] = mask
-    pieces[terms.enough - terms.private:] = field.uniform(draw(32), terms.private * terms.piece).reshape(terms.private, terms.piece)
-    coded = {name: field.combine(weights, pieces).astype(np.uint32) for name, weights in zip(names, _code(terms, len(names)))}
+    pieces[terms.enough - terms.private :] = field.uniform(draw(32), terms.private * terms.piece).reshape(
+        terms.private, terms.piece
+    )
+    coded = {
+        name: field.combine(weights, pieces).astype(np.uint32)
+        for name, weights in zip(names, _code(terms, len(names)))
+    }
     lines = channels(me, about, channel, mine[0], {name: entry[0] for name, entry in told.keys.items()})
-    await me.send(boss, SealedShares({v: seal(lines[me.name, v], coded[v].tobytes(), bind(about, me.name, v), draw) for v in names if v != me.name}))
+    await me.send(
+        boss,
+        SealedShares(
+            {
+                v: seal(lines[me.name, v], coded[v].tobytes(), bind(about, me.name, v), draw)
+                for v in names
+                if v != me.name
+            }
+        ),
+    )
     forwarded = await hear(me, boss, ForwardedShares)
     if forwarded is None:
         return False
@@ -123,7 +184,9 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     if not commitment.upload(sorted(held)):
         await me.send(boss, RoundSpent())
         return False
-    await me.send(boss, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8))))
+    await me.send(
+        boss, MaskedVector(torch.from_numpy(field.add(vector, mask).astype(np.uint32).view(np.uint8)))
+    )
     asked = await hear(me, boss, Survivors)
     if asked is None:
         return False
@@ -132,7 +195,9 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     alive, _ = check_lists(me, asked, held, terms.enough)
     total = np.zeros(terms.piece, np.uint64)
     for name in alive:
-        total += np.frombuffer(held[name], np.uint32) % np.uint32(field.Q)  # a word that is no element comes from no honest party
+        total += np.frombuffer(held[name], np.uint32) % np.uint32(
+            field.Q
+        )  # a word that is no element comes from no honest party
     if not commitment.reveal():
         await me.send(boss, RoundSpent())
         return False
@@ -140,19 +205,34 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     return True
 
 
-async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None) -> Outcome:
-    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped; `first`: for the first
-    step, before which clients may still be at work on their vectors."""
+async def server(
+    me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None
+) -> Outcome:
+    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is
+    dropped; `first`: for the first step, before which clients may still be at work on their vectors.
+    """
     terms.fits(names)
     steps = Steps(me, terms.enough, within)
-    n1 = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC)
+    n1 = await steps.ask(
+        names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC
+    )
     await me.send(n1, RoundKeys({v: (m.channel, b"", m.signature) for v, m in n1.items()}))
     n2 = await steps.ask(n1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(n1) - {name})
     for name in n2:
         await me.send(name, ForwardedShares({v: m.sealed[name] for v, m in n2.items() if v != name}))
-    n3 = await steps.ask(n2, MaskedVector, "upload", lambda _, m: m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (4 * terms.length,))
+    n3 = await steps.ask(
+        n2,
+        MaskedVector,
+        "upload",
+        lambda _, m: m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (4 * terms.length,),
+    )
     await me.send(n3, Survivors(list(n3), [v for v in n2 if v not in n3]))
-    n4 = await steps.ask(n3, SummedShares, "recovery", lambda _, m: m.piece.dtype == torch.uint32 and tuple(m.piece.shape) == (terms.piece,))
+    n4 = await steps.ask(
+        n3,
+        SummedShares,
+        "recovery",
+        lambda _, m: m.piece.dtype == torch.uint32 and tuple(m.piece.shape) == (terms.piece,),
+    )
 
     total = np.zeros(terms.length, np.uint64)
     for upload in n3.values():
@@ -160,18 +240,33 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
     at = {name: terms.enough + 1 + i for i, name in enumerate(sorted(n1))}
     some = list(n4)[: terms.enough]
     rows = np.stack([n4[name].piece.numpy().astype(np.uint64) for name in some])
-    masks = [field.combine(field.lagrange([at[name] for name in some], k + 1), rows) for k in range(terms.enough - terms.private)]
+    masks = [
+        field.combine(field.lagrange([at[name] for name in some], k + 1), rows)
+        for k in range(terms.enough - terms.private)
+    ]
     mask = np.concatenate(masks)[: terms.length]
-    return Outcome(torch.from_numpy(field.lift(field.subtract(total % np.uint64(field.Q), mask))), tuple(n3), steps.dropped)
+    return Outcome(
+        torch.from_numpy(field.lift(field.subtract(total % np.uint64(field.Q), mask))),
+        tuple(n3),
+        steps.dropped,
+    )
 
 
 def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
     """As in secagg.py."""
     key, signed = bytes(PUBLIC), bytes(signature)
     sealed = dict.fromkeys(sorted(names)[1:], bytes(SEALED + 4 * terms.piece))
-    up = [AdvertisedKeys(key, b"", signed), SealedShares(sealed), MaskedVector(torch.zeros(4 * terms.length, dtype=torch.uint8)),
-          SummedShares(torch.zeros(terms.piece, dtype=torch.uint32))]
-    down = [RoundKeys(dict.fromkeys(names, (key, b"", signed))), ForwardedShares(sealed), Survivors(list(names), [])]
+    up = [
+        AdvertisedKeys(key, b"", signed),
+        SealedShares(sealed),
+        MaskedVector(torch.zeros(4 * terms.length, dtype=torch.uint8)),
+        SummedShares(torch.zeros(terms.piece, dtype=torch.uint32)),
+    ]
+    down = [
+        RoundKeys(dict.fromkeys(names, (key, b"", signed))),
+        ForwardedShares(sealed),
+        Survivors(list(names), []),
+    ]
     return len(names) * weigh(up), len(names) * weigh(down)
 
 

@@ -1,5 +1,5 @@
-"""For teaching only. Agrawal, Evfimievski, Srikant: Information Sharing Across Private Databases, SIGMOD 2003, section 3.3 (the intersection
-protocol).
+"""For teaching only. Agrawal, Evfimievski, Srikant: Information Sharing Across Private Databases, SIGMOD
+2003, section 3.3 (the intersection protocol).
 
     receiver (V_R, e_R)                                       sender (V_S, e_S)
       |--- Encrypted(Y_R = h(v)^e_R), sorted ------------------->|   3
@@ -7,11 +7,12 @@ protocol).
       |<-- Reencrypted(pairs y, y^e_S) --------------------------|   4b
       |  Z_S = Y_S^e_R; v is shared if its (h(v)^e_R)^e_S is in it   5, 6
 
-Modular powers commute, (x^e_R)^e_S = (x^e_S)^e_R, and that is all there is to it. It is written with the numbers of a published example: p has 63
-bits, and a hash is the last 64 bits of SHA-1. THE GROUP PROTECTS NOTHING: discrete logarithms modulo such a p take seconds
-(tests/security/test_agrawal.py finds the keys of the example), and with a key every guess at an id can be checked. A power also keeps whether a hash
-is a square, without any key, when the exponent is odd. So it refuses to run unless told `teaching=True`. `psi_dh` is the same idea in a group where
-it holds.
+Modular powers commute, (x^e_R)^e_S = (x^e_S)^e_R, and that is all there is to it. It is written with the
+numbers of a published example: p has 63 bits, and a hash is the last 64 bits of SHA-1. THE GROUP PROTECTS
+NOTHING: discrete logarithms modulo such a p take seconds (tests/security/test_agrawal.py finds the keys of
+the example), and with a key every guess at an id can be checked. A power also keeps whether a hash is a
+square, without any key, when the exponent is odd. So it refuses to run unless told `teaching=True`. `psi_dh`
+is the same idea in a group where it holds.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ from ..parties.message import Message
 from ..parties.party import Party
 
 P = 9223372036854771239  # the example's prime; (P − 1)/2 is prime, too
-REFUSAL = ("method='agrawal' is for teaching: its group has 63 bits, and whoever reads the messages finds the keys in seconds and then every id. Use "
-           "method='auto' for data of people, or say teaching=True for made-up ids.")
-STAMP = "NOT PRIVATE: Agrawal's protocol ran in a group of 63 bits, for teaching; its messages hide nothing from anyone who tries."
+REFUSAL = (
+    "method='agrawal' is for teaching: its group has 63 bits, and whoever reads the messages finds the keys "
+    "in seconds and then every id. Use "
+    "method='auto' for data of people, or say teaching=True for made-up ids."
+)
+STAMP = (
+    "NOT PRIVATE: Agrawal's protocol ran in a group of 63 bits, for teaching; its messages hide nothing "
+    "from anyone who tries."
+)
 
 
 class Encrypted(Message, reveals="the other's ids: its group is too small to hide them"):
@@ -52,7 +59,9 @@ def exponent(me: Party) -> int:
     return int.from_bytes(me.secret.bytes(8), "big") % ((P - 1) // 2) | 1
 
 
-async def receiver(me: Party, values: Sequence[str], *, other: str = "sender", teaching: bool = False, e: int | None = None) -> list[str]:
+async def receiver(
+    me: Party, values: Sequence[str], *, other: str = "sender", teaching: bool = False, e: int | None = None
+) -> list[str]:
     """The shared values, in the order of mine."""
     e = _begin(me, teaching, e)
     y = encrypted([hashed(v) for v in values], e)  # lines 1 and 2
@@ -65,7 +74,9 @@ async def receiver(me: Party, values: Sequence[str], *, other: str = "sender", t
     return [v for v, one in zip(values, y) if both[one] in z]  # line 6
 
 
-async def sender(me: Party, values: Sequence[str], *, other: str = "receiver", teaching: bool = False, e: int | None = None) -> None:
+async def sender(
+    me: Party, values: Sequence[str], *, other: str = "receiver", teaching: bool = False, e: int | None = None
+) -> None:
     e = _begin(me, teaching, e)
     theirs = (await me.recv(other, Encrypted)).numbers
     await me.send(other, Encrypted(sorted(encrypted([hashed(v) for v in values], e))))  # line 4a

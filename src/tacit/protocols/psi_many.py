@@ -1,6 +1,6 @@
-"""Whom do all of N parties share? Kolesnikov, Matania, Pinkas, Rosulek, Trieu: Practical Multi-party Private Set Intersection from Symmetric-Key
-Techniques, CCS 2017, the protocol for augmented semi-honest parties (figure 6), with a Diffie-Hellman OPRF and the key-value store of
-`crypto.okvs`.
+"""Whom do all of N parties share? Kolesnikov, Matania, Pinkas, Rosulek, Trieu: Practical Multi-party
+Private Set Intersection from Symmetric-Key Techniques, CCS 2017, the protocol for augmented semi-honest
+parties (figure 6), with a Diffie-Hellman OPRF and the key-value store of `crypto.okvs`.
 
     party i ≠ leader                                              leader (Y, key b)
       |--- Opening(count, …) --------------------------------------->|
@@ -11,10 +11,12 @@ Techniques, CCS 2017, the protocol for augmented semi-honest parties (figure 6),
       |--- Hints(store of x → F_i(x) ⊕ z_i(x)) --------------------->|   z_i(x) = ⊕_j AES under k_ij: over all i these add up to 0
       |<-- SharedTags(h'(F_i(y)) of the shared y) -------------------|   with reveal="all" only
 
-The leader looks its ids up in every store and adds up: 0 exactly if all the others hold the id. An id that one of them lacks gives random bytes,
-whoever of the others holds it, so the leader learns which of its ids all share, and of the others nothing: not who holds which, not who overlaps with
-whom. It learns every set size; the others learn the leader's, and with "all" which of their own ids everybody shares. It rests on Diffie-Hellman,
-AES, and on all following the program. A leader that works together with some of the others learns which of its ids all the rest share.
+The leader looks its ids up in every store and adds up: 0 exactly if all the others hold the id. An id that
+one of them lacks gives random bytes, whoever of the others holds it, so the leader learns which of its ids
+all share, and of the others nothing: not who holds which, not who overlaps with whom. It learns every set
+size; the others learn the leader's, and with "all" which of their own ids everybody shares. It rests on
+Diffie-Hellman, AES, and on all following the program. A leader that works together with some of the others
+learns which of its ids all the rest share.
 """
 
 from __future__ import annotations
@@ -51,12 +53,19 @@ class PairSeed(Message, reveals="a random key for two parties: nothing"):
     seed: bytes
 
 
-class Answers(Message, reveals="a random-looking value for each of your own ids under the other's key: nothing by itself"):
+class Answers(
+    Message,
+    reveals="a random-looking value for each of your own ids under the other's key: nothing by itself",
+):
     first: int
     points: bytes
 
 
-class Hints(Message, reveals="a table that gives a share of zero at ids the other holds and random bytes elsewhere; it tells only together with all others'"):
+class Hints(
+    Message,
+    reveals="a table that gives a share of zero at ids the other holds and random bytes elsewhere; it tells "
+    "only together with all others'",
+):
     table: bytes
 
 
@@ -64,8 +73,12 @@ class SharedTags(Message, reveals="which of your own ids all parties hold"):
     tags: bytes
 
 
-async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str = "all", within: float | None = None) -> dict[str, Any]:
-    """{"rows": my rows that all share, in the order of their digests; "size"; "theirs": set sizes}. `within`: seconds to wait for the others to begin."""
+async def leader(
+    me: Party, digests: Any, *, others: Sequence[str], reveal: str = "all", within: float | None = None
+) -> dict[str, Any]:
+    """{"rows": my rows that all share, in the order of their digests; "size"; "theirs": set sizes}. `within`:
+    seconds to wait for the others to begin.
+    """
     held = ready(digests)
     me.ledger.stamp(ASSUMES)
     told: dict[str, Opening] = {}
@@ -74,44 +87,76 @@ async def leader(me: Party, digests: Any, *, others: Sequence[str], reveal: str 
             raise refusal(first.rule, name)
         assert isinstance(first, Opening)
         told[name] = first
-    wrong = {name: m.reveal for name, m in told.items() if (m.method, m.reveal) != ("many", reveal) or len(m.nonce) != NONCE or m.count < 0}
+    wrong = {
+        name: m.reveal
+        for name, m in told.items()
+        if (m.method, m.reveal) != ("many", reveal) or len(m.nonce) != NONCE or m.count < 0
+    }
     if wrong:
-        raise ProtocolError(f"party {me.name!r} wants reveal={reveal!r}, but {wrong}. Agree before you start; nothing was compared.")
+        raise ProtocolError(
+            f"party {me.name!r} wants reveal={reveal!r}, but {wrong}. Agree before you start; nothing was "
+            "compared."
+        )
     for name, m in told.items():
         check_count(name, m.count)
     mine = [x for name in sorted(others) for x in (name, told[name].count, told[name].nonce)]
-    session = hashlib.sha256(bind("tacit psi many 1", me.tag, me.name, len(held), me.secret.bytes(NONCE), *mine)).digest()
+    session = hashlib.sha256(
+        bind("tacit psi many 1", me.tag, me.name, len(held), me.secret.bytes(NONCE), *mine)
+    ).digest()
     await me.send(others, Session(session, len(held)))
     key = group.scalar(me.secret.bytes)
     with Workshop(len(held) * (1 + len(others))) as shop:
+
         async def hear(name: str) -> tuple[np.ndarray, np.ndarray]:
             """(F_i, F_i ⊕ the store) at each of my ids."""
             parts = []
-            async for _, answers in arriving(me, name, Answers, lambda m: (m.first, m.points), group.POINT, len(held), "answers"):
+            async for _, answers in arriving(
+                me, name, Answers, lambda m: (m.first, m.points), group.POINT, len(held), "answers"
+            ):
                 points = await asyncio.to_thread(shop.multiply, group.inverse(key), answers)
                 parts.append(tagged(points, group.POINT, session, okvs.VALUE))
             values = stacked(parts, okvs.VALUE)
             table = np.frombuffer((await me.recv(name, Hints)).table, np.uint8)
             if len(table) != okvs.entries(told[name].count) * okvs.VALUE:
-                raise ProtocolError(f"party {name!r} sends {len(table)} bytes for {told[name].count} ids; they must be "
-                                    f"{okvs.entries(told[name].count) * okvs.VALUE}.")
-            return values, values ^ await asyncio.to_thread(okvs.decode, table.reshape(-1, okvs.VALUE), held, session)
+                raise ProtocolError(
+                    f"party {name!r} sends {len(table)} bytes for {told[name].count} ids; they must be "
+                    f"{okvs.entries(told[name].count) * okvs.VALUE}."
+                )
+            return values, values ^ await asyncio.to_thread(
+                okvs.decode, table.reshape(-1, okvs.VALUE), held, session
+            )
 
-        _, *found = await together(offer(me, others, held, key, shop, session), *(hear(name) for name in others))
+        _, *found = await together(
+            offer(me, others, held, key, shop, session), *(hear(name) for name in others)
+        )
     total = np.zeros((len(held), okvs.VALUE), np.uint8)
     for _, shares in found:
         total ^= shares
     rows = by_value(held, np.flatnonzero(~total.any(1)))
     if reveal == "all":
         for name, (values, _) in zip(others, found):
-            await me.send(name, SharedTags(_told(values[rows], session, tag_bytes(len(held), told[name].count)).tobytes()))
+            await me.send(
+                name,
+                SharedTags(_told(values[rows], session, tag_bytes(len(held), told[name].count)).tobytes()),
+            )
     return {"rows": rows, "size": len(rows), "theirs": {name: told[name].count for name in others}}
 
 
-async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str], reveal: str = "all", policy: PsiPolicy | Mapping[str, Any] | None = None,
-                 queries: Queries | None = None, within: float | None = None) -> dict[str, Any]:
-    """The same for those who do not lead; "rows" and "size" are None unless reveal="all". `others`: all who do not lead, in any order, me among them.
-    `policy` and `queries` as for `psi.sender`: "all" counts as "both" there, "leader" as "receiver"."""
+async def member(
+    me: Party,
+    digests: Any,
+    *,
+    leader: str,
+    others: Sequence[str],
+    reveal: str = "all",
+    policy: PsiPolicy | Mapping[str, Any] | None = None,
+    queries: Queries | None = None,
+    within: float | None = None,
+) -> dict[str, Any]:
+    """The same for those who do not lead; "rows" and "size" are None unless reveal="all". `others`: all who
+    do not lead, in any order, me among them. `policy` and `queries` as for `psi.sender`: "all" counts as
+    "both" there, "leader" as "receiver".
+    """
     held, rules, what = ready(digests), policy_of(policy), "both" if reveal == "all" else "receiver"
     me.ledger.stamp(ASSUMES)
     await admit(me, leader, rules, queries, what, 0)
@@ -122,15 +167,24 @@ async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str],
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(held), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
-            shares ^= scrambled(held, hashlib.sha256(bind(told.session, *sorted((me.name, name)), await _seed(me, name))).digest())
+            shares ^= scrambled(
+                held,
+                hashlib.sha256(bind(told.session, *sorted((me.name, name)), await _seed(me, name))).digest(),
+            )
     with Workshop(len(held) + told.count) as shop:
+
         async def answer() -> None:
-            async for first, points in arriving(me, leader, BlindedIds, lambda m: (m.first, m.points), group.POINT, told.count, "ids"):
+            async for first, points in arriving(
+                me, leader, BlindedIds, lambda m: (m.first, m.points), group.POINT, told.count, "ids"
+            ):
                 await me.send(leader, Answers(first, await asyncio.to_thread(shop.multiply, key, points)))
 
         async def own() -> np.ndarray:
             mine = lifted(held, key, shop, told.session)
-            return stacked([tagged(points, group.POINT, told.session, okvs.VALUE) async for _, points in mine], okvs.VALUE)
+            return stacked(
+                [tagged(points, group.POINT, told.session, okvs.VALUE) async for _, points in mine],
+                okvs.VALUE,
+            )
 
         _, values = await together(answer(), own())
     table = await asyncio.to_thread(okvs.encode, held, values ^ shares, told.session, me.secret.bytes)
@@ -148,13 +202,19 @@ async def member(me: Party, digests: Any, *, leader: str, others: Sequence[str],
 def ideal(sets: Mapping[str, Sequence[bytes]]) -> dict[str, list[int]]:
     """Everyone's rows of the ids that all hold, in the order of their values."""
     common = set.intersection(*(set(map(bytes, s)) for s in sets.values()))
-    return {name: [row for _, row in sorted((bytes(d), row) for row, d in enumerate(s) if bytes(d) in common)] for name, s in sets.items()}
+    return {
+        name: [row for _, row in sorted((bytes(d), row) for row, d in enumerate(s) if bytes(d) in common)]
+        for name, s in sets.items()
+    }
 
 
 def check_count(name: str, count: int) -> None:
     """Before anything is sized by it."""
     if not 0 <= count <= MAX_IDS:
-        raise ProtocolError(f"party {name!r} says that it holds {count} ids; it must be between 0 and {MAX_IDS}. Nothing was compared.")
+        raise ProtocolError(
+            f"party {name!r} says that it holds {count} ids; it must be between 0 and {MAX_IDS}. Nothing "
+            "was compared."
+        )
 
 
 async def _seed(me: Party, name: str) -> bytes:

@@ -1,8 +1,11 @@
-"""How many ids two parties share, and the sum of one party's numbers over them, opened only if the holder of the numbers has counted enough.
+"""How many ids two parties share, and the sum of one party's numbers over them, opened only if the holder
+of the numbers has counted enough.
 
-E. De Cristofaro, P. Gasti, G. Tsudik: Fast and Private Computation of Cardinality of Set Intersection and Union, CANS 2012, with the roles such that the
-sender counts; the sum as in M. Ion, B. Kreuter, A. E. Nergiz, S. Patel, S. Saxena, K. Seth, M. Raykova, D. Shanahan, M. Yung: On Deploying Secure
-Computation: Private Intersection-Sum-with-Cardinality, EuroS&P 2020, permuted and masked by the receiver; decoys check the receiver.
+E. De Cristofaro, P. Gasti, G. Tsudik: Fast and Private Computation of Cardinality of Set Intersection and
+Union, CANS 2012, with the roles such that the sender counts; the sum as in M. Ion, B. Kreuter, A. E.
+Nergiz, S. Patel, S. Saxena, K. Seth, M. Raykova, D. Shanahan, M. Yung: On Deploying Secure Computation:
+Private Intersection-Sum-with-Cardinality, EuroS&P 2020, permuted and masked by the receiver; decoys check
+the receiver.
 
     receiver (Y, key b)                                             sender (X with a number v_x each, key a, ElGamal key P = p·G)
       |--- IdTags(h(b·H(y))), shuffled ------------------------------->|  1  fixed before the receiver sees anything of the sender's
@@ -16,15 +19,19 @@ Computation: Private Intersection-Sum-with-Cardinality, EuroS&P 2020, permuted a
 
 EncryptedValues, ReturnedValues and the two messages of line 6 are sent with reveal="sum" only.
 
-What each learns if both follow the program: the receiver the sender's set size, the count and the sum if there are at least `min_overlap` shared ids, else
-that there are fewer; the sender the receiver's set size and the count. Neither learns which ids are shared. It rests on decisional Diffie-Hellman in
-ristretto255 and on H, H' and h as random oracles.
+What each learns if both follow the program: the receiver the sender's set size, the count and the sum if
+there are at least `min_overlap` shared ids, else that there are fewer; the sender the receiver's set size
+and the count. Neither learns which ids are shared. It rests on decisional Diffie-Hellman in ristretto255
+and on H, H' and h as random oracles.
 
-What holds against a receiver that deviates (the sender follows the program): a row that it does not return as the protocol says (dropped for a second copy
-of another row under another key, or with another number) is noticed if the row is a decoy, which the receiver cannot tell. There are at least as many
-decoys as rows, so r changed rows go unnoticed with probability at most 2^-r, and a count that is too high by r with no more. Made-up ids in Y add nothing to
-the count. What does not hold: Y may be chosen freely, so a receiver that knows min_overlap − 1 of the shared ids, or that asks twice with sets which differ
-in one id, learns about one more. And a sender that deviates can learn which of its own ids are shared, and can answer any number.
+What holds against a receiver that deviates (the sender follows the program): a row that it does not return
+as the protocol says (dropped for a second copy of another row under another key, or with another number)
+is noticed if the row is a decoy, which the receiver cannot tell. There are at least as many decoys as
+rows, so r changed rows go unnoticed with probability at most 2^-r, and a count that is too high by r with
+no more. Made-up ids in Y add nothing to the count. What does not hold: Y may be chosen freely, so a
+receiver that knows min_overlap − 1 of the shared ids, or that asks twice with sets which differ in one id,
+learns about one more. And a sender that deviates can learn which of its own ids are shared, and can answer
+any number.
 """
 
 from __future__ import annotations
@@ -45,10 +52,14 @@ from .psi_policy import RefusedQuery, refusal
 from .together import together
 
 SEED = 32
-FEWEST = 64  # decoys of a small set: of m rows and D decoys, r changed rows are all no decoys with probability below (m / (m + D))^r
+# decoys of a small set: of m rows and D decoys, r changed rows are all no decoys with probability below (m /
+# (m + D))^r
+FEWEST = 64
 
 
-class IdTags(Message, reveals="how many ids the other holds; each is hidden under its key (decisional Diffie-Hellman)"):
+class IdTags(
+    Message, reveals="how many ids the other holds; each is hidden under its key (decisional Diffie-Hellman)"
+):
     first: int
     tags: bytes
 
@@ -57,17 +68,26 @@ class PublicKey(Message, reveals="a random group element: nothing"):
     point: bytes
 
 
-class EncryptedValues(Message, reveals="how many numbers the other holds; each is encrypted under its own key (decisional Diffie-Hellman)"):
+class EncryptedValues(
+    Message,
+    reveals="how many numbers the other holds; each is encrypted under its own key (decisional "
+    "Diffie-Hellman)",
+):
     first: int
     ciphertexts: bytes
 
 
-class ReturnedIds(Message, reveals="your own ids under both keys, in an order you do not know: how many are shared, not which"):
+class ReturnedIds(
+    Message,
+    reveals="your own ids under both keys, in an order you do not know: how many are shared, not which",
+):
     first: int
     points: bytes
 
 
-class ReturnedValues(Message, reveals="your own numbers in that order, each moved by a random number: nothing"):
+class ReturnedValues(
+    Message, reveals="your own numbers in that order, each moved by a random number: nothing"
+):
     first: int
     ciphertexts: bytes
 
@@ -90,7 +110,11 @@ class DecoyMasks(Message, reveals="the masks of the decoys: nothing"):
     masks: bytes
 
 
-class OpenedCount(Message, reveals="how many ids are shared and, if asked for, the sum of the other's numbers over them, once your own masks are taken away"):
+class OpenedCount(
+    Message,
+    reveals="how many ids are shared and, if asked for, the sum of the other's numbers over them, once your "
+    "own masks are taken away",
+):
     count: int
     places: bytes
     points: bytes
@@ -101,13 +125,23 @@ def decoys(ids: int) -> int:
     return max(FEWEST, ids)
 
 
-async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None) -> tuple[int, int | None]:
-    """(how many ids are shared, the sum of the sender's numbers over them). `limit` None: no sum is asked for."""
+async def receiver(
+    me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None
+) -> tuple[int, int | None]:
+    """(how many ids are shared, the sum of the sender's numbers over them). `limit` None: no sum is asked
+    for.
+    """
     n, total = len(digests), theirs + decoys(theirs)
     key, size, each = group.scalar(me.secret.bytes), tag_bytes(n, total), _bytes(limit)
     ids, rows, sums, checks = _scopes(me)
     with Workshop(n + 2 * total) as shop:
-        tags = stacked([tagged(points, group.POINT, session, size) async for _, points in lifted(digests, key, shop, session)], size)
+        tags = stacked(
+            [
+                tagged(points, group.POINT, session, size)
+                async for _, points in lifted(digests, key, shop, session)
+            ],
+            size,
+        )
         await _stream(ids, other, IdTags, tags[permutation(n, me.secret.bytes)].tobytes(), size)  # 1
         public = (await sums.recv(other, PublicKey)).point if each else b""
 
@@ -115,67 +149,137 @@ async def receiver(me: Party, digests: np.ndarray, other: str, theirs: int, sess
             came = arriving(rows, other, BlindedIds, lambda m: (m.first, m.points), group.POINT, total, "ids")
             return b"".join([await asyncio.to_thread(shop.multiply, key, some) async for _, some in came])
 
-        back, values = await together(points(), _collect(sums, other, EncryptedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0))
+        back, values = await together(
+            points(),
+            _collect(
+                sums, other, EncryptedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0
+            ),
+        )
         order = permutation(total, me.secret.bytes)
         await _stream(rows, other, ReturnedIds, _rows(back, group.POINT)[order].tobytes(), group.POINT)  # 3
-        masks = [[group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(total)] if each else []
+        masks = (
+            [[group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(total)]
+            if each
+            else []
+        )
         for first in range(0, len(masks), CHUNK):
-            some = b"".join(values[each * at:each * (at + 1)] for at in order[first:first + CHUNK].tolist())
-            await sums.send(other, ReturnedValues(first, await asyncio.to_thread(_masked, some, public, masks[first:first + CHUNK], me.secret.bytes)))
+            some = b"".join(
+                values[each * at : each * (at + 1)] for at in order[first : first + CHUNK].tolist()
+            )
+            await sums.send(
+                other,
+                ReturnedValues(
+                    first,
+                    await asyncio.to_thread(
+                        _masked, some, public, masks[first : first + CHUNK], me.secret.bytes
+                    ),
+                ),
+            )
         seed = (await checks.recv(other, DecoySeed)).seed
         if len(seed) != SEED:
             raise ProtocolError(f"party {other!r} sends a seed of {len(seed)} bytes; it must be {SEED}.")
-        await _stream(checks, other, DecoyIds, await _lift_decoys(shop, decoys(theirs), session, seed, key), group.POINT)  # 5
+        await _stream(
+            checks, other, DecoyIds, await _lift_decoys(shop, decoys(theirs), session, seed, key), group.POINT
+        )  # 5
     if each:
         places = _places((await checks.recv(other, DecoyPlaces)).places, total)
         if len(places) != decoys(theirs):
-            raise ProtocolError(f"party {other!r} asks for the masks of {len(places)} rows; there are {decoys(theirs)} decoys.")
-        await _stream(checks, other, DecoyMasks, b"".join(m for at in places.tolist() for m in masks[at]), each // 2)
+            raise ProtocolError(
+                f"party {other!r} asks for the masks of {len(places)} rows; there are {decoys(theirs)} "
+                "decoys."
+            )
+        await _stream(
+            checks, other, DecoyMasks, b"".join(m for at in places.tolist() for m in masks[at]), each // 2
+        )
     opened: Message = await checks.recv(other, OpenedCount, RefusedQuery)
     if isinstance(opened, RefusedQuery):
         raise refusal(opened.rule, other)
     assert isinstance(opened, OpenedCount)
     if not 0 <= opened.count <= min(n, theirs):
-        raise ProtocolError(f"party {other!r} says that {opened.count} ids are shared; it must be between 0 and {min(n, theirs)}.")
+        raise ProtocolError(
+            f"party {other!r} says that {opened.count} ids are shared; it must be between 0 and "
+            f"{min(n, theirs)}."
+        )
     if not each:
         return opened.count, None
     shared = _places(opened.places, total)
     if len(shared) != opened.count or len(opened.points) != each // 2:
-        raise ProtocolError(f"party {other!r} opens a sum over {len(shared)} rows in {len(opened.points)} bytes; it must be {opened.count} and {each // 2}.")
+        raise ProtocolError(
+            f"party {other!r} opens a sum over {len(shared)} rows in {len(opened.points)} bytes; it must be "
+            f"{opened.count} and {each // 2}."
+        )
     return opened.count, await asyncio.to_thread(_read, opened.points, [masks[at] for at in shared.tolist()])
 
 
-async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes, limit: int | None, values: Sequence[int],
-                 min_overlap: int) -> int:
-    """How many ids are shared. With fewer than `min_overlap`, nothing is opened and QueryRefused is raised on both sides."""
+async def sender(
+    me: Party,
+    digests: np.ndarray,
+    other: str,
+    theirs: int,
+    session: bytes,
+    limit: int | None,
+    values: Sequence[int],
+    min_overlap: int,
+) -> int:
+    """How many ids are shared. With fewer than `min_overlap`, nothing is opened and QueryRefused is raised on
+    both sides.
+    """
     held = _checked(me.name, values, len(digests), limit)
     m, hidden = len(digests), decoys(len(digests))
     total, size, each = m + hidden, tag_bytes(theirs, m + hidden), _bytes(limit)
     key, private, seed = group.scalar(me.secret.bytes), group.scalar(me.secret.bytes), me.secret.bytes(SEED)
     order = permutation(total, me.secret.bytes)
     ids, rows, sums, checks = _scopes(me)
-    tags = _rows(await _collect(ids, other, IdTags, lambda m: (m.first, m.tags), size, theirs), size)  # 1: before anything of ours is sent
+    tags = _rows(
+        await _collect(ids, other, IdTags, lambda m: (m.first, m.tags), size, theirs), size
+    )  # 1: before anything of ours is sent
     with Workshop(2 * total) as shop:
-        own = b"".join([points async for _, points in lifted(digests, key, shop, session)]) + await _lift_decoys(shop, hidden, session, seed, key)
-        secrets = [[group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(hidden)]  # the numbers of decoys: any scalars
+        own = b"".join(
+            [points async for _, points in lifted(digests, key, shop, session)]
+        ) + await _lift_decoys(shop, hidden, session, seed, key)
+        secrets = [
+            [group.scalar(me.secret.bytes) for _ in range(each // elgamal.PAIR)] for _ in range(hidden)
+        ]  # the numbers of decoys: any scalars
 
         def encrypted(some: np.ndarray) -> bytes:
-            scalars = (v for k in some.tolist() for v in ([group.small(part) for part in elgamal.cut(held[k], each // elgamal.PAIR)] if k < m else
-                                                          secrets[k - m]))
+            scalars = (
+                v
+                for k in some.tolist()
+                for v in (
+                    [group.small(part) for part in elgamal.cut(held[k], each // elgamal.PAIR)]
+                    if k < m
+                    else secrets[k - m]
+                )
+            )
             return b"".join([elgamal.encrypt_scalar(private, v, me.secret.bytes) for v in scalars])
 
         async def give() -> None:
             if each:
                 await sums.send(other, PublicKey(group.times_base(private)))
                 for first in range(0, total, CHUNK):
-                    await sums.send(other, EncryptedValues(first, await asyncio.to_thread(encrypted, order[first:first + CHUNK])))
+                    await sums.send(
+                        other,
+                        EncryptedValues(
+                            first, await asyncio.to_thread(encrypted, order[first : first + CHUNK])
+                        ),
+                    )
 
         async def unblind() -> bytes:
-            came = arriving(rows, other, ReturnedIds, lambda m: (m.first, m.points), group.POINT, total, "ids")
-            return b"".join([await asyncio.to_thread(shop.multiply, group.inverse(key), some) async for _, some in came])
+            came = arriving(
+                rows, other, ReturnedIds, lambda m: (m.first, m.points), group.POINT, total, "ids"
+            )
+            return b"".join(
+                [await asyncio.to_thread(shop.multiply, group.inverse(key), some) async for _, some in came]
+            )
 
-        _, _, back, moved = await together(_stream(rows, other, BlindedIds, _rows(own, group.POINT)[order].tobytes(), group.POINT), give(), unblind(),
-                                           _collect(sums, other, ReturnedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0))
+        _, _, back, moved = await together(
+            _stream(rows, other, BlindedIds, _rows(own, group.POINT)[order].tobytes(), group.POINT),
+            give(),
+            unblind(),
+            _collect(
+                sums, other, ReturnedValues, lambda m: (m.first, m.ciphertexts), each, total if each else 0
+            ),
+        )
     await checks.send(other, DecoySeed(seed))
     answers = await _collect(checks, other, DecoyIds, lambda m: (m.first, m.points), group.POINT, hidden)
     found = _find_decoys(back, answers, other)
@@ -189,7 +293,9 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
         await checks.send(other, RefusedQuery("min_overlap"))
         raise refusal("min_overlap", me.name)
     points = await asyncio.to_thread(_opened_sum, private, moved, shared, each)
-    await checks.send(other, OpenedCount(len(shared), shared.astype("<u4").tobytes() if each else b"", points))
+    await checks.send(
+        other, OpenedCount(len(shared), shared.astype("<u4").tobytes() if each else b"", points)
+    )
     return len(shared)
 
 
@@ -215,8 +321,11 @@ def _checked(name: str, values: Sequence[int], ids: int, limit: int | None) -> l
         return held
     wrong = next((v for v in held if not 0 <= v <= limit), None)
     if len(held) != ids or wrong is not None:
-        raise BadData(f"party {name!r} has {len(held)} values for {ids} ids" + (f", one of them {wrong}" if wrong is not None else "") +
-                      f"; there must be one for each, from 0 to {limit}.")
+        raise BadData(
+            f"party {name!r} has {len(held)} values for {ids} ids"
+            + (f", one of them {wrong}" if wrong is not None else "")
+            + f"; there must be one for each, from 0 to {limit}."
+        )
     return held
 
 
@@ -224,45 +333,72 @@ def _rows(data: bytes, each: int) -> np.ndarray:
     return np.frombuffer(data, np.uint8).reshape(-1, each)
 
 
-async def _stream(me: Party, other: str, make: Callable[[int, bytes], Message], data: bytes, each: int) -> None:
+async def _stream(
+    me: Party, other: str, make: Callable[[int, bytes], Message], data: bytes, each: int
+) -> None:
     """`data` in messages of up to CHUNK things of `each` bytes."""
     for first in range(0, len(data) // each, CHUNK):
-        await me.send(other, make(first, data[each * first:each * (first + CHUNK)]))
+        await me.send(other, make(first, data[each * first : each * (first + CHUNK)]))
 
 
-async def _collect(me: Party, other: str, kind: type[M], read: Callable[[M], tuple[int, bytes]], each: int, total: int) -> bytes:
+async def _collect(
+    me: Party, other: str, kind: type[M], read: Callable[[M], tuple[int, bytes]], each: int, total: int
+) -> bytes:
     """All of them; memory grows with what has come, not with what was announced."""
     return b"".join([some async for _, some in arriving(me, other, kind, read, each, total, kind.kind)])
 
 
 async def _lift_decoys(shop: Workshop, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
-    """key·H'(seed, k) for each decoy k. What is hashed is longer than for an id, so no id maps to the same element, whatever seed is named."""
-    return await asyncio.to_thread(shop.lift, np.arange(count, dtype="<u8").tobytes(), 8, b"decoy" + session + seed, key)
+    """key·H'(seed, k) for each decoy k. What is hashed is longer than for an id, so no id maps to the same
+    element, whatever seed is named.
+    """
+    return await asyncio.to_thread(
+        shop.lift, np.arange(count, dtype="<u8").tobytes(), 8, b"decoy" + session + seed, key
+    )
 
 
 def _find_decoys(back: bytes, answers: bytes, other: str) -> np.ndarray:
     """Where each decoy is among the returned rows, which must all differ."""
-    place = {back[at:at + group.POINT]: at // group.POINT for at in range(0, len(back), group.POINT)}
+    place = {back[at : at + group.POINT]: at // group.POINT for at in range(0, len(back), group.POINT)}
     if len(place) * group.POINT != len(back):
         twice = len(back) // group.POINT - len(place)
-        raise ProtocolError(f"party {other!r} returned {twice} rows twice: it does not follow the protocol. Nothing was opened.")
-    asked = [answers[at:at + group.POINT] for at in range(0, len(answers), group.POINT)]
+        raise ProtocolError(
+            f"party {other!r} returned {twice} rows twice: it does not follow the protocol. Nothing was "
+            "opened."
+        )
+    asked = [answers[at : at + group.POINT] for at in range(0, len(answers), group.POINT)]
     lost = sum(point not in place for point in asked)
     if lost:
-        raise ProtocolError(f"party {other!r} did not return {lost} of {len(asked)} decoys: it does not follow the protocol. Nothing was opened.")
+        raise ProtocolError(
+            f"party {other!r} did not return {lost} of {len(asked)} decoys: it does not follow the "
+            "protocol. Nothing was opened."
+        )
     return np.array([place[point] for point in asked], np.int64)
 
 
-def _check_values(private: bytes, moved: bytes, found: np.ndarray, secrets: list[list[bytes]], masks: bytes, each: int, other: str) -> None:
+def _check_values(
+    private: bytes,
+    moved: bytes,
+    found: np.ndarray,
+    secrets: list[list[bytes]],
+    masks: bytes,
+    each: int,
+    other: str,
+) -> None:
     """The numbers of decoys came back with nothing but the named mask added."""
     limbs, wrong = each // elgamal.PAIR, 0
     for k, at in enumerate(found.tolist()):
         for limb in range(limbs):
-            ciphertext = moved[each * at + elgamal.PAIR * limb:each * at + elgamal.PAIR * (limb + 1)]
-            mask = masks[group.SCALAR * (limbs * k + limb):group.SCALAR * (limbs * k + limb + 1)]
-            wrong += elgamal.opened(private, ciphertext) != group.plus(group.times_base(secrets[k][limb]), _times_base(mask))
+            ciphertext = moved[each * at + elgamal.PAIR * limb : each * at + elgamal.PAIR * (limb + 1)]
+            mask = masks[group.SCALAR * (limbs * k + limb) : group.SCALAR * (limbs * k + limb + 1)]
+            wrong += elgamal.opened(private, ciphertext) != group.plus(
+                group.times_base(secrets[k][limb]), _times_base(mask)
+            )
     if wrong:
-        raise ProtocolError(f"party {other!r} changed the numbers of {wrong} decoys: it does not follow the protocol. Nothing was opened.")
+        raise ProtocolError(
+            f"party {other!r} changed the numbers of {wrong} decoys: it does not follow the protocol. "
+            "Nothing was opened."
+        )
 
 
 def _times_base(scalar: bytes) -> bytes:
@@ -270,27 +406,40 @@ def _times_base(scalar: bytes) -> bytes:
     try:
         return group.times_base(scalar)
     except (RuntimeError, TypeError, ValueError):
-        raise ProtocolError("a mask of 0 came, which happens by chance less often than once in 2^250 runs: the other does not follow the protocol.") from None
+        raise ProtocolError(
+            "a mask of 0 came, which happens by chance less often than once in 2^250 runs: the other does "
+            "not follow the protocol."
+        ) from None
 
 
 def _masked(ciphertexts: bytes, public: bytes, masks: list[list[bytes]], draw: group.Draw) -> bytes:
     flat = [mask for row in masks for mask in row]
-    return b"".join([elgamal.masked(ciphertexts[elgamal.PAIR * k:elgamal.PAIR * (k + 1)], public, mask, draw) for k, mask in enumerate(flat)])
+    return b"".join(
+        [
+            elgamal.masked(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
+            for k, mask in enumerate(flat)
+        ]
+    )
 
 
 def _opened_sum(private: bytes, moved: bytes, shared: np.ndarray, each: int) -> bytes:
     """Σ (v + m)·G over the shared rows, limb by limb. The masks hide it from us."""
     totals = [elgamal.NEUTRAL * 2] * (each // elgamal.PAIR)
     for at in shared.tolist():
-        totals = [elgamal.add(total, moved[each * at + elgamal.PAIR * k:each * at + elgamal.PAIR * (k + 1)]) for k, total in enumerate(totals)]
+        totals = [
+            elgamal.add(total, moved[each * at + elgamal.PAIR * k : each * at + elgamal.PAIR * (k + 1)])
+            for k, total in enumerate(totals)
+        ]
     return b"".join(elgamal.opened(private, total) if len(shared) else elgamal.NEUTRAL for total in totals)
 
 
 def _places(data: bytes, total: int) -> np.ndarray:
     """Numbers of rows, each at most once."""
-    places = np.frombuffer(data[:len(data) // 4 * 4], "<u4").astype(np.int64)
+    places = np.frombuffer(data[: len(data) // 4 * 4], "<u4").astype(np.int64)
     if len(data) % 4 or len(np.unique(places)) < len(places) or (len(places) and int(places.max()) >= total):
-        raise ProtocolError(f"{len(data)} bytes name no rows of {total}: each must be named at most once, in 4 bytes.")
+        raise ProtocolError(
+            f"{len(data)} bytes name no rows of {total}: each must be named at most once, in 4 bytes."
+        )
     return places
 
 
@@ -301,5 +450,10 @@ def _read(points: bytes, masks: list[list[bytes]]) -> int:
         mask = masks[0][k]
         for row in masks[1:]:
             mask = group.scalar_sum(mask, row[k])
-        total += elgamal.number(group.minus(points[group.POINT * k:group.POINT * (k + 1)], group.times_base(mask)), most) << elgamal.LIMB * k
+        total += (
+            elgamal.number(
+                group.minus(points[group.POINT * k : group.POINT * (k + 1)], group.times_base(mask)), most
+            )
+            << elgamal.LIMB * k
+        )
     return total

@@ -12,18 +12,22 @@
       |<--- Tested(counts) ----------------------|
       |---- Stop() ----------------------------->|   at the end
 
-Where only the best of a round is to send its model (`scores`; FedPSO), Score and Pick (picking.py) stand between Down and Upload. Where sums are hidden,
-the counts of a Test are added up in secret as updates are, and there is no Tested.
+Where only the best of a round is to send its model (`scores`; FedPSO), Score and Pick (picking.py) stand
+between Down and Upload. Where sums are hidden, the counts of a Test are added up in secret as updates are,
+and there is no Tested.
 
-A client answers what its owner's `consent` (consent.py) admits. Every hidden sum is bound to the kind of the request, the round and the digest of all that was
-sent down with it, so parties that were sent different things share no masks.
+A client answers what its owner's `consent` (consent.py) admits. Every hidden sum is bound to the kind of the
+request, the round and the digest of all that was sent down with it, so parties that were sent different
+things share no masks.
 
-With a deadline, a round goes on without those who are late, once enough have answered. What comes later is for a scope that is closed, and is
-dropped; a client asked twice for the same round answers twice, and the second answer goes the same way. Over a network a `door` (joining.py)
-stands beside the rounds: it knows who is there, and asks again whoever comes back within a round.
+With a deadline, a round goes on without those who are late, once enough have answered. What comes later is
+for a scope that is closed, and is dropped; a client asked twice for the same round answers twice, and the
+second answer goes the same way. Over a network a `door` (joining.py) stands beside the rounds: it knows who
+is there, and asks again whoever comes back within a round.
 
-The server learns each chosen client's weight and update in the clear, everyone's counts on its own held-out rows, and where it chooses by losses, those of the
-candidates; the clients learn the model. Nobody's rows are sent. Against a curious server this hides nothing an update gives away: guards do, and a `hidden` sum
+The server learns each chosen client's weight and update in the clear, everyone's counts on its own held-out
+rows, and where it chooses by losses, those of the candidates; the clients learn the model. Nobody's rows are
+sent. Against a curious server this hides nothing an update gives away: guards do, and a `hidden` sum
 (secagg.py, lightsecagg.py, encrypted.py), which takes the place of Upload.
 """
 
@@ -45,7 +49,9 @@ from .picking import SCORE, Pick, Picked, Score, ranked, unlike
 from .picking import ideal as best_of
 
 if TYPE_CHECKING:
-    from ..parties.party import Party  # only named here: a simulation that notes what would be said needs no msgpack
+    from ..parties.party import (
+        Party,
+    )  # only named here: a simulation that notes what would be said needs no msgpack
 
 Vectors = dict[str, Tensor]
 
@@ -60,7 +66,9 @@ class Upload(Message, reveals="one party's model update and its weight (its numb
     vectors: dict[str, Tensor]
 
 
-class Look(Message, reveals="the server's current model, to be looked at before it is settled who takes part"):
+class Look(
+    Message, reveals="the server's current model, to be looked at before it is settled who takes part"
+):
     round: int
     turn: int
     vectors: dict[str, Tensor]
@@ -75,7 +83,10 @@ class Test(Message, reveals="the server's current model, to be tested on held-ou
     vectors: dict[str, Tensor]
 
 
-class Tested(Message, reveals="one party's counts on its held-out rows: confusion matrix, summed loss, score histograms"):
+class Tested(
+    Message,
+    reveals="one party's counts on its held-out rows: confusion matrix, summed loss, score histograms",
+):
     counts: dict[str, Tensor]
 
 
@@ -90,10 +101,14 @@ class Door(Protocol):
     """Who is there. Without one everybody is, always."""
 
     async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
-        """Those of `names` that have nothing to do: all of them, or after `within` seconds at least `need`."""
+        """Those of `names` that have nothing to do: all of them, or after `within` seconds at least
+        `need`.
+        """
 
     def asks(self, names: Sequence[str], message: Message) -> None:
-        """`names` are at work on this, and nobody on anything else; whoever of them comes back meanwhile is to be asked again."""
+        """`names` are at work on this, and nobody on anything else; whoever of them comes back meanwhile is
+        to be asked again.
+        """
 
     def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
         """`names` are asked this, too."""
@@ -113,7 +128,9 @@ class Apart(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Who is asked for the model's loss before it is settled who takes part; `settle` is given the losses of those who answered."""
+    """Who is asked for the model's loss before it is settled who takes part; `settle` is given the losses of
+    those who answered.
+    """
 
     names: Sequence[str]
     vectors: Vectors
@@ -128,20 +145,30 @@ class Summed(NamedTuple):
 
 
 class Sum(Protocol):
-    """Adds up in secret what the clients would else upload: a program for the server, one for a client, in the round's scope."""
+    """Adds up in secret what the clients would else upload: a program for the server, one for a client, in
+    the round's scope.
+    """
 
     tries: int  # how often a round is tried when too few stay for a sum
     enough: int  # with fewer there is none
 
-    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
-        """(the sum, who is in it, {party: at which step it left}). `sent`: the digest of what the server sent down."""
+    async def server(
+        self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes
+    ) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
+        """(the sum, who is in it, {party: at which step it left}). `sent`: the digest of what the server sent
+        down.
+        """
 
-    async def client(self, me: Party, r: int, vectors: Vectors, boss: str, sent: bytes, commitment: Commitment) -> None:
+    async def client(
+        self, me: Party, r: int, vectors: Vectors, boss: str, sent: bytes, commitment: Commitment
+    ) -> None:
         """Take part with what `local` gave."""
 
 
 ASKS = (Down, Test, Look, Pick, Stop)  # what a server says outside any scope
-SESSION = "session"  # in Down and Test, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of its own
+# in Down and Test, where sums are hidden: a round that is repeated, after a crash, has a scope and keys of
+# its own
+SESSION = "session"
 SESSION_BYTES = 8
 KIND = {"Down": "update", "Test": "test", "Look": "loss"}  # what a request is called in a client's consent
 
@@ -149,42 +176,73 @@ KIND = {"Down": "update", "Test": "test", "Look": "loss"}  # what a request is c
 def _tag(message: Down | Test) -> str:
     session = message.vectors[SESSION]
     if session.dtype != torch.uint8 or session.shape != (SESSION_BYTES,):
-        raise ProtocolError(f"the session of a hidden sum is {session.dtype} of shape {tuple(session.shape)}; it must be {SESSION_BYTES} bytes.")
-    return f"{'round' if isinstance(message, Down) else 'test'} {message.round} {bytes(session.tolist()).hex()}"
+        raise ProtocolError(
+            f"the session of a hidden sum is {session.dtype} of shape {tuple(session.shape)}; it must be "
+            f"{SESSION_BYTES} bytes."
+        )
+    return (
+        f"{'round' if isinstance(message, Down) else 'test'} {message.round} {bytes(session.tolist()).hex()}"
+    )
 
 
 def _sent(message: Down | Test, digests: Digests | None = None) -> bytes:
-    """What a hidden sum is bound to: the kind of the request, the round, and everything that was sent down with it."""
+    """What a hidden sum is bound to: the kind of the request, the round, and everything that was sent down
+    with it.
+    """
     return (digests or Digests(message.vectors)).of(None, message.kind, str(message.round))
 
 
 Dropped = Callable[[int, Mapping[str, str]], None]  # (round, {party: why it was left out})
 
 
-async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choose: Callable[[int], Sequence[str] | Candidates],
-                 down: Callable[[int], Vectors | Apart],
-                 merge: Callable[[int, Any], None], test: Callable[[int], Vectors | Apart | None],
-                 tested: Callable[[int, Any], None], *, hidden: Sum | None = None, counted: Sum | None = None, scores: bool = False,
-                 within: float | None = None, at_least: int | None = None,
-                 door: Door | None = None, wrong: Callable[[str, Message], str | None] = lambda name, message: None,
-                 dropped: Dropped = lambda r, who: None, aborted: Callable[[int, str], None] = lambda r, why: None,
-                 meet: bool = False, stop: bool = True, pending: int | None = None,
-                 testers: Callable[[], Sequence[str]] | None = None) -> None:
-    """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone test it.
+async def server(
+    me: Party,
+    clients: Sequence[str],
+    rounds: Iterable[int],
+    choose: Callable[[int], Sequence[str] | Candidates],
+    down: Callable[[int], Vectors | Apart],
+    merge: Callable[[int, Any], None],
+    test: Callable[[int], Vectors | Apart | None],
+    tested: Callable[[int, Any], None],
+    *,
+    hidden: Sum | None = None,
+    counted: Sum | None = None,
+    scores: bool = False,
+    within: float | None = None,
+    at_least: int | None = None,
+    door: Door | None = None,
+    wrong: Callable[[str, Message], str | None] = lambda name, message: None,
+    dropped: Dropped = lambda r, who: None,
+    aborted: Callable[[int, str], None] = lambda r, why: None,
+    meet: bool = False,
+    stop: bool = True,
+    pending: int | None = None,
+    testers: Callable[[], Sequence[str]] | None = None,
+) -> None:
+    """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone
+    test it.
 
-    Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a round goes on with `at_least`
-    answers (everyone's, if not given); it waits for as long as there are fewer. `wrong` says what is wrong with an answer, if anything is.
-    `merge` gets {party: (weight, vectors)}; with `hidden`, which adds them up in secret, a `Summed`; with `scores`, by which the best alone is
-    asked for its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with new secrets. Parties that may be in a
-    sum already, which late shares could open, refuse another one (consent.py): then the round is lost, and `merge` gets None. `counted` adds up
-    counts in secret; `tested` then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they are waited for before
-    the first round. `pending`: a round whose model is still to be tested, by a server that was killed before it had the answers.
-    `testers` are the clients that hold back rows; not given: all.
+    Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a
+    round goes on with `at_least` answers (everyone's, if not given); it waits for as long as there are fewer.
+    `wrong` says what is wrong with an answer, if anything is. `merge` gets {party: (weight, vectors)}; with
+    `hidden`, which adds them up in secret, a `Summed`; with `scores`, by which the best alone is asked for
+    its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with
+    new secrets. Parties that may be in a sum already, which late shares could open, refuse another one
+    (consent.py): then the round is lost, and `merge` gets None. `counted` adds up counts in secret; `tested`
+    then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they
+    are waited for before the first round. `pending`: a round whose model is still to be tested, by a server
+    that was killed before it had the answers. `testers` are the clients that hold back rows; not given: all.
     """
     testers = testers or (lambda: clients)
 
-
-    async def ask(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M]) -> dict[str, M]:
+    async def ask(
+        r: int,
+        names: Sequence[str],
+        scope: str,
+        said: Callable[[int, Vectors], Message],
+        given: Vectors | Apart,
+        kind: type[M],
+    ) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
         came, left_out = await reach(r, names, scope, said, given, kind, need, wrong)
         if left_out:
@@ -194,15 +252,31 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         return came
 
     def useless(r: int, kind: type[M], left_out: Mapping[str, str]) -> ProtocolError:
-        return ProtocolError(f"party {me.name!r} has no {kind.kind} it can use in round {r + 1}: "
-                             + "; ".join(f"{name!r}: {why}" for name, why in left_out.items()))
+        return ProtocolError(
+            f"party {me.name!r} has no {kind.kind} it can use in round {r + 1}: "
+            + "; ".join(f"{name!r}: {why}" for name, why in left_out.items())
+        )
 
-    async def reach(r: int, names: Sequence[str], scope: str, said: Callable[[int, Vectors], Message], given: Vectors | Apart, kind: type[M], need: int,
-                    wrong: Callable[[str, M], str | None], after: Callable[[int, Vectors], Message] | None = None) -> tuple[dict[str, M], dict[str, str]]:
-        """(what came, {party: why nothing of it did}), with `need` answers at least. `after`: what they have answered before, and must hear again first if they
-        have been started anew since."""
+    async def reach(
+        r: int,
+        names: Sequence[str],
+        scope: str,
+        said: Callable[[int, Vectors], Message],
+        given: Vectors | Apart,
+        kind: type[M],
+        need: int,
+        wrong: Callable[[str, M], str | None],
+        after: Callable[[int, Vectors], Message] | None = None,
+    ) -> tuple[dict[str, M], dict[str, str]]:
+        """(what came, {party: why nothing of it did}), with `need` answers at least. `after`: what they have
+        answered before, and must hear again first if they have been started anew since.
+        """
         asked = list(names) if door is None else await door.free(names, need, within)
-        left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
+        left_out = {
+            name: "it is not there, or still at work on an earlier round"
+            for name in names
+            if name not in asked
+        }
         came: dict[str, M] = {}
         with me.scope(scope) as here:
             if door is not None:
@@ -218,8 +292,11 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
                 await me.send(group, message)
             there = asked
             while there:
-                # a party that cannot be read, or is late, ends the run only where nobody said how to go on without it
-                heard = await here.gather(there, kind, at_least=None if within is None and door is None else 0, within=within)
+                # a party that cannot be read, or is late, ends the run only where nobody said how to go on
+                # without it
+                heard = await here.gather(
+                    there, kind, at_least=None if within is None and door is None else 0, within=within
+                )
                 reasons = {name: str(error) for name, error in heard.refused.items()}
                 for name, answer in heard.items():
                     reason = wrong(name, answer)
@@ -241,7 +318,10 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
 
     async def pick(r: int, names: Sequence[str]) -> Picked:
         given, failed = down(r), dict[str, str]()
-        said = {name: answer.score for name, answer in (await ask(r, names, f"round {r}", Down, given, Score)).items()}
+        said = {
+            name: answer.score
+            for name, answer in (await ask(r, names, f"round {r}", Down, given, Score)).items()
+        }
 
         def amiss(name: str, up: Upload) -> str | None:
             return wrong(name, up) or unlike(said[name], up.vectors)
@@ -249,26 +329,54 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         for turn, best in enumerate(ranked(said, clients)):
             wanted: Callable[[int, Vectors], Message] = lambda r, vectors, turn=turn: Pick(r, turn, True)  # type: ignore[misc]  # noqa: E731
             # without a deadline the best is waited for; with one, the next best may stand in for it
-            came, left_out = await reach(r, [best], f"best {r} {turn}", wanted, given, Upload, int(within is None), amiss, after=Down)
+            came, left_out = await reach(
+                r, [best], f"best {r} {turn}", wanted, given, Upload, int(within is None), amiss, after=Down
+            )
             if came:
-                await me.send([name for name in said if name != best and name not in failed], Pick(r, turn, False))
+                await me.send(
+                    [name for name in said if name != best and name not in failed], Pick(r, turn, False)
+                )
                 return Picked(best, (came[best].weight, came[best].vectors), said)
             failed |= left_out
-            dropped(r, {best: f"it did best, and its model did not come: {left_out[best]}; the next best was asked for its own"})
+            dropped(
+                r,
+                {
+                    best: f"it did best, and its model did not come: {left_out[best]}; the next best was "
+                    "asked for its own"
+                },
+            )
         raise useless(r, Upload, failed)
 
-    async def conceal(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test], given: Callable[[], Vectors | Apart]) -> Summed | None:
-        """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an earlier try and refuse another."""
+    async def conceal(
+        r: int,
+        names: Sequence[str],
+        add: Sum,
+        message: Callable[[Vectors], Down | Test],
+        given: Callable[[], Vectors | Apart],
+    ) -> Summed | None:
+        """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an
+        earlier try and refuse another.
+        """
         for turn in range(add.tries):
             try:
                 return await attempt(r, names, add, message, given)
             except SumAborted as error:
-                aborted(r, str(error) if not error.spent else f"{error} The sum is lost: two sums of one round could be subtracted.")
+                aborted(
+                    r,
+                    str(error)
+                    if not error.spent
+                    else f"{error} The sum is lost: two sums of one round could be subtracted.",
+                )
                 if error.spent and turn == 0 and add is hidden and r - 1 in spent_before:
-                    raise SumAborted(f"the parties refuse rounds {r} and {r + 1}: they took part in sums of them before, in another run of this contract, or "
-                                     "in a sum of the same updates (whole batches on an unchanged model). A second sum could be subtracted from the first. To "
-                                     "start over, change the seed in the job file, and have the parties agree to it again.",
-                                     spent=True) from error
+                    raise SumAborted(
+                        f"the parties refuse rounds {r} and {r + 1}: they took part in sums of them before, "
+                        "in another run of this contract, or "
+                        "in a sum of the same updates (whole batches on an unchanged model). A second sum "
+                        "could be subtracted from the first. To "
+                        "start over, change the seed in the job file, and have the parties agree to it "
+                        "again.",
+                        spent=True,
+                    ) from error
                 if error.spent:
                     spent_before.update({r} if turn == 0 and add is hidden else ())
                     return None
@@ -277,26 +385,54 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         raise AssertionError("add.tries is at least 1")
 
     noted: set[str] = set()
-    spent_before: set[int] = set()  # rounds spent before this process asked: a server that was killed finds one, one that starts a job again finds all
+    spent_before: set[int] = (
+        set()
+        # rounds spent before this process asked: a server that was killed finds one, one that starts a job
+        # again
+        # finds all
+    )
 
-    async def attempt(r: int, names: Sequence[str], add: Sum, message: Callable[[Vectors], Down | Test],
-                      make: Callable[[], Vectors | Apart]) -> Summed:
-        asked = list(names) if door is None else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
-        left_out = {name: "it is not there, or still at work on an earlier round" for name in names if name not in asked}
+    async def attempt(
+        r: int,
+        names: Sequence[str],
+        add: Sum,
+        message: Callable[[Vectors], Down | Test],
+        make: Callable[[], Vectors | Apart],
+    ) -> Summed:
+        asked = (
+            list(names)
+            if door is None
+            else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
+        )
+        left_out = {
+            name: "it is not there, or still at work on an earlier round"
+            for name in names
+            if name not in asked
+        }
         if len(asked) < add.enough:
-            raise SumAborted(f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
-                             f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the threshold.")
+            raise SumAborted(
+                f"a secure sum was not begun: {len(asked)} parties are there and {add.enough} are needed "
+                f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the "
+                "threshold."
+            )
         given = make()
         assert not isinstance(given, Apart)  # whoever sorts parties by their updates must see them
-        ask = message(given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)})
+        ask = message(
+            given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)}
+        )
         with me.scope(_tag(ask)) as here:
             if door is not None:
                 door.asks(asked, ask)
-                door.asks((), ask)  # whoever comes back within the round waits for the next: its keys are gone
+                door.asks(
+                    (), ask
+                )  # whoever comes back within the round waits for the next: its keys are gone
             await me.send(asked, ask)
             total, included, gone = await add.server(here, r, asked, within, _sent(ask))
         if left_out or gone:
-            dropped(r, left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()})
+            dropped(
+                r,
+                left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()},
+            )
         return Summed(total, included)
 
     async def examine(r: int) -> None:
@@ -304,7 +440,10 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         if model is not None and counted is not None:
             names = testers()
             if len(names) < counted.enough:
-                why = f"{len(names)} parties hold back rows to evaluate models on, and a hidden sum takes {counted.enough}: there are no figures"
+                why = (
+                    f"{len(names)} parties hold back rows to evaluate models on, and a hidden sum takes "
+                    f"{counted.enough}: there are no figures"
+                )
                 if why not in noted:
                     noted.add(why)
                     aborted(r, why)
@@ -336,7 +475,13 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
             await examine(-1)
         chosen = await settled(r)
         if hidden is not None and chosen:
-            summed = await conceal(r, chosen, hidden, lambda vectors, r=r: Down(r, vectors), lambda r=r: down(r))  # type: ignore[misc]
+            summed = await conceal(
+                r,
+                chosen,
+                hidden,
+                lambda vectors, r=r: Down(r, vectors),  # type: ignore[misc]
+                lambda r=r: down(r),
+            )
             merge(r, summed)
             if summed is None:
                 continue  # the model is the one that was tested before
@@ -350,27 +495,59 @@ async def server(me: Party, clients: Sequence[str], rounds: Iterable[int], choos
         await me.send(clients, Stop())
 
 
-async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors]], test: Callable[[int, Vectors], Vectors],
-                 boss: str = "server", *, look: Callable[[int, Vectors], float] | None = None, done: Callable[[], Any] | None = None,
-                 hidden: Callable[[], Sum | None] = lambda: None, counted: Callable[[], Sum | None] = lambda: None,
-                 scores: Callable[[], bool] = lambda: False, takes: Callable[[int], Awaitable[None]] | None = None,
-                 consent: Consent = UNCOMMITTED) -> None:
-    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done` is awaited after each answer. `hidden`, `counted`
-    and `scores` are asked in every round, because over a network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time
-    it takes. `look` is the model's loss on its rows, for a server that chooses by it. `consent` is asked before every answer."""
+async def client(
+    me: Party,
+    local: Callable[[int, Vectors], tuple[float, Vectors]],
+    test: Callable[[int, Vectors], Vectors],
+    boss: str = "server",
+    *,
+    look: Callable[[int, Vectors], float] | None = None,
+    done: Callable[[], Any] | None = None,
+    hidden: Callable[[], Sum | None] = lambda: None,
+    counted: Callable[[], Sum | None] = lambda: None,
+    scores: Callable[[], bool] = lambda: False,
+    takes: Callable[[int], Awaitable[None]] | None = None,
+    consent: Consent = UNCOMMITTED,
+) -> None:
+    """Answer the server until it says stop. What the client keeps between rounds stays inside `local`. `done`
+    is awaited after each answer. `hidden`, `counted` and `scores` are asked in every round, because over a
+    network a client has its job only then. `takes` is awaited before `local`: in a simulation, the time it
+    takes. `look` is the model's loss on its rows, for a server that chooses by it. `consent` is asked before
+    every answer.
+    """
     called: Any = None
     held: tuple[int, Upload] | None = None  # of a round in which it is not settled yet whose model is wanted
 
     async def contribute(message: Down | Test, add: Sum, make: Callable[[int, Vectors], Vectors]) -> Any:
-        """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if anything."""
+        """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if
+        anything.
+        """
         if SESSION not in message.vectors:
-            raise ProtocolError(f"party {me.name!r} hides what it sends, and the server asks for it in the clear. Do both run the same job?")
-        r, given, digests = message.round, {k: v for k, v in message.vectors.items() if k != SESSION}, Digests(message.vectors)
+            raise ProtocolError(
+                f"party {me.name!r} hides what it sends, and the server asks for it in the clear. Do both "
+                "run the same job?"
+            )
+        r, given, digests = (
+            message.round,
+            {k: v for k, v in message.vectors.items() if k != SESSION},
+            Digests(message.vectors),
+        )
         with me.scope(_tag(message)) as here:
             if not consent.admit(KIND[message.kind], r, digests):
                 await here.send(boss, RoundSpent())
                 return None
-            return await _through(me, boss, add.client(here, r, make(r, given), boss, _sent(message, digests), consent.commit(KIND[message.kind], r)))
+            return await _through(
+                me,
+                boss,
+                add.client(
+                    here,
+                    r,
+                    make(r, given),
+                    boss,
+                    _sent(message, digests),
+                    consent.commit(KIND[message.kind], r),
+                ),
+            )
 
     while True:
         message: Any = called if called is not None else await me.recv(boss, *ASKS)
@@ -387,21 +564,30 @@ async def client(me: Party, local: Callable[[int, Vectors], tuple[float, Vectors
                 consent.admit("update", r, Digests(given))
                 up = Upload(*local(r, given))
                 held = (r, up) if scores() else None
-                await me.scope(f"round {r}").send(boss, up if held is None else Score(float(up.vectors[SCORE])))
+                await me.scope(f"round {r}").send(
+                    boss, up if held is None else Score(float(up.vectors[SCORE]))
+                )
             else:
                 called = await contribute(message, add, lambda r, given: local(r, given)[1])
         elif isinstance(message, Pick):
             if not scores():
-                raise ProtocolError(f"party {me.name!r} is told whether its model is wanted, and in this job everybody's is. Do both run the same job?")
+                raise ProtocolError(
+                    f"party {me.name!r} is told whether its model is wanted, and in this job everybody's "
+                    "is. Do both run the same job?"
+                )
             if held is None or held[0] != r:
-                continue  # said to a process of this party that is no more; the server begins anew with this one
+                # said to a process of this party that is no more; the server begins anew with this one
+                continue
             up, held = held[1], None
             if not message.wanted:
                 continue
             await me.scope(f"best {r} {message.turn}").send(boss, up)
         elif isinstance(message, Look):
             if look is None:
-                raise ProtocolError(f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run the same job?")
+                raise ProtocolError(
+                    f"party {me.name!r} is asked for a loss, and in this job nobody says one. Do both run "
+                    "the same job?"
+                )
             consent.admit("loss", r, Digests(message.vectors))
             await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
         elif (count := counted()) is not None:
@@ -417,13 +603,17 @@ def _groups(names: Sequence[str], given: Vectors | Apart) -> list[tuple[list[str
     """Who is sent which model."""
     if not isinstance(given, Apart):
         return [(list(names), given)]
-    groups = [([name for name in names if given.of[name] == i], vectors) for i, vectors in enumerate(given.models)]
+    groups = [
+        ([name for name in names if given.of[name] == i], vectors) for i, vectors in enumerate(given.models)
+    ]
     return [(group, vectors) for group, vectors in groups if group]
 
 
 async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:
-    """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks outside the sum meanwhile, it was started
-    anew and that sum will never end: what it said is what comes next."""
+    """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks
+    outside the sum meanwhile, it was started anew and that sum will never end: what it said is what comes
+    next.
+    """
     adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, *ASKS))
     try:
         await asyncio.wait([adding, called], return_when=asyncio.FIRST_COMPLETED)
@@ -437,10 +627,17 @@ async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Mes
     return None if called.cancelled() else called.result()
 
 
-def ideal(rounds: Iterable[int], choose: Callable[[int], Sequence[str]], down: Callable[[int], Vectors],
-          local: dict[str, Callable[[int, Vectors], tuple[float, Vectors]]],
-          merge: Callable[[int, Any], None], scores: bool = False) -> None:
-    """What the programs compute: every chosen client's `local`, then `merge`, round by round; with `scores`, of the best one's alone."""
+def ideal(
+    rounds: Iterable[int],
+    choose: Callable[[int], Sequence[str]],
+    down: Callable[[int], Vectors],
+    local: dict[str, Callable[[int, Vectors], tuple[float, Vectors]]],
+    merge: Callable[[int, Any], None],
+    scores: bool = False,
+) -> None:
+    """What the programs compute: every chosen client's `local`, then `merge`, round by round; with `scores`,
+    of the best one's alone.
+    """
     for r in rounds:
         vectors = down(r)
         ups = {name: local[name](r, vectors) for name in choose(r)}

@@ -1,5 +1,6 @@
-"""Secure aggregation. Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical Secure Aggregation for
-Privacy-Preserving Machine Learning, CCS 2017, Figure 4; with the sparse graph of Bell et al., CCS 2020 (`secagg_graph.py`).
+"""Secure aggregation. Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: Practical
+Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, Figure 4; with the sparse graph of
+Bell et al., CCS 2020 (`secagg_graph.py`).
 
     client u                                             server
       |--- AdvertisedKeys(c_u^PK, s_u^PK [, signed]) ------>|  0  U1: those that answered, at least t
@@ -15,16 +16,20 @@ Privacy-Preserving Machine Learning, CCS 2017, Figure 4; with the sparse graph o
 
     y_u = x_u + PRG(b_u) + Σ_{v > u} PRG(s_{u,v}) − Σ_{v < u} PRG(s_{u,v})   modulo 2^width
 
-The server learns the sum over U3 and who dropped out when; of a single x_u nothing, unless it holds t of the shares that u's neighbours have.
-Clients learn who their neighbours are. It rests on Diffie-Hellman over Curve25519, on AES-256 as a generator and on ChaCha20-Poly1305.
-`curious`: the server follows the protocol and may share what it sees with fewer than t clients. `active`: it may send anything to anyone; public keys and
-the list of survivors are signed, and t must exceed two thirds. Neither stops a client from lying about its own vector.
+The server learns the sum over U3 and who dropped out when; of a single x_u nothing, unless it holds t of
+the shares that u's neighbours have. Clients learn who their neighbours are. It rests on Diffie-Hellman
+over Curve25519, on AES-256 as a generator and on ChaCha20-Poly1305. `curious`: the server follows the
+protocol and may share what it sees with fewer than t clients. `active`: it may send anything to anyone;
+public keys and the list of survivors are signed, and t must exceed two thirds. Neither stops a client from
+lying about its own vector.
 
-Across processes signatures are those of the parties' certificates (ECDSA P-256), and keys are signed in both cases, so that a key agreed on is bound to the
-round, the federation and the certificates of both ends. In one process nobody has a certificate: there Ed25519 keys are given out for `active`.
+Across processes signatures are those of the parties' certificates (ECDSA P-256), and keys are signed in
+both cases, so that a key agreed on is bound to the round, the federation and the certificates of both
+ends. In one process nobody has a certificate: there Ed25519 keys are given out for `active`.
 
-A client refuses, and ends the round for itself, when it is asked for both kinds of share of anyone, when the lists are not
-disjoint or not the ones it shared with, when it is called dropped itself, and when fewer than t survived. It answers once a round; all keys are drawn anew.
+A client refuses, and ends the round for itself, when it is asked for both kinds of share of anyone, when
+the lists are not disjoint or not the ones it shared with, when it is called dropped itself, and when fewer
+than t survived. It answers once a round; all keys are drawn anew.
 """
 
 from __future__ import annotations
@@ -59,15 +64,26 @@ class RoundKeys(Message, reveals="who the party masks with in this round, and th
     keys: dict[str, tuple[bytes, bytes, bytes]]
 
 
-class SealedShares(Message, reveals="shares of a party's secrets of this round, sealed for its neighbours: the server passes them on and cannot open them"):
+class SealedShares(
+    Message,
+    reveals="shares of a party's secrets of this round, sealed for its neighbours: the server passes them "
+    "on and cannot open them",
+):
     sealed: dict[str, bytes]
 
 
-class ForwardedShares(Message, reveals="one share each of its neighbours' secrets of this round, which say nothing below the threshold"):
+class ForwardedShares(
+    Message,
+    reveals="one share each of its neighbours' secrets of this round, which say nothing below the threshold",
+):
     sealed: dict[str, bytes]
 
 
-class MaskedVector(Message, reveals="one party's update and weight under a mask: alone uniformly random, only the sum over all can be unmasked"):
+class MaskedVector(
+    Message,
+    reveals="one party's update and weight under a mask: alone uniformly random, only the sum over all can "
+    "be unmasked",
+):
     packed: Tensor
 
 
@@ -84,29 +100,54 @@ class SurvivorSignatures(Message, reveals="that enough parties were told the sam
     signatures: dict[str, bytes]
 
 
-class RevealedShares(Message, reveals="shares that open the own mask of those in the sum, or the pairwise masks of those who dropped out, never both of one"):
+class RevealedShares(
+    Message,
+    reveals="shares that open the own mask of those in the sum, or the pairwise masks of those who dropped "
+    "out, never both of one",
+):
     own: dict[str, bytes]
     pairwise: dict[str, bytes]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What all parties of a round agree on beforehand; it goes into every key, so parties with other terms share nothing."""
+    """What all parties of a round agree on beforehand; it goes into every key, so parties with other terms
+    share nothing.
+    """
 
     federation: str
     parties: int = whole(least=2, doc="how many are asked to take part in the round")
     length: int = whole(least=1, doc="numbers in a vector")
     bound: int = whole(least=1, doc="no number is larger; the ring holds parties × bound")
-    threshold: float = real(0.6, above=0.5, most=1.0, doc="the share that must stay to the end; fewer can neither finish nor open anything")
-    neighbours: int | None = whole(None, least=2, none=True, doc="with how many others a client masks; None: with all")
+    threshold: float = real(
+        0.6,
+        above=0.5,
+        most=1.0,
+        doc="the share that must stay to the end; fewer can neither finish nor open anything",
+    )
+    neighbours: int | None = whole(
+        None, least=2, none=True, doc="with how many others a client masks; None: with all"
+    )
     adversary: str = choice("curious", ("curious", "active"), doc="what the server may do")
-    sent: bytes = b""  # digest of what the server sent down in this round; parties that were sent different things share no mask
+    # digest of what the server sent down in this round; parties that were sent different things share no mask
+    sent: bytes = b""
 
     def check(self) -> None:
         if self.adversary == "active" and not self.threshold > 2 / 3:
-            raise bad("SecAgg", "threshold", self.threshold, "above 2/3 against an active server, which may tell two halves of the clients different things")
+            raise bad(
+                "SecAgg",
+                "threshold",
+                self.threshold,
+                "above 2/3 against an active server, which may tell two halves of the clients different "
+                "things",
+            )
         if self.adversary == "active" and self.neighbours is not None:
-            raise bad("SecAgg", "neighbours", self.neighbours, "None against an active server, which would choose a client's neighbours to suit itself")
+            raise bad(
+                "SecAgg",
+                "neighbours",
+                self.neighbours,
+                "None against an active server, which would choose a client's neighbours to suit itself",
+            )
 
     def fits(self, names: Sequence[str]) -> None:
         some_of(names, self.parties, self.enough)
@@ -123,32 +164,64 @@ class Terms:
     @property
     def shares(self) -> int:
         """t: how many shares open a secret. Never taken from what the server says."""
-        return self.enough if self.neighbours is None else max(2, math.ceil(self.threshold * (min(self.neighbours, self.parties - 1) + 1)))
+        return (
+            self.enough
+            if self.neighbours is None
+            else max(2, math.ceil(self.threshold * (min(self.neighbours, self.parties - 1) + 1)))
+        )
 
     def context(self, me: Party) -> bytes:
-        """Protocol, contract, terms, scope (it has the round in it) and the digest of everything the server sent down."""
-        return bind("tacit secagg 2", self.federation, me.tag, self.parties, self.length, self.bound, str(self.threshold), str(self.neighbours), self.adversary,
-                    self.sent)
+        """Protocol, contract, terms, scope (it has the round in it) and the digest of everything the server
+        sent down.
+        """
+        return bind(
+            "tacit secagg 2",
+            self.federation,
+            me.tag,
+            self.parties,
+            self.length,
+            self.bound,
+            str(self.threshold),
+            str(self.neighbours),
+            self.adversary,
+            self.sent,
+        )
 
     def among(self, about: bytes, participants: Iterable[str]) -> bytes:
-        """The context of the masks: it holds the participants too, so that parties which were told different sets do not cancel. In a sparse graph a party
-        knows its neighbors only."""
+        """The context of the masks: it holds the participants too, so that parties which were told different
+        sets do not cancel. In a sparse graph a party knows its neighbors only.
+        """
         return bind(about, "participants", *sorted(participants)) if self.neighbours is None else about
 
 
-# the client ----------------------------------------------------------------------------------------------------------------------
+# the client -------------------------------------------------------------------------------------------------
 
 
-async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | None = None, boss: str = "server",
-                 commitment: Commitment = UNCOMMITTED) -> bool:
-    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted round is an error. `commitment` is asked before
-    anything is sent that could open a second sum of the round."""
-    about, draw, active, identity = terms.context(me), me.secret.bytes, terms.adversary == "active", identity or me.identity
+async def client(
+    me: Party,
+    values: Tensor,
+    terms: Terms,
+    identity: Identity | None = None,
+    boss: str = "server",
+    commitment: Commitment = UNCOMMITTED,
+) -> bool:
+    """Whether this client's whole numbers are in the sum; False when the round went on without it. An aborted
+    round is an error. `commitment` is asked before anything is sent that could open a second sum of the
+    round.
+    """
+    about, draw, active, identity = (
+        terms.context(me),
+        me.secret.bytes,
+        terms.adversary == "active",
+        identity or me.identity,
+    )
     vector = ring.into(values.numpy(), terms.width, terms.bound)
     if len(vector) != terms.length:
         raise BadData(f"party {me.name!r} has {len(vector)} numbers to add; the terms say {terms.length}.")
     if active and identity is None:
-        raise bad("SecAgg", "identity", None, "a signing key and everyone's public one, against an active server")
+        raise bad(
+            "SecAgg", "identity", None, "a signing key and everyone's public one, against an active server"
+        )
 
     # round 0: two key pairs, drawn for this round alone
     channel, pairwise = draw(32), draw(32)
@@ -158,14 +231,26 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     if told is None:
         return False
     keys = told.keys
-    check_keys(me, keys, mine, terms.shares, terms.parties if terms.neighbours is None else terms.neighbours + 1, about, identity)
+    check_keys(
+        me,
+        keys,
+        mine,
+        terms.shares,
+        terms.parties if terms.neighbours is None else terms.neighbours + 1,
+        about,
+        identity,
+    )
 
     # round 1: shares of b_u and of s_u^SK, one for each holder, the party itself among them
     b, holders = draw(shamir.SECRET), sorted(keys)
     parts = [shamir.split(secret, terms.shares, len(holders), draw) for secret in (b, pairwise)]
     for_each = {name: parts[0][i] + parts[1][i] for i, name in enumerate(holders)}
     lines = channels(me, about, channel, mine[0], {name: c for name, (c, _, _) in keys.items()})
-    sealed = {v: seal(lines[me.name, v], for_each[v], bind(about, me.name, v), draw) for v in holders if v != me.name}
+    sealed = {
+        v: seal(lines[me.name, v], for_each[v], bind(about, me.name, v), draw)
+        for v in holders
+        if v != me.name
+    }
     await me.send(boss, SealedShares(sealed))
     forwarded = await hear(me, boss, ForwardedShares)
     if forwarded is None:
@@ -176,17 +261,29 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     for name, box in forwarded.sealed.items():
         try:
             held[name] = opened(me, name, box, lines, about, 2 * shamir.SHARE)
-        except ProtocolError as error:  # another client's doing, or the server's: this sum is left, not the run
+        except (
+            ProtocolError
+        ) as error:  # another client's doing, or the server's: this sum is left, not the run
             await me.send(boss, RoundSpent())
             raise SumAborted(str(error), spent=True) from error
     if len(held) < terms.shares:
-        raise ProtocolError(f"party {me.name!r} masks with {len(held) - 1} others, fewer than the {terms.shares - 1} agreed on. "
-                            "The round is left: too few would hide it.")
+        raise ProtocolError(
+            f"party {me.name!r} masks with {len(held) - 1} others, fewer than the {terms.shares - 1} agreed "
+            "on. "
+            "The round is left: too few would hide it."
+        )
     if not commitment.upload(sorted(held) if terms.neighbours is None else None):
         await me.send(boss, RoundSpent())
         return False
     crowd = terms.among(about, held)
-    masks = [(agree(pairwise, keys[name][1], pair(crowd, me.name, mine[1], name, keys[name][1])), sign(me.name, name)) for name in held if name != me.name]
+    masks = [
+        (
+            agree(pairwise, keys[name][1], pair(crowd, me.name, mine[1], name, keys[name][1])),
+            sign(me.name, name),
+        )
+        for name in held
+        if name != me.name
+    ]
     prg.mask(vector, [(b, 1), *masks], terms.width)
     await me.send(boss, MaskedVector(torch.from_numpy(ring.pack(vector, terms.width))))
     asked = await hear(me, boss, Survivors)
@@ -196,34 +293,67 @@ async def client(me: Party, values: Tensor, terms: Terms, identity: Identity | N
     # round 3 and 4: one kind of share of each, after everyone has signed the same list
     alive, dropped = check_lists(me, asked, held, terms.shares)
     if active and identity:
-        # with everybody's keys of this round, one's own among them: a signature of another round, or of another try, is none here
-        listed = bind(about, "survivors", *(part for name in sorted(keys) for part in (name, *keys[name][:2])), "alive", *sorted(alive))
+        # with everybody's keys of this round, one's own among them: a signature of another round, or of
+        # another try, is none here
+        listed = bind(
+            about,
+            "survivors",
+            *(part for name in sorted(keys) for part in (name, *keys[name][:2])),
+            "alive",
+            *sorted(alive),
+        )
         await me.send(boss, AgreedSurvivors(identity.sign(listed)))
         signed = await hear(me, boss, SurvivorSignatures)
         if signed is None:
             return False
-        good = [name for name, s in signed.signatures.items() if name in alive and identity.verify(name, listed, s)]
+        good = [
+            name
+            for name, s in signed.signatures.items()
+            if name in alive and identity.verify(name, listed, s)
+        ]
         if len(good) < terms.shares:
-            raise ProtocolError(f"party {me.name!r} has {len(good)} valid signatures of the list of survivors, and needs {terms.shares}. "
-                                "The server may have told others another list; no share is handed out.")
+            raise ProtocolError(
+                f"party {me.name!r} has {len(good)} valid signatures of the list of survivors, and needs "
+                f"{terms.shares}. "
+                "The server may have told others another list; no share is handed out."
+            )
     if not commitment.reveal():
         await me.send(boss, RoundSpent())
         return False
-    await me.send(boss, RevealedShares({v: held[v][:shamir.SHARE] for v in sorted(alive)}, {v: held[v][shamir.SHARE:] for v in sorted(dropped)}))
+    await me.send(
+        boss,
+        RevealedShares(
+            {v: held[v][: shamir.SHARE] for v in sorted(alive)},
+            {v: held[v][shamir.SHARE :] for v in sorted(dropped)},
+        ),
+    )
     return True
 
 
-def check_lists(me: Party, asked: Survivors, held: Mapping[str, bytes], least: int) -> tuple[set[str], set[str]]:
-    """The survivors and the dropped, or a refusal: with both kinds of share of one client the server could open its vector."""
+def check_lists(
+    me: Party, asked: Survivors, held: Mapping[str, bytes], least: int
+) -> tuple[set[str], set[str]]:
+    """The survivors and the dropped, or a refusal: with both kinds of share of one client the server could
+    open its vector.
+    """
     alive, dropped = set(asked.alive), set(asked.dropped)
     refuse = f"party {me.name!r} hands out no share: "
     if alive & dropped or len(alive) < len(asked.alive) or len(dropped) < len(asked.dropped):
         twice = sorted(alive & dropped) or "someone"
-        raise ProtocolError(f"{refuse}the server lists {twice} both as surviving and as dropped, or twice. Both kinds of share would open its vector.")
+        raise ProtocolError(
+            f"{refuse}the server lists {twice} both as surviving and as dropped, or twice. Both kinds of "
+            "share would open its vector."
+        )
     if alive | dropped != set(held):
-        raise ProtocolError(f"{refuse}the server's lists and those it shared secrets with differ in {sorted((alive | dropped) ^ set(held))}.")
+        raise ProtocolError(
+            f"{refuse}the server's lists and those it shared secrets with differ in "
+            f"{sorted((alive | dropped) ^ set(held))}."
+        )
     if me.name not in alive:
-        raise ProtocolError(f"{refuse}it is called dropped itself, though it sent its vector; its pairwise masks would be opened.")
+        raise ProtocolError(
+            f"{refuse}it is called dropped itself, though it sent its vector; its pairwise masks would be "
+            "opened."
+        )
     if len(alive) < least:
         raise ProtocolError(f"{refuse}{len(alive)} of those it masks with survived, {least} must.")
     return alive, dropped
@@ -240,35 +370,58 @@ def pair(about: bytes, u: str, key_u: bytes, v: str, key_v: bytes) -> bytes:
     return bind(about, "mask", a, key_a, b, key_b)
 
 
-# the server ----------------------------------------------------------------------------------------------------------------------
+# the server -------------------------------------------------------------------------------------------------
 
 
-async def server(me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None) -> Outcome:
-    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is dropped; `first`: for the first
-    step, before which clients may still be at work on their vectors."""
+async def server(
+    me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None
+) -> Outcome:
+    """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is
+    dropped; `first`: for the first step, before which clients may still be at work on their vectors.
+    """
     terms.fits(names)
     about, steps = terms.context(me), Steps(me, terms.enough, within)
     t = terms.shares
 
-    u1 = await steps.ask(names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == len(m.mask) == PUBLIC)
+    u1 = await steps.ask(
+        names,
+        AdvertisedKeys,
+        "key exchange",
+        within=first,
+        valid=lambda _, m: len(m.channel) == len(m.mask) == PUBLIC,
+    )
     around = neighbourhoods(list(u1), terms.neighbours, me.secret.bytes)
     for name in u1:
-        await me.send(name, RoundKeys({v: (u1[v].channel, u1[v].mask, u1[v].signature) for v in around[name]}))
+        await me.send(
+            name, RoundKeys({v: (u1[v].channel, u1[v].mask, u1[v].signature) for v in around[name]})
+        )
 
-    u2 = await steps.ask(u1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(around[name]) - {name})
+    u2 = await steps.ask(
+        u1, SealedShares, "sharing", lambda name, m: set(m.sealed) == set(around[name]) - {name}
+    )
     for name in u2:
-        await me.send(name, ForwardedShares({v: u2[v].sealed[name] for v in around[name] if v in u2 and v != name}))
+        await me.send(
+            name, ForwardedShares({v: u2[v].sealed[name] for v in around[name] if v in u2 and v != name})
+        )
 
     crowd = terms.among(about, u2)
     size = ring.packed_bytes(terms.length, terms.width)
     total = np.zeros(terms.length, ring.word(terms.width))
 
-    u3 = await steps.ask(u2, MaskedVector, "upload", lambda _, m: m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (size,))
+    u3 = await steps.ask(
+        u2,
+        MaskedVector,
+        "upload",
+        lambda _, m: m.packed.dtype == torch.uint8 and tuple(m.packed.shape) == (size,),
+    )
     for upload in u3.values():
         total += ring.unpack(upload.packed.numpy(), terms.length, terms.width)
     del upload
 
-    lists = {name: ([v for v in around[name] if v in u3], [v for v in around[name] if v in u2 and v not in u3]) for name in u3}
+    lists = {
+        name: ([v for v in around[name] if v in u3], [v for v in around[name] if v in u2 and v not in u3])
+        for name in u3
+    }
     for name in u3:
         await me.send(name, Survivors(*lists[name]))
     u4: Mapping[str, Any] = u3
@@ -276,12 +429,20 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
         u4 = await steps.ask(u3, AgreedSurvivors, "consistency check")
         for name in u4:
             await me.send(name, SurvivorSignatures({v: m.signature for v, m in u4.items()}))
-    u5 = await steps.ask(u4, RevealedShares, "unmasking", lambda name, m: (set(m.own), set(m.pairwise)) == tuple(map(set, lists[name])))
+    u5 = await steps.ask(
+        u4,
+        RevealedShares,
+        "unmasking",
+        lambda name, m: (set(m.own), set(m.pairwise)) == tuple(map(set, lists[name])),
+    )
 
     def recover(owner: str, kind: str) -> bytes:
         shares = {i: getattr(u5[v], kind)[owner] for i, v in enumerate(around[owner]) if v in u5}
         if len(shares) < t:
-            raise ProtocolError(f"{len(shares)} of the {len(around[owner])} parties that hold shares of {owner!r} stayed to the end; {t} are needed")
+            raise ProtocolError(
+                f"{len(shares)} of the {len(around[owner])} parties that hold shares of {owner!r} stayed to "
+                f"the end; {t} are needed"
+            )
         return shamir.join(shares, t)
 
     try:
@@ -289,9 +450,15 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
         for name in set(u2) - set(u3):
             private = recover(name, "pairwise")
             if public_of(private) != u1[name].mask:
-                raise ProtocolError(f"the shares of {name!r} do not give the private key of the public one it sent: someone lied")
+                raise ProtocolError(
+                    f"the shares of {name!r} do not give the private key of the public one it sent: someone "
+                    "lied"
+                )
             others = [v for v in around[name] if v in u3]
-            masks += [(agree(private, u1[v].mask, pair(crowd, name, u1[name].mask, v, u1[v].mask)), -sign(v, name)) for v in others]
+            masks += [
+                (agree(private, u1[v].mask, pair(crowd, name, u1[name].mask, v, u1[v].mask)), -sign(v, name))
+                for v in others
+            ]
     except ProtocolError as error:
         raise await steps.abort(names, str(error).rstrip(".")) from None
     prg.mask(total, masks, terms.width)
@@ -299,14 +466,28 @@ async def server(me: Party, names: Sequence[str], terms: Terms, within: float | 
 
 
 def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
-    """Bytes that these clients send to the server in a round that nobody leaves, and hear from it: messages of the same shape, weighed.
-    `signature`: how long one is, where keys are signed."""
+    """Bytes that these clients send to the server in a round that nobody leaves, and hear from it: messages
+    of the same shape, weighed. `signature`: how long one is, where keys are signed.
+    """
     around = sorted(names)[: len(names) if terms.neighbours is None else terms.neighbours + 1]
-    key, signed, share, box = bytes(PUBLIC), bytes(signature), bytes(shamir.SHARE), bytes(SEALED + 2 * shamir.SHARE)
+    key, signed, share, box = (
+        bytes(PUBLIC),
+        bytes(signature),
+        bytes(shamir.SHARE),
+        bytes(SEALED + 2 * shamir.SHARE),
+    )
     sealed = dict.fromkeys(around[1:], box)
-    up: list[Message] = [AdvertisedKeys(key, key, signed), SealedShares(sealed), RevealedShares(dict.fromkeys(around, share), {}),
-                         MaskedVector(torch.zeros(ring.packed_bytes(terms.length, terms.width), dtype=torch.uint8))]
-    down: list[Message] = [RoundKeys(dict.fromkeys(around, (key, key, signed))), ForwardedShares(sealed), Survivors(around, [])]
+    up: list[Message] = [
+        AdvertisedKeys(key, key, signed),
+        SealedShares(sealed),
+        RevealedShares(dict.fromkeys(around, share), {}),
+        MaskedVector(torch.zeros(ring.packed_bytes(terms.length, terms.width), dtype=torch.uint8)),
+    ]
+    down: list[Message] = [
+        RoundKeys(dict.fromkeys(around, (key, key, signed))),
+        ForwardedShares(sealed),
+        Survivors(around, []),
+    ]
     if terms.adversary == "active":
         up.append(AgreedSurvivors(signed))
         down.append(SurvivorSignatures(dict.fromkeys(names, signed)))
@@ -314,5 +495,9 @@ def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int
 
 
 def ideal(values: Mapping[str, Tensor], included: Iterable[str] | None = None) -> Tensor:
-    """What the parties compute together: the sum of the whole numbers of those who stayed up to their upload."""
-    return torch.stack([values[name].to(torch.int64) for name in (values if included is None else included)]).sum(0)
+    """What the parties compute together: the sum of the whole numbers of those who stayed up to their
+    upload.
+    """
+    return torch.stack(
+        [values[name].to(torch.int64) for name in (values if included is None else included)]
+    ).sum(0)

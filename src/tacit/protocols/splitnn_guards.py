@@ -1,8 +1,10 @@
-"""What may stand at the cut: guards on activations, which their sender applies, and on gradients, which the holder of the labels applies.
+"""What may stand at the cut: guards on activations, which their sender applies, and on gradients, which the
+holder of the labels applies.
 
-Activations: `ClipRows`, `NoiseRows`, `QuantizeRows`. Gradients: `Marvell`, `MaxNorm`, `IsoNoise`, `MaskGradients`. They make attacks weaker and are
-measured by attacks (`tacit.audit`); none of them gives an (ε, δ). Noise comes from the operating system, through AES in counter mode: whoever could
-replay it could take it away.
+Activations: `ClipRows`, `NoiseRows`, `QuantizeRows`. Gradients: `Marvell`, `MaxNorm`, `IsoNoise`,
+`MaskGradients`. They make attacks weaker and are measured by attacks (`tacit.audit`); none of them gives an
+(ε, δ). Noise comes from the operating system, through AES in counter mode: whoever could replay it could take
+it away.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def _rows(value: Tensor) -> Tensor:
     return value.reshape(len(value), -1)
 
 
-# --- activations: differentiable, so that the sender's part learns behind its own guard ---------------------------------------------------
+# --- activations: differentiable, so that the sender's part learns behind its own guard ---------------------
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ class NoiseRows:
 
 @dataclass(frozen=True)
 class QuantizeRows:
-    """Activations rounded to 2^bits levels between their batch's ends; gradients pass as if nothing had been rounded (straight through)."""
+    """Activations rounded to 2^bits levels between their batch's ends; gradients pass as if nothing had been
+    rounded (straight through).
+    """
 
     bits: int = whole(8, least=1, most=16, doc="bits a number; up to 8 travel as bytes, up to 16 as two")
     word: ClassVar[str] = "quantize"
@@ -87,7 +91,7 @@ class QuantizeRows:
         return codes.float() * step + low
 
 
-# --- gradients: what the holder of the labels sends back ----------------------------------------------------------------------------------
+# --- gradients: what the holder of the labels sends back ----------------------------------------------------
 
 
 def _two(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -103,16 +107,22 @@ def _two(g: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
 class IsoNoise:
     """The same Gaussian noise in every direction: Li and others 2022, the baseline `iso`."""
 
-    scale: float = real(1.0, above=0, doc="s: noise of standard deviation s · (largest gradient norm in the batch) / √d")
+    scale: float = real(
+        1.0, above=0, doc="s: noise of standard deviation s · (largest gradient norm in the batch) / √d"
+    )
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
         flat = _rows(g)
-        return g + self.scale * float(flat.norm(dim=1).max()) / math.sqrt(flat.shape[1]) * normal(secret, tuple(g.shape))
+        return g + self.scale * float(flat.norm(dim=1).max()) / math.sqrt(flat.shape[1]) * normal(
+            secret, tuple(g.shape)
+        )
 
 
 @dataclass(frozen=True)
 class MaxNorm:
-    """Li and others 2022, Section 4.1: noise along each gradient, so that all have the largest one's norm in expectation; hides norms, not directions."""
+    """Li and others 2022, Section 4.1: noise along each gradient, so that all have the largest one's norm in
+    expectation; hides norms, not directions.
+    """
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
         norms = _rows(g).norm(dim=1).clamp(min=1e-20)
@@ -134,20 +144,26 @@ class MaskGradients:
 
 @dataclass(frozen=True)
 class Marvell:
-    """O. Li, J. Sun, X. Yang, W. Gao, H. Zhang, J. Xie, V. Smith, C. Wang: Label Leakage and Protection in Two-Party Split Learning, ICLR 2022, Theorem 2.
+    """O. Li, J. Sun, X. Yang, W. Gao, H. Zhang, J. Xie, V. Smith, C. Wang: Label Leakage and Protection in
+    Two-Party Split Learning, ICLR 2022, Theorem 2.
 
-    Gradients of the two classes are taken as N(ḡ₁, vI) and N(ḡ₀, uI) with Δ = ḡ₁ − ḡ₀. Noise with variance λ₁ along Δ and λ₂ across it, for each class its
-    own, is chosen to make the two as alike as a power of s‖Δ‖² allows: the least of the symmetrised divergence
+    Gradients of the two classes are taken as N(ḡ₁, vI) and N(ḡ₀, uI) with Δ = ḡ₁ − ḡ₀. Noise with variance
+    λ₁ along Δ and λ₂ across it, for each class its own, is chosen to make the two as alike as a power of
+    s‖Δ‖² allows: the least of the symmetrised divergence
 
         (d−1)(a₂/b₂ + b₂/a₂) + a₁/b₁ + b₁/a₁ + ‖Δ‖²(1/a₁ + 1/b₁),        a = u + λ of the rarer class's opposite, b = v + λ of the rarer class.
 
-    Across Δ only the smaller of u and v is worth raising, and at most up to the larger; so two numbers are left to find, which a grid does.
-    With more than two classes it hides the batch's rarest class among the others.
+    Across Δ only the smaller of u and v is worth raising, and at most up to the larger; so two numbers are
+    left to find, which a grid does. With more than two classes it hides the batch's rarest class among the
+    others.
     """
 
     power: float = real(1.0, above=0, doc="s: the noise's expected squared norm, in multiples of ‖Δ‖²")
 
-    GRID: ClassVar[int] = 65  # values of each of the two numbers: the divergence is flat at its least, a finer grid gains below 1%
+    GRID: ClassVar[int] = (
+        # values of each of the two numbers: the divergence is flat at its least, a finer grid gains below 1%
+        65
+    )
 
     def out(self, g: Tensor, y: Tensor, secret: Secret) -> Tensor:
         two = _two(g, y)
@@ -168,20 +184,30 @@ class Marvell:
             n = int(mask.sum())
             spread = normal(secret, (n, d)).double() * math.sqrt(across[k])
             direction = delta / size
-            spread += ((math.sqrt(along[k]) * normal(secret, (n,)).double()) - spread @ direction)[:, None] * direction
+            spread += ((math.sqrt(along[k]) * normal(secret, (n,)).double()) - spread @ direction)[
+                :, None
+            ] * direction
             noise[mask] = spread
         return (flat + noise).to(g.dtype).reshape(g.shape)
 
-    def _levels(self, u: float, v: float, p: float, d: int, delta2: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    def _levels(
+        self, u: float, v: float, p: float, d: int, delta2: float
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
         """((λ₂⁰, λ₂¹), (λ₁⁰, λ₁¹)) that minimise the divergence within the power."""
         power = self.power * delta2
-        lower, share = (1, p) if v < u else (0, 1 - p)  # whose variance across Δ is smaller, and how often it comes
+        lower, share = (
+            (1, p) if v < u else (0, 1 - p)
+        )  # whose variance across Δ is smaller, and how often it comes
         most = min(abs(u - v), power / max(share * (d - 1), 1e-12)) if d > 1 else 0.0
         t = torch.linspace(0, 1, self.GRID, dtype=torch.float64)
         raised = most * t[:, None]
         left = (power - raised * share * (d - 1)).clamp(min=0)
         a1, b1 = u + left * t / max(1 - p, 1e-12), v + left * (1 - t) / p
-        a2, b2 = (u + raised, torch.full_like(raised, v)) if lower == 0 else (torch.full_like(raised, u), v + raised)
+        a2, b2 = (
+            (u + raised, torch.full_like(raised, v))
+            if lower == 0
+            else (torch.full_like(raised, u), v + raised)
+        )
         divergence = (d - 1) * (a2 / b2 + b2 / a2) + a1 / b1 + b1 / a1 + delta2 * (1 / a1 + 1 / b1)
         i, j = divmod(int(divergence.argmin()), self.GRID)
         across = [0.0, 0.0]

@@ -1,4 +1,6 @@
-"""What a split network's parties say, agree on and bring: messages, routes, terms, and what is one party's own. The programs are in splitnn.py."""
+"""What a split network's parties say, agree on and bring: messages, routes, terms, and what is one party's
+own. The programs are in splitnn.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ from ..parties.message import Message
 LOSSES = ("cross_entropy", "bce", "mse")
 
 
-class Agreed(Message, reveals="the settings of the run as the sender has them, and a keyed fingerprint of the order of its ids"):
+class Agreed(
+    Message,
+    reveals="the settings of the run as the sender has them, and a keyed fingerprint of the order of its ids",
+):
     terms: str
     ids: bytes
 
@@ -30,18 +35,30 @@ class Asked(Message, reveals="how many rows are shared (−1: not yet known), an
     job: str
 
 
-class Activations(Message, reveals="what the sender's part of the network lets through of each row: its columns can be rebuilt from it in part"):
+class Activations(
+    Message,
+    reveals="what the sender's part of the network lets through of each row: its columns can be rebuilt "
+    "from it in part",
+):
     step: int
     values: Tensor
     grid: list[float]  # (lowest value, distance of levels) where values are levels, else empty
 
 
-class CutGradients(Message, reveals="the loss's gradient at the cut for each row of a batch: norms and directions can give labels away"):
+class CutGradients(
+    Message,
+    reveals="the loss's gradient at the cut for each row of a batch: norms and directions can give labels "
+    "away",
+):
     step: int
     values: Tensor
 
 
-class HandedOn(Message, reveals="the clients' part of the network as the sender leaves it, with what its optimiser remembers; not the server's part"):
+class HandedOn(
+    Message,
+    reveals="the clients' part of the network as the sender leaves it, with what its optimiser remembers; "
+    "not the server's part",
+):
     vectors: dict[str, Tensor]
 
 
@@ -66,10 +83,23 @@ class Terms:
     tests: tuple[int, ...]  # held out, on each route
     epochs: int = whole(10, least=0, doc="passes over the rows")
     batch_size: int = whole(64, least=1, doc="rows in a step")
-    slices: int = whole(1, least=1, doc="pieces a batch is sent in, so that parties work at once; 1: sums in the very order of one network")
+    slices: int = whole(
+        1,
+        least=1,
+        doc="pieces a batch is sent in, so that parties work at once; 1: sums in the very order of one "
+        "network",
+    )
     seed: int = whole(0, least=0, doc="the order of the rows follows from it")
-    loss: str = choice("cross_entropy", LOSSES, doc="cross_entropy (classes), bce (one output for two classes) or mse (numbers)")
-    clients: str = choice("hand on", ("hand on", "average"), doc="relay: weights are handed from client to client, or averaged after every epoch")
+    loss: str = choice(
+        "cross_entropy",
+        LOSSES,
+        doc="cross_entropy (classes), bce (one output for two classes) or mse (numbers)",
+    )
+    clients: str = choice(
+        "hand on",
+        ("hand on", "average"),
+        doc="relay: weights are handed from client to client, or averaged after every epoch",
+    )
     every: int = whole(1, least=0, doc="epochs between evaluations on the held-out rows; 0: only at the end")
 
     def text(self) -> str:
@@ -93,7 +123,9 @@ class Stretch(nn.Module):
 
 @dataclass
 class Mine:
-    """What one party brings: its parts, and its rows by route. `peek` is an extra loss of a source's (columns, activations)."""
+    """What one party brings: its parts, and its rows by route. `peek` is an extra loss of a source's
+    (columns, activations).
+    """
 
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     bottom: nn.Module | None = None
@@ -119,9 +151,15 @@ class Mine:
 def losses(kind: str, out: Tensor, y: Tensor) -> Tensor:
     if kind == "mse":
         return F.mse_loss(out.reshape(y.shape), y)
-    return F.cross_entropy(out, y) if kind == "cross_entropy" else F.binary_cross_entropy_with_logits(out.reshape(y.shape), y.to(out.dtype))
+    return (
+        F.cross_entropy(out, y)
+        if kind == "cross_entropy"
+        else F.binary_cross_entropy_with_logits(out.reshape(y.shape), y.to(out.dtype))
+    )
 
 
 def fingerprint(ids: Sequence[str], key: bytes) -> bytes:
-    """Equal for equal lists of ids only. Without the `key`, which those who hold the ids share, no guess at a list can be checked."""
+    """Equal for equal lists of ids only. Without the `key`, which those who hold the ids share, no guess at a
+    list can be checked.
+    """
     return hmac.digest(key, json.dumps(list(ids)).encode(), "sha256")

@@ -1,4 +1,6 @@
-"""Several conversations of one party at the same time; the first that fails ends the others, and its error is the one that is seen."""
+"""Several conversations of one party at the same time; the first that fails ends the others, and its error is
+the one that is seen.
+"""
 
 from __future__ import annotations
 

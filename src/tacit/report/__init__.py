@@ -1,4 +1,6 @@
-"""Plots and the HTML report, made from a run's records alone: `report.write("report.html", *report.read("runs/x"))`."""
+"""Plots and the HTML report, made from a run's records alone: `report.write("report.html",
+*report.read("runs/x"))`.
+"""
 
 from .page import render, write
 from .records import RunRecord, read, read_run, tabulate

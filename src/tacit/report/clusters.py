@@ -10,7 +10,7 @@ from .records import RunRecord
 from .svg import WIDTH, Figure, Table, heading
 
 ROW = 26.0  # a line of the tree
-MOST = 40   # clusters drawn; more are in the table
+MOST = 40  # clusters drawn; more are in the table
 
 
 class Cluster(NamedTuple):
@@ -34,7 +34,9 @@ def history(run: RunRecord) -> tuple[dict[int, Cluster], list[Split], int]:
         for s in e.get("splits") or []:
             into = tuple(int(n) for n in s["into"])
             splits.append(Split(int(e["round"]), int(s["cluster"]), into, s.get("alike")))
-            clusters |= {n: Cluster(n, int(e["round"]), [plain(x) for x in who]) for n, who in zip(into, s["parties"])}
+            clusters |= {
+                n: Cluster(n, int(e["round"]), [plain(x) for x in who]) for n, who in zip(into, s["parties"])
+            }
     return clusters, splits, max((int(e["round"]) for e in run.rounds), default=0)
 
 
@@ -54,8 +56,16 @@ def tree(run: RunRecord, title: str = "") -> Figure | None:
 
     visit(0)
     words = f"Clusters{': ' if title else ''}{title}"
-    rows = [(str(s.round), str(s.cluster), " and ".join(map(str, s.into)), significant(s.alike),
-             " | ".join(names(clusters[n].parties, 20) for n in s.into)) for s in splits]
+    rows = [
+        (
+            str(s.round),
+            str(s.cluster),
+            " and ".join(map(str, s.into)),
+            significant(s.alike),
+            " | ".join(names(clusters[n].parties, 20) for n in s.into),
+        )
+        for s in splits
+    ]
     table = Table(("after round", "cluster", "cut into", "most alike across", "their parties"), rows)
     head, down = heading(words)
     if len(leaves) > MOST:
@@ -75,14 +85,42 @@ def tree(run: RunRecord, title: str = "") -> Figure | None:
         else:
             y, end = top + ROW * leaves.index(n), x(last)
             who = clusters[n].parties
-            parts.append(tag("text", f"{clipped(', '.join(who), 24)}" if len(who) <= 4 else f"{count(len(who))} parties", x=end + 8, y=y + 4, class_="small"))
+            parts.append(
+                tag(
+                    "text",
+                    f"{clipped(', '.join(who), 24)}" if len(who) <= 4 else f"{count(len(who))} parties",
+                    x=end + 8,
+                    y=y + 4,
+                    class_="small",
+                )
+            )
         start = x(clusters[n].born)
-        parts.append(tag("g", tag("line", x1=start, y1=y, x2=end, y2=y, class_="line"), tag("circle", cx=start, cy=y, r=3.5, class_="dot halo"),
-                         tag("title", f"cluster {n}: {names(clusters[n].parties, 20)}")))
+        parts.append(
+            tag(
+                "g",
+                tag("line", x1=start, y1=y, x2=end, y2=y, class_="line"),
+                tag("circle", cx=start, cy=y, r=3.5, class_="dot halo"),
+                tag("title", f"cluster {n}: {names(clusters[n].parties, 20)}"),
+            )
+        )
         return y
 
     draw(0)
-    parts.append(tag("text", f"round 0 to {count(last)}, left to right", x=left, y=top + ROW * len(leaves) + 10, class_="small soft"))
-    caption = ("No cluster was cut: the parties' updates never pulled against each other." if not splits else
-               f"{count(len(leaves))} clusters at the end. A cluster is cut where its model has come to rest and its parties pull against each other.")
-    return Figure(words, tag("g", join(parts), class_="c0"), WIDTH, top + ROW * len(leaves) + 24, table, caption)
+    parts.append(
+        tag(
+            "text",
+            f"round 0 to {count(last)}, left to right",
+            x=left,
+            y=top + ROW * len(leaves) + 10,
+            class_="small soft",
+        )
+    )
+    caption = (
+        "No cluster was cut: the parties' updates never pulled against each other."
+        if not splits
+        else f"{count(len(leaves))} clusters at the end. A cluster is cut where its model has come to rest "
+        "and its parties pull against each other."
+    )
+    return Figure(
+        words, tag("g", join(parts), class_="c0"), WIDTH, top + ROW * len(leaves) + 24, table, caption
+    )

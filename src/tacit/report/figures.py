@@ -1,4 +1,6 @@
-"""What the report draws, from records alone. Each function returns a Figure, or None where the records hold nothing to draw."""
+"""What the report draws, from records alone. Each function returns a Figure, or None where the records hold
+nothing to draw.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,32 @@ from typing import Any
 
 from .maps import heat, plane
 from .markup import plain
-from .numbers import clipped, count, finite, mean_error, names, percent, plus_minus, shown, significant, size, worst_decile
+from .numbers import (
+    clipped,
+    count,
+    finite,
+    mean_error,
+    names,
+    percent,
+    plus_minus,
+    shown,
+    significant,
+    size,
+    worst_decile,
+)
 from .records import ALONE, BASELINES, CENTRAL, RunRecord
 from .svg import Axis, Figure, Rule, Series, Table, bars, beside, plot
 
-MOST_ROWS = 40    # parties drawn one by one; beyond it they are grouped
+MOST_ROWS = 40  # parties drawn one by one; beyond it they are grouped
 MOST_LABELS = 30
 MOST_POINTS = 160  # points of a curve: more than the pixels between two marks
 BASELINE_STYLE = {CENTRAL: "central", ALONE: "alone"}
 
 
 def styles(labels: Sequence[str]) -> dict[str, str]:
-    """A class per label, the same in every chart of a page. After eight algorithms colours come again, dashed."""
+    """A class per label, the same in every chart of a page. After eight algorithms colours come again,
+    dashed.
+    """
     out, k = {}, 0
     for label in dict.fromkeys(labels):
         if label in BASELINE_STYLE:
@@ -62,39 +78,81 @@ def federation(summary: Mapping[str, Any]) -> Figure | None:
     if sizes:
         panels.append(_spread("Rows per party", parties, sizes, count, "rows"))
     if summary.get("shift"):
-        panels.append(_spread("Feature shift per party", parties, summary["shift"], significant, "shift",
-                              "Mean distance of the party's features from everyone's mean, in standard deviations of all rows."))
+        panels.append(
+            _spread(
+                "Feature shift per party",
+                parties,
+                summary["shift"],
+                significant,
+                "shift",
+                "Mean distance of the party's features from everyone's mean, in standard deviations of all "
+                "rows.",
+            )
+        )
     return beside(f"Who holds what: {count(len(parties))} parties", panels) if panels else None
 
 
 def _labels(parties: list[str], labels: list[str], counts: Sequence[Sequence[int]]) -> Figure:
     labels = labels or [str(j) for j in range(len(counts[0]))]
     each = math.ceil(len(labels) / MOST_LABELS)
-    columns = [labels[j] if each == 1 else f"{labels[j]}–{labels[min(j + each, len(labels)) - 1]}" for j in range(0, len(labels), each)]
+    columns = [
+        labels[j] if each == 1 else f"{labels[j]}–{labels[min(j + each, len(labels)) - 1]}"
+        for j in range(0, len(labels), each)
+    ]
     folded = [[sum(row[j : j + each]) for j in range(0, len(labels), each)] for row in counts]
     if len(parties) <= MOST_ROWS:
         shares = [[c / (sum(row) or 1) for c in row] for row in folded]
         texts, rows = [[count(c) for c in row] for row in folded], parties
-        words = [[f"{p}, label {c}: {count(n)} rows, {percent(s, 0)} of its own" for c, n, s in zip(columns, row, share)]
-                 for p, row, share in zip(parties, folded, shares)]
+        words = [
+            [
+                f"{p}, label {c}: {count(n)} rows, {percent(s, 0)} of its own"
+                for c, n, s in zip(columns, row, share)
+            ]
+            for p, row, share in zip(parties, folded, shares)
+        ]
         caption = "Number of rows; the stronger the colour, the larger the share of that party's own rows."
     else:
-        # Like parties side by side: sorted by the label they hold most of, then by how much, and averaged in groups.
+        # Like parties side by side: sorted by the label they hold most of, then by how much, and averaged in
+        # groups.
         own = [[c / (sum(row) or 1) for c in row] for row in folded]
         own.sort(key=lambda s: (max(range(len(s)), key=s.__getitem__), -max(s)))
         bounds = [round(k * len(own) / MOST_ROWS) for k in range(MOST_ROWS + 1)]
         groups = [own[a:b] for a, b in pairwise(bounds)]
         shares = [[math.fsum(column) / len(g) for column in zip(*g)] for g in groups]
-        texts, rows = [[percent(s, 0) for s in row] for row in shares], [f"{a + 1:,}–{b:,}" for a, b in pairwise(bounds)]
-        words = [[f"parties {r} in this order, label {c}: {percent(s, 0)} of their rows" for c, s in zip(columns, row)]
-                 for r, row in zip(rows, shares)]
-        caption = (f"{count(len(parties))} parties sorted by the label they hold most of and averaged in {MOST_ROWS} groups; "
-                   "the stronger the colour, the larger the share. A staircase is a label skew; an even field is none.")
-    return heat("Labels held by each party", rows, columns, shares, texts, row_name="party" if rows is parties else "parties, sorted",
-                column_name="label", top_value=max(0.3, max(map(max, shares))), caption=caption, words=words)
+        texts, rows = (
+            [[percent(s, 0) for s in row] for row in shares],
+            [f"{a + 1:,}–{b:,}" for a, b in pairwise(bounds)],
+        )
+        words = [
+            [
+                f"parties {r} in this order, label {c}: {percent(s, 0)} of their rows"
+                for c, s in zip(columns, row)
+            ]
+            for r, row in zip(rows, shares)
+        ]
+        caption = (
+            f"{count(len(parties))} parties sorted by the label they hold most of and averaged in "
+            f"{MOST_ROWS} groups; "
+            "the stronger the colour, the larger the share. A staircase is a label skew; an even field is "
+            "none."
+        )
+    return heat(
+        "Labels held by each party",
+        rows,
+        columns,
+        shares,
+        texts,
+        row_name="party" if rows is parties else "parties, sorted",
+        column_name="label",
+        top_value=max(0.3, max(map(max, shares))),
+        caption=caption,
+        words=words,
+    )
 
 
-def _spread(title: str, parties: list[str], values: Sequence[Any], form: Any, unit: str, caption: str = "") -> Figure:
+def _spread(
+    title: str, parties: list[str], values: Sequence[Any], form: Any, unit: str, caption: str = ""
+) -> Figure:
     """One bar per party, or, with many, how many parties lie in each range."""
     if len(parties) <= MOST_ROWS:
         return bars(title, parties, values, form, caption=caption, columns=("party", unit))
@@ -107,8 +165,14 @@ def _spread(title: str, parties: list[str], values: Sequence[Any], form: Any, un
         held[min(bins - 1, int((v - low) / width)) if width else 0] += 1
     ranges = [f"{form(low + k * width)} – {form(low + (k + 1) * width)}" for k in range(bins)]
     middle = known[len(known) // 2] if known else math.nan
-    return bars(f"{title}: how many parties", ranges, held, count, columns=(unit, "parties"),
-                caption=f"{caption} Smallest {form(low)}, median {form(middle)}, largest {form(high)}.".strip())
+    return bars(
+        f"{title}: how many parties",
+        ranges,
+        held,
+        count,
+        columns=(unit, "parties"),
+        caption=f"{caption} Smallest {form(low)}, median {form(middle)}, largest {form(high)}.".strip(),
+    )
 
 
 def _by_label(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -119,23 +183,35 @@ def _by_label(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def _history(runs: Sequence[RunRecord], metric: str) -> list[tuple[int, float, float | None]]:
-    """(round, mean, standard error) over the seeds that measured it. One that is not finite leaves a gap, not a mean of the rest."""
+    """(round, mean, standard error) over the seeds that measured it. One that is not finite leaves a gap, not
+    a mean of the rest.
+    """
     seen: dict[int, list[Any]] = {}
     for run in runs:
         for event in run.rounds:
             if metric in event:
-                seen.setdefault(event["round"], []).append(event[metric] if finite(event[metric]) else math.nan)
+                seen.setdefault(event["round"], []).append(
+                    event[metric] if finite(event[metric]) else math.nan
+                )
     return [(r, *mean_error(seen[r])) for r in sorted(seen)]
 
 
 def _band(name: str, style: str, metric: str, points: Sequence[tuple[float, float, float | None]]) -> Series:
     points = _thin(points)
-    return Series(name, [p[0] for p in points], [p[1] for p in points], style, [p[1] - (p[2] or 0) for p in points],
-                  [p[1] + (p[2] or 0) for p in points],
-                  [f"{plain(name)}: {plus_minus(metric, p[1], p[2])}" for p in points])
+    return Series(
+        name,
+        [p[0] for p in points],
+        [p[1] for p in points],
+        style,
+        [p[1] - (p[2] or 0) for p in points],
+        [p[1] + (p[2] or 0) for p in points],
+        [f"{plain(name)}: {plus_minus(metric, p[1], p[2])}" for p in points],
+    )
 
 
-def _curve(runs: Sequence[RunRecord], metric: str, title: str, label: str, colours: Mapping[str, str] | None) -> Figure | None:
+def _curve(
+    runs: Sequence[RunRecord], metric: str, title: str, label: str, colours: Mapping[str, str] | None
+) -> Figure | None:
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
     series, rules = [], []
@@ -145,31 +221,60 @@ def _curve(runs: Sequence[RunRecord], metric: str, title: str, label: str, colou
             broken = any(r.diverged is not None for r in group)
             series.append(_band(name + (" (diverged)" if broken else ""), colours[name], metric, points))
         elif finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
-            rules.append(Rule(name, level, colours[name]))  # a baseline that kept no history: its result is a level
+            rules.append(
+                Rule(name, level, colours[name])
+            )  # a baseline that kept no history: its result is a level
     if not series:
         return None
     seeds = max(len(g) for g in groups.values())
     rounds = _thin(sorted({v for s in series for v in s.x}), 12)
     where = [dict(zip(s.x, zip(s.y, s.low, s.high))) for s in series]
-    rows = [(count(r), *(plus_minus(metric, w[r][0], (w[r][2] - w[r][1]) / 2 or None) if r in w else "" for w in where)) for r in rounds]
+    rows = [
+        (
+            count(r),
+            *(plus_minus(metric, w[r][0], (w[r][2] - w[r][1]) / 2 or None) if r in w else "" for w in where),
+        )
+        for r in rounds
+    ]
     chance = ": small differences may be chance" if len(series) > 1 else ""
-    caption = f"Mean over {seeds} seeds; the band is ± one standard error." if seeds > 1 else f"One seed, so there is no band{chance}."
+    caption = (
+        f"Mean over {seeds} seeds; the band is ± one standard error."
+        if seeds > 1
+        else f"One seed, so there is no band{chance}."
+    )
     gone = [f"{r.label}, seed {r.seed}, in round {r.diverged}" for r in runs if r.diverged is not None]
     caption += f" Diverged, and not drawn from there: {names(gone, 3)}." if gone and metric == "loss" else ""
     values = [v for s in series for v in (*s.y, *s.low)]
-    return plot(title, series, Axis("round", form=_whole), _axis(metric, label, values), rules=rules, caption=caption,
-                table=Table(("round", *(s.name for s in series)), rows))
+    return plot(
+        title,
+        series,
+        Axis("round", form=_whole),
+        _axis(metric, label, values),
+        rules=rules,
+        caption=caption,
+        table=Table(("round", *(s.name for s in series)), rows),
+    )
 
 
-def curves(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def curves(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """Accuracy and loss on the global test set against the round, a band over seeds."""
     after = f": {title}" if title else ""
-    panels = [p for p in (_curve(runs, "accuracy", f"Accuracy by round{after}", "accuracy", colours),
-                          _curve(runs, "loss", f"Loss by round{after}", "loss", colours)) if p]
+    panels = [
+        p
+        for p in (
+            _curve(runs, "accuracy", f"Accuracy by round{after}", "accuracy", colours),
+            _curve(runs, "loss", f"Loss by round{after}", "loss", colours),
+        )
+        if p
+    ]
     return beside(f"Accuracy and loss by round{after}", panels) if panels else None
 
 
-def accuracy_against_bytes(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def accuracy_against_bytes(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """What accuracy costs on the wire: everything sent so far, up and down, all parties together."""
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
@@ -182,7 +287,10 @@ def accuracy_against_bytes(runs: Sequence[RunRecord], *, title: str = "", colour
                 sent += sum(event[k] for k in ("bytes_up", "bytes_down") if finite(event.get(k)))
                 if finite(event.get("accuracy")):
                     paths.setdefault(event["round"], []).append((sent, event["accuracy"]))
-        points = [(math.fsum(b for b, _ in path) / len(path), *mean_error(a for _, a in path)) for _, path in sorted(paths.items())]
+        points = [
+            (math.fsum(b for b, _ in path) / len(path), *mean_error(a for _, a in path))
+            for _, path in sorted(paths.items())
+        ]
         if points and points[-1][0] > 0:
             series.append(_band(name, colours[name], "accuracy", points))
             found.append((name, points))
@@ -197,16 +305,34 @@ def accuracy_against_bytes(runs: Sequence[RunRecord], *, title: str = "", colour
     def until(points: Sequence[Any], accuracy: float) -> str:
         return size(next(p[0] for p in points if p[1] >= accuracy))
 
-    rows = [(name, size(points[-1][0]), percent(points[-1][1]), until(points, 0.95 * best), until(points, level))
-            for (name, points), best in zip(found, bests)]
-    return plot(f"Accuracy against bytes sent{': ' if title else ''}{title}", series,
-                Axis("sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
-                Axis("accuracy", form=_share), rules=rules,
-                caption="Up and down together, all parties." + (" A baseline without messages is a dashed level." if rules else ""),
-                table=Table(("algorithm", "sent in all", "last accuracy", "sent until 95% of its best", f"sent until {percent(level)}"), rows))
+    rows = [
+        (name, size(points[-1][0]), percent(points[-1][1]), until(points, 0.95 * best), until(points, level))
+        for (name, points), best in zip(found, bests)
+    ]
+    return plot(
+        f"Accuracy against bytes sent{': ' if title else ''}{title}",
+        series,
+        Axis("sent so far, all parties", log=max(ends) / min(ends) > 20, form=lambda v, step: size(v)),
+        Axis("accuracy", form=_share),
+        rules=rules,
+        caption="Up and down together, all parties."
+        + (" A baseline without messages is a dashed level." if rules else ""),
+        table=Table(
+            (
+                "algorithm",
+                "sent in all",
+                "last accuracy",
+                "sent until 95% of its best",
+                f"sent until {percent(level)}",
+            ),
+            rows,
+        ),
+    )
 
 
-def accuracy_against_epsilon(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def accuracy_against_epsilon(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """What accuracy costs in privacy: ε spent up to a round, and how good the model was after it."""
     groups = _by_label(runs)
     colours = colours or styles(list(groups))
@@ -221,16 +347,32 @@ def accuracy_against_epsilon(runs: Sequence[RunRecord], *, title: str = "", colo
         if points:
             series.append(_band(name, colours[name], "accuracy", points))
             best = max(points, key=lambda p: p[1])
-            rows.append((name, significant(points[-1][0]), percent(points[-1][1]), f"{percent(best[1])} at ε = {significant(best[0])}"))
+            rows.append(
+                (
+                    name,
+                    significant(points[-1][0]),
+                    percent(points[-1][1]),
+                    f"{percent(best[1])} at ε = {significant(best[0])}",
+                )
+            )
     if not series:
         return None
-    return plot(f"Accuracy against ε{': ' if title else ''}{title}", series, Axis("ε spent so far", form=lambda v, step: significant(v)),
-                Axis("accuracy", form=_share), caption="δ, and whom ε protects against whom, stand in the ledger below.",
-                table=Table(("algorithm", "ε in all", "last accuracy", "best accuracy"), rows))
+    return plot(
+        f"Accuracy against ε{': ' if title else ''}{title}",
+        series,
+        Axis("ε spent so far", form=lambda v, step: significant(v)),
+        Axis("accuracy", form=_share),
+        caption="δ, and whom ε protects against whom, stand in the ledger below.",
+        table=Table(("algorithm", "ε in all", "last accuracy", "best accuracy"), rows),
+    )
 
 
-def per_party(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
-    """Each party's accuracy on its own held-out rows, the worst decile marked. One run: party by party; several: sorted curves."""
+def per_party(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
+    """Each party's accuracy on its own held-out rows, the worst decile marked. One run: party by party;
+    several: sorted curves.
+    """
     runs = [r for r in runs if any(map(finite, r.party_accuracy))]
     after = f": {title}" if title else ""
     if not runs:
@@ -241,62 +383,123 @@ def per_party(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[st
     colours = colours or styles(list(groups))
     series, rows = [], []
     for name, group in groups.items():
-        # Pooled, not averaged, over seeds: each seed deals the rows out anew, so one's first party is not the other's.
+        # Pooled, not averaged, over seeds: each seed deals the rows out anew, so one's first party is not the
+        # other's.
         known = sorted(v for r in group for v in r.party_accuracy if finite(v))
         steps = _thin([((k + 0.5) / len(known), v) for k, v in enumerate(known)])
-        series.append(Series(name, [s[0] for s in steps], [s[1] for s in steps], colours[name],
-                             words=[f"{plain(name)}: {percent(s[1])}" for s in steps]))
-        rows.append((name, *map(percent, (known[0], _decile_mean(known), known[len(known) // 2], mean_error(known)[0], known[-1]))))
+        series.append(
+            Series(
+                name,
+                [s[0] for s in steps],
+                [s[1] for s in steps],
+                colours[name],
+                words=[f"{plain(name)}: {percent(s[1])}" for s in steps],
+            )
+        )
+        rows.append(
+            (
+                name,
+                *map(
+                    percent,
+                    (known[0], _decile_mean(known), known[len(known) // 2], mean_error(known)[0], known[-1]),
+                ),
+            )
+        )
     pooled = ", all seeds pooled" if max(map(len, groups.values())) > 1 else ""
     told = "; ".join(f"{row[0]} {row[2]}" for row in rows[:6])
-    return plot(f"Parties, worst to best{after}", series, Axis("parties, worst to best", 0.0, 1.0, fixed=True, form=_share),
-                Axis("accuracy", form=_share), shade=(0.0, 0.1, "worst decile"),
-                caption=f"On each party's own held-out rows{pooled}. Mean of the worst decile: {told}.",
-                table=Table(("algorithm", "worst", "worst decile", "median", "mean", "best"), rows))
+    return plot(
+        f"Parties, worst to best{after}",
+        series,
+        Axis("parties, worst to best", 0.0, 1.0, fixed=True, form=_share),
+        Axis("accuracy", form=_share),
+        shade=(0.0, 0.1, "worst decile"),
+        caption=f"On each party's own held-out rows{pooled}. Mean of the worst decile: {told}.",
+        table=Table(("algorithm", "worst", "worst decile", "median", "mean", "best"), rows),
+    )
 
 
 def _each_party(run: RunRecord, title: str) -> Figure:
     parties = [plain(p) for p in run.federation.get("parties") or []]
-    rows = [(parties[i] if i < len(parties) else f"party {i}", v) for i, v in enumerate(run.party_accuracy) if finite(v) or not run.untested]
+    rows = [
+        (parties[i] if i < len(parties) else f"party {i}", v)
+        for i, v in enumerate(run.party_accuracy)
+        if finite(v) or not run.untested
+    ]
     rows.sort(key=lambda row: row[1] if finite(row[1]) else math.inf)
     known = [v for _, v in rows if finite(v)]
     worst, mean = worst_decile(known), mean_error(known)[0]
     share = f"{count(len(worst))} of {count(len(rows))}"
-    caption = f"On each party's own held-out rows. Marked: the worst decile ({share}), mean {percent(_decile_mean(known))}."
+    caption = (
+        f"On each party's own held-out rows. Marked: the worst decile ({share}), mean "
+        f"{percent(_decile_mean(known))}."
+    )
     if run.untested:
         rows.append((f"small parties ({count(run.untested)})", None))
         caption += " Small parties hold back too few rows for a figure, and report none."
-    return bars(title, [name for name, _ in rows], [v for _, v in rows], percent, dots=True, marked=worst, rules=[Rule(f"mean {percent(mean)}", mean)],
-                columns=("party", "accuracy"), caption=caption)
+    return bars(
+        title,
+        [name for name, _ in rows],
+        [v for _, v in rows],
+        percent,
+        dots=True,
+        marked=worst,
+        rules=[Rule(f"mean {percent(mean)}", mean)],
+        columns=("party", "accuracy"),
+        caption=caption,
+    )
 
 
 def _decile_mean(values: Sequence[Any]) -> float:
     return mean_error(values[i] for i in worst_decile(values))[0]
 
 
-def gain(entries: Sequence[Mapping[str, Any]], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def gain(
+    entries: Sequence[Mapping[str, Any]], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """Each party alone (across) against federated (up): above the diagonal it gained."""
     colours = colours or styles([str(e.get("label")) for e in entries])
     series, rows = [], []
     for e in entries:
-        pairs = [(p, a, b) for p, a, b in zip(e.get("parties") or [], e.get("local") or [], e.get("federated") or []) if finite(a)
-                 and finite(b)]
+        pairs = [
+            (p, a, b)
+            for p, a, b in zip(e.get("parties") or [], e.get("local") or [], e.get("federated") or [])
+            if finite(a) and finite(b)
+        ]
         if not pairs or e.get("label") in BASELINES:
             continue
         label = str(e["label"])
-        series.append(Series(label, [a for _, a, _ in pairs], [b for _, _, b in pairs], colours[label],
-                             words=[f"{clipped(plain(p), 40)} with {label}: alone {percent(a)}, federated {percent(b)}" for p, a,
-                                    b in pairs]))
-        rows.append((label, f"{count(sum(a <= b for _, a, b in pairs))} of {count(len(pairs))}",
-                     shown("accuracy", min(b - a for _, a, b in pairs)),
-                     shown("accuracy", max(b - a for _, a, b in pairs))))
+        series.append(
+            Series(
+                label,
+                [a for _, a, _ in pairs],
+                [b for _, _, b in pairs],
+                colours[label],
+                words=[
+                    f"{clipped(plain(p), 40)} with {label}: alone {percent(a)}, federated {percent(b)}"
+                    for p, a, b in pairs
+                ],
+            )
+        )
+        rows.append(
+            (
+                label,
+                f"{count(sum(a <= b for _, a, b in pairs))} of {count(len(pairs))}",
+                shown("accuracy", min(b - a for _, a, b in pairs)),
+                shown("accuracy", max(b - a for _, a, b in pairs)),
+            )
+        )
     if not series:
         return None
-    return plot(f"Alone against federated{': ' if title else ''}{title}", series, Axis("accuracy alone", form=_share),
-                Axis("accuracy federated", form=_share),
-                diagonal=True, joined=False,
-                caption="One mark per party and algorithm. Above the diagonal the party gained from federating.",
-                table=Table(("algorithm", "parties that gained", "smallest gain", "largest gain"), rows))
+    return plot(
+        f"Alone against federated{': ' if title else ''}{title}",
+        series,
+        Axis("accuracy alone", form=_share),
+        Axis("accuracy federated", form=_share),
+        diagonal=True,
+        joined=False,
+        caption="One mark per party and algorithm. Above the diagonal the party gained from federating.",
+        table=Table(("algorithm", "parties that gained", "smallest gain", "largest gain"), rows),
+    )
 
 
 def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None:
@@ -311,16 +514,24 @@ def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None
     else:
         across = [sorted(c[k] for c in party if finite(c[k])) for k in range(len(t))]
         picks = [[a[int(q * (len(a) - 1))] if a else math.nan for a in across] for q in (0.1, 0.5, 0.9)]
-        series = [Series(f"{count(len(party))} parties: median, 10% to 90%", t, picks[1], "c0", picks[0], picks[2])]
+        series = [
+            Series(f"{count(len(party))} parties: median, 10% to 90%", t, picks[1], "c0", picks[0], picks[2])
+        ]
     if line.get("global"):
         series.append(Series("the mean of the optima", t, line["global"], "central"))
-    rows = [(significant(v), *(significant(s.y[k]) for s in series)) for k, v in _thin(list(enumerate(t)), 11)]
+    rows = [
+        (significant(v), *(significant(s.y[k]) for s in series)) for k, v in _thin(list(enumerate(t)), 11)
+    ]
     values = [v for s in series for v in s.y]
-    return plot(f"Loss towards the local optima{': ' if title else ''}{title}", series, Axis("t (0: global model, 1: local optimum)"),
-                _axis("loss", "loss", values),
-                caption="From the global model towards each party's optimum. "
-                "Flat between 0 and 1: the parties agree. A wall: averaging costs.",
-                table=Table(("t", *(s.name for s in series)), rows))
+    return plot(
+        f"Loss towards the local optima{': ' if title else ''}{title}",
+        series,
+        Axis("t (0: global model, 1: local optimum)"),
+        _axis("loss", "loss", values),
+        caption="From the global model towards each party's optimum. "
+        "Flat between 0 and 1: the parties agree. A wall: averaging costs.",
+        table=Table(("t", *(s.name for s in series)), rows),
+    )
 
 
 def landscape_plane(surface: Mapping[str, Any], *, title: str = "") -> Figure | None:
@@ -329,7 +540,13 @@ def landscape_plane(surface: Mapping[str, Any], *, title: str = "") -> Figure | 
     if len(a) < 2 or len(b) < 2 or len(values) != len(b) or any(len(row) != len(a) for row in values):
         return None
     lost = sum(not finite(v) for row in values for v in row)
-    return plane(f"Loss around the global model{': ' if title else ''}{title}", a, b, values, surface.get("points") or [],
-                 "The stronger the colour, the higher the loss. "
-                 "Directions are normalised filter by filter, so that scale is comparable across layers."
-                 + (f" {count(lost)} points were not finite and are left grey." if lost else ""))
+    return plane(
+        f"Loss around the global model{': ' if title else ''}{title}",
+        a,
+        b,
+        values,
+        surface.get("points") or [],
+        "The stronger the colour, the higher the loss. "
+        "Directions are normalised filter by filter, so that scale is comparable across layers."
+        + (f" {count(lost)} points were not finite and are left grey." if lost else ""),
+    )

@@ -24,7 +24,13 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
     title = f"Who talks to whom: {graph.get('name')}, {n} nodes"
     head, down = heading(title)
     middle, radius, top = WIDTH / 2, 150.0, 24.0 + down
-    at = [(middle + radius * math.sin(2 * math.pi * k / n), top + radius - radius * math.cos(2 * math.pi * k / n)) for k in range(n)]
+    at = [
+        (
+            middle + radius * math.sin(2 * math.pi * k / n),
+            top + radius - radius * math.cos(2 * math.pi * k / n),
+        )
+        for k in range(n)
+    ]
     parts = [head]
     for i, j in edges:
         if 0 <= i < n and 0 <= j < n:
@@ -36,25 +42,43 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
         a = accuracies[k] if k < len(accuracies) else None
         size = 4.0 + (6.0 * (a - low) / (high - low) if finite(a) and high > low else 2.0)
         words = f"{names[k]}: {percent(a)}" if finite(a) else str(names[k])
-        parts.append(tag("g", tag("circle", cx=x, cy=y, r=size, class_="dot halo"), tag("title", words), class_="c0"))
-    caption = f"Spectral gap {significant(graph.get('gap'))}: an exchange brings nodes nearer to their mean by at least that part of the way."
+        parts.append(
+            tag("g", tag("circle", cx=x, cy=y, r=size, class_="dot halo"), tag("title", words), class_="c0")
+        )
+    caption = (
+        f"Spectral gap {significant(graph.get('gap'))}: an exchange brings nodes nearer to their mean "
+        "by at least that part of the way."
+    )
     return Figure(title, join(parts), WIDTH, top + 2 * radius + 24, caption=caption)
 
 
-def consensus(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def consensus(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """How far the nodes' models lie from their mean, round by round."""
     series, rows = [], []
     colours = colours or styles([r.label for r in runs])
     for run in runs:
-        points = [(e["round"], e["consensus"]) for e in run.rounds if finite(e.get("consensus")) and e["consensus"] > 0]
+        points = [
+            (e["round"], e["consensus"])
+            for e in run.rounds
+            if finite(e.get("consensus")) and e["consensus"] > 0
+        ]
         if points:
-            series.append(Series(run.label, [r for r, _ in points], [c for _, c in points], colours[run.label]))
+            series.append(
+                Series(run.label, [r for r, _ in points], [c for _, c in points], colours[run.label])
+            )
             rows.append((run.label, significant(points[-1][1])))
     if not series:
         return None
     values = [v for s in series for v in s.y]
-    return plot(f"Distance from consensus{': ' if title else ''}{title}", series, Axis("round", form=_whole),
-                Axis("√(mean ‖θ − mean θ‖²)", log=max(values) / min(values) > 30), table=Table(("run", "after the last round"), rows))
+    return plot(
+        f"Distance from consensus{': ' if title else ''}{title}",
+        series,
+        Axis("round", form=_whole),
+        Axis("√(mean ‖θ − mean θ‖²)", log=max(values) / min(values) > 30),
+        table=Table(("run", "after the last round"), rows),
+    )
 
 
 def each_node(run: RunRecord) -> Figure | None:
@@ -72,5 +96,13 @@ def by_rounds(runs: Sequence[RunRecord]) -> Figure | None:
     for k, run in enumerate(runs):
         points = [(e["round"], min(e["nodes"]["accuracy"])) for e in run.rounds if "nodes" in e]
         if len(points) > 1:
-            series.append(Series(f"worst node, {run.label}", [r for r, _ in points], [a for _, a in points], f"c{k % 8}"))
-    return plot("The worst node by round", series, Axis("round", form=_whole), Axis("accuracy", form=_share)) if series else None
+            series.append(
+                Series(
+                    f"worst node, {run.label}", [r for r, _ in points], [a for _, a in points], f"c{k % 8}"
+                )
+            )
+    return (
+        plot("The worst node by round", series, Axis("round", form=_whole), Axis("accuracy", form=_share))
+        if series
+        else None
+    )

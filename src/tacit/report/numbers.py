@@ -1,4 +1,6 @@
-"""Numbers as people read them, and the two statistics the report is made of: mean ± standard error, worst decile."""
+"""Numbers as people read them, and the two statistics the report is made of: mean ± standard error, worst
+decile.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,24 @@ from typing import Any
 
 from ..numbers import NONE, WORDS, finite, mean_error, size
 
-__all__ = ["LOWER_IS_BETTER", "NONE", "SHARES", "clipped", "count", "finite", "gap", "mean_error", "names", "percent", "plus_minus", "shown", "significant",
-           "size", "span", "worst_decile"]
+__all__ = [
+    "LOWER_IS_BETTER",
+    "NONE",
+    "SHARES",
+    "clipped",
+    "count",
+    "finite",
+    "gap",
+    "mean_error",
+    "names",
+    "percent",
+    "plus_minus",
+    "shown",
+    "significant",
+    "size",
+    "span",
+    "worst_decile",
+]
 
 SHARES = {"accuracy", "f1", "precision", "recall", "auc", "balanced_accuracy", "best_accuracy"}
 LOWER_IS_BETTER = {"loss", "mse", "mae", "rmse"}
@@ -24,7 +42,11 @@ def significant(value: Any) -> str:
     """Three significant digits."""
     if not finite(value):
         return NONE
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.3g}")
+    return (
+        f"{value:,.0f}"
+        if 1000 <= abs(value) < 1e6
+        else re.sub(r"e([+-])0*", lambda e: "e" + e[1].strip("+"), f"{value:.3g}")
+    )
 
 
 def count(value: Any) -> str:
@@ -58,7 +80,11 @@ def plus_minus(metric: str, mean: Any, error: Any = None) -> str:
         return "diverged" if isinstance(mean, float) or mean in WORDS else NONE
     if not finite(error):
         return shown(metric, mean)
-    return f"{100 * mean:.1f} ± {100 * error:.1f}%" if metric in SHARES else f"{significant(mean)} ± {significant(error)}"
+    return (
+        f"{100 * mean:.1f} ± {100 * error:.1f}%"
+        if metric in SHARES
+        else f"{significant(mean)} ± {significant(error)}"
+    )
 
 
 def names(items: Sequence[str], most: int = 5) -> str:

@@ -1,7 +1,7 @@
 """The HTML report: one file, which asks nothing of the network and runs no script but its own.
 
-The policy in its head allows exactly one style sheet and one script, by their hashes, and no connection at all; so that even markup that
-slipped into a record could neither run nor call home.
+The policy in its head allows exactly one style sheet and one script, by their hashes, and no connection at
+all; so that even markup that slipped into a record could neither run nor call home.
 """
 
 from __future__ import annotations
@@ -26,33 +26,71 @@ from .verdict import baselines
 def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None) -> str:
     """The page as text."""
     if not records and not comparison:
-        raise BadRun("there is nothing to report: no run and no comparison was given. Give at least one run directory.")
+        raise BadRun(
+            "there is nothing to report: no run and no comparison was given. Give at least one run directory."
+        )
     index = [str(x) for x in comparison["table"]["index"]] if comparison else []
     page = sections.Page(records, comparison, styles([*index, *(r.label for r in records)]))
     shown = [s for make in sections.ALL if (s := make(page))]
-    return assemble(_title(page), _facts(page), _stamps(page), shown, "Made by tacit from the run's own records. This file makes no network request.")
+    return assemble(
+        _title(page),
+        _facts(page),
+        _stamps(page),
+        shown,
+        "Made by tacit from the run's own records. This file makes no network request.",
+    )
 
 
-def assemble(title: str, facts: Safe, stamps: Sequence[Safe], shown: Sequence[sections.Section], foot: str) -> str:
+def assemble(
+    title: str, facts: Safe, stamps: Sequence[Safe], shown: Sequence[sections.Section], foot: str
+) -> str:
     """A whole page from its sections, under the policy: what any report of tacit is made with."""
     here = Path(__file__)
     css = Safe(here.with_name("style.css").read_text(encoding="utf-8") + STYLE)
     script = Safe(here.with_name("page.js").read_text(encoding="utf-8"))
-    policy = f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; img-src data:; base-uri 'none'; form-action 'none'"
-    head = tag("head", tag("meta", charset="utf-8"), tag("meta", http_equiv="Content-Security-Policy", content=policy),
-               tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-               tag("meta", name="color-scheme", content="light dark"),
-               tag("meta", name="referrer", content="no-referrer"), tag("link", rel="icon", href="data:,"),
-               tag("title", f"{title} · tacit"), tag("style", css))
-    nav = tag("nav", tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in shown]), aria_label="Sections")
+    policy = (
+        f"default-src 'none'; style-src {_hash(css)}; script-src {_hash(script)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", f"{title} · tacit"),
+        tag("style", css),
+    )
+    nav = tag(
+        "nav",
+        tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in shown]),
+        aria_label="Sections",
+    )
     main = tag("main", [tag("section", tag("h2", s.title), s.body, id=s.id) for s in shown], id="report")
-    top = tag("header", tag("p", "tacit", class_="mark"), tag("h1", title), tag("p", facts, class_="facts-line"), *stamps)
-    body = tag("body", tag("a", "Skip to the report", href="#report", class_="skip"), top, tag("div", nav, main, class_="columns"),
-               tag("footer", tag("p", foot)), tag("div", "", id="tip", role="status", hidden="hidden"), tag("script", script))
+    top = tag(
+        "header",
+        tag("p", "tacit", class_="mark"),
+        tag("h1", title),
+        tag("p", facts, class_="facts-line"),
+        *stamps,
+    )
+    body = tag(
+        "body",
+        tag("a", "Skip to the report", href="#report", class_="skip"),
+        top,
+        tag("div", nav, main, class_="columns"),
+        tag("footer", tag("p", foot)),
+        tag("div", "", id="tip", role="status", hidden="hidden"),
+        tag("script", script),
+    )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def write(path: str | Path, records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None) -> Path:
+def write(
+    path: str | Path, records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None
+) -> Path:
     """Write the report; a reader sees the old file or the new one, never half of one."""
     return put(path, render(records, comparison))
 
@@ -64,7 +102,9 @@ def put(path: str | Path, text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except OSError as error:
-        raise BadRun(f"the report cannot be written to {path}: {error.strerror}. Choose a place you may write to.") from None
+        raise BadRun(
+            f"the report cannot be written to {path}: {error.strerror}. Choose a place you may write to."
+        ) from None
     return path
 
 
@@ -87,10 +127,14 @@ def _facts(page: sections.Page) -> Safe:
     first = page.records[0]
     parties = count(len(first.federation.get("parties") or []))
     model = first.start.get("model") or {}
-    facts = ["1 party" if parties == "1" else f"{parties} parties", "" if page.comparison else first.skew, f"model {model.get('name')}" if model else "",
-             f"{count(first.planned)} rounds",
-             f"{count(len(page.records))} runs" if len(page.records) > 1 else f"seed {first.seed}",
-             str(first.start.get("time") or "")[:16].replace("T", " ")]
+    facts = [
+        "1 party" if parties == "1" else f"{parties} parties",
+        "" if page.comparison else first.skew,
+        f"model {model.get('name')}" if model else "",
+        f"{count(first.planned)} rounds",
+        f"{count(len(page.records))} runs" if len(page.records) > 1 else f"seed {first.seed}",
+        str(first.start.get("time") or "")[:16].replace("T", " "),
+    ]
     return join([tag("span", f) for f in facts if f])
 
 
@@ -99,6 +143,17 @@ def _stamps(page: sections.Page) -> list[Safe]:
     stamps = dict.fromkeys(plain(s) for r in page.records for s in (r.ledger or {}).get("stamps") or [])
     out = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in stamps]
     if page.records and any(not r.finished for r in page.records):
-        torn = " The last line of the record was cut short and is left out." if any(r.warnings for r in page.records) else ""
-        out.append(tag("p", f"Not finished: this report shows the rounds so far.{torn}", class_="stamp going", role="status"))
+        torn = (
+            " The last line of the record was cut short and is left out."
+            if any(r.warnings for r in page.records)
+            else ""
+        )
+        out.append(
+            tag(
+                "p",
+                f"Not finished: this report shows the rounds so far.{torn}",
+                class_="stamp going",
+                role="status",
+            )
+        )
     return out

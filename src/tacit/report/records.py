@@ -1,7 +1,7 @@
 """Reading what a run wrote: a run directory, or a comparison with one run directory per row.
 
-A run may still be going, or may have been killed in the middle of a line: the torn last line is left out and the report says so.
-Anything else that cannot be read is a BadRun that names the file and the line.
+A run may still be going, or may have been killed in the middle of a line: the torn last line is left out and
+the report says so. Anything else that cannot be read is a BadRun that names the file and the line.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from typing import Any
 from ..errors import BadRun
 from .numbers import finite, mean_error
 
-CENTRAL, ALONE = BASELINES = ("central", "local only")  # what a comparison calls them, in its runs and in compare.json
-TORN = "The last line of events.jsonl (line {}) was cut short, as when a run is killed while writing; it is left out."
+CENTRAL, ALONE = BASELINES = (
+    "central",
+    "local only",
+)  # what a comparison calls them, in its runs and in compare.json
+TORN = (
+    "The last line of events.jsonl (line {}) was cut short, as when a run is killed while writing; it is "
+    "left out."
+)
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run, as its directory tells it, or as it is in memory. `ledger` is None until there is one; `name` is the directory's."""
+    """One run, as its directory tells it, or as it is in memory. `ledger` is None until there is one; `name`
+    is the directory's.
+    """
 
     job: Mapping[str, Any]
     events: Sequence[Mapping[str, Any]]
@@ -89,8 +97,13 @@ class RunRecord:
 
     @property
     def diverged(self) -> int | None:
-        """The first round whose loss is no longer a number; JSON has no NaN, so the word "nan", or null, counts too."""
-        return next((e["round"] for e in self.rounds for k in ("loss", "train_loss") if k in e and not finite(e[k])), None)
+        """The first round whose loss is no longer a number; JSON has no NaN, so the word "nan", or null,
+        counts too.
+        """
+        return next(
+            (e["round"] for e in self.rounds for k in ("loss", "train_loss") if k in e and not finite(e[k])),
+            None,
+        )
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
@@ -100,8 +113,14 @@ class RunRecord:
         known = [e for e in self.rounds if "loss" in e or "accuracy" in e]
         if not known:
             return {}
-        metrics = {k: v for k, v in known[-1].items() if k in ("loss", "loss_error", "accuracy", "accuracy_error", "f1", "mae", "r2")}
-        scored = [e for e in known if finite(e.get("accuracy")) and "accuracy_error" not in e]  # the best of noisy ones would be the luckiest
+        metrics = {
+            k: v
+            for k, v in known[-1].items()
+            if k in ("loss", "loss_error", "accuracy", "accuracy_error", "f1", "mae", "r2")
+        }
+        scored = [
+            e for e in known if finite(e.get("accuracy")) and "accuracy_error" not in e
+        ]  # the best of noisy ones would be the luckiest
         if scored:
             best = max(scored, key=lambda e: e["accuracy"])
             metrics |= {"best_accuracy": best["accuracy"], "best_round": best["round"]}
@@ -114,7 +133,9 @@ class RunRecord:
 
     @property
     def party_accuracy(self) -> list[Any]:
-        """Each party's accuracy on its own held-out rows in the last round that measured it; None where it is not shown."""
+        """Each party's accuracy on its own held-out rows in the last round that measured it; None where it is
+        not shown.
+        """
         return list(self.by_party["parties"]["accuracy"]) if self.by_party else []
 
     @property
@@ -131,11 +152,16 @@ def read_run(directory: str | Path) -> RunRecord:
     directory = Path(directory)
     file = directory / "events.jsonl"
     if not file.is_file():
-        raise BadRun(f"{directory} is no run directory: it has no events.jsonl. "
-                     "Give a directory written by tacit.train(out=…) or `tacit run`.")
+        raise BadRun(
+            f"{directory} is no run directory: it has no events.jsonl. "
+            "Give a directory written by tacit.train(out=…) or `tacit run`."
+        )
     events, warnings = _events(file)
     if not any(e["kind"] == "start" for e in events):
-        raise BadRun(f"{file} has no start event: the run was stopped before it began. Start it again with `tacit run`.")
+        raise BadRun(
+            f"{file} has no start event: the run was stopped before it began. Start it again with `tacit "
+            "run`."
+        )
     job_file, ledger_file = directory / "job.toml", directory / "ledger.json"
     job_text = _text(job_file) if job_file.is_file() else ""
     try:
@@ -147,10 +173,15 @@ def read_run(directory: str | Path) -> RunRecord:
 
 
 def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]:
-    """The runs in a directory and, where it holds a comparison, what compare.json says: `write(path, *read(directory))`."""
+    """The runs in a directory and, where it holds a comparison, what compare.json says: `write(path,
+    *read(directory))`.
+    """
     directory = Path(directory)
     if not directory.is_dir():
-        raise BadRun(f"there is no directory {directory}. Give a directory written by tacit.train(out=…) or tacit.compare(out=…).")
+        raise BadRun(
+            f"there is no directory {directory}. Give a directory written by tacit.train(out=…) or "
+            "tacit.compare(out=…)."
+        )
     if not (directory / "compare.json").is_file() and not (directory / "runs").is_dir():
         return [read_run(directory)], None
     notes, runs = [], []
@@ -158,7 +189,8 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
         try:
             runs.append(read_run(path))
         except BadRun:
-            # A row that has not started yet must not hide the rows that have; a file that is there and broken is another matter.
+            # A row that has not started yet must not hide the rows that have; a file that is there and broken
+            # is another matter.
             if (path / "events.jsonl").is_file() and _events(path / "events.jsonl")[0]:
                 raise
             notes.append(f"{path.name} has not begun and is left out.")
@@ -168,8 +200,10 @@ def read(directory: str | Path) -> tuple[list[RunRecord], dict[str, Any] | None]
         comparison = tabulate(runs)
         notes.append("The comparison is not finished: this table is made of the runs so far.")
     else:
-        raise BadRun(f"{directory} holds no compare.json and no run that has begun. "
-                     "Wait for the first round, or run `tacit compare` again.")
+        raise BadRun(
+            f"{directory} holds no compare.json and no run that has begun. "
+            "Wait for the first round, or run `tacit compare` again."
+        )
     comparison["notes"] = [*comparison.get("notes", []), *notes]
     if (directory / "job.toml").is_file():
         comparison["job_text"] = _text(directory / "job.toml")
@@ -182,11 +216,30 @@ def tabulate(runs: Iterable[RunRecord], metric: str = "accuracy") -> dict[str, A
     runs = list(runs)
     if not any(metric in run.metrics for run in runs):
         metric = "loss"
-    rows = [{"label": r.label, "skew": r.skew, "seed": r.seed, "run": f"runs/{r.name}", "metrics": dict(r.metrics)} for r in runs]
+    rows = [
+        {
+            "label": r.label,
+            "skew": r.skew,
+            "seed": r.seed,
+            "run": f"runs/{r.name}",
+            "metrics": dict(r.metrics),
+        }
+        for r in runs
+    ]
     index, columns = list(dict.fromkeys(r.label for r in runs)), list(dict.fromkeys(r.skew for r in runs))
-    cells = [[mean_error(r.metrics.get(metric) for r in runs if (r.label, r.skew) == (label, skew)) for skew in columns] for label in index]
-    table = {"columns": columns, "index": index, "mean": [[m for m, _ in row] for row in cells],
-             "error": [[e for _, e in row] for row in cells]}
+    cells = [
+        [
+            mean_error(r.metrics.get(metric) for r in runs if (r.label, r.skew) == (label, skew))
+            for skew in columns
+        ]
+        for label in index
+    ]
+    table = {
+        "columns": columns,
+        "index": index,
+        "mean": [[m for m, _ in row] for row in cells],
+        "error": [[e for _, e in row] for row in cells],
+    }
     return {"rows": rows, "table": table, "metric": metric, "baselines": [b for b in BASELINES if b in index]}
 
 
@@ -201,11 +254,21 @@ def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
         except json.JSONDecodeError:
             if at == len(lines):
                 return events, [TORN.format(at)]
-            raise BadRun(f"{file}, line {at} is not JSON. Only a last line may be torn; restore the file or run the job again.") from None
+            raise BadRun(
+                f"{file}, line {at} is not JSON. Only a last line may be torn; restore the file or run the "
+                "job again."
+            ) from None
         if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
-            raise BadRun(f"{file}, line {at} is no event: an event is a JSON object with a kind. Restore the file or run the job again.")
-        if event["kind"] == "round" and (isinstance(event.get("round"), bool) or not isinstance(event.get("round"), int)):
-            raise BadRun(f"{file}, line {at} is a round without its number. Restore the file or run the job again.")
+            raise BadRun(
+                f"{file}, line {at} is no event: an event is a JSON object with a kind. Restore the file or "
+                "run the job again."
+            )
+        if event["kind"] == "round" and (
+            isinstance(event.get("round"), bool) or not isinstance(event.get("round"), int)
+        ):
+            raise BadRun(
+                f"{file}, line {at} is a round without its number. Restore the file or run the job again."
+            )
         events.append(event)
     return events, []
 
@@ -213,9 +276,17 @@ def _events(file: Path) -> tuple[list[dict[str, Any]], list[str]]:
 def _checked(comparison: Any, file: Path) -> dict[str, Any]:
     table = comparison.get("table") or {}
     columns, index, mean = (table.get(k) for k in ("columns", "index", "mean"))
-    if not (isinstance(columns, list) and isinstance(index, list) and isinstance(mean, list) and len(mean) == len(index)
-            and all(isinstance(row, list) and len(row) == len(columns) for row in mean)):
-        raise BadRun(f"{file} has no table with one mean per row of index and column. Run `tacit compare` again to write it.")
+    if not (
+        isinstance(columns, list)
+        and isinstance(index, list)
+        and isinstance(mean, list)
+        and len(mean) == len(index)
+        and all(isinstance(row, list) and len(row) == len(columns) for row in mean)
+    ):
+        raise BadRun(
+            f"{file} has no table with one mean per row of index and column. Run `tacit compare` again to "
+            "write it."
+        )
     return dict(comparison)
 
 
@@ -230,5 +301,8 @@ def _json(file: Path) -> Any:
     except json.JSONDecodeError as error:
         raise BadRun(f"{file} is not JSON: {error}. Restore the file or run the job again.") from None
     if not isinstance(value, dict):
-        raise BadRun(f"{file} must hold a JSON object, not a {type(value).__name__}. Restore the file or run the job again.")
+        raise BadRun(
+            f"{file} must hold a JSON object, not a {type(value).__name__}. Restore the file or run the job "
+            "again."
+        )
     return value

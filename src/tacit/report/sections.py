@@ -7,14 +7,26 @@ from typing import Any, NamedTuple
 
 from . import clusters, figures, nodes, timing, verdict
 from .markup import Safe, join, plain, tag
-from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, names, percent, plus_minus, significant, size, span
+from .numbers import (
+    LOWER_IS_BETTER,
+    clipped,
+    count,
+    finite,
+    gap,
+    names,
+    percent,
+    plus_minus,
+    significant,
+    size,
+    span,
+)
 from .records import ALONE, CENTRAL, RunRecord
 from .svg import Figure, Table
 
 MOST_LEDGER_ROWS = 12  # beyond it, parties that saw or sent the same thing share a row
-MOST_LANDSCAPES = 2    # drawn in the open; the rest fold away
-MOST_SKEWS = 4         # as above, of the skews' own charts
-MOST_HOLDINGS = 2      # as above, of who holds what, which is three charts a skew
+MOST_LANDSCAPES = 2  # drawn in the open; the rest fold away
+MOST_SKEWS = 4  # as above, of the skews' own charts
+MOST_HOLDINGS = 2  # as above, of who holds what, which is three charts a skew
 
 
 class Page(NamedTuple):
@@ -41,26 +53,53 @@ class Section(NamedTuple):
     body: Safe
 
 
-def table(header: Sequence[Any], rows: Sequence[Sequence[Any]], *, caption: str = "", sortable: bool = True,
-          marks: Mapping[int, str] | None = None, keys: Mapping[tuple[int, int], float] | None = None) -> Safe:
-    """A table whose first column names the row. `keys` are what a cell sorts by where its text is no number."""
+def table(
+    header: Sequence[Any],
+    rows: Sequence[Sequence[Any]],
+    *,
+    caption: str = "",
+    sortable: bool = True,
+    marks: Mapping[int, str] | None = None,
+    keys: Mapping[tuple[int, int], float] | None = None,
+) -> Safe:
+    """A table whose first column names the row. `keys` are what a cell sorts by where its text is no
+    number.
+    """
     sort, mark = keys or {}, marks or {}
     head = tag("tr", [tag("th", h, scope="col") for h in header])
-    body = [tag("tr", tag("th", row[0], scope="row"), [tag("td", c, data_sort=repr(sort[i, j]) if (i, j) in sort else None)
-                                                       for j, c in enumerate(row[1:], 1)], class_=mark.get(i) or None)
-            for i, row in enumerate(rows)]
+    body = [
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            [
+                tag("td", c, data_sort=repr(sort[i, j]) if (i, j) in sort else None)
+                for j, c in enumerate(row[1:], 1)
+            ],
+            class_=mark.get(i) or None,
+        )
+        for i, row in enumerate(rows)
+    ]
     named = tag("caption", caption) if caption else None
-    inner = tag("table", named, tag("thead", head), tag("tbody", body), class_="sortable" if sortable else None)
-    return tag("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or plain(header[0]))
+    inner = tag(
+        "table", named, tag("thead", head), tag("tbody", body), class_="sortable" if sortable else None
+    )
+    return tag(
+        "div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption or plain(header[0])
+    )
 
 
 def figure(drawn: Figure | None) -> Safe:
     """The panels of a figure side by side where there is room, each with its caption and its table."""
     if drawn is None:
         return Safe("")
-    return join(tag("figure", tag("div", panel.markup(), class_="chart"),
-                    tag("figcaption", panel.caption, _as_table(panel.table, panel.title)))
-                for panel in drawn.panels or (drawn,))
+    return join(
+        tag(
+            "figure",
+            tag("div", panel.markup(), class_="chart"),
+            tag("figcaption", panel.caption, _as_table(panel.table, panel.title)),
+        )
+        for panel in drawn.panels or (drawn,)
+    )
 
 
 def _as_table(data: Table | None, title: str) -> Safe | None:
@@ -75,16 +114,27 @@ def _grid(drawn: Sequence[Figure | None]) -> Safe | None:
 
 
 def _folding(parts: Sequence[Any], most: int, what: str) -> Safe:
-    """The first few in the open, the rest behind a line that says how many they are: a page of a hundred runs stays one that is read."""
+    """The first few in the open, the rest behind a line that says how many they are: a page of a hundred runs
+    stays one that is read.
+    """
     return join([*parts[:most], _more(len(parts) - most, what, list(parts[most:]))])
 
 
 def _more(many: int, what: str, body: Any) -> Safe | None:
-    return tag("details", tag("summary", f"{count(many)} more {what}{'s' if many > 1 else ''}"), body) if many > 0 else None
+    return (
+        tag("details", tag("summary", f"{count(many)} more {what}{'s' if many > 1 else ''}"), body)
+        if many > 0
+        else None
+    )
 
 
 def _tile(name: str, value: str, more: str = "", style: str = "") -> Safe:
-    return tag("div", tag("dt", name), tag("dd", value, tag("small", more) if more else None), class_=f"tile {style}".strip())
+    return tag(
+        "div",
+        tag("dt", name),
+        tag("dd", value, tag("small", more) if more else None),
+        class_=f"tile {style}".strip(),
+    )
 
 
 def summary(page: Page) -> Section:
@@ -100,13 +150,22 @@ def summary(page: Page) -> Section:
             said = [*said, f"Diverged (the loss was no longer a number): {which}."]
         going = [r for r in page.records if not r.finished]
         if going:
-            said = [*said, f"{count(len(going))} of {count(len(page.records))} runs are not finished; their last figures so far are used."]
+            said = [
+                *said,
+                f"{count(len(going))} of {count(len(page.records))} runs are not finished; their last "
+                "figures so far are used.",
+            ]
     else:
         said = [line for r in page.records for line in verdict.run(r)]
         tiles = _run_tiles(page.records[0])
-    body = join([tag("p", said[0], class_="headline"), tag("dl", tiles, class_="tiles"),
-                 tag("ul", [tag("li", s) for s in said[1:]], class_="said"),
-                 *(tag("p", s, class_="plainly") for s in verdict.privacy(page.records))])
+    body = join(
+        [
+            tag("p", said[0], class_="headline"),
+            tag("dl", tiles, class_="tiles"),
+            tag("ul", [tag("li", s) for s in said[1:]], class_="said"),
+            *(tag("p", s, class_="plainly") for s in verdict.privacy(page.records)),
+        ]
+    )
     return Section("verdict", "Verdict", body)
 
 
@@ -117,30 +176,70 @@ def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
         if not best:
             continue
         distance, split = verdict.to_central(data, best[0], skew), verdict.gained(data, best[0], skew)
-        more = [] if distance is None else [f"{gap(metric, distance)} {'below' if distance > 0 else 'above'} central"]
-        more += [f"{count(len(split[0]))} of {count(len(split[0]) + len(split[1]))} parties gained"] if split else []
+        more = (
+            []
+            if distance is None
+            else [f"{gap(metric, distance)} {'below' if distance > 0 else 'above'} central"]
+        )
+        more += (
+            [f"{count(len(split[0]))} of {count(len(split[0]) + len(split[1]))} parties gained"]
+            if split
+            else []
+        )
         tiles.append(_tile(skew, plus_minus(metric, best[1], best[2]), " · ".join([best[0], *more])))
     return tiles
 
 
 def _run_tiles(run: RunRecord) -> list[Safe]:
     metrics, fed = run.metrics, run.federation
-    spent = [s for s in (run.ledger or {}).get("spent") or [] if finite(s.get("epsilon"))]  # an infinite ε protects nobody
+    spent = [
+        s for s in (run.ledger or {}).get("spent") or [] if finite(s.get("epsilon"))
+    ]  # an infinite ε protects nobody
     loss = significant(metrics.get("loss")) if finite(metrics.get("loss")) else "not a number"
     accuracy, said = percent(metrics.get("accuracy")), f"loss {loss}"
     if "accuracy_error" in metrics:
-        accuracy, said = plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"]), f"loss {loss}, both with noise"
-    tiles = [_tile("Accuracy, last round", accuracy, said) if "accuracy" in metrics
-             else _tile("Loss, last round", loss, f"R² {significant(metrics['r2'])}, absolute error {significant(metrics['mae'])}" if "r2" in metrics else "")]
+        accuracy, said = (
+            plus_minus("accuracy", metrics.get("accuracy"), metrics["accuracy_error"]),
+            f"loss {loss}, both with noise",
+        )
+    tiles = [
+        _tile("Accuracy, last round", accuracy, said)
+        if "accuracy" in metrics
+        else _tile(
+            "Loss, last round",
+            loss,
+            f"R² {significant(metrics['r2'])}, absolute error {significant(metrics['mae'])}"
+            if "r2" in metrics
+            else "",
+        )
+    ]
     took = span(run.last("end").get("seconds")) if run.finished else "not finished"
     tiles.append(_tile("Rounds", f"{count(run.done)} of {count(run.planned)}", took))
     sizes = fed.get("sizes") or []  # where rows are with their owners, a server does not count them
-    tiles.append(_tile("Parties", count(len(fed.get("parties") or [])), f"{count(sum(sizes))} rows in all" if sizes else "each with rows of its own"))
+    tiles.append(
+        _tile(
+            "Parties",
+            count(len(fed.get("parties") or [])),
+            f"{count(sum(sizes))} rows in all" if sizes else "each with rows of its own",
+        )
+    )
     if spent:
-        tiles.append(_tile("Privacy spent", f"ε = {significant(spent[-1].get('epsilon'))}", f"δ = {significant(spent[-1].get('delta'))}"))
+        tiles.append(
+            _tile(
+                "Privacy spent",
+                f"ε = {significant(spent[-1].get('epsilon'))}",
+                f"δ = {significant(spent[-1].get('delta'))}",
+            )
+        )
     else:
-        tiles.append(_tile("Differential privacy", "none" if run.ledger is not None else "not known yet", "", "warn"
-                           if run.ledger is not None else ""))
+        tiles.append(
+            _tile(
+                "Differential privacy",
+                "none" if run.ledger is not None else "not known yet",
+                "",
+                "warn" if run.ledger is not None else "",
+            )
+        )
     return tiles
 
 
@@ -150,7 +249,10 @@ def results(page: Page) -> Section | None:
         return None
     data = page.comparison
     metric, base, rows, keys, marks = data.get("metric", "accuracy"), verdict.baselines(data), [], {}, {}
-    order = [*(x for x in data["table"]["index"] if x not in base), *(x for x in data["table"]["index"] if x in base)]
+    order = [
+        *(x for x in data["table"]["index"] if x not in base),
+        *(x for x in data["table"]["index"] if x in base),
+    ]
     best = {skew: w[0] for skew in data["table"]["columns"] if (w := verdict.winner(data, skew))}
     for i, label in enumerate(order):
         row: list[Any] = [label]
@@ -160,19 +262,36 @@ def results(page: Page) -> Section | None:
                 keys[i, j] = float(mean)
             away = None if label in base else verdict.to_central(data, label, skew)
             value = plus_minus(metric, mean, error)
-            row.append(join([tag("strong", value, tag("span", " best", class_="badge")) if best.get(skew) == label else value,
-                             tag("small", f"{'−' if away > 0 else '+'}{gap(metric, away).split()[0]} to central") if away is not None
-                             else None]))
+            row.append(
+                join(
+                    [
+                        tag("strong", value, tag("span", " best", class_="badge"))
+                        if best.get(skew) == label
+                        else value,
+                        tag("small", f"{'−' if away > 0 else '+'}{gap(metric, away).split()[0]} to central")
+                        if away is not None
+                        else None,
+                    ]
+                )
+            )
         marks[i] = "baseline" if label in base else ""
         rows.append(row)
     seeds = len({r.get("seed") for r in data.get("rows") or []})
     spread = f"mean ± standard error over {seeds} seeds" if seeds > 1 else "one seed, so without an error bar"
     better = "lower is better" if metric in LOWER_IS_BETTER else "higher is better"
-    note = tag("p", "Baselines: ", tag("b", CENTRAL), " is one model trained on all rows together, which the parties may not do; ",
-               tag("b", ALONE),
-               " is each party alone. The small numbers are the distance to the central model.", class_="quiet")
+    note = tag(
+        "p",
+        "Baselines: ",
+        tag("b", CENTRAL),
+        " is one model trained on all rows together, which the parties may not do; ",
+        tag("b", ALONE),
+        " is each party alone. The small numbers are the distance to the central model.",
+        class_="quiet",
+    )
     caption = f"{metric.capitalize()} on the global test set in the last round, {spread}; {better}."
-    body = join([table(["algorithm", *data["table"]["columns"]], rows, keys=keys, marks=marks, caption=caption), note])
+    body = join(
+        [table(["algorithm", *data["table"]["columns"]], rows, keys=keys, marks=marks, caption=caption), note]
+    )
     return Section("results", "Results", body)
 
 
@@ -184,7 +303,9 @@ def _per(skews: Sequence[str], draw: Callable[[str], Figure | None]) -> Safe | N
     drawn = [d for skew in skews if (d := draw(skew))]
     if not drawn:
         return None
-    return join([_grid(drawn[:MOST_SKEWS]), _more(len(drawn) - MOST_SKEWS, "skew", _grid(drawn[MOST_SKEWS:]))])
+    return join(
+        [_grid(drawn[:MOST_SKEWS]), _more(len(drawn) - MOST_SKEWS, "skew", _grid(drawn[MOST_SKEWS:]))]
+    )
 
 
 def training(page: Page) -> Section | None:
@@ -215,16 +336,32 @@ def skews(page: Page) -> Section | None:
         if drawn:
             parts.append(join([tag("h3", skew) if len(page.skews) > 1 else None, _grid([drawn])]))
     more = len({r.seed for r in page.records}) > 1
-    note = tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet") if more else None
+    note = (
+        tag("p", "Drawn for the first seed; other seeds deal the rows out anew.", class_="quiet")
+        if more
+        else None
+    )
     if any((r.ledger or {}).get("spent") for r in page.records):
-        return None  # row and label counts are exact, and no ε covers them: runs with an ε do not write them down, and those of earlier versions are not shown
-    return Section("skew", "Who holds what", join([_folding(parts, MOST_HOLDINGS, "skew"), note])) if parts else None
+        # row and label counts are exact, and no ε covers them: runs with an ε do not write them down, and
+        # those of earlier versions are not shown
+        return None
+    return (
+        Section("skew", "Who holds what", join([_folding(parts, MOST_HOLDINGS, "skew"), note]))
+        if parts
+        else None
+    )
 
 
 def parties(page: Page) -> Section | None:
     entries = (page.comparison or {}).get("gain") or []
-    gains = _per(list(dict.fromkeys(g.get("skew") for g in entries)), lambda skew: figures.gain(
-        [g for g in entries if g.get("skew") == skew], title=skew if len(page.skews) > 1 else "", colours=page.colours))
+    gains = _per(
+        list(dict.fromkeys(g.get("skew") for g in entries)),
+        lambda skew: figures.gain(
+            [g for g in entries if g.get("skew") == skew],
+            title=skew if len(page.skews) > 1 else "",
+            colours=page.colours,
+        ),
+    )
     body = join([_per_skew(page, figures.per_party), gains])
     return Section("parties", "Party by party", body) if body else None
 
@@ -238,13 +375,23 @@ def without_server(page: Page) -> Section | None:
     for run in runs:
         last: list[Any] = next((e["nodes"]["accuracy"] for e in reversed(run.rounds) if "nodes" in e), [])
         pictures.append(_grid([nodes.network(run.last("graph"), last), nodes.each_node(run)]))
-    return Section("nodes", "Without a server", join([_grid([nodes.consensus(runs, colours=page.colours), nodes.by_rounds(runs)]),
-                                                      _folding([p for p in pictures if p], 3, "graph")]))
+    return Section(
+        "nodes",
+        "Without a server",
+        join(
+            [
+                _grid([nodes.consensus(runs, colours=page.colours), nodes.by_rounds(runs)]),
+                _folding([p for p in pictures if p], 3, "graph"),
+            ]
+        ),
+    )
 
 
 def parted(page: Page) -> Section | None:
     """Of runs whose parties part into clusters: the tree of them."""
-    drawn = [figure(d) for r in page.records if (d := clusters.tree(r, r.label if len(page.records) > 1 else ""))]
+    drawn = [
+        figure(d) for r in page.records if (d := clusters.tree(r, r.label if len(page.records) > 1 else ""))
+    ]
     return Section("clusters", "Clusters", _folding(drawn, 3, "tree")) if drawn else None
 
 
@@ -254,8 +401,10 @@ def landscape(page: Page) -> Section | None:
         event = run.last("landscape")
         if event and (run.label, run.skew) not in drawn:
             title = " · ".join(x for x in (run.label if page.comparison else "", page.title(run.skew)) if x)
-            drawn[run.label, run.skew] = [figures.landscape_line(event.get("line") or {}, title=title),
-                                          figures.landscape_plane(event.get("plane") or {}, title=title)]
+            drawn[run.label, run.skew] = [
+                figures.landscape_line(event.get("line") or {}, title=title),
+                figures.landscape_plane(event.get("plane") or {}, title=title),
+            ]
     grids = [g for pair in drawn.values() if (g := _grid(pair))]
     if not grids:
         return None
@@ -266,28 +415,66 @@ def ledger(page: Page) -> Section:
     """What each party saw, and the privacy spent."""
     have = [r for r in page.records if r.ledger is not None]
     if not have:
-        return Section("ledger", "What each party saw", tag("p", "There is no ledger yet: it is written as the run ends.", class_="quiet"))
+        return Section(
+            "ledger",
+            "What each party saw",
+            tag("p", "There is no ledger yet: it is written as the run ends.", class_="quiet"),
+        )
     several = len({r.label for r in have}) > 1
     lines: dict[tuple[str, ...], list[Any]] = {}
     for run in have:
         for s in (run.ledger or {}).get("seen") or []:
-            key = (run.label if several else "", *(plain(s.get(k, "")) for k in ("party", "sender", "kind", "reveals", "how")))
+            key = (
+                run.label if several else "",
+                *(plain(s.get(k, "")) for k in ("party", "sender", "kind", "reveals", "how")),
+            )
             line = lines.setdefault(key, [0, 0])
             line[0], line[1] = line[0] + int(s.get("count") or 0), line[1] + int(s.get("bytes") or 0)
     rows: list[list[Any]] = []
     keys: dict[tuple[int, int], float] = {}
     for i, (key, (times, sent)) in enumerate(_folded(lines).items()):
         label, party, sender, kind, reveals, how = key
-        rows.append([party, sender, kind, reveals, tag("span", how, class_=f"how {'ideal' if how == 'ideal' else ''}".strip()),
-                     count(times), size(sent), *([label] if several else [])])
+        rows.append(
+            [
+                party,
+                sender,
+                kind,
+                reveals,
+                tag("span", how, class_=f"how {'ideal' if how == 'ideal' else ''}".strip()),
+                count(times),
+                size(sent),
+                *([label] if several else []),
+            ]
+        )
         keys |= {(i, 5): float(times), (i, 6): float(sent)}
-    header = ["who saw", "from", "message", "what it reveals", "how", "times", "bytes", *(["algorithm"] if several else [])]
+    header = [
+        "who saw",
+        "from",
+        "message",
+        "what it reveals",
+        "how",
+        "times",
+        "bytes",
+        *(["algorithm"] if several else []),
+    ]
     runs = f", summed over {count(len(have))} runs" if len(have) > 1 else ""
-    seen = table(header, rows, keys=keys, caption=f"Messages between parties{runs}.") if rows else tag("p", "No party sent anything.")
+    seen = (
+        table(header, rows, keys=keys, caption=f"Messages between parties{runs}.")
+        if rows
+        else tag("p", "No party sent anything.")
+    )
     ideal = any(key[5] == "ideal" for key in lines)
-    note = tag("p", tag("b", "ideal"),
-               ": the protocol's result was computed directly, in one process; its messages were not really exchanged.",
-               class_="quiet") if ideal else None
+    note = (
+        tag(
+            "p",
+            tag("b", "ideal"),
+            ": the protocol's result was computed directly, in one process; its messages were not really "
+            "exchanged.",
+            class_="quiet",
+        )
+        if ideal
+        else None
+    )
     return Section("ledger", "What each party saw", join([_spent(have, several), seen, note]))
 
 
@@ -303,68 +490,143 @@ def _folded(lines: Mapping[tuple[str, ...], list[Any]]) -> dict[tuple[str, ...],
         out = {}
         for rest, members in groups.items():
             who = names([m for m, _ in members]) if len(members) <= 3 else f"{count(len(members))} parties"
-            out[(*rest[:at], who, *rest[at:])] = [sum(v[0] for _, v in members), sum(v[1] for _, v in members)]
+            out[(*rest[:at], who, *rest[at:])] = [
+                sum(v[0] for _, v in members),
+                sum(v[1] for _, v in members),
+            ]
     return out
 
 
 def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
-    rows = {tuple([*([r.label] if several else []), *(significant(s.get(k)) if finite(s.get(k)) else plain(s.get(k, "")) for k in
-                   ("mechanism", "epsilon", "delta", "unit", "adversary", "sampling"))]): None for r in have
-            for s in (r.ledger or {}).get("spent") or []}
-    header = [*(["algorithm"] if several else []), "mechanism", "ε", "δ", "protects", "against", "sampling assumed"]
+    rows = {
+        tuple(
+            [
+                *([r.label] if several else []),
+                *(
+                    significant(s.get(k)) if finite(s.get(k)) else plain(s.get(k, ""))
+                    for k in ("mechanism", "epsilon", "delta", "unit", "adversary", "sampling")
+                ),
+            ]
+        ): None
+        for r in have
+        for s in (r.ledger or {}).get("spent") or []
+    }
+    header = [
+        *(["algorithm"] if several else []),
+        "mechanism",
+        "ε",
+        "δ",
+        "protects",
+        "against",
+        "sampling assumed",
+    ]
     told = table(header, list(rows), caption="Differential privacy spent.") if rows else None
-    covers = dict.fromkeys(plain(s["note"]) for r in have for s in (r.ledger or {}).get("spent") or [] if s.get("note"))  # what an ε leaves out
-    return join([told, *(tag("p", s, class_="quiet") for s in covers), *(tag("p", s, class_="plainly") for s in verdict.privacy(have))])
+    covers = dict.fromkeys(
+        plain(s["note"]) for r in have for s in (r.ledger or {}).get("spent") or [] if s.get("note")
+    )  # what an ε leaves out
+    return join(
+        [
+            told,
+            *(tag("p", s, class_="quiet") for s in covers),
+            *(tag("p", s, class_="plainly") for s in verdict.privacy(have)),
+        ]
+    )
 
 
 def reproduce(page: Page) -> Section:
     comparison, first = page.comparison, page.records[0] if page.records else None
-    verb, name = ("compare", plain(comparison.get("name", ""))) if comparison else ("run", first.name if first else "")
-    in_python = bool(first and isinstance(first.job.get("data"), dict) and first.job["data"].get("made_in") == "python")
+    verb, name = (
+        ("compare", plain(comparison.get("name", ""))) if comparison else ("run", first.name if first else "")
+    )
+    in_python = bool(
+        first and isinstance(first.job.get("data"), dict) and first.job["data"].get("made_in") == "python"
+    )
     if first and "epochs" in (first.job.get("private") or {}):
         verb = "train-private"
     elif first and first.start.get("runtime") == "parties on their own machines":
         verb = "party --kit KIT"
-    commands = ["# the data came from a Python program: run it again, with the settings below"] if in_python else [f"tacit {verb} job.toml"]
+    commands = (
+        ["# the data came from a Python program: run it again, with the settings below"]
+        if in_python
+        else [f"tacit {verb} job.toml"]
+    )
     if name:  # a run kept in memory has no directory to name
         again = f"tacit {verb} job.toml" if verb.startswith("party") else f"tacit {verb}"
-        stopped = first and not comparison and not first.finished and not in_python and verb != "train-private"  # which is not resumed
+        stopped = (
+            first and not comparison and not first.finished and not in_python and verb != "train-private"
+        )  # which is not resumed
         commands += [f"{again} --resume {_quoted(name)}"] if stopped else []
         commands.append(f"tacit report {_quoted(name)}")
     text = (comparison or {}).get("job_text") or (first.toml if first else "")
     parts: list[Any] = [_copied("Commands", "\n".join(commands))]
-    parts.append(_copied("job.toml", text) if text
-                 else tag("p", "job.toml is missing from the directory, so the job cannot be shown.", class_="quiet"))
-    others = [(r.name or r.label, r.toml) for r in page.records if r.toml and r.toml != text] if comparison else []
+    parts.append(
+        _copied("job.toml", text)
+        if text
+        else tag("p", "job.toml is missing from the directory, so the job cannot be shown.", class_="quiet")
+    )
+    others = (
+        [(r.name or r.label, r.toml) for r in page.records if r.toml and r.toml != text] if comparison else []
+    )
     if others:
-        parts.append(tag("details", tag("summary", f"job.toml of {count(len(others))} run{'s' if len(others) > 1 else ''}"),
-                         [_copied(n, t) for n, t in others]))
+        parts.append(
+            tag(
+                "details",
+                tag("summary", f"job.toml of {count(len(others))} run{'s' if len(others) > 1 else ''}"),
+                [_copied(n, t) for n, t in others],
+            )
+        )
     if first:
         start = first.start
         model = start.get("model") or {}
-        facts = [("tacit", start.get("tacit")), *((start.get("versions") or {}).items()), ("runtime", start.get("runtime")),
-                 ("device", start.get("device")),
-                 ("model", f"{model.get('name')}, {count(model.get('parameters'))} parameters" if model else None),
-                 ("seeds", names(list(dict.fromkeys(str(r.seed) for r in page.records)), 10)), ("started", start.get("time"))]
-        updates = {r.label: r.start.get("effective_update") for r in page.records if finite(r.start.get("effective_update"))}
+        facts = [
+            ("tacit", start.get("tacit")),
+            *((start.get("versions") or {}).items()),
+            ("runtime", start.get("runtime")),
+            ("device", start.get("device")),
+            ("model", f"{model.get('name')}, {count(model.get('parameters'))} parameters" if model else None),
+            ("seeds", names(list(dict.fromkeys(str(r.seed) for r in page.records)), 10)),
+            ("started", start.get("time")),
+        ]
+        updates = {
+            r.label: r.start.get("effective_update")
+            for r in page.records
+            if finite(r.start.get("effective_update"))
+        }
         if updates:
             same = len(set(updates.values())) == 1
-            facts.append(("effective update u = η·E·|D| / (B·K)", significant(next(iter(updates.values()))) if same else
-                          "; ".join(f"{k} {significant(v)}" for k, v in updates.items())))
-        parts.append(tag("dl", [(tag("dt", k), tag("dd", v)) for k, v in facts if v not in (None, "")], class_="facts"))
+            facts.append(
+                (
+                    "effective update u = η·E·|D| / (B·K)",
+                    significant(next(iter(updates.values())))
+                    if same
+                    else "; ".join(f"{k} {significant(v)}" for k, v in updates.items()),
+                )
+            )
+        parts.append(
+            tag("dl", [(tag("dt", k), tag("dd", v)) for k, v in facts if v not in (None, "")], class_="facts")
+        )
     return Section("reproduce", "How to reproduce", join(parts))
 
 
 def _quoted(name: str) -> str:
     """A directory's name as a shell takes it."""
-    return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else "'" + name.replace("'", "'\\''") + "'"
+    return (
+        name
+        if name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        else "'" + name.replace("'", "'\\''") + "'"
+    )
 
 
 def _copied(title: str, content: str) -> Safe:
-    button = tag("button", "Copy", type="button", class_="copy", aria_label=f"Copy {title}",
-                 hidden="hidden")  # shown by the script: useless without it
-    return tag("div", tag("div", tag("span", clipped(title, 60)), button, class_="bar"), tag("pre", tag("code", content), tabindex=0),
-               class_="code")
+    button = tag(
+        "button", "Copy", type="button", class_="copy", aria_label=f"Copy {title}", hidden="hidden"
+    )  # shown by the script: useless without it
+    return tag(
+        "div",
+        tag("div", tag("span", clipped(title, 60)), button, class_="bar"),
+        tag("pre", tag("code", content), tabindex=0),
+        class_="code",
+    )
 
 
 def notes(page: Page) -> Section | None:
@@ -375,9 +637,26 @@ def notes(page: Page) -> Section | None:
         for note in (*run.notes, *run.warnings):
             said.setdefault(plain(note), []).append(run.name or run.label)
     where = len(page.records) > 1
-    items = [tag("li", note, tag("small", f" ({names(list(dict.fromkeys(runs)), 3)})") if where and runs else None)
-             for note, runs in said.items()]
+    items = [
+        tag("li", note, tag("small", f" ({names(list(dict.fromkeys(runs)), 3)})") if where and runs else None)
+        for note, runs in said.items()
+    ]
     return Section("notes", "Notes", tag("ul", items)) if items else None
 
 
-ALL = (summary, results, training, time, wire, privacy, skews, parties, parted, without_server, landscape, ledger, reproduce, notes)
+ALL = (
+    summary,
+    results,
+    training,
+    time,
+    wire,
+    privacy,
+    skews,
+    parties,
+    parted,
+    without_server,
+    landscape,
+    ledger,
+    reproduce,
+    notes,
+)

@@ -1,7 +1,8 @@
 """Charts as SVG text, from the standard library alone: lines with bands, scatter, bars, heat map, plane.
 
-Colours are classes (`c0` …, `central`, `alone`), so one drawing serves light, dark and print. The palette is Okabe and Ito's,
-which colour-blind readers can tell apart; shapes and dashes say the same again. Every mark carries its value in a <title>.
+Colours are classes (`c0` …, `central`, `alone`), so one drawing serves light, dark and print. The palette is
+Okabe and Ito's, which colour-blind readers can tell apart; shapes and dashes say the same again. Every mark
+carries its value in a <title>.
 """
 
 from __future__ import annotations
@@ -26,32 +27,51 @@ LEVELS = 12  # steps of a heat map: as many as an eye tells apart on one hue
 
 def _ramp(low: str, high: str) -> list[str]:
     ends = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (low, high)]
-    return ["#" + "".join(f"{round(a + (b - a) * k / (LEVELS - 1)):02x}" for a, b in zip(*ends)) for k in range(LEVELS)]
+    return [
+        "#" + "".join(f"{round(a + (b - a) * k / (LEVELS - 1)):02x}" for a, b in zip(*ends))
+        for k in range(LEVELS)
+    ]
 
 
-def _colours(palette: Sequence[str], ink: str, soft: str, grid: str, paper: str, alarm: str, ramp: Sequence[str]) -> str:
-    rules = [f".c{i}{{color:{c}}}" for i, c in enumerate(palette)] + [f".h{i}{{fill:{c};stroke:{c}}}" for i, c in enumerate(ramp)]
-    rules += [f"text{{fill:{ink}}}", f".soft{{fill:{soft}}}", f".central,.ink{{color:{ink}}}", f".alone,.quiet{{color:{soft}}}",
-              f".paper{{fill:{paper}}}",
-              f".grid{{stroke:{grid}}}", f".alarm{{color:{alarm}}}", f".alarm-text{{fill:{alarm}}}", f".halo{{stroke:{paper}}}",
-              f".hole{{fill:{grid}}}"]
+def _colours(
+    palette: Sequence[str], ink: str, soft: str, grid: str, paper: str, alarm: str, ramp: Sequence[str]
+) -> str:
+    rules = [f".c{i}{{color:{c}}}" for i, c in enumerate(palette)] + [
+        f".h{i}{{fill:{c};stroke:{c}}}" for i, c in enumerate(ramp)
+    ]
+    rules += [
+        f"text{{fill:{ink}}}",
+        f".soft{{fill:{soft}}}",
+        f".central,.ink{{color:{ink}}}",
+        f".alone,.quiet{{color:{soft}}}",
+        f".paper{{fill:{paper}}}",
+        f".grid{{stroke:{grid}}}",
+        f".alarm{{color:{alarm}}}",
+        f".alarm-text{{fill:{alarm}}}",
+        f".halo{{stroke:{paper}}}",
+        f".hole{{fill:{grid}}}",
+    ]
     return "".join(".tacit-chart " + rule.replace(",.", ",.tacit-chart .") for rule in rules)
 
 
 STYLE = Safe(
     ".tacit-chart{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}"
     ".tacit-chart .title{font-size:14px;font-weight:600}.tacit-chart .small{font-size:10.5px}"
-    ".tacit-chart .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
+    ".tacit-chart "
+    ".line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
     ".tacit-chart .thin{stroke-width:1.1;opacity:.75}.tacit-chart .band{fill:currentColor;opacity:.16}"
     ".tacit-chart .dot{fill:currentColor}.tacit-chart .halo{stroke-width:1.2}"
-    ".tacit-chart .grid{stroke-width:1;fill:none}.tacit-chart .rule{stroke:currentColor;stroke-width:1.5;stroke-dasharray:5 4}"
+    ".tacit-chart .grid{stroke-width:1;fill:none}.tacit-chart "
+    ".rule{stroke:currentColor;stroke-width:1.5;stroke-dasharray:5 4}"
     ".tacit-chart .d1 .line{stroke-dasharray:7 4}.tacit-chart .d2 .line{stroke-dasharray:2 4}"
     ".tacit-chart .alone .line{stroke-dasharray:5 4}"
     ".tacit-chart rect{stroke-width:0}.tacit-chart .level{stroke-width:.7}"
-    ".tacit-chart .shade{fill:currentColor;opacity:.1}.tacit-chart .outlined{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}"
+    ".tacit-chart .shade{fill:currentColor;opacity:.1}.tacit-chart "
+    ".outlined{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}"
     + _colours(LIGHT, "#1d2733", "#5b6876", "#dde3e8", "#ffffff", "#b3261e", _ramp("#eef4f9", "#0a4a82"))
     + "@media screen and (prefers-color-scheme:dark){"
-    + _colours(DARK, "#e8edf2", "#9fadba", "#33404c", "#182028", "#ff8a80", _ramp("#1d2934", "#9fd0ff")) + "}"
+    + _colours(DARK, "#e8edf2", "#9fadba", "#33404c", "#182028", "#ff8a80", _ramp("#1d2934", "#9fd0ff"))
+    + "}"
 )
 
 
@@ -64,7 +84,9 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart. A notebook shows it; `.svg` is a file of its own; the report takes `.panels` and lays them out itself."""
+    """A chart. A notebook shows it; `.svg` is a file of its own; the report takes `.panels` and lays them out
+    itself.
+    """
 
     title: str
     body: Safe
@@ -76,13 +98,22 @@ class Figure:
 
     def markup(self, **attributes: str) -> Safe:
         """The <svg> element as it stands in the report, where the colours are already known."""
-        return tag("svg", tag("title", self.title), self.body, class_="tacit-chart", role="img", aria_label=self.title,
-                   viewBox=f"0 0 {self.width:g} {self.height:g}", **attributes)
+        return tag(
+            "svg",
+            tag("title", self.title),
+            self.body,
+            class_="tacit-chart",
+            role="img",
+            aria_label=self.title,
+            viewBox=f"0 0 {self.width:g} {self.height:g}",
+            **attributes,
+        )
 
     @property
     def svg(self) -> str:
-        return self.markup(xmlns="http://www.w3.org/2000/svg", width=f"{self.width:g}", height=f"{self.height:g}").replace(
-            "</title>", f"</title><style>{STYLE}</style>", 1)
+        return self.markup(
+            xmlns="http://www.w3.org/2000/svg", width=f"{self.width:g}", height=f"{self.height:g}"
+        ).replace("</title>", f"</title><style>{STYLE}</style>", 1)
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -101,8 +132,17 @@ def beside(title: str, figures: Sequence[Figure], columns: int = 2) -> Figure:
     for start in range(0, len(figures), columns):
         row, left = figures[start : start + columns], 0.0
         for figure in row:
-            parts.append(tag("svg", figure.body, x=left, y=top, width=float(figure.width), height=float(figure.height),
-                             viewBox=f"0 0 {figure.width:g} {figure.height:g}"))
+            parts.append(
+                tag(
+                    "svg",
+                    figure.body,
+                    x=left,
+                    y=top,
+                    width=float(figure.width),
+                    height=float(figure.height),
+                    viewBox=f"0 0 {figure.width:g} {figure.height:g}",
+                )
+            )
             left += figure.width
         top += max(f.height for f in row)
     width = max(sum(f.width for f in figures[s : s + columns]) for s in range(0, len(figures), columns))
@@ -138,7 +178,9 @@ class Axis:
     high: float = 1.0
     log: bool = False
     fixed: bool = False
-    form: Callable[[float, float], str] = field(default=lambda value, step: significant(0.0 if abs(value) < step / 1e6 else value))
+    form: Callable[[float, float], str] = field(
+        default=lambda value, step: significant(0.0 if abs(value) < step / 1e6 else value)
+    )
 
     def over(self, values: Sequence[Any], pad: float = 0.04) -> Axis:
         """The same axis, wide enough for the values; logarithmic only if they allow it."""
@@ -168,23 +210,32 @@ class Axis:
             decades = range(math.ceil(self.low), math.floor(self.high) + 1)
             every = max(1, math.ceil(len(decades) / 6))
             factors = (1, 2, 5) if len(decades) <= 2 else (1,)
-            marks = [f * 10.0**d for d in range(decades.start - 1, decades.stop + 1) if (d - decades.start) % every == 0 for f in factors]
+            marks = [
+                f * 10.0**d
+                for d in range(decades.start - 1, decades.stop + 1)
+                if (d - decades.start) % every == 0
+                for f in factors
+            ]
             return [(m, self.form(m, m)) for m in marks if -1e-9 <= self.part(m) <= 1 + 1e-9]
         low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
         raw = (high - low) / 5
         scale = 10.0 ** math.floor(math.log10(raw))
         step = next(s * scale for s in (1, 2, 5, 10) if s * scale >= raw * 0.7)
         first = math.ceil(low / step - 1e-9)
-        return [(k * step, self.form(k * step, step)) for k in range(first, math.floor(high / step + 1e-9) + 1)]
+        return [
+            (k * step, self.form(k * step, step)) for k in range(first, math.floor(high / step + 1e-9) + 1)
+        ]
 
 
 def _mark(style: str, x: float, y: float, r: float = 3.4, word: str = "", cls: str = "dot halo") -> Safe:
     """Circle, square, triangle or diamond, by colour, so that no reader depends on the colour."""
     shape = int(style[1]) % 4 if style[:1] == "c" and style[1:2].isdigit() else 0
     s, w = 1.35 * r, -1.35 * r
-    d = {1: f"M{x - r:.1f} {y - r:.1f}h{2 * r:.1f}v{2 * r:.1f}h{-2 * r:.1f}z",
-         2: f"M{x:.1f} {y - 1.25 * r:.1f}l{1.2 * r:.1f} {2.1 * r:.1f}h{-2.4 * r:.1f}z",
-         3: f"M{x:.1f} {y - s:.1f}l{s:.1f} {s:.1f}l{w:.1f} {s:.1f}l{w:.1f} {w:.1f}z"}.get(shape)
+    d = {
+        1: f"M{x - r:.1f} {y - r:.1f}h{2 * r:.1f}v{2 * r:.1f}h{-2 * r:.1f}z",
+        2: f"M{x:.1f} {y - 1.25 * r:.1f}l{1.2 * r:.1f} {2.1 * r:.1f}h{-2.4 * r:.1f}z",
+        3: f"M{x:.1f} {y - s:.1f}l{s:.1f} {s:.1f}l{w:.1f} {s:.1f}l{w:.1f} {w:.1f}z",
+    }.get(shape)
     drawn = tag("path", d=d, class_=cls) if d else tag("circle", cx=x, cy=y, r=r, class_=cls)
     return tag("g", drawn, tag("title", word)) if word else drawn
 
@@ -192,11 +243,15 @@ def _mark(style: str, x: float, y: float, r: float = 3.4, word: str = "", cls: s
 def heading(title: str) -> tuple[Safe, float]:
     """The title in one or two lines, and how far down it pushes the rest."""
     lines = textwrap.wrap(plain(title), 50, max_lines=2, placeholder=" …") or [""]
-    return tag("text", [tag("tspan", line, x=16, y=22 + 18 * k) for k, line in enumerate(lines)], class_="title"), 18.0 * (len(lines) - 1)
+    return tag(
+        "text", [tag("tspan", line, x=16, y=22 + 18 * k) for k, line in enumerate(lines)], class_="title"
+    ), 18.0 * (len(lines) - 1)
 
 
 def _legend(items: Sequence[tuple[str, str, bool]], width: float, top: float) -> tuple[Safe, float]:
-    """Keys in as many rows as they need, and where they end. Widths are estimated: SVG cannot measure text before it is shown."""
+    """Keys in as many rows as they need, and where they end. Widths are estimated: SVG cannot measure text
+    before it is shown.
+    """
     parts, x, y = [], 16.0, top
     for k, (name, style, is_rule) in enumerate(items):
         wide = 38 + 7.2 * len(clipped(name, 34))
@@ -205,17 +260,42 @@ def _legend(items: Sequence[tuple[str, str, bool]], width: float, top: float) ->
         line = tag("line", x1=x, y1=y - 4, x2=x + 20, y2=y - 4, class_="rule" if is_rule else "line")
         mark = None if is_rule else _mark(style, x + 10, y - 4, 3.2)
         hit = tag("rect", x=x - 4, y=y - 15, width=wide - 4, height=19.0, rx=4, fill="transparent")
-        parts.append(tag("g", hit, line, mark, tag("text", clipped(name, 34), x=x + 25, y=y), class_=f"key {style}", data_series=k))
+        parts.append(
+            tag(
+                "g",
+                hit,
+                line,
+                mark,
+                tag("text", clipped(name, 34), x=x + 25, y=y),
+                class_=f"key {style}",
+                data_series=k,
+            )
+        )
         x += wide
     return join(parts), (y + 12 if items else top - 8)
 
 
-def plot(title: str, series: Sequence[Series], x: Axis, y: Axis, *, rules: Sequence[Rule] = (),
-         shade: tuple[float, float, str] | None = None,
-         diagonal: bool = False, joined: bool = True, square: bool = False, caption: str = "", table: Table | None = None) -> Figure:
-    """Curves (`joined`) or clouds in one frame. Values that are not finite are gaps; nothing is drawn through them."""
+def plot(
+    title: str,
+    series: Sequence[Series],
+    x: Axis,
+    y: Axis,
+    *,
+    rules: Sequence[Rule] = (),
+    shade: tuple[float, float, str] | None = None,
+    diagonal: bool = False,
+    joined: bool = True,
+    square: bool = False,
+    caption: str = "",
+    table: Table | None = None,
+) -> Figure:
+    """Curves (`joined`) or clouds in one frame. Values that are not finite are gaps; nothing is drawn through
+    them.
+    """
     x = x.over([v for s in series for v, w in zip(s.x, s.y) if finite(w)], 0.015 if joined else 0.05)
-    y = y.over([v for s in series for part in (s.y, s.low, s.high) for v in part] + [r.value for r in rules], 0.06)
+    y = y.over(
+        [v for s in series for part in (s.y, s.low, s.high) for v in part] + [r.value for r in rules], 0.06
+    )
     if diagonal:  # both axes must be one for the diagonal to mean "equal"
         both = (min(x.low, y.low), max(x.high, y.high))
         x, y = replace(x, low=both[0], high=both[1]), replace(y, low=both[0], high=both[1])
@@ -233,37 +313,92 @@ def plot(title: str, series: Sequence[Series], x: Axis, y: Axis, *, rules: Seque
     parts = [head, legend, *_frame(x, y, px, py, left, right, top, bottom)]
     if shade:
         start, end = px(shade[0]), px(shade[1])
-        parts += [tag("rect", x=start, y=top, width=end - start, height=bottom - top, class_="shade alarm"),
-                  tag("text", shade[2], x=start + 6, y=top + 14, class_="alarm-text small")]
+        parts += [
+            tag("rect", x=start, y=top, width=end - start, height=bottom - top, class_="shade alarm"),
+            tag("text", shade[2], x=start + 6, y=top + 14, class_="alarm-text small"),
+        ]
     if diagonal:
         parts.append(tag("line", x1=left, y1=bottom, x2=right, y2=top, class_="rule quiet"))
     parts += [_curve(k, s, x, y, px, py, joined) for k, s in enumerate(series)]
-    parts += [tag("g", tag("line", x1=left, x2=right, y1=py(r.value), y2=py(r.value), class_="rule"),
-                  tag("title", f"{r.name}: {y.form(r.value, 1e-3)}"),
-                  class_=f"series {r.style}", data_series=len(series) + k) for k, r in enumerate(rules) if y.fits(r.value)]
+    parts += [
+        tag(
+            "g",
+            tag("line", x1=left, x2=right, y1=py(r.value), y2=py(r.value), class_="rule"),
+            tag("title", f"{r.name}: {y.form(r.value, 1e-3)}"),
+            class_=f"series {r.style}",
+            data_series=len(series) + k,
+        )
+        for k, r in enumerate(rules)
+        if y.fits(r.value)
+    ]
     if not any(x.fits(a) and y.fits(b) for s in series for a, b in zip(s.x, s.y)):
-        parts.append(tag("text", "no finite values to draw", x=(left + right) / 2, y=(top + bottom) / 2, text_anchor="middle",
-                         class_="soft"))
-    frame = tag("rect", x=left, y=top, width=right - left, height=bottom - top, fill="transparent", class_="area")
+        parts.append(
+            tag(
+                "text",
+                "no finite values to draw",
+                x=(left + right) / 2,
+                y=(top + bottom) / 2,
+                text_anchor="middle",
+                class_="soft",
+            )
+        )
+    frame = tag(
+        "rect", x=left, y=top, width=right - left, height=bottom - top, fill="transparent", class_="area"
+    )
     return Figure(title, join([*parts[:2], frame, *parts[2:]]), WIDTH, bottom + 48, table, caption)
 
 
-def _frame(x: Axis, y: Axis, px: Callable[[float], float], py: Callable[[float], float], left: float, right: float, top: float,
-           bottom: float) -> list[Safe]:
+def _frame(
+    x: Axis,
+    y: Axis,
+    px: Callable[[float], float],
+    py: Callable[[float], float],
+    left: float,
+    right: float,
+    top: float,
+    bottom: float,
+) -> list[Safe]:
     parts = []
     for value, word in y.ticks():
-        parts += [tag("line", x1=left, x2=right, y1=py(value), y2=py(value), class_="grid"),
-                  tag("text", word, x=left - 8, y=py(value) + 4, text_anchor="end", class_="soft")]
+        parts += [
+            tag("line", x1=left, x2=right, y1=py(value), y2=py(value), class_="grid"),
+            tag("text", word, x=left - 8, y=py(value) + 4, text_anchor="end", class_="soft"),
+        ]
     for value, word in x.ticks():
-        parts += [tag("line", x1=px(value), x2=px(value), y1=bottom, y2=bottom + 5, class_="grid"),
-                  tag("text", word, x=px(value), y=bottom + 19, text_anchor="middle", class_="soft")]
+        parts += [
+            tag("line", x1=px(value), x2=px(value), y1=bottom, y2=bottom + 5, class_="grid"),
+            tag("text", word, x=px(value), y=bottom + 19, text_anchor="middle", class_="soft"),
+        ]
     middle = (top + bottom) / 2
-    return [*parts, tag("text", x.label + (" (log scale)" if x.log else ""), x=(left + right) / 2, y=bottom + 39, text_anchor="middle"),
-            tag("text", y.label + (" (log scale)" if y.log else ""), x=14, y=middle, text_anchor="middle",
-                transform=f"rotate(-90 14 {middle:.1f})")]
+    return [
+        *parts,
+        tag(
+            "text",
+            x.label + (" (log scale)" if x.log else ""),
+            x=(left + right) / 2,
+            y=bottom + 39,
+            text_anchor="middle",
+        ),
+        tag(
+            "text",
+            y.label + (" (log scale)" if y.log else ""),
+            x=14,
+            y=middle,
+            text_anchor="middle",
+            transform=f"rotate(-90 14 {middle:.1f})",
+        ),
+    ]
 
 
-def _curve(k: int, s: Series, x: Axis, y: Axis, px: Callable[[float], float], py: Callable[[float], float], joined: bool) -> Safe:
+def _curve(
+    k: int,
+    s: Series,
+    x: Axis,
+    y: Axis,
+    px: Callable[[float], float],
+    py: Callable[[float], float],
+    joined: bool,
+) -> Safe:
     runs: list[list[int]] = [[]]
     for i, (a, b) in enumerate(zip(s.x, s.y)):
         if x.fits(a) and y.fits(b):
@@ -274,28 +409,65 @@ def _curve(k: int, s: Series, x: Axis, y: Axis, px: Callable[[float], float], py
     words = [s.words[i] if i < len(s.words) else f"{s.name}: {y.form(s.y[i], 1e-3)}" for i in known]
     if not joined:
         small = 2.0 if len(known) > 300 else 3.6
-        return tag("g", [_mark(s.style, px(s.x[i]), py(s.y[i]), small, word) for i, word in zip(known, words)], class_=f"series {s.style}",
-                   data_series=k)
+        return tag(
+            "g",
+            [_mark(s.style, px(s.x[i]), py(s.y[i]), small, word) for i, word in zip(known, words)],
+            class_=f"series {s.style}",
+            data_series=k,
+        )
     parts: list[Safe] = []
     for run in runs:
         edge = [i for i in run if i < len(s.low) and y.fits(s.low[i]) and y.fits(s.high[i])]
         if len(edge) > 1:
-            outline = [(px(s.x[i]), py(s.high[i])) for i in edge] + [(px(s.x[i]), py(s.low[i])) for i in reversed(edge)]
-            parts.append(tag("path", d="M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in outline) + "Z", class_="band"))
+            outline = [(px(s.x[i]), py(s.high[i])) for i in edge] + [
+                (px(s.x[i]), py(s.low[i])) for i in reversed(edge)
+            ]
+            parts.append(
+                tag("path", d="M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in outline) + "Z", class_="band")
+            )
         if len(run) > 1:
-            parts.append(tag("path", d="M" + "L".join(f"{px(s.x[i]):.1f} {py(s.y[i]):.1f}" for i in run), class_="line thin" if s.thin
-                             else "line"))
+            parts.append(
+                tag(
+                    "path",
+                    d="M" + "L".join(f"{px(s.x[i]):.1f} {py(s.y[i]):.1f}" for i in run),
+                    class_="line thin" if s.thin else "line",
+                )
+            )
     if known and not s.thin:
         parts.append(_mark(s.style, px(s.x[known[-1]]), py(s.y[known[-1]])))
-    points = json.dumps([[round(px(s.x[i]), 1), round(py(s.y[i]), 1), x.form(s.x[i], 1e-3), plain(w)] for i, w in zip(known, words)],
-                        ensure_ascii=False)
-    return tag("g", *parts, tag("title", words[-1]) if known else None, class_=f"series {s.style}", data_series=k, data_points=points)
+    points = json.dumps(
+        [
+            [round(px(s.x[i]), 1), round(py(s.y[i]), 1), x.form(s.x[i], 1e-3), plain(w)]
+            for i, w in zip(known, words)
+        ],
+        ensure_ascii=False,
+    )
+    return tag(
+        "g",
+        *parts,
+        tag("title", words[-1]) if known else None,
+        class_=f"series {s.style}",
+        data_series=k,
+        data_points=points,
+    )
 
 
-def bars(title: str, labels: Sequence[str], values: Sequence[Any], form: Callable[[Any], str], *, marked: Sequence[int] = (),
-         rules: Sequence[Rule] = (),
-         style: str = "c0", dots: bool = False, caption: str = "", columns: tuple[str, str] = ("name", "value")) -> Figure:
-    """Horizontal bars from zero, or dots on a scale of their own; `marked` ones stand out by colour, shape and word."""
+def bars(
+    title: str,
+    labels: Sequence[str],
+    values: Sequence[Any],
+    form: Callable[[Any], str],
+    *,
+    marked: Sequence[int] = (),
+    rules: Sequence[Rule] = (),
+    style: str = "c0",
+    dots: bool = False,
+    caption: str = "",
+    columns: tuple[str, str] = ("name", "value"),
+) -> Figure:
+    """Horizontal bars from zero, or dots on a scale of their own; `marked` ones stand out by colour, shape
+    and word.
+    """
     known = [v for v in values if finite(v)] + [r.value for r in rules if finite(r.value)]
     axis = Axis("").over(known if dots else [0.0, *known], 0.08 if dots else 0.0)
     left = 22 + 6.8 * max([len(clipped(label)) for label in labels], default=4)
@@ -307,20 +479,56 @@ def bars(title: str, labels: Sequence[str], values: Sequence[Any], form: Callabl
     for k, (label, value) in enumerate(zip(labels, values)):
         y = top + step * (k + 0.5)
         chosen = "alarm" if k in marked else style
-        parts.append(tag("text", clipped(label), x=left - 8, y=y + 4, text_anchor="end", class_="alarm-text" if k in marked else None))
+        parts.append(
+            tag(
+                "text",
+                clipped(label),
+                x=left - 8,
+                y=y + 4,
+                text_anchor="end",
+                class_="alarm-text" if k in marked else None,
+            )
+        )
         if not finite(value):
             parts.append(tag("text", "not measured", x=left + 4, y=y + 4, class_="soft small"))
             continue
         end = left + axis.part(value) * (right - left)
         if dots:
-            mark = [tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"), _mark("c3" if k in marked else "c0", end, y, 4.4)]
+            mark = [
+                tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"),
+                _mark("c3" if k in marked else "c0", end, y, 4.4),
+            ]
         else:
-            mark = [tag("rect", x=left, y=y - step * 0.34, width=max(1.0, end - left), height=step * 0.68, rx=2, class_="dot")]
+            mark = [
+                tag(
+                    "rect",
+                    x=left,
+                    y=y - step * 0.34,
+                    width=max(1.0, end - left),
+                    height=step * 0.68,
+                    rx=2,
+                    class_="dot",
+                )
+            ]
         parts.append(tag("g", *mark, tag("title", f"{label}: {form(value)}"), class_=chosen))
-        parts.append(tag("text", form(value), x=(right if dots else end) + 8, y=y + 4, class_="alarm-text small" if k in marked
-                         else "small"))
+        parts.append(
+            tag(
+                "text",
+                form(value),
+                x=(right if dots else end) + 8,
+                y=y + 4,
+                class_="alarm-text small" if k in marked else "small",
+            )
+        )
     end = top + step * len(labels)
-    parts += [tag("line", x1=at, x2=at, y1=top - 2, y2=end + 2, class_=f"rule {r.style}")
-              for r in rules if finite(r.value) for at in [left + axis.part(r.value) * (right - left)]]
-    rows = [(str(label), form(value) + (" (marked)" if k in marked else "")) for k, (label, value) in enumerate(zip(labels, values))]
+    parts += [
+        tag("line", x1=at, x2=at, y1=top - 2, y2=end + 2, class_=f"rule {r.style}")
+        for r in rules
+        if finite(r.value)
+        for at in [left + axis.part(r.value) * (right - left)]
+    ]
+    rows = [
+        (str(label), form(value) + (" (marked)" if k in marked else ""))
+        for k, (label, value) in enumerate(zip(labels, values))
+    ]
     return Figure(title, join(parts), WIDTH, end + 16, Table(columns, rows), caption)

@@ -1,4 +1,6 @@
-"""How long it took to get there: accuracy against the run's clock, and how old the updates were. For runs that have a clock."""
+"""How long it took to get there: accuracy against the run's clock, and how old the updates were. For runs
+that have a clock.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from .numbers import LOWER_IS_BETTER, count, finite, mean_error, percent, shown,
 from .records import RunRecord
 from .svg import Axis, Figure, Table, bars, beside, plot
 
-REACHED = 0.95  # of what every run reaches at its best: a mark that all of them pass, so that their times can be compared
+# of what every run reaches at its best: a mark that all of them pass, so that their times can be compared
+REACHED = 0.95
 MOST_AGES = 12  # bars; older updates share the last
 
 
@@ -27,23 +30,33 @@ def _points(runs: Sequence[RunRecord], metric: str) -> list[tuple[float, float, 
             clock = event.get("clock", 0.0 if event["round"] == 0 else None)
             if finite(clock) and finite(event.get(metric)):
                 seen.setdefault(event["round"], []).append((clock, event[metric]))
-    return [(math.fsum(t for t, _ in some) / len(some), *mean_error(v for _, v in some)) for _, some in sorted(seen.items())]
+    return [
+        (math.fsum(t for t, _ in some) / len(some), *mean_error(v for _, v in some))
+        for _, some in sorted(seen.items())
+    ]
 
 
 def mark(runs: Sequence[RunRecord], metric: str) -> float | None:
     """A value that every run reaches, so that the time it takes them can be compared."""
     best = min if metric in LOWER_IS_BETTER else max
-    tops = [best(p[1] for p in points) for group in _by_label(runs).values() if (points := _points(group, metric))]
+    tops = [
+        best(p[1] for p in points) for group in _by_label(runs).values() if (points := _points(group, metric))
+    ]
     if not tops:
         return None
     return REACHED * min(tops) if metric not in LOWER_IS_BETTER else max(tops) / REACHED
 
 
 def until(points: Sequence[tuple[float, float, float | None]], metric: str, level: float) -> float | None:
-    return next((t for t, value, _ in points if (value <= level if metric in LOWER_IS_BETTER else value >= level)), None)
+    return next(
+        (t for t, value, _ in points if (value <= level if metric in LOWER_IS_BETTER else value >= level)),
+        None,
+    )
 
 
-def against_time(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def against_time(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """Accuracy against the clock; with several runs, how long each took to a mark that all of them reach."""
     timed = [r for r in runs if any(finite(e.get("clock")) for e in r.rounds)]
     if not timed:
@@ -58,21 +71,54 @@ def against_time(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping
             continue
         series.append(_band(name, colours[name], metric, points))
         took = None if level is None else until(points, metric, level)
-        rows.append((name, count(max(r.done for r in group)), span(points[-1][0]), shown(metric, points[-1][1]), "not reached" if took is None else span(took)))
+        rows.append(
+            (
+                name,
+                count(max(r.done for r in group)),
+                span(points[-1][0]),
+                shown(metric, points[-1][1]),
+                "not reached" if took is None else span(took),
+            )
+        )
     if not series:
         return None
     ends = [s.x[-1] for s in series]
     after = f": {title}" if title else ""
-    real = any(r.start.get("runtime") in ("one process a party", "parties on their own machines") for r in timed)
-    clock = "the real clock, from the first order on" if real else "a virtual clock, moved by the speeds of the job"
-    return plot(f"{metric.capitalize()} against time{after}", series, Axis("time", log=max(ends) / min(ends) > 20, form=lambda v, step: span(v)),
-                _axis(metric, metric, [v for s in series for v in s.y]),
-                caption=f"Time on {clock}." + ("" if len(series) < 2 or level is None else
-                                               f" The table says when each first reached {shown(metric, level)}, which all of them do."),
-                table=Table(("run", "versions", "time in all", f"last {metric}", f"time until {'' if level is None else shown(metric, level)}"), rows))
+    real = any(
+        r.start.get("runtime") in ("one process a party", "parties on their own machines") for r in timed
+    )
+    clock = (
+        "the real clock, from the first order on"
+        if real
+        else "a virtual clock, moved by the speeds of the job"
+    )
+    return plot(
+        f"{metric.capitalize()} against time{after}",
+        series,
+        Axis("time", log=max(ends) / min(ends) > 20, form=lambda v, step: span(v)),
+        _axis(metric, metric, [v for s in series for v in s.y]),
+        caption=f"Time on {clock}."
+        + (
+            ""
+            if len(series) < 2 or level is None
+            else f" The table says when each first reached {shown(metric, level)}, which all of them do."
+        ),
+        table=Table(
+            (
+                "run",
+                "versions",
+                "time in all",
+                f"last {metric}",
+                f"time until {'' if level is None else shown(metric, level)}",
+            ),
+            rows,
+        ),
+    )
 
 
-def ages(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None) -> Figure | None:
+def ages(
+    runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
+) -> Figure | None:
     """How many versions had come while an update was under way."""
     panels = []
     for name, group in _by_label(runs).items():
@@ -92,8 +138,17 @@ def ages(runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, st
             labels[-1] = f"{MOST_AGES - 1} to {top}"
             values[-1] += sum(many for age, many in held.items() if age >= MOST_AGES)
         mean = sum(age * many for age, many in held.items()) / total
-        panels.append(bars(f"Staleness of the updates: {name}" + (f", {title}" if title else ""), labels, values, count, columns=("versions behind", "updates"),
-                           style=(colours or {}).get(name, "c0"),
-                           caption=f"Versions that came while an update was under way: {mean:.2g} on average, {count(top)} at most; "
-                                   f"{percent(held[0] / total)} were fresh."))
+        panels.append(
+            bars(
+                f"Staleness of the updates: {name}" + (f", {title}" if title else ""),
+                labels,
+                values,
+                count,
+                columns=("versions behind", "updates"),
+                style=(colours or {}).get(name, "c0"),
+                caption=f"Versions that came while an update was under way: {mean:.2g} on average, "
+                f"{count(top)} at most; "
+                f"{percent(held[0] / total)} were fresh.",
+            )
+        )
     return beside("Staleness of the updates", panels) if panels else None

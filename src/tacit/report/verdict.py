@@ -1,4 +1,6 @@
-"""What a run or a comparison says, in plain sentences: who wins and by how much, what federating cost and whom it helped."""
+"""What a run or a comparison says, in plain sentences: who wins and by how much, what federating cost and
+whom it helped.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .markup import plain
-from .numbers import LOWER_IS_BETTER, clipped, count, finite, gap, mean_error, names, percent, plus_minus, shown, size, worst_decile
+from .numbers import (
+    LOWER_IS_BETTER,
+    clipped,
+    count,
+    finite,
+    gap,
+    mean_error,
+    names,
+    percent,
+    plus_minus,
+    shown,
+    size,
+    worst_decile,
+)
 from .records import BASELINES, CENTRAL, RunRecord
 
-BEST_CAVEAT = "‘Best’ is the round picked on the test set itself, so it is optimistic; compare algorithms by their last round."
+BEST_CAVEAT = (
+    "‘Best’ is the round picked on the test set itself, so it is optimistic; compare algorithms "
+    "by their last round."
+)
 NOTHING = 5e-4  # a difference that rounds to 0.0 points
 
 
@@ -27,14 +45,22 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
         wins[label] = wins.get(label, 0) + 1
     leader = max(wins, key=lambda label: wins[label])
     many = len(known)
-    head = (f"{leader} comes first under {next(iter(known))}" if many == 1 else
-            f"{leader} comes first under {'both' if many == 2 else f'all {many}'} skews" if wins[leader] == many
-            else f"{leader} comes first under {wins[leader]} of {many} skews")
+    head = (
+        f"{leader} comes first under {next(iter(known))}"
+        if many == 1
+        else f"{leader} comes first under {'both' if many == 2 else f'all {many}'} skews"
+        if wins[leader] == many
+        else f"{leader} comes first under {wins[leader]} of {many} skews"
+    )
     clear = [_clear(*w[1:]) for w in known.values() if w[0] == leader]
     if not any(clear) and any(w[3] for w in known.values()):
         head += ", though by no more than chance allows"
     costs = [d for skew, w in known.items() if (d := to_central(data, w[0], skew)) is not None]
-    return [f"{head}.{_cost(data.get('metric', 'accuracy'), costs)}", *(_under(data, skew, *w) for skew, w in known.items()), *_rest(data)]
+    return [
+        f"{head}.{_cost(data.get('metric', 'accuracy'), costs)}",
+        *(_under(data, skew, *w) for skew, w in known.items()),
+        *_rest(data),
+    ]
 
 
 def _clear(mean: float, error: float | None, second: tuple[str, float, float | None] | None) -> bool:
@@ -50,15 +76,29 @@ def _cost(metric: str, distances: Sequence[float]) -> str:
         return " The best federated model is as good as the central one, or better."
     if low <= NOTHING:
         return f" Against one central model federating costs {gap(metric, high)} at most."
-    figures = gap(metric, high) if gap(metric, low) == gap(metric, high) else f"{gap(metric, low).split()[0]} to {gap(metric, high)}"
+    figures = (
+        gap(metric, high)
+        if gap(metric, low) == gap(metric, high)
+        else f"{gap(metric, low).split()[0]} to {gap(metric, high)}"
+    )
     return f" Against one central model federating costs {figures}."
 
 
-def winner(data: Mapping[str, Any], skew: str) -> tuple[str, float, float | None, tuple[str, float, float | None] | None] | None:
+def winner(
+    data: Mapping[str, Any], skew: str
+) -> tuple[str, float, float | None, tuple[str, float, float | None] | None] | None:
     """(label, mean, error, runner-up) among the federated algorithms under one skew."""
     sign = 1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else -1
-    ranked = sorted(((label, m, e) for label in data["table"]["index"] if label not in baselines(data)
-                     for m, e in [cell(data, label, skew)] if finite(m)), key=lambda r: sign * r[1])
+    ranked = sorted(
+        (
+            (label, m, e)
+            for label in data["table"]["index"]
+            if label not in baselines(data)
+            for m, e in [cell(data, label, skew)]
+            if finite(m)
+        ),
+        key=lambda r: sign * r[1],
+    )
     return (*ranked[0], ranked[1] if len(ranked) > 1 else None) if ranked else None
 
 
@@ -77,7 +117,14 @@ def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
 
 def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
     """P − P̂: how far the federated model stays below the central one (negative: above it)."""
-    stated = next((d.get("to_central") for d in data.get("distance") or [] if (d.get("label"), d.get("skew")) == (label, skew)), None)
+    stated = next(
+        (
+            d.get("to_central")
+            for d in data.get("distance") or []
+            if (d.get("label"), d.get("skew")) == (label, skew)
+        ),
+        None,
+    )
     if finite(stated):
         return stated
     central, federated = cell(data, CENTRAL, skew)[0], cell(data, label, skew)[0]
@@ -86,22 +133,48 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
     return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
 
 
-def gained(data: Mapping[str, Any], label: str, skew: str, where: str = "") -> tuple[list[str], list[tuple[str, float]]] | None:
-    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first): on the global test set, or with where="_own" on
-    each party's own held-out rows. Under label skew the first is easily won, because a party alone has never seen most labels."""
-    entry = next((g for g in data.get("gain") or [] if (g.get("label"), g.get("skew")) == (label, skew)), None)
-    pairs = [(plain(p), a, b) for p, a, b in zip(entry["parties"], entry.get(f"local{where}") or [], entry.get(f"federated{where}") or [])
-             if finite(a) and finite(b)] if entry else []
+def gained(
+    data: Mapping[str, Any], label: str, skew: str, where: str = ""
+) -> tuple[list[str], list[tuple[str, float]]] | None:
+    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first): on the global test
+    set, or with where="_own" on each party's own held-out rows. Under label skew the first is easily won,
+    because a party alone has never seen most labels.
+    """
+    entry = next(
+        (g for g in data.get("gain") or [] if (g.get("label"), g.get("skew")) == (label, skew)), None
+    )
+    pairs = (
+        [
+            (plain(p), a, b)
+            for p, a, b in zip(
+                entry["parties"], entry.get(f"local{where}") or [], entry.get(f"federated{where}") or []
+            )
+            if finite(a) and finite(b)
+        ]
+        if entry
+        else []
+    )
     if not pairs:
         return None
     sign = -1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1
-    return [p for p, a, b in pairs if sign * a <= sign * b], sorted(((p, abs(a - b)) for p, a, b in pairs if sign * a > sign * b), key=lambda pair: -pair[1])
+    return [p for p, a, b in pairs if sign * a <= sign * b], sorted(
+        ((p, abs(a - b)) for p, a, b in pairs if sign * a > sign * b), key=lambda pair: -pair[1]
+    )
 
 
-def _under(data: Mapping[str, Any], skew: str, label: str, mean: float, error: float | None,
-           second: tuple[str, float, float | None] | None) -> str:
+def _under(
+    data: Mapping[str, Any],
+    skew: str,
+    label: str,
+    mean: float,
+    error: float | None,
+    second: tuple[str, float, float | None] | None,
+) -> str:
     metric = data.get("metric", "accuracy")
-    said = f"{skew}: {label} reaches {plus_minus(metric, mean, error)}{_against_central(metric, to_central(data, label, skew))}."
+    said = (
+        f"{skew}: {label} reaches "
+        f"{plus_minus(metric, mean, error)}{_against_central(metric, to_central(data, label, skew))}."
+    )
     if second:
         lead = abs(mean - second[1])
         if lead < NOTHING:
@@ -116,11 +189,25 @@ def _under(data: Mapping[str, Any], skew: str, label: str, mean: float, error: f
         return said
     yes, no = split
     own = gained(data, label, skew, "_own") if metric == "accuracy" else None
-    at_home = f" On their own held-out rows {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do." if own else ""
+    at_home = (
+        f" On their own held-out rows {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do."
+        if own
+        else ""
+    )
     if not no:
-        return said + f" All {count(len(yes))} parties do at least as well as alone on the global test set.{at_home}"
-    worse = f"{names([clipped(p) for p, _ in no])} did better alone (by {'up to ' if len(no) > 1 else ''}{gap(metric, no[0][1])})"
-    return said + f" On the global test set {count(len(yes))} of {count(len(yes) + len(no))} parties gained from federating; {worse}.{at_home}"
+        return (
+            said
+            + f" All {count(len(yes))} parties do at least as well as alone on the global test set.{at_home}"
+        )
+    worse = (
+        f"{names([clipped(p) for p, _ in no])} did better alone (by "
+        f"{'up to ' if len(no) > 1 else ''}{gap(metric, no[0][1])})"
+    )
+    return (
+        said
+        + f" On the global test set {count(len(yes))} of {count(len(yes) + len(no))} parties gained from "
+        f"federating; {worse}.{at_home}"
+    )
 
 
 def _against_central(metric: str, distance: float | None) -> str:
@@ -137,16 +224,26 @@ def _rest(data: Mapping[str, Any]) -> list[str]:
     if len(seeds) == 1:
         out.append("Only one seed was run, so there is no error bar: small differences may be chance.")
     if broken := _broken(data):
-        out.append(f"{names(broken)} diverged under at least one skew: a smaller learning rate is the first thing to try.")
+        out.append(
+            f"{names(broken)} diverged under at least one skew: a smaller learning rate is the first thing "
+            "to try."
+        )
     return out
 
 
 def _broken(data: Mapping[str, Any]) -> list[str]:
     """Those that were run to the end and have no number to show for it, under at least one skew."""
     metric, table = data.get("metric", "accuracy"), data["table"]
-    ran = {(row.get("label"), row.get("skew")) for row in data.get("rows") or [] if metric in (row.get("metrics") or {})}
-    return [label for label, means in zip(table["index"], table["mean"])
-            if any(not finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))]
+    ran = {
+        (row.get("label"), row.get("skew"))
+        for row in data.get("rows") or []
+        if metric in (row.get("metrics") or {})
+    }
+    return [
+        label
+        for label, means in zip(table["index"], table["mean"])
+        if any(not finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))
+    ]
 
 
 def run(record: RunRecord) -> list[str]:
@@ -155,22 +252,43 @@ def run(record: RunRecord) -> list[str]:
     metric = "accuracy" if "accuracy" in metrics else "loss"
     rounds = f"{count(record.done)} round{'' if record.done == 1 else 's'}"
     if not metrics:
-        return [f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are done."]
+        return [
+            f"{record.label} has no result yet: {count(record.done)} of {count(record.planned)} rounds are "
+            "done."
+        ]
     error = metrics.get(f"{metric}_error")
-    drowned = metric == "accuracy" and error is not None and error >= 0.5  # a guess without looking is no further off
-    reached = shown(metric, metrics.get(metric)) if error is None else plus_minus(metric, metrics.get(metric), error)
-    said = [f"{record.label} diverged: its loss was no longer a number in round {record.diverged}." if record.diverged is not None else
-            f"{record.label} ran {rounds}. Its accuracy cannot be stated: the noise on it has a standard error of {percent(error)}." if drowned else
-            f"{record.label} reaches {metric} {reached} after {rounds}."]
+    drowned = (
+        metric == "accuracy" and error is not None and error >= 0.5
+    )  # a guess without looking is no further off
+    reached = (
+        shown(metric, metrics.get(metric))
+        if error is None
+        else plus_minus(metric, metrics.get(metric), error)
+    )
+    said = [
+        f"{record.label} diverged: its loss was no longer a number in round {record.diverged}."
+        if record.diverged is not None
+        else f"{record.label} ran {rounds}. Its accuracy cannot be stated: the noise on it has a standard "
+        f"error of {percent(error)}."
+        if drowned
+        else f"{record.label} reaches {metric} {reached} after {rounds}."
+    ]
     if drowned:
-        said.append("The ε covers its figures. More parties, a larger ε or evaluate_every=0 leave less noise on them.")
+        said.append(
+            "The ε covers its figures. More parties, a larger ε or evaluate_every=0 leave less noise on them."
+        )
     elif error is not None:
         said.append("Its figures carry noise, which the ε covers; ± is their standard error.")
     if not record.finished:
-        said.append(f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this report. "
-                    "It is still going, or it was stopped.")
+        said.append(
+            f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this "
+            "report. "
+            "It is still going, or it was stopped."
+        )
     if record.diverged is not None:
-        said.append("Its figures after that round mean nothing. A smaller learning rate is the first thing to try.")
+        said.append(
+            "Its figures after that round mean nothing. A smaller learning rate is the first thing to try."
+        )
     if finite(metrics.get("best_accuracy")):
         best = f"{percent(metrics['best_accuracy'])} (round {metrics.get('best_round', '?')})"
         said.append(f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}")
@@ -178,13 +296,19 @@ def run(record: RunRecord) -> list[str]:
     worst = worst_decile(values)
     if len(worst) and len(values) > 1:
         who = names([clipped(plain(parties[i])) for i in worst if i < len(parties)], 3)
-        said.append(f"On their own held-out rows the parties reach {percent(mean_error(v for v in values if finite(v))[0])} on average; "
-                    f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}.")
+        said.append(
+            "On their own held-out rows the parties reach "
+            f"{percent(mean_error(v for v in values if finite(v))[0])} on average; "
+            f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
+        )
     if total := record.total("bytes_up") + record.total("bytes_down"):
         said.append(f"{size(total)} of models and updates were sent in all.")
     if record.label not in BASELINES and len(parties) != 1:
-        said.append("A single run has no baselines: tacit compare says whether federating paid off against one central model "
-                    "and against each party alone.")
+        said.append(
+            "A single run has no baselines: tacit compare says whether federating paid off against one "
+            "central model "
+            "and against each party alone."
+        )
     return said
 
 
@@ -195,13 +319,18 @@ def privacy(records: Sequence[RunRecord]) -> list[str]:
     for record in records:
         if record.ledger is None or any(finite(s.get("epsilon")) for s in record.ledger.get("spent") or []):
             continue
-        who = sorted({plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"})
+        who = sorted(
+            {plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"}
+        )
         if record.ledger.get("seen"):
             bare.setdefault(names(who, 3) if who else "", []).append(record.label)
     several = len({r.label for r in records}) > 1
     for readers, labels in bare.items():
         which = f" ({names(list(dict.fromkeys(labels)), 12)})" if several else ""
         seen = "the server" if readers == "server" else readers
-        out.append(f"No differential privacy{which}: updates were seen in the clear by {seen}." if readers else
-                   f"No differential privacy{which}: nothing bounds what the messages below give away.")
+        out.append(
+            f"No differential privacy{which}: updates were seen in the clear by {seen}."
+            if readers
+            else f"No differential privacy{which}: nothing bounds what the messages below give away."
+        )
     return out

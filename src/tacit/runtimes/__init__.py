@@ -1,4 +1,6 @@
-"""Where programs run. Each runtime is fetched when first used: the simulation must start on a machine that has torch and numpy only."""
+"""Where programs run. Each runtime is fetched when first used: the simulation must start on a machine that
+has torch and numpy only.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A federation's certificates: one authority, one certificate for each party, and a signed list of those that no longer count.
+"""A federation's certificates: one authority, one certificate for each party, and a signed list of those that
+no longer count.
 
-The key of a certificate is ECDSA P-256, which every TLS library takes. Its common name is the party, its organisation the federation, its
-organisational unit the role (hub, server, client). Only the hub's carries the name `tacit-hub`, so no other party can pose as the hub.
+The key of a certificate is ECDSA P-256, which every TLS library takes. Its common name is the party, its
+organisation the federation, its organisational unit the role (hub, server, client). Only the hub's carries
+the name `tacit-hub`, so no other party can pose as the hub.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import BadKit, SealBroken
@@ -38,7 +45,9 @@ class Authority:
     def new(cls, federation: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(f"authority of {federation}"[:64], federation, "authority")
-        made = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(x509.BasicConstraints(True, 0), critical=True)
+        made = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(
+            x509.BasicConstraints(True, 0), critical=True
+        )
         made = made.add_extension(_usage(signs_certificates=True), critical=True)
         return cls(made.sign(key, hashes.SHA256()), key)
 
@@ -48,8 +57,12 @@ class Authority:
 
     def issue(self, party: str, role: str) -> tuple[x509.Certificate, Key]:
         key = ec.generate_private_key(ec.SECP256R1())
-        made = _builder(_name(party, self.federation, role), self.certificate.subject, key.public_key(), YEARS)
-        made = made.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(_usage(), critical=True)
+        made = _builder(
+            _name(party, self.federation, role), self.certificate.subject, key.public_key(), YEARS
+        )
+        made = made.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(
+            _usage(), critical=True
+        )
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if role == "hub" else ExtendedKeyUsageOID.CLIENT_AUTH
         made = made.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if role == "hub":
@@ -59,29 +72,58 @@ class Authority:
     def revocations(self, serials: Iterable[int]) -> x509.CertificateRevocationList:
         """The signed list of the certificates that no longer count."""
         now = datetime.datetime.now(datetime.UTC)
-        made = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject).last_update(now - _EARLY)
+        made = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now - _EARLY)
+        )
         made = made.next_update(now + datetime.timedelta(days=3650))
         # two lists of the same second differ in their number: microseconds since 1970
         made = made.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
         for serial in sorted(set(serials)):
-            made = made.add_revoked_certificate(x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build())
+            made = made.add_revoked_certificate(
+                x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            )
         return made.sign(self.key, hashes.SHA256())
 
 
 def _name(common: str, federation: str, role: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation), x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
-                      x509.NameAttribute(NameOID.COMMON_NAME, common)])
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation),
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+            x509.NameAttribute(NameOID.COMMON_NAME, common),
+        ]
+    )
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, years: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, years: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
-    return (x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public).serial_number(x509.random_serial_number())
-            .not_valid_before(now - _EARLY).not_valid_after(now + datetime.timedelta(days=365 * years)))
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLY)
+        .not_valid_after(now + datetime.timedelta(days=365 * years))
+    )
 
 
 def _usage(signs_certificates: bool = False) -> x509.KeyUsage:
-    return x509.KeyUsage(digital_signature=not signs_certificates, content_commitment=False, key_encipherment=False, data_encipherment=False,
-                         key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates, encipher_only=False, decipher_only=False)
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def attribute(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
@@ -99,7 +141,9 @@ def role_of(certificate: x509.Certificate) -> str:
 
 @dataclass(frozen=True)
 class Trust:
-    """Who counts as a member of the federation: the authority's certificate and its latest list of revocations."""
+    """Who counts as a member of the federation: the authority's certificate and its latest list of
+    revocations.
+    """
 
     authority: x509.Certificate
     revoked: x509.CertificateRevocationList | None = None
@@ -114,14 +158,25 @@ class Trust:
         try:
             certificate.verify_directly_issued_by(self.authority)
         except (ValueError, TypeError, InvalidSignature):
-            raise SealBroken(f"the certificate of {who!r} was not made by the authority of federation {self.federation!r}. "
-                             "It belongs to another federation, or was forged.") from None
+            raise SealBroken(
+                f"the certificate of {who!r} was not made by the authority of federation "
+                f"{self.federation!r}. "
+                "It belongs to another federation, or was forged."
+            ) from None
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            raise SealBroken(f"the certificate of {who!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
-                             f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set the clock, or provision again.")
-        if self.revoked is not None and self.revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
-            raise SealBroken(f"the certificate of {who!r} was revoked by the authority of federation {self.federation!r}.")
+            raise SealBroken(
+                f"the certificate of {who!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set "
+                "the clock, or provision again."
+            )
+        if (
+            self.revoked is not None
+            and self.revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
+        ):
+            raise SealBroken(
+                f"the certificate of {who!r} was revoked by the authority of federation {self.federation!r}."
+            )
 
     def party(self, der: bytes, name: str) -> ec.EllipticCurvePublicKey:
         """The public key of party `name` from its certificate, or SealBroken."""
@@ -139,13 +194,17 @@ class Trust:
         return key
 
     def updated(self, pem: bytes) -> Trust:
-        """With a newer list of revocations, if it is the authority's; an older one, or the same, changes nothing and gives this very object."""
+        """With a newer list of revocations, if it is the authority's; an older one, or the same, changes
+        nothing and gives this very object.
+        """
         try:
             found = x509.load_pem_x509_crl(pem)
         except ValueError:
             raise SealBroken("the list of revocations cannot be read.") from None
         if not found.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
-            raise SealBroken(f"the list of revocations was not signed by the authority of federation {self.federation!r}.")
+            raise SealBroken(
+                f"the list of revocations was not signed by the authority of federation {self.federation!r}."
+            )
         if self.revoked is not None:
             there, here = _issued(found), _issued(self.revoked)
             if there < here or (there == here and not _serials(found) > _serials(self.revoked)):
@@ -154,7 +213,9 @@ class Trust:
 
 
 def _issued(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
-    """What orders two lists: when they were signed, to the second, and their number. Lists of earlier versions have no number."""
+    """What orders two lists: when they were signed, to the second, and their number. Lists of earlier
+    versions have no number.
+    """
     try:
         number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     except x509.ExtensionNotFound:
@@ -178,14 +239,21 @@ def read_certificate(data: bytes, where: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
-        raise BadKit(f"{where} is no certificate. Take it again from whoever provisioned the federation.") from None
+        raise BadKit(
+            f"{where} is no certificate. Take it again from whoever provisioned the federation."
+        ) from None
 
 
 def read_key(data: bytes, where: str) -> Key:
     try:
         key = load_pem_private_key(data, None)
     except (ValueError, TypeError):
-        raise BadKit(f"{where} is no private key. Take it again from whoever provisioned the federation.") from None
+        raise BadKit(
+            f"{where} is no private key. Take it again from whoever provisioned the federation."
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise BadKit(f"{where} is a key of another kind than tacit makes. Take it again from whoever provisioned the federation.")
+        raise BadKit(
+            f"{where} is a key of another kind than tacit makes. Take it again from whoever provisioned the "
+            "federation."
+        )
     return key

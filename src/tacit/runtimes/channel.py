@@ -1,12 +1,16 @@
-"""Two parties' conversation through a hub that may lose, repeat, reorder or change what it carries: sealed, in order, exactly once.
+"""Two parties' conversation through a hub that may lose, repeat, reorder or change what it carries: sealed,
+in order, exactly once.
 
-No I/O here: payloads go in by `receive` and come out by `pull`, time by `tick`, whole messages by the function `deliver`. What a
-message was cut into stays in `records` until the other side has confirmed it, as views of the frame itself, so that a lost connection
-costs sending again and no copy is kept. Counters start at 0 for each pair of process lives; a process that was started anew has forgotten what
-it was told, so what was on its way to the old one is dropped: saying it again is the protocol's business, which knows what still matters.
+No I/O here: payloads go in by `receive` and come out by `pull`, time by `tick`, whole messages by the
+function `deliver`. What a message was cut into stays in `records` until the other side has confirmed it, as
+views of the frame itself, so that a lost connection costs sending again and no copy is kept. Counters start
+at 0 for each pair of process lives; a process that was started anew has forgotten what it was told, so what
+was on its way to the old one is dropped: saying it again is the protocol's business, which knows what still
+matters.
 
-Flow control: before a message is taken, `reserve` is asked for room. Without room the record is not taken, the sender is told to wait (HOLD), and
-`resume` asks for it again. A sender that goes on all the same sends records that are dropped before they are kept anywhere.
+Flow control: before a message is taken, `reserve` is asked for room. Without room the record is not taken,
+the sender is told to wait (HOLD), and `resume` asks for it again. A sender that goes on all the same sends
+records that are dropped before they are kept anywhere.
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ from .kits import Kit
 HELLO, WELCOMED, FINISH, RECORD, NO_SESSION = b"H", b"W", b"F", b"R", b"N"
 HEAD, BODY = 0, 1
 ACK, RESUME, PROBE, HOLD = 0, 1, 2, 3
-WINDOW = 8 << 20  # bytes under way before the other side must have confirmed some: what the hub may have to hold for one pair
+WINDOW = (
+    8 << 20
+    # bytes under way before the other side must have confirmed some: what the hub may have to hold for one
+    # pair
+)
 INLINE = 64 << 10  # a message up to this goes as one record; of a larger one this much rides with its head
-ACK_BYTES, ACK_RECORDS = 1 << 20, 64  # confirm at once after this much; otherwise the link does so a moment later
+ACK_BYTES, ACK_RECORDS = (
+    1 << 20,
+    64,
+)  # confirm at once after this much; otherwise the link does so a moment later
 QUIET = 2.0  # seconds without any confirmation after which the sender asks
 MANY = 1024  # records kept before whoever has more to say waits
 TRIES = 5  # altered records after which a conversation is given up: the hub is hostile or broken
@@ -48,20 +59,45 @@ class Handshake(NamedTuple):
 
 
 class Channel:
-    def __init__(self, kit: Kit, life: bytes, peer: str, deliver: Callable[[str, bytearray], None], note: Callable[[str], None], max_bytes: int,
-                 reserve: Callable[[str, int], bool] = lambda scope, size: True, cancel: Callable[[], None] = lambda: None):
-        self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = kit, life, peer, deliver, note, max_bytes
-        self.reserve, self.cancel = reserve, cancel  # room for a message of so many bytes in a scope; it is given up
-        self.refused: tuple[str, int] | None = None  # (scope, size) of the next message, for which there is no room
+    def __init__(
+        self,
+        kit: Kit,
+        life: bytes,
+        peer: str,
+        deliver: Callable[[str, bytearray], None],
+        note: Callable[[str], None],
+        max_bytes: int,
+        reserve: Callable[[str, int], bool] = lambda scope, size: True,
+        cancel: Callable[[], None] = lambda: None,
+    ):
+        self.kit, self.life, self.peer, self.deliver, self.note, self.max_bytes = (
+            kit,
+            life,
+            peer,
+            deliver,
+            note,
+            max_bytes,
+        )
+        self.reserve, self.cancel = (
+            reserve,
+            cancel,
+        )  # room for a message of so many bytes in a scope; it is given up
+        self.refused: tuple[str, int] | None = (
+            None  # (scope, size) of the next message, for which there is no room
+        )
         self.refused_at = 0.0  # since when, on the clock of `tick`; 0: not at the last tick
         self.has_noted = False
         self.paused = False  # the other side has no room for what comes next
         self.present = True
         self.gone = 0.0  # since when it is not present
         self.anew = False  # its process was another one before: what that was told is forgotten
-        self.front = b""  # what the link has before every payload: the envelope's head, joined here so that a record is copied once less
+        # what the link has before every payload: the envelope's head, joined here so that a record is copied
+        # once less
+        self.front = b""
         self.greetings: dict[bytes, bytes] = {}  # handshake payloads to send, at most one of each kind
-        self.control: dict[int, tuple[int, int]] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
+        self.control: dict[
+            int, tuple[int, int]
+        ] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
         self.records: deque[Record] = deque()
         self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
         self.flying = self.held = 0  # bytes under way, and bytes kept
@@ -69,14 +105,18 @@ class Channel:
         self.seal: Seal | None = None
         self.confirmed = False  # the other side has shown that it has the keys
         self.hello: Handshake | None = None
-        self.pending: tuple[Seal, bytes, bytes, object, bytes, bytes] | None = None  # as responder: (keys, T, their life, their key, my reply, their hello)
+        self.pending: tuple[Seal, bytes, bytes, object, bytes, bytes] | None = (
+            None  # as responder: (keys, T, their life, their key, my reply, their hello)
+        )
         self.finish = b""
         self.their_life = b""
         self.sent_control = self.seen_control = 0
         self.building: bytearray | None = None
         self.scope, self.total = "", 0
         self.unconfirmed_bytes = self.unconfirmed_records = 0
-        self.doubt = False  # after a lost connection: the other side may be another process by now, so it is asked before it is told anything
+        # after a lost connection: the other side may be another process by now, so it is asked before it is
+        # told anything
+        self.doubt = False
         self.asked_at = -1  # the counter whose loss was last reported
         self.probe: tuple[int, int] | None = None  # (its number, the cursor then)
         self.probes = 0
@@ -84,7 +124,7 @@ class Channel:
         self.altered = 0
         self.failure: SealBroken | None = None
 
-    # --- out ----------------------------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -110,7 +150,9 @@ class Channel:
         starts = range(min(INLINE, len(view)), len(view), size)
         self.records.append(Record(HEAD, head, view[:INLINE], not len(starts), True))
         for start in starts:
-            self.records.append(Record(BODY, b"", view[start : start + size], start + size >= len(view), False))
+            self.records.append(
+                Record(BODY, b"", view[start : start + size], start + size >= len(view), False)
+            )
         if self.seal is None and self.hello is None and self.pending is None:
             self._greet()
 
@@ -123,8 +165,17 @@ class Channel:
             value, number = self.control.pop(op)
             self.sent_control += 1
             plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
-            return self._record(CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True), self.front)
-        if self.seal is None or self.doubt or self.paused or not self.present or self.cursor - self.acked >= len(self.records) or self.flying >= WINDOW:
+            return self._record(
+                CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True), self.front
+            )
+        if (
+            self.seal is None
+            or self.doubt
+            or self.paused
+            or not self.present
+            or self.cursor - self.acked >= len(self.records)
+            or self.flying >= WINDOW
+        ):
             return None
         record, counter = self.records[self.cursor - self.acked], self.cursor
         self.cursor += 1
@@ -137,7 +188,9 @@ class Channel:
         kind = (record.kind << 1 | record.ends) if space == DATA else 0
         # the nonce holds kind and counter: a head cannot be taken for a body
         sealed = self.seal.close(space << 8 | kind, counter, plain)
-        return b"".join((front, RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed))
+        return b"".join(
+            (front, RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed)
+        )
 
     def _say(self, op: int, value: int, number: int = 0) -> None:
         if self.seal is not None:
@@ -152,22 +205,29 @@ class Channel:
         self.control.pop(ACK, None) if self.refused is not None else self.control.pop(HOLD, None)
         self._say(HOLD if self.refused is not None else ACK, self.expected, number)
 
-    # --- handshake -------------------------------------------------------------------------------------------------------------------
+    # --- handshake ------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
         ephemeral = Ephemeral()
         self.hello = Handshake(ephemeral, HELLO + self.life + ephemeral.public + self.kit.der)
         self._greeting(self.hello.mine)
 
-    def _transcript(self, initiator: bool, mine: bytes, their_life: bytes, theirs: bytes, certificate: bytes) -> bytes:
-        me, them = (self.kit.name, self.life, mine, self.kit.der), (self.peer, their_life, theirs, certificate)
+    def _transcript(
+        self, initiator: bool, mine: bytes, their_life: bytes, theirs: bytes, certificate: bytes
+    ) -> bytes:
+        me, them = (
+            (self.kit.name, self.life, mine, self.kit.der),
+            (self.peer, their_life, theirs, certificate),
+        )
         return transcript(self.kit.federation, *((me, them) if initiator else (them, me)))
 
     def _on_hello(self, data: bytes) -> None:
         if self.pending is not None and self.pending[5] == data:
             self._greeting(self.pending[4])  # it was lost, and is asked for again
             return
-        if self.hello is not None and self.kit.name < self.peer:  # both greeted at once: the first by name goes on, the other answers
+        if (
+            self.hello is not None and self.kit.name < self.peer
+        ):  # both greeted at once: the first by name goes on, the other answers
             self._greeting(self.hello.mine)
             return
         their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
@@ -188,7 +248,10 @@ class Channel:
         public = self.kit.trust.party(certificate, self.peer)
         t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
         if not holds(b"responder", t, signature, public):
-            raise SealBroken(f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was altered, or repeated from another.")
+            raise SealBroken(
+                f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
+                "altered, or repeated from another."
+            )
         seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
         self.finish = FINISH + seal.session + signed(b"initiator", t, self.kit.sign)
         self.hello = None
@@ -203,19 +266,26 @@ class Channel:
             return
         seal, t, their_life, public, _, _ = self.pending
         if data[1:9] != seal.session or not holds(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
-            raise SealBroken(f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was altered, or repeated from another.")
+            raise SealBroken(
+                f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
+                "altered, or repeated from another."
+            )
         self.pending, self.finish = None, b""
         self._begin(seal, their_life)
         self.confirmed = True
         self._acknowledge()
 
     def _begin(self, seal: Seal, their_life: bytes) -> None:
-        again = self.their_life == their_life  # both processes are those of before: nothing may be lost or said twice
+        again = (
+            self.their_life == their_life
+        )  # both processes are those of before: nothing may be lost or said twice
         if not again:
             if self.their_life:
                 self.note(f"{self.peer!r} was started anew")
                 self.anew = True
-            begun = self.cursor - self.acked  # of what the old process was told in part, the new one gets nothing
+            begun = (
+                self.cursor - self.acked
+            )  # of what the old process was told in part, the new one gets nothing
             while begun > 0 or (self.records and not self.records[0].starts):
                 self.held -= len(self.records.popleft().body)
                 begun -= 1
@@ -228,10 +298,12 @@ class Channel:
         self.paused, self.refused = False, None
         self.asked_at, self.probe, self.altered, self.doubt = -1, None, 0, False
 
-    # --- in -------------------------------------------------------------------------------------------------------------------------
+    # --- in -------------------------------------------------------------------------------------------------
 
     def receive(self, payload: memoryview) -> None:
-        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a message."""
+        """What came from the hub in this peer's name. What is wrong with it is noted; it never becomes a
+        message.
+        """
         kind = bytes(payload[:1])
         try:
             if kind == RECORD and len(payload) >= 19 + TAG:
@@ -243,16 +315,26 @@ class Channel:
             elif kind == FINISH and len(payload) > 9:
                 self._on_finish(bytes(payload))
             elif kind == NO_SESSION:
-                if self.seal is not None and bytes(payload[1:]) == self.seal.session and self.hello is None and self.pending is None:
+                if (
+                    self.seal is not None
+                    and bytes(payload[1:]) == self.seal.session
+                    and self.hello is None
+                    and self.pending is None
+                ):
                     self._greet()
             else:
-                raise SealBroken(f"what came in the name of {self.peer!r} is neither a handshake nor a record.")
+                raise SealBroken(
+                    f"what came in the name of {self.peer!r} is neither a handshake nor a record."
+                )
         except SealBroken as error:
             self.note(str(error))
             self.altered += 1
             if self.altered >= TRIES:
-                self.failure = SealBroken(f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not what it sent; the last: "
-                                          f"{error} Do not trust this hub, or this party.")
+                self.failure = SealBroken(
+                    f"{self.altered} times, what came through the hub in the name of {self.peer!r} was not "
+                    "what it sent; the last: "
+                    f"{error} Do not trust this hub, or this party."
+                )
 
     def _on_record(self, payload: memoryview) -> None:
         session, space, kind = bytes(payload[1:9]), payload[9], payload[10]
@@ -274,7 +356,9 @@ class Channel:
             return
         if counter > self.expected:
             if self.asked_at != self.expected and self.refused is None:
-                self.note(f"record {self.expected} of {self.peer!r} is missing: record {counter} came before it")
+                self.note(
+                    f"record {self.expected} of {self.peer!r} is missing: record {counter} came before it"
+                )
                 self.asked_at = self.expected
                 self._say(RESUME, self.expected)
             return
@@ -330,7 +414,11 @@ class Channel:
         if kind == HEAD:
             n = int.from_bytes(plain[:2], "big")
             if self.building is None:
-                what, most = (f"message of {self.total} bytes", self.max_bytes) if n <= LONGEST_SCOPE else (f"scope's name of {n} bytes", LONGEST_SCOPE)
+                what, most = (
+                    (f"message of {self.total} bytes", self.max_bytes)
+                    if n <= LONGEST_SCOPE
+                    else (f"scope's name of {n} bytes", LONGEST_SCOPE)
+                )
                 self.note(f"{self.peer!r} sends a {what}, more than the {most} allowed here; it is dropped")
             plain = plain[10 + n :]
         if self.building is None:
@@ -359,13 +447,15 @@ class Channel:
                 self.acked += 1
             self.cursor = max(self.cursor, self.acked)
             self.paused = op == HOLD
-            lost = op in (RESUME, HOLD) or (self.probe is not None and number == self.probe[0] and value < self.probe[1])
+            lost = op in (RESUME, HOLD) or (
+                self.probe is not None and number == self.probe[0] and value < self.probe[1]
+            )
             if lost and self.cursor > value:
                 self.cursor, self.flying = value, 0
             if number and self.probe is not None and number == self.probe[0]:
                 self.probe = None
 
-    # --- time -----------------------------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
         """About once a second: repeat a handshake that got no answer, ask after what was not confirmed."""
@@ -382,7 +472,9 @@ class Channel:
         self.confirm()
 
     def ask(self) -> None:
-        """What of all I sent have you got? Whatever is missing in the answer was lost: the hub keeps the order."""
+        """What of all I sent have you got? Whatever is missing in the answer was lost: the hub keeps the
+        order.
+        """
         if self.seal is not None:
             self.probes += 1
             self.probe = (self.probes, self.cursor)

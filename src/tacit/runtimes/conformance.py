@@ -46,10 +46,13 @@ def _run(runtime: Runtime, programs: dict[str, Program]) -> tuple[dict[str, Any]
     async def patiently() -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE):
             return await runtime.run(programs, ledger=ledger)
+
     try:
         return asyncio.run(patiently()), ledger
     except TimeoutError:
-        raise AssertionError(f"{runtime!r}: the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s.") from None
+        raise AssertionError(
+            f"{runtime!r}: the run of {', '.join(map(repr, programs))} did not end within {PATIENCE:g} s."
+        ) from None
 
 
 async def _serve(me: Party) -> int:
@@ -66,7 +69,10 @@ def ping_pong_is_answered_and_recorded(runtime: Runtime) -> None:
     results, ledger = _run(runtime, {"server": _serve, "returner": _return})
     demand(results == {"server": 42, "returner": "returner"}, f"{runtime!r}: ping-pong gave {results}.")
     seen = {(line.party, line.sender, line.kind): (line.count, line.bytes > 0) for line in ledger.seen}
-    wanted = {("server", "returner", "CheckNumber"): (1, True), ("returner", "server", "CheckNumber"): (1, True)}
+    wanted = {
+        ("server", "returner", "CheckNumber"): (1, True),
+        ("returner", "server", "CheckNumber"): (1, True),
+    }
     demand(seen == wanted, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
 
 
@@ -91,7 +97,9 @@ async def _tell(me: Party) -> None:
 
 
 async def _told(me: Party, *names: str) -> None:
-    """What these had to say is here: a process may take long to start, and what is looked at is the waiting for one that never speaks."""
+    """What these had to say is here: a process may take long to start, and what is looked at is the waiting
+    for one that never speaks.
+    """
     await me.scope("told").gather(names, CheckWord)
 
 
@@ -113,12 +121,20 @@ async def _collect_all(me: Party) -> None:
 def gather_goes_on_without_a_silent_party(runtime: Runtime) -> None:
     results, _ = _run(runtime, {"server": _collect, "a": _tell, "b": _tell, "c": _tell, "silent": _silent})
     came, missing = results["server"]
-    demand(list(came.items()) == [("c", "c"), ("a", "a"), ("b", "b")], f"{runtime!r}: gather gave {came}, not c, a, b in the order asked.")
+    demand(
+        list(came.items()) == [("c", "c"), ("a", "a"), ("b", "b")],
+        f"{runtime!r}: gather gave {came}, not c, a, b in the order asked.",
+    )
     demand(tuple(missing) == ("silent",), f"{runtime!r}: gather names {missing} as missing.")
     try:
         _run(runtime, {"server": _collect_all, "a": _tell, "silent": _silent})
     except PartyFailed as failed:
-        demand(failed.party == "server" and isinstance(failed.error, ProtocolError) and "'silent'" in str(failed), f"{runtime!r}: {failed}")
+        demand(
+            failed.party == "server"
+            and isinstance(failed.error, ProtocolError)
+            and "'silent'" in str(failed),
+            f"{runtime!r}: {failed}",
+        )
     else:
         raise AssertionError(f"{runtime!r}: a gather that needs everyone came back without 'silent'.")
 
@@ -132,16 +148,24 @@ async def _scoped_sender(me: Party) -> None:
 
 async def _scoped_reader(me: Party) -> list[str]:
     first, second = me.scope("first"), me.scope("second")
-    return [(await here.recv("writer", CheckWord)).value for here in (me, first.scope("inner"), first, second, second.scope("inner"))]
+    return [
+        (await here.recv("writer", CheckWord)).value
+        for here in (me, first.scope("inner"), first, second, second.scope("inner"))
+    ]
 
 
 def scopes_do_not_hear_each_other(runtime: Runtime) -> None:
     results, _ = _run(runtime, {"writer": _scoped_sender, "reader": _scoped_reader})
-    demand(results["reader"] == ["outer", "first/inner", "first", "second", "second/inner"], f"{runtime!r}: scopes cross: {results}.")
+    demand(
+        results["reader"] == ["outer", "first/inner", "first", "second", "second/inner"],
+        f"{runtime!r}: scopes cross: {results}.",
+    )
 
 
 def _large() -> Tensor:
-    return torch.arange(4_000_000, dtype=torch.float32)  # 16 MB: larger than any frame of HTTP/2 or default gRPC message
+    return torch.arange(
+        4_000_000, dtype=torch.float32
+    )  # 16 MB: larger than any frame of HTTP/2 or default gRPC message
 
 
 async def _send_large(me: Party) -> bool:
@@ -179,7 +203,10 @@ def a_failing_party_is_named_and_ends_the_run(runtime: Runtime) -> None:
     try:
         _run(runtime, {"server": _wait_forever, "faulty": _fail})
     except PartyFailed as failed:
-        demand(failed.party == "faulty" and "made to fail" in str(failed), f"{runtime!r}: 'faulty' failed, the error says: {failed}")
+        demand(
+            failed.party == "faulty" and "made to fail" in str(failed),
+            f"{runtime!r}: 'faulty' failed, the error says: {failed}",
+        )
     else:
         raise AssertionError(f"{runtime!r}: a party failed and the run ended as if nothing had happened.")
 
@@ -212,6 +239,12 @@ def late_mail_of_a_closed_round_stays_out_of_the_next(runtime: Runtime) -> None:
 
 
 CHECKS: tuple[Callable[[Runtime], None], ...] = (
-    ping_pong_is_answered_and_recorded, each_senders_messages_arrive_in_order, gather_goes_on_without_a_silent_party,
-    scopes_do_not_hear_each_other, a_large_tensor_arrives_whole_and_unshared, a_failing_party_is_named_and_ends_the_run,
-    the_same_seed_gives_the_same_result, late_mail_of_a_closed_round_stays_out_of_the_next)
+    ping_pong_is_answered_and_recorded,
+    each_senders_messages_arrive_in_order,
+    gather_goes_on_without_a_silent_party,
+    scopes_do_not_hear_each_other,
+    a_large_tensor_arrives_whole_and_unshared,
+    a_failing_party_is_named_and_ends_the_run,
+    the_same_seed_gives_the_same_result,
+    late_mail_of_a_closed_round_stays_out_of_the_next,
+)

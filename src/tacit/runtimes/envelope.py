@@ -2,7 +2,8 @@
 
     envelope = kind, 1 byte | length of sender's name, 1 byte | length of receiver's | both names | payload
 
-The sender writes its own name, and the hub holds it to the certificate of the connection: so it can pass the bytes on as they are.
+The sender writes its own name, and the hub holds it to the certificate of the connection: so it can pass the
+bytes on as they are.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from typing import NamedTuple
 
 from ..errors import BadFrame
 
-MAIL, ABSENT, PRESENT, WELCOME = range(4)  # ABSENT and PRESENT: the hub says whether the party named as sender is connected
-CHUNK = 1 << 19  # plaintext bytes a record carries at most: each costs all three processes some Python, whatever its size
+MAIL, ABSENT, PRESENT, WELCOME = range(
+    4
+)  # ABSENT and PRESENT: the hub says whether the party named as sender is connected
+CHUNK = (
+    1 << 19
+)  # plaintext bytes a record carries at most: each costs all three processes some Python, whatever its size
 SMALL_CHUNK = 1 << 18  # of a message of few records: so that parties and hub work on it at once
 FEW = 8  # records of CHUNK; up to this a message is cut into small ones
 MAX_ENVELOPE = CHUNK + 4096  # names, record header, certificate and tag included

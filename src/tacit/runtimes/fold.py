@@ -1,8 +1,10 @@
-"""`Batches.fold` for a stack of clients: one step for all of them at once, or recorded once as a CUDA graph and replayed.
+"""`Batches.fold` for a stack of clients: one step for all of them at once, or recorded once as a CUDA graph
+and replayed.
 
-`local` is written for one client and run under `vmap`. Its loop is the one place where the stack must be seen as a whole: there
-finished clients leave, and on a GPU a step's few hundred small kernels are launched as one graph. An `autograd.Function` with its own
-vmap rule is torch's public way to be handed the whole stack inside a vmapped function.
+`local` is written for one client and run under `vmap`. Its loop is the one place where the stack must be seen
+as a whole: there finished clients leave, and on a GPU a step's few hundred small kernels are launched as one
+graph. An `autograd.Function` with its own vmap rule is torch's public way to be handed the whole stack inside
+a vmapped function.
 """
 
 from __future__ import annotations
@@ -44,19 +46,30 @@ _LEAF = _Leaf()
 
 
 def _flatten(thing: Any, leaves: list[Tensor]) -> Any:
-    """The shape of a nest of dicts, tuples and dataclasses, with its tensors moved to `leaves`. Anything else is a constant."""
+    """The shape of a nest of dicts, tuples and dataclasses, with its tensors moved to `leaves`. Anything else
+    is a constant.
+    """
     if isinstance(thing, Tensor):
         leaves.append(thing)
         return _LEAF
     if isinstance(thing, dict):
-        return {k: _flatten(thing[k], leaves) for k in sorted(thing)}  # by name: a step may build its memory in another order
+        return {
+            k: _flatten(thing[k], leaves) for k in sorted(thing)
+        }  # by name: a step may build its memory in another order
     if isinstance(thing, list):
-        raise TypeError("a fold's carry and arguments are tensors, dicts, tuples and dataclasses; a list was given. Make it a tuple.")
+        raise TypeError(
+            "a fold's carry and arguments are tensors, dicts, tuples and dataclasses; a list was given. "
+            "Make it a tuple."
+        )
     if isinstance(thing, tuple):
         parts = [_flatten(v, leaves) for v in thing]
         return type(thing)(*parts) if hasattr(thing, "_fields") else tuple(parts)
-    if dataclasses.is_dataclass(thing) and any(isinstance(getattr(thing, f.name), Tensor) for f in dataclasses.fields(thing)):
-        return _Parts(thing, {f.name: _flatten(getattr(thing, f.name), leaves) for f in dataclasses.fields(thing)})
+    if dataclasses.is_dataclass(thing) and any(
+        isinstance(getattr(thing, f.name), Tensor) for f in dataclasses.fields(thing)
+    ):
+        return _Parts(
+            thing, {f.name: _flatten(getattr(thing, f.name), leaves) for f in dataclasses.fields(thing)}
+        )
     return thing
 
 
@@ -75,7 +88,9 @@ def _rebuild(shape: Any, leaves: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """A dataclass some of whose fields are tensors: an algorithm whose learning rate differs from client to client."""
+    """A dataclass some of whose fields are tensors: an algorithm whose learning rate differs from client to
+    client.
+    """
 
     thing: Any
     fields: dict[str, Any]
@@ -87,8 +102,21 @@ class _Parts:
 class _Call:
     """One fold: the step, and how to take its arguments apart."""
 
-    def __init__(self, engine: FoldEngine, function: Callable[..., Any], shape_carry: Any, shape_fixed: Any, n_carry: int, method: bool):
-        self.engine, self.function, self.shape_carry, self.shape_fixed = engine, function, shape_carry, shape_fixed
+    def __init__(
+        self,
+        engine: FoldEngine,
+        function: Callable[..., Any],
+        shape_carry: Any,
+        shape_fixed: Any,
+        n_carry: int,
+        method: bool,
+    ):
+        self.engine, self.function, self.shape_carry, self.shape_fixed = (
+            engine,
+            function,
+            shape_carry,
+            shape_fixed,
+        )
         self.n_carry, self.method = n_carry, method
 
     def one(self, index: Tensor, live: Tensor, key: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
@@ -99,12 +127,17 @@ class _Call:
         out: list[Tensor] = []
         shape = _flatten(self.function(*arguments), out)
         if repr(shape) != repr(self.shape_carry):
-            raise TypeError(f"{self.function.__qualname__} was given a carry of the form {self.shape_carry} and gives one of the form {shape}. "
-                            "A step must give back what it was given, with other values.")
+            raise TypeError(
+                f"{self.function.__qualname__} was given a carry of the form {self.shape_carry} and gives "
+                f"one of the form {shape}. "
+                "A step must give back what it was given, with other values."
+            )
         return tuple(out)
 
     def signature(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__} {self.shape_carry} {self.shape_fixed}"
+        return (
+            f"{self.function.__module__}.{self.function.__qualname__} {self.shape_carry} {self.shape_fixed}"
+        )
 
 
 class _Fold(torch.autograd.Function):
@@ -125,12 +158,22 @@ class _Fold(torch.autograd.Function):
             if dims[i] is None:
                 leaves[i] = leaves[i].expand(info.batch_size, *leaves[i].shape)
                 dims[i] = 0
-        out = call.engine.run(call, index, live, key, leaves[: call.n_carry], leaves[call.n_carry :], [d is not None for d in dims[call.n_carry :]])
+        out = call.engine.run(
+            call,
+            index,
+            live,
+            key,
+            leaves[: call.n_carry],
+            leaves[call.n_carry :],
+            [d is not None for d in dims[call.n_carry :]],
+        )
         return tuple(out), (0,) * len(out)
 
 
 class FoldEngine:
-    """Runs folds. `lengths[s]` is the number of steps of client s; clients stand in the stack longest first."""
+    """Runs folds. `lengths[s]` is the number of steps of client s; clients stand in the stack longest
+    first.
+    """
 
     def __init__(self, graphs: bool = False):
         self.lengths: list[int] = []
@@ -141,47 +184,101 @@ class FoldEngine:
         self.rows: Any = None
 
     def over(self, rows: Any) -> None:
-        """The memory the steps read their rows from. A recording has its addresses in it, so other rows need other recordings."""
+        """The memory the steps read their rows from. A recording has its addresses in it, so other rows need
+        other recordings.
+        """
         if rows != self.rows:
             self.recorded.clear()
             self.seen.clear()
             self.rows = rows
 
-    def run(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
+    def run(
+        self,
+        call: _Call,
+        index: Tensor,
+        live: Tensor,
+        key: Tensor,
+        carry: list[Tensor],
+        fixed: list[Tensor],
+        own: list[bool],
+    ) -> list[Tensor]:
         done: list[list[Tensor]] = []  # finished clients, shortest first
         t = 0
         while carry[0].shape[0]:
             s = carry[0].shape[0]
             until = self.lengths[s - 1]  # the shortest client still here
             mine = [f[:s] if o else f for f, o in zip(fixed, own)]
-            carry = self._steps(call, index[:s, t:until], live[:s, t:until], key[:s, t:until], carry, mine, own)
+            carry = self._steps(
+                call, index[:s, t:until], live[:s, t:until], key[:s, t:until], carry, mine, own
+            )
             t = until
             stay = sum(length > t for length in self.lengths[:s])
             done.append([c[stay:] for c in carry])
             carry = [c[:stay] for c in carry]
-        return done[0] if len(done) == 1 else [torch.cat([part[i] for part in reversed(done)]) for i in range(call.n_carry)]
+        return (
+            done[0]
+            if len(done) == 1
+            else [torch.cat([part[i] for part in reversed(done)]) for i in range(call.n_carry)]
+        )
 
-    def _steps(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor]:
-        if self.graphs and self.lengths[0] > 1 and (after := self._replay(call, index, live, key, carry, fixed, own)) is not None:
+    def _steps(
+        self,
+        call: _Call,
+        index: Tensor,
+        live: Tensor,
+        key: Tensor,
+        carry: list[Tensor],
+        fixed: list[Tensor],
+        own: list[bool],
+    ) -> list[Tensor]:
+        if (
+            self.graphs
+            and self.lengths[0] > 1
+            and (after := self._replay(call, index, live, key, carry, fixed, own)) is not None
+        ):
             return after
         many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
         for t in range(index.shape[1]):
             carry = list(many(index[:, t], live[:, t], key[:, t], *carry, *fixed))
         return carry
 
-    def _replay(self, call: _Call, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor], own: list[bool]) -> list[Tensor] | None:
-        """None the first time that a stack has this shape: whole batches of other clients have another every round, and a recording takes three steps."""
+    def _replay(
+        self,
+        call: _Call,
+        index: Tensor,
+        live: Tensor,
+        key: Tensor,
+        carry: list[Tensor],
+        fixed: list[Tensor],
+        own: list[bool],
+    ) -> list[Tensor] | None:
+        """None the first time that a stack has this shape: whole batches of other clients have another every
+        round, and a recording takes three steps.
+        """
         s = len(index)
-        room = 1 << (self.lengths[0] - 1).bit_length()  # plans of similar length share a recording, and so do the pieces of one
-        size = s if s == len(self.lengths) else _rounded(s)  # so do stacks of similar size: ragged clients leave one by one
+        room = (
+            1 << (self.lengths[0] - 1).bit_length()
+        )  # plans of similar length share a recording, and so do the pieces of one
+        size = (
+            s if s == len(self.lengths) else _rounded(s)
+        )  # so do stacks of similar size: ragged clients leave one by one
 
         def filled(t: Tensor) -> Tensor:
-            return t if size == s else torch.cat([t, t[:1].expand(size - s, *t.shape[1:])])  # company for the last ones; nobody reads it
+            return (
+                t if size == s else torch.cat([t, t[:1].expand(size - s, *t.shape[1:])])
+            )  # company for the last ones; nobody reads it
 
         index, live, key, carry = filled(index), filled(live), filled(key), [filled(c) for c in carry]
         fixed = [filled(f) if o else f for f, o in zip(fixed, own)]
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*carry, *fixed))
-        name = (call.signature(), size, index.shape[2], room, shapes, tuple(own))  # not how many steps: a recording has room for all of them
+        name = (
+            call.signature(),
+            size,
+            index.shape[2],
+            room,
+            shapes,
+            tuple(own),
+        )  # not how many steps: a recording has room for all of them
         if name not in self.seen:
             self.seen.add(name)
             return None
@@ -203,7 +300,9 @@ def _rounded(s: int) -> int:
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """While a graph is recorded no other may be destroyed, and those of an earlier run are, whenever Python's collector finds them."""
+    """While a graph is recorded no other may be destroyed, and those of an earlier run are, whenever Python's
+    collector finds them.
+    """
     on = gc.isenabled()
     gc.disable()
     try:
@@ -214,10 +313,22 @@ def _nothing_collected() -> Iterator[None]:
 
 
 class _Graph:
-    """One stacked step as a CUDA graph over buffers that stay where they are; a counter on the device walks through the plan."""
+    """One stacked step as a CUDA graph over buffers that stay where they are; a counter on the device walks
+    through the plan.
+    """
 
-    def __init__(self, engine: FoldEngine, call: _Call, index: Tensor, live: Tensor, key: Tensor, room: int, carry: list[Tensor], fixed: list[Tensor],
-                 own: list[bool]):
+    def __init__(
+        self,
+        engine: FoldEngine,
+        call: _Call,
+        index: Tensor,
+        live: Tensor,
+        key: Tensor,
+        room: int,
+        carry: list[Tensor],
+        fixed: list[Tensor],
+        own: list[bool],
+    ):
         s, steps, width = index.shape
         self.index, self.live = index.new_zeros(s, room, width), live.new_zeros(s, room, width)
         self.key = key.new_zeros(s, room)
@@ -226,7 +337,11 @@ class _Graph:
         many = torch.vmap(call.one, in_dims=(0, 0, 0, *[0] * call.n_carry, *[0 if o else None for o in own]))
 
         def step() -> None:
-            batch = (self.index.index_select(1, self.t)[:, 0], self.live.index_select(1, self.t)[:, 0], self.key.index_select(1, self.t)[:, 0])
+            batch = (
+                self.index.index_select(1, self.t)[:, 0],
+                self.live.index_select(1, self.t)[:, 0],
+                self.key.index_select(1, self.t)[:, 0],
+            )
             for old, new in zip(self.carry, many(*batch, *self.carry, *self.fixed)):
                 old.copy_(new)
             self.t += 1
@@ -235,7 +350,9 @@ class _Graph:
         self.live[:, :steps].copy_(live)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries choose their kernels and allocate their workspaces before the recording
+        with torch.cuda.stream(
+            stream
+        ):  # libraries choose their kernels and allocate their workspaces before the recording
             for _ in range(2):
                 step()
                 self.t.zero_()
@@ -246,7 +363,9 @@ class _Graph:
         with _nothing_collected(), torch.cuda.graph(self.graph, pool=engine.pool):
             step()
 
-    def play(self, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor]) -> list[Tensor]:
+    def play(
+        self, index: Tensor, live: Tensor, key: Tensor, carry: list[Tensor], fixed: list[Tensor]
+    ) -> list[Tensor]:
         steps = index.shape[1]
         self.index[:, :steps].copy_(index)
         self.live[:, :steps].copy_(live)

@@ -1,9 +1,12 @@
-"""The hub: parties dial out to it, and it relays what they say to each other. It reads envelopes, never letters.
+"""The hub: parties dial out to it, and it relays what they say to each other. It reads envelopes, never
+letters.
 
-Who someone is, the connection's certificate says (mutual TLS); an envelope in another's name ends the connection. Nothing is kept for a
-party that is not there, and nothing on disk: parties hold what was not confirmed and send it again, so a hub may be killed and started at any time. A
-sender whose mail waits for slow readers is not read from until they have caught up: it holds at most QUOTA bytes here, and stops nobody else. What the hub
-itself has to say is bounded, too: of each party a desk holds one note, whether it is there, and a note about a party that is not counts as its sender's mail.
+Who someone is, the connection's certificate says (mutual TLS); an envelope in another's name ends the
+connection. Nothing is kept for a party that is not there, and nothing on disk: parties hold what was not
+confirmed and send it again, so a hub may be killed and started at any time. A sender whose mail waits for
+slow readers is not read from until they have caught up: it holds at most QUOTA bytes here, and stops nobody
+else. What the hub itself has to say is bounded, too: of each party a desk holds one note, whether it is
+there, and a note about a party that is not counts as its sender's mail.
 """
 
 from __future__ import annotations
@@ -31,9 +34,14 @@ QUOTA = 64 << 20  # bytes of one sender that may wait here
 ENTRY = 256  # bytes that count beside an envelope's own: about what Python takes for a waiting one
 HEARTBEAT = 10.0  # seconds; half-open connections are noticed after about twice this
 LOOK_AGAIN = 2.0  # seconds between looks at the list of revocations
-OPTIONS = [("grpc.max_receive_message_length", MAX_ENVELOPE), ("grpc.max_send_message_length", MAX_ENVELOPE),
-           ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT)), ("grpc.keepalive_timeout_ms", int(1000 * HEARTBEAT)),
-           ("grpc.keepalive_permit_without_calls", 1), ("grpc.http2.max_pings_without_data", 0)]
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_ENVELOPE),
+    ("grpc.max_send_message_length", MAX_ENVELOPE),
+    ("grpc.keepalive_time_ms", int(1000 * HEARTBEAT)),
+    ("grpc.keepalive_timeout_ms", int(1000 * HEARTBEAT)),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 
 
 class Waiting(NamedTuple):
@@ -47,7 +55,11 @@ class Desk:
     """A connected party: what waits to be written to it."""
 
     def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
-        self.name, self.certificate, self.version = name, certificate, version  # the version is what it says, for preflight; the server asks by itself
+        self.name, self.certificate, self.version = (
+            name,
+            certificate,
+            version,
+        )  # the version is what it says, for preflight; the server asks by itself
         self.waiting: deque[Waiting] = deque()
         self.notes: dict[str, int] = {}  # ABSENT or PRESENT, by party: one for each, the latest
         self.news, self.ended = asyncio.Event(), asyncio.Event()
@@ -60,7 +72,9 @@ class Desk:
     def next(self) -> tuple[Waiting, bytes]:
         """The entry to be written now, taken out, and its bytes."""
         entry = self.waiting.popleft()
-        return entry, pack(self.notes.pop(entry.about), entry.about, self.name) if entry.about is not None else entry.data
+        return entry, pack(
+            self.notes.pop(entry.about), entry.about, self.name
+        ) if entry.about is not None else entry.data
 
     def close(self, why: str) -> None:
         self.closed = why
@@ -69,7 +83,9 @@ class Desk:
 
 
 class Hub:
-    """`tap(sender, to, data)`, for tests, sees all the hub sees and may give other bytes, or several, or none."""
+    """`tap(sender, to, data)`, for tests, sees all the hub sees and may give other bytes, or several, or
+    none.
+    """
 
     def __init__(self, kit: Kit, tap: Callable[[str, str, bytes], list[bytes]] | None = None):
         if kit.role != "hub":
@@ -86,22 +102,35 @@ class Hub:
 
     async def start(self) -> int:
         authority, key, certificate = self.kit.pems()
-        self._server = grpc.aio.server(options=[*OPTIONS, ("grpc.http2.min_ping_interval_without_data_ms", 1000), ("grpc.so_reuseport", 0)])
+        self._server = grpc.aio.server(
+            options=[
+                *OPTIONS,
+                ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
         handler = grpc.stream_stream_rpc_method_handler(self._relay)  # no serialisers: bytes in, bytes out
         _, service, method = METHOD.split("/")
         look = grpc.unary_unary_rpc_method_handler(self._check)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler, CHECK.split("/")[2]: look}),))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler, CHECK.split("/")[2]: look}),)
+        )
         credentials = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
         try:
             self.port = self._server.add_secure_port(self.kit.listen, credentials)
         except RuntimeError:
             self.port = 0
         if not self.port:
-            raise NoHub(f"the hub cannot listen on {self.kit.listen}: the port is taken, or this machine has no such address. "
-                        "Stop whoever uses it, or set `listen` in party.toml.")
+            raise NoHub(
+                f"the hub cannot listen on {self.kit.listen}: the port is taken, or this machine has no "
+                "such address. "
+                "Stop whoever uses it, or set `listen` in party.toml."
+            )
         await self._server.start()
         self._watch = asyncio.create_task(self._look_at_revocations())
-        log.info("hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port)
+        log.info(
+            "hub of federation %r listens on %s (port %d)", self.kit.federation, self.kit.listen, self.port
+        )
         return self.port
 
     async def stop(self) -> None:
@@ -113,7 +142,7 @@ class Hub:
     async def serve_forever(self) -> None:
         await self._server.wait_for_termination()
 
-    # --- one connection ----------------------------------------------------------------------------------------------------------------
+    # --- one connection -------------------------------------------------------------------------------------
 
     async def _admit(self, context: Any) -> tuple[str, x509.Certificate]:
         certificate = self._certificate(context)
@@ -126,16 +155,25 @@ class Hub:
         return name, certificate
 
     async def _check(self, _: bytes, context: Any) -> bytes:
-        """For a party that looks before it takes part: whether its certificate counts, and who is here, with which version. It disturbs nobody."""
+        """For a party that looks before it takes part: whether its certificate counts, and who is here, with
+        which version. It disturbs nobody.
+        """
         await self._admit(context)
-        return json.dumps({"federation": self.kit.federation, "present": {desk.name: desk.version for desk in self.desks.values()}}).encode()
+        return json.dumps(
+            {
+                "federation": self.kit.federation,
+                "present": {desk.name: desk.version for desk in self.desks.values()},
+            }
+        ).encode()
 
     async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
         name, certificate = await self._admit(context)
         said = dict(context.invocation_metadata() or ()).get(VERSION, "")
         desk = Desk(name, certificate, said[:64] if isinstance(said, str) else "")
         old = self.desks.get(name)
-        if old is not None:  # a party that lost its connection comes back before we noticed, or its kit is used twice
+        if (
+            old is not None
+        ):  # a party that lost its connection comes back before we noticed, or its kit is used twice
             log.info("%r connects again; its older connection is closed", name)
             old.close("another process connected with this party's certificate.")
         self.desks[name] = desk
@@ -150,7 +188,8 @@ class Hub:
             if not desk.closed:
                 await writer
         finally:
-            # before the connection ends, which a party that does not read can put off: nothing more is taken from it, and what waited for it is forgotten
+            # before the connection ends, which a party that does not read can put off: nothing more is taken
+            # from it, and what waited for it is forgotten
             for task in (reader, writer, ended):
                 task.cancel()
             while desk.waiting:
@@ -164,7 +203,16 @@ class Hub:
 
     def _welcome(self, name: str) -> Waiting:
         revoked = pem(self.trust.revoked).decode() if self.trust.revoked else ""
-        return Waiting("", 0, pack(WELCOME, "", name, json.dumps({"federation": self.kit.federation, "revoked": revoked}).encode()))
+        return Waiting(
+            "",
+            0,
+            pack(
+                WELCOME,
+                "",
+                name,
+                json.dumps({"federation": self.kit.federation, "revoked": revoked}).encode(),
+            ),
+        )
 
     @staticmethod
     def _certificate(context: Any) -> x509.Certificate:
@@ -179,8 +227,11 @@ class Hub:
                     if envelope.kind != MAIL:
                         raise BadFrame("only the hub says who is there.")
                     if envelope.sender != name:
-                        raise SealBroken(f"the certificate is that of {name!r}, and an envelope says it is from {envelope.sender!r}. "
-                                         "A party speaks under its own name only.")
+                        raise SealBroken(
+                            f"the certificate is that of {name!r}, and an envelope says it is from "
+                            f"{envelope.sender!r}. "
+                            "A party speaks under its own name only."
+                        )
                 except (BadFrame, SealBroken) as error:
                     log.warning("refused %r: %s", name, error)
                     desk.close(str(error))
@@ -210,7 +261,9 @@ class Hub:
         desk.put(entry)
 
     def _note(self, desk: Desk, about: str, what: int, payer: str = "") -> None:
-        """Tell a party who is here and who is not. A note that still waits is changed, so that there is never more than one about a party."""
+        """Tell a party who is here and who is not. A note that still waits is changed, so that there is never
+        more than one about a party.
+        """
         is_new = about not in desk.notes
         desk.notes[about] = what
         if is_new:
@@ -242,7 +295,7 @@ class Hub:
             if other in self.desks and other != name:
                 self._note(self.desks[other], name, what)
 
-    # --- revocations ---------------------------------------------------------------------------------------------------------------------
+    # --- revocations ----------------------------------------------------------------------------------------
 
     async def _look_at_revocations(self) -> None:
         """A new list laid into the hub's kit takes effect within seconds, for those who are connected too."""
@@ -252,16 +305,26 @@ class Hub:
             await asyncio.sleep(LOOK_AGAIN)
             try:
                 if file.stat().st_mtime_ns != seen:
-                    seen = file.stat().st_mtime_ns  # before it is read: a change while it is read is seen at the next look
+                    seen = (
+                        file.stat().st_mtime_ns
+                    )  # before it is read: a change while it is read is seen at the next look
                     self.renew(self.trust.updated(file.read_bytes()))
-                    if keep_revocations(replace(self.kit, trust=self.trust)):  # an older list was copied over the one this hub knows
-                        log.warning("%s was older than the list of revocations in use; the newer one was written back", file)
+                    if keep_revocations(
+                        replace(self.kit, trust=self.trust)
+                    ):  # an older list was copied over the one this hub knows
+                        log.warning(
+                            "%s was older than the list of revocations in use; the newer one was written "
+                            "back",
+                            file,
+                        )
                         seen = file.stat().st_mtime_ns
             except (OSError, SealBroken) as error:
                 log.error("the list of revocations was not taken over: %s", error)
 
     def renew(self, trust: Trust) -> None:
-        """Use this list of revocations from now on: send those away who are on it, and the list to all others."""
+        """Use this list of revocations from now on: send those away who are on it, and the list to all
+        others.
+        """
         is_new, self.trust = trust is not self.trust, trust
         for desk in self.desks.values():
             try:
@@ -282,4 +345,9 @@ async def serve(kit: Kit, ready: Callable[[int], None] = lambda port: None) -> N
         await hub.serve_forever()
     finally:
         await hub.stop()
-        log.info("relayed %d envelopes, %d bytes in %.0f s", hub.relayed, hub.relayed_bytes, time.monotonic() - began)
+        log.info(
+            "relayed %d envelopes, %d bytes in %.0f s",
+            hub.relayed,
+            hub.relayed_bytes,
+            time.monotonic() - began,
+        )

@@ -1,11 +1,11 @@
 """All parties in one process: for tests, simulation, and trying a protocol out.
 
-Every message is written out and read back as it would be over a network, so its bytes are the wire's and no party can reach into
-another's memory. A failed party ends the run and is named. When nobody can go on, that is an error saying who waits for what;
-nothing hangs.
+Every message is written out and read back as it would be over a network, so its bytes are the wire's and no
+party can reach into another's memory. A failed party ends the run and is named. When nobody can go on, that
+is an error saying who waits for what; nothing hangs.
 
-The run has an event loop of its own, because only the loop knows that nothing is left to do: then virtual time moves
-on, or the run is stuck.
+The run has an event loop of its own, because only the loop knows that nothing is left to do: then virtual
+time moves on, or the run is stuck.
 """
 
 from __future__ import annotations
@@ -32,13 +32,23 @@ from ..parties.secret import Secret, SeededSecret
 @dataclass(frozen=True)
 class InProcess:
     seed: int | None = whole(0, none=True, doc="every party's rng follows from it; None draws fresh ones")
-    clock: str = choice("virtual", ("virtual", "real"), doc="virtual: deadlines and sleeps take no time, in an order that never changes")
-    secret_seed: int | None = whole(None, none=True, doc="for tests only: replayable secrets; the ledger is stamped NOT PRIVATE")
+    clock: str = choice(
+        "virtual",
+        ("virtual", "real"),
+        doc="virtual: deadlines and sleeps take no time, in an order that never changes",
+    )
+    secret_seed: int | None = whole(
+        None, none=True, doc="for tests only: replayable secrets; the ledger is stamped NOT PRIVATE"
+    )
     max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest frame a party sends or reads")
-    start: float = real(0.0, least=0, doc="what the virtual clock shows first: where a simulation that is resumed had come to")
+    start: float = real(
+        0.0, least=0, doc="what the virtual clock shows first: where a simulation that is resumed had come to"
+    )
 
     def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
-        """What each party's program returned. What the parties saw is added to `ledger`, also when the run fails."""
+        """What each party's program returned. What the parties saw is added to `ledger`, also when the run
+        fails.
+        """
         run = _Run(check(self), programs, ledger)
         try:
             asyncio.get_running_loop()
@@ -48,7 +58,9 @@ class InProcess:
             return pool.submit(contextvars.copy_context().run, run.here).result()
 
     async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
-        """The same from async code. The parties live on a thread of their own; cancelling this stops them all first."""
+        """The same from async code. The parties live on a thread of their own; cancelling this stops them all
+        first.
+        """
         run = _Run(check(self), programs, ledger)
         pool = ThreadPoolExecutor(1, "tacit")
         job = asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, run.here)
@@ -75,7 +87,9 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that knows when it is quiet. `away` counts the work handed to threads, which may still come back."""
+    """An event loop that knows when it is quiet. `away` counts the work handed to threads, which may still
+    come back.
+    """
 
     def __init__(self) -> None:
         self.selector = _Selector()
@@ -92,7 +106,9 @@ class _Loop(asyncio.SelectorEventLoop):
         self.away -= 1
 
     def alone(self) -> bool:
-        """Nothing outside can wake this loop: no thread is at work and no socket is open but the loop's own."""
+        """Nothing outside can wake this loop: no thread is at work and no socket is open but the loop's
+        own.
+        """
         return self.away == 0 and len(self.selector.get_map()) <= 1
 
 
@@ -105,10 +121,16 @@ class _Wire:
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.owner:
-            raise ProtocolError(f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party speaks under its own name only.")
+            raise ProtocolError(
+                f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party speaks under its own "
+                "name only."
+            )
         box = self.boxes.get(to)
         if box is None:
-            raise ProtocolError(f"party {self.owner!r} sends to {to!r}, which takes no part in this run. {nearest(to, list(self.boxes))}")
+            raise ProtocolError(
+                f"party {self.owner!r} sends to {to!r}, which takes no part in this run. "
+                f"{nearest(to, list(self.boxes))}"
+            )
         if to != self.owner and not box.fits(self.owner, scope, len(frame)):
             await self._room(box, scope, len(frame))
         box.put(self.owner, scope, frame)
@@ -118,7 +140,9 @@ class _Wire:
         room = asyncio.Event()
         box.on_room.append(room.set)
         try:
-            with self.boxes[self.owner].blocked_send(f"room in the mailbox of {box.owner!r}, which has not read what {self.owner!r} sent"):
+            with self.boxes[self.owner].blocked_send(
+                f"room in the mailbox of {box.owner!r}, which has not read what {self.owner!r} sent"
+            ):
                 while not box.fits(self.owner, scope, size):
                     room.clear()
                     await room.wait()
@@ -136,8 +160,12 @@ class _Run:
         self.programs, self.ledger = dict(programs), ledger
         self.clock: Clock = VirtualClock(runtime.start) if runtime.clock == "virtual" else RealClock()
         self.boxes = {name: Mailbox(name, Ledger(), runtime.max_bytes) for name in self.programs}
-        self.parties = {name: Party(name, _Wire(name, self.boxes), box, self.clock, self._secret(runtime, name), runtime.seed)
-                        for name, box in self.boxes.items()}
+        self.parties = {
+            name: Party(
+                name, _Wire(name, self.boxes), box, self.clock, self._secret(runtime, name), runtime.seed
+            )
+            for name, box in self.boxes.items()
+        }
         self.results: dict[str, Any] = {}
         self.live = set(self.programs)
         self.stopped = False
@@ -204,7 +232,9 @@ class _Run:
                 over.set_result(None)
 
     def quiet(self, loop: _Loop, over: asyncio.Future[None]) -> bool:
-        """Nobody has anything to do. Let time pass, or say that it never will; False leaves the loop waiting for the outside world."""
+        """Nobody has anything to do. Let time pass, or say that it never will; False leaves the loop waiting
+        for the outside world.
+        """
         if not loop.alone():
             return False
         if isinstance(self.clock, VirtualClock) and self.clock.advance():
@@ -214,8 +244,16 @@ class _Run:
             return False
         done = [repr(name) for name in self.programs if name not in self.live]
         who = [f"{name!r} waits for {' and for '.join(wants)}" for name, wants in waits.items()]
-        over.set_exception(ProtocolError(
-            f"no party can go on: {'; '.join(who[:8])}{f'; and {len(who) - 8} more' if len(who) > 8 else ''}."
-            + (f" Already finished: {', '.join(done[:8])}{', …' if len(done) > 8 else ''}." if done else "")
-            + " Someone must send what is waited for, or the wait needs a deadline (within=…)."))
+        over.set_exception(
+            ProtocolError(
+                "no party can go on: "
+                f"{'; '.join(who[:8])}{f'; and {len(who) - 8} more' if len(who) > 8 else ''}."
+                + (
+                    f" Already finished: {', '.join(done[:8])}{', …' if len(done) > 8 else ''}."
+                    if done
+                    else ""
+                )
+                + " Someone must send what is waited for, or the wait needs a deadline (within=…)."
+            )
+        )
         return True

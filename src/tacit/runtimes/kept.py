@@ -35,7 +35,10 @@ class Kept:
             self.values[name][at.to(value.device)] = value
 
     def save(self) -> State:
-        return {"slot": torch.from_numpy(self.slot.copy()), **{f"value.{k}": v[: self.used] for k, v in self.values.items()}}
+        return {
+            "slot": torch.from_numpy(self.slot.copy()),
+            **{f"value.{k}": v[: self.used] for k, v in self.values.items()},
+        }
 
     def load(self, saved: State) -> None:
         self.slot = saved["slot"].numpy().copy()

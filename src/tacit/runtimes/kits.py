@@ -1,10 +1,10 @@
 """Start kits: a folder for each party with all it needs to take part, and nothing that is anyone else's.
 
-    party.key         its private key (readable by its owner only)
-    party.crt         its certificate
-    authority.crt     the federation's authority: whom to believe
-    revoked.crl       who no longer counts, signed by the authority
-    party.toml        the federation, its name and role, the hub's address, the other parties
+party.key         its private key (readable by its owner only)
+party.crt         its certificate
+authority.crt     the federation's authority: whom to believe
+revoked.crl       who no longer counts, signed by the authority
+party.toml        the federation, its name and role, the hub's address, the other parties
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ..errors import BadKit, SealBroken
 from .certificates import Authority, Key, Trust, key_pem, party_of, pem, read_certificate, read_key
 
-SIGNED = b"tacit signed 1 "  # what a certificate signs in a protocol can be taken for nothing it signs in a handshake
+# what a certificate signs in a protocol can be taken for nothing it signs in a handshake
+SIGNED = b"tacit signed 1 "
 FILES = ("party.key", "party.crt", "authority.crt", "revoked.crl", "party.toml")
 
 
@@ -65,9 +66,11 @@ class Kit:
 
 
 class Certified:
-    """A party's signatures, by its certificate, which comes along: whoever checks one needs to know the federation's authority and nobody else.
+    """A party's signatures, by its certificate, which comes along: whoever checks one needs to know the
+    federation's authority and nobody else.
 
-    A signature is the certificate's length (two bytes), the certificate (DER) and ECDSA P-256 over SIGNED and the message.
+    A signature is the certificate's length (two bytes), the certificate (DER) and ECDSA P-256 over SIGNED and
+    the message.
     """
 
     def __init__(self, kit: Callable[[], Kit]):
@@ -78,13 +81,16 @@ class Certified:
         return len(kit.der).to_bytes(2, "big") + kit.der + kit.sign(SIGNED + message)
 
     def verify(self, name: str, message: bytes, signature: bytes) -> bool:
-        """Whether party `name` signed this: with a certificate of this federation that is in force, and made out to that name. The server never
-        stands in for a client, and a stranger for nobody."""
+        """Whether party `name` signed this: with a certificate of this federation that is in force, and made
+        out to that name. The server never stands in for a client, and a stranger for nobody.
+        """
         kit, size = self.kit(), int.from_bytes(signature[:2], "big")
         if name not in kit.parties or name == kit.server:
             return False
         try:
-            kit.trust.party(signature[2 : 2 + size], name).verify(signature[2 + size :], SIGNED + message, ec.ECDSA(hashes.SHA256()))
+            kit.trust.party(signature[2 : 2 + size], name).verify(
+                signature[2 + size :], SIGNED + message, ec.ECDSA(hashes.SHA256())
+            )
         except (SealBroken, InvalidSignature):
             return False
         return True
@@ -96,13 +102,19 @@ def temporary(federation: str, names: tuple[str, ...]) -> tuple[Kit, dict[str, K
     trust = Trust(authority.certificate, authority.revocations(()))
 
     def made(name: str, role: str) -> Kit:
-        return Kit(name, role, "127.0.0.1:0", *authority.issue(name, role), trust, names, listen="127.0.0.1:0")
+        return Kit(
+            name, role, "127.0.0.1:0", *authority.issue(name, role), trust, names, listen="127.0.0.1:0"
+        )
 
-    return made("hub", "hub"), {name: made(name, "server" if name == "server" else "client") for name in names}
+    return made("hub", "hub"), {
+        name: made(name, "server" if name == "server" else "client") for name in names
+    }
 
 
 def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None:
-    """Write a kit into its folder. A key that is there already stays: its file is made only if there is none."""
+    """Write a kit into its folder. A key that is there already stays: its file is made only if there is
+    none.
+    """
     import tomli_w
 
     from ..files import write_whole
@@ -115,15 +127,25 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
     assert kit.trust.revoked is not None
     write_whole(directory / "revoked.crl", pem(kit.trust.revoked))
     listen = {"listen": kit.listen} if kit.role == "hub" else {}
-    table = {"federation": kit.federation, "name": kit.name, "role": kit.role, "hub": kit.address, "server": kit.server,
-             "parties": list(kit.parties), **listen, **(extra or {})}
+    table = {
+        "federation": kit.federation,
+        "name": kit.name,
+        "role": kit.role,
+        "hub": kit.address,
+        "server": kit.server,
+        "parties": list(kit.parties),
+        **listen,
+        **(extra or {}),
+    }
     write_whole(directory / "party.toml", tomli_w.dumps(table))
 
 
 def keep_revocations(kit: Kit) -> bool:
-    """Write the kit's list of revocations into its folder, if it is newer than the one there: a restarted party then still knows it.
+    """Write the kit's list of revocations into its folder, if it is newer than the one there: a restarted
+    party then still knows it.
 
-    Returns whether it was written. A list is never replaced by an older one. Raises OSError if the folder cannot be written to.
+    Returns whether it was written. A list is never replaced by an older one. Raises OSError if the folder
+    cannot be written to.
     """
     from fcntl import LOCK_EX, flock
 
@@ -134,7 +156,9 @@ def keep_revocations(kit: Kit) -> bool:
     file, nothing = kit.directory / "revoked.crl", Trust(kit.trust.authority)
     folder = os.open(kit.directory, os.O_RDONLY)
     try:
-        flock(folder, LOCK_EX)  # several processes may use one kit: nobody writes between reading and writing here
+        flock(
+            folder, LOCK_EX
+        )  # several processes may use one kit: nobody writes between reading and writing here
         try:
             there = nothing.updated(file.read_bytes())
         except (FileNotFoundError, SealBroken):
@@ -161,32 +185,52 @@ def load(directory: str | os.PathLike[str]) -> Kit:
     """The kit in a folder, every part checked against the others."""
     folder = Path(directory)
     if not folder.is_dir():
-        raise BadKit(f"there is no kit at {folder}. Give the folder you were handed, the one with party.toml in it.")
+        raise BadKit(
+            f"there is no kit at {folder}. Give the folder you were handed, the one with party.toml in it."
+        )
     absent = [name for name in FILES if not (folder / name).is_file()]
     if absent:
-        raise BadKit(f"the kit {folder} lacks {', '.join(absent)}. Take it again from whoever provisioned the federation.")
+        raise BadKit(
+            f"the kit {folder} lacks {', '.join(absent)}. Take it again from whoever provisioned the "
+            "federation."
+        )
     mode = stat.S_IMODE((folder / "party.key").stat().st_mode)
     if mode & 0o077:
-        raise BadKit(f"{folder / 'party.key'} can be read by others than its owner (mode {mode:03o}). Set it right with: "
-                     f"chmod 600 {folder / 'party.key'}; if anyone may have copied it, have this party provisioned anew.")
+        raise BadKit(
+            f"{folder / 'party.key'} can be read by others than its owner (mode {mode:03o}). Set it right "
+            "with: "
+            f"chmod 600 {folder / 'party.key'}; if anyone may have copied it, have this party provisioned "
+            "anew."
+        )
     try:
         table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
         name, role, address = str(table["name"]), str(table["role"]), str(table["hub"])
         parties, server = tuple(str(p) for p in table["parties"]), str(table["server"])
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise BadKit(f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Take it again from whoever provisioned the "
-                     "federation.") from None
+        raise BadKit(
+            f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Take it again from "
+            "whoever provisioned the "
+            "federation."
+        ) from None
     certificate = read_certificate((folder / "party.crt").read_bytes(), str(folder / "party.crt"))
     authority = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
     key = read_key((folder / "party.key").read_bytes(), str(folder / "party.key"))
     if key.public_key() != certificate.public_key():
-        raise BadKit(f"in {folder}, party.key and party.crt do not belong together. Take both again from whoever provisioned the federation.")
+        raise BadKit(
+            f"in {folder}, party.key and party.crt do not belong together. Take both again from whoever "
+            "provisioned the federation."
+        )
     if party_of(certificate) != name:
-        raise BadKit(f"in {folder}, the certificate is that of {party_of(certificate)!r}, and party.toml says {name!r}. A name cannot be chosen: "
-                     "it is the certificate's.")
+        raise BadKit(
+            f"in {folder}, the certificate is that of {party_of(certificate)!r}, and party.toml says "
+            f"{name!r}. A name cannot be chosen: "
+            "it is the certificate's."
+        )
     try:
         trust = Trust(authority).updated((folder / "revoked.crl").read_bytes())
         trust.check(certificate)
     except SealBroken as error:
         raise BadKit(f"the kit {folder} cannot be used: {error}") from None
-    return Kit(name, role, address, certificate, key, trust, parties, server, folder, str(table.get("listen", "")))
+    return Kit(
+        name, role, address, certificate, key, trust, parties, server, folder, str(table.get("listen", ""))
+    )

@@ -1,8 +1,10 @@
-"""A party's connection: it dials out to the hub, keeps dialling when the connection is lost, and holds one sealed channel to each other party.
+"""A party's connection: it dials out to the hub, keeps dialling when the connection is lost, and holds one
+sealed channel to each other party.
 
-A program on top of it notices nothing of a lost connection or a restarted hub but the time it takes. It does notice, as an error, when the hub turns this
-party away, cannot be reached for `patience` seconds, or alters what it carries. With `away`, for protocols that nobody can leave and join again, it also
-notices when a party it waits for was there and has gone for so many seconds, or is another process than the one it spoke with.
+A program on top of it notices nothing of a lost connection or a restarted hub but the time it takes. It does
+notice, as an error, when the hub turns this party away, cannot be reached for `patience` seconds, or alters
+what it carries. With `away`, for protocols that nobody can leave and join again, it also notices when a party
+it waits for was there and has gone for so many seconds, or is another process than the one it spoke with.
 """
 
 from __future__ import annotations
@@ -33,24 +35,55 @@ from .hub import OPTIONS
 from .kits import Certified, Kit, keep_revocations
 
 log = logging.getLogger("tacit.party")
-SOON = 0.02  # seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it unnecessary to hurry
+# seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it
+# unnecessary to hurry
+SOON = 0.02
 TICK = 0.5
-WAIT = (0.05, 2.0)  # seconds between attempts to connect: doubling, with jitter, so that parties do not all come back at once
+WAIT = (
+    0.05,
+    2.0,
+)  # seconds between attempts to connect: doubling, with jitter, so that parties do not all come back at once
 LINGER = 10.0  # seconds a party that has finished waits for others to take what it still has for them
-CLIENT_OPTIONS = [*OPTIONS, ("grpc.ssl_target_name_override", HUB_NAME), ("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1),
-                  ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
+CLIENT_OPTIONS = [
+    *OPTIONS,
+    ("grpc.ssl_target_name_override", HUB_NAME),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 
 
 class Link:
     """The transport of one party. Use it as `async with Link(kit) as link: await link.run(program)`."""
 
-    def __init__(self, kit: Kit, *, seed: int | None = None, secret: Secret | None = None, max_bytes: int = MAX_BYTES, patience: float = 300.0,
-                 linger: float = LINGER, version: str = "", away: float | None = None, limits: MailLimits | None = None):
+    def __init__(
+        self,
+        kit: Kit,
+        *,
+        seed: int | None = None,
+        secret: Secret | None = None,
+        max_bytes: int = MAX_BYTES,
+        patience: float = 300.0,
+        linger: float = LINGER,
+        version: str = "",
+        away: float | None = None,
+        limits: MailLimits | None = None,
+    ):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes, limits)
         self.mailbox.on_room.append(self._resume)
-        self.party = Party(kit.name, self, self.mailbox, RealClock(), secret or Secret(), seed, identity=Certified(lambda: self.kit))
+        self.party = Party(
+            kit.name,
+            self,
+            self.mailbox,
+            RealClock(),
+            secret or Secret(),
+            seed,
+            identity=Certified(lambda: self.kit),
+        )
         self.channels: dict[str, Channel] = {}
         self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
         self.connections = 0
@@ -63,7 +96,10 @@ class Link:
 
     async def __aenter__(self) -> Link:
         self._failed = asyncio.get_running_loop().create_future()
-        self._tasks = [asyncio.create_task(self._stay_connected(), name=f"link of {self.kit.name}"), asyncio.create_task(self._tick())]
+        self._tasks = [
+            asyncio.create_task(self._stay_connected(), name=f"link of {self.kit.name}"),
+            asyncio.create_task(self._tick()),
+        ]
         for task in self._tasks:
             task.add_done_callback(self._ended)
         return self
@@ -90,10 +126,12 @@ class Link:
         self.noticed.append(text)
         del self.noticed[:-1000]  # a long run's memory stays flat
 
-    # --- what a party's program uses -------------------------------------------------------------------------------------------------
+    # --- what a party's program uses ------------------------------------------------------------------------
 
     async def run(self, program: Program) -> Any:
-        """The program to its end, and what it still had to say delivered; or whatever made the connection impossible."""
+        """The program to its end, and what it still had to say delivered; or whatever made the connection
+        impossible.
+        """
         assert self._failed is not None
         task = asyncio.ensure_future(program(self.party))
         await asyncio.wait([task, self._failed], return_when=asyncio.FIRST_COMPLETED)
@@ -106,14 +144,22 @@ class Link:
             return await task
         finally:
             if not self._failed.done():
-                await self.drain()  # also of a program that failed: what it said before, such as why it cannot take part, must arrive
+                # also of a program that failed: what it said before, such as why it cannot take part, must
+                # arrive
+                await self.drain()
 
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
-            raise ProtocolError(f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party speaks under its own name only.")
+            raise ProtocolError(
+                f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party speaks under its "
+                "own name only."
+            )
         if len(scope.encode()) > MAX_SCOPE:
-            raise ProtocolError(f"party {self.kit.name!r} sends in a scope whose name has {len(scope.encode())} bytes; at most {MAX_SCOPE} are allowed. "
-                                "Use shorter tags.")
+            raise ProtocolError(
+                f"party {self.kit.name!r} sends in a scope whose name has {len(scope.encode())} bytes; at "
+                f"most {MAX_SCOPE} are allowed. "
+                "Use shorter tags."
+            )
         if to == self.kit.name:
             self.mailbox.put(to, scope, frame)
             return
@@ -159,15 +205,26 @@ class Link:
     def _channel(self, name: str) -> Channel:
         if name not in self.channels:
             if name not in self.kit.parties:
-                raise ProtocolError(f"party {self.kit.name!r} sends to {name!r}, which is not in federation {self.kit.federation!r}. "
-                                    f"{nearest(name, list(self.kit.parties))}")
+                raise ProtocolError(
+                    f"party {self.kit.name!r} sends to {name!r}, which is not in federation "
+                    f"{self.kit.federation!r}. "
+                    f"{nearest(name, list(self.kit.parties))}"
+                )
             box = self.mailbox
-            self.channels[name] = Channel(self.kit, self.life, name, lambda scope, frame: box.put(name, scope, frame), self.note, box.max_bytes,
-                                          lambda scope, size: box.reserve(name, scope, size), lambda: box.cancel(name))
+            self.channels[name] = Channel(
+                self.kit,
+                self.life,
+                name,
+                lambda scope, frame: box.put(name, scope, frame),
+                self.note,
+                box.max_bytes,
+                lambda scope, size: box.reserve(name, scope, size),
+                lambda: box.cancel(name),
+            )
             self.channels[name].front = pack(MAIL, self.kit.name, name)
         return self.channels[name]
 
-    # --- the connection ------------------------------------------------------------------------------------------------------------------
+    # --- the connection -------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
         lost, wait, why = time.monotonic(), WAIT[0], ""
@@ -175,23 +232,32 @@ class Link:
         credentials = grpc.ssl_channel_credentials(authority, key, certificate)
         while True:
             before = self.connections
-            async with grpc.aio.secure_channel(self.kit.address, credentials, options=CLIENT_OPTIONS) as connection:
+            async with grpc.aio.secure_channel(
+                self.kit.address, credentials, options=CLIENT_OPTIONS
+            ) as connection:
                 try:
                     await self._talk(connection.stream_stream(METHOD)(metadata=((VERSION, self.version),)))
                     why = "the hub ended the connection"
                 except grpc.aio.AioRpcError as error:
                     why = error.details() or str(error.code())
                     if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                        raise NoHub(f"the hub at {self.kit.address} turned party {self.kit.name!r} away: {why}") from None
+                        raise NoHub(
+                            f"the hub at {self.kit.address} turned party {self.kit.name!r} away: {why}"
+                        ) from None
                     if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
-                        raise NoHub(f"the hub at {self.kit.address} cannot be spoken with: {error.code().name}: {why}. Is it a tacit hub of the same "
-                                    "version?") from None
+                        raise NoHub(
+                            f"the hub at {self.kit.address} cannot be spoken with: {error.code().name}: "
+                            f"{why}. Is it a tacit hub of the same "
+                            "version?"
+                        ) from None
                 finally:
                     self.connected.clear()
             if self.connections > before:
                 lost, wait = time.monotonic(), WAIT[0]
                 self.note(f"the connection to the hub was lost: {why}")
-            elif time.monotonic() - lost > min(2.0, self.patience):  # not a hub that is just being restarted: find out why, for the message
+            elif time.monotonic() - lost > min(
+                2.0, self.patience
+            ):  # not a hub that is just being restarted: find out why, for the message
                 from .preflight import reach
 
                 fatal, found = await asyncio.to_thread(reach, self.kit)
@@ -211,7 +277,9 @@ class Link:
                 self._read(data)
             code = await call.code()
             if code is not grpc.StatusCode.OK:
-                raise grpc.aio.AioRpcError(code, await call.initial_metadata(), await call.trailing_metadata(), await call.details())
+                raise grpc.aio.AioRpcError(
+                    code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+                )
         finally:
             if writer is not None:
                 writer.cancel()
@@ -229,7 +297,9 @@ class Link:
             while True:
                 self._news.clear()  # first: whatever comes while we write sets it again
                 busy = [c for c in self.channels.values() if c.failure is None]
-                while busy:  # a record of each channel in turn, so that a large message to one does not keep others waiting
+                # a record of each channel in turn, so that a large message to one does not keep others
+                # waiting
+                while busy:
                     left = []
                     for channel in busy:
                         payload = channel.pull()
@@ -254,7 +324,9 @@ class Link:
             try:
                 channel = self._channel(sender)
             except ProtocolError:
-                self.note(f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped")
+                self.note(
+                    f"mail from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped"
+                )
                 return
             if channel.failure is not None:
                 return  # given up: nothing more is read in this party's name
@@ -290,8 +362,11 @@ class Link:
                         channel.kit = self.kit
                     keep_revocations(self.kit)
         except OSError as error:
-            self.note(f"the hub's newer list of revocations is used, but cannot be written to {self.kit.directory}: {error.strerror or error}. "
-                      "After a restart it has to come from the hub again.")
+            self.note(
+                "the hub's newer list of revocations is used, but cannot be written to "
+                f"{self.kit.directory}: {error.strerror or error}. "
+                "After a restart it has to come from the hub again."
+            )
         except (ValueError, AttributeError, SealBroken) as error:
             self.note(f"the hub's list of revocations was not taken over: {error}")
 
@@ -321,33 +396,60 @@ class Link:
                 self._news.set()
 
     def _look_who_is_broken(self) -> None:
-        """A conversation that was given up ends the program only if it waits for that party: a member cannot end another's run by sending garbage."""
+        """A conversation that was given up ends the program only if it waits for that party: a member cannot
+        end another's run by sending garbage.
+        """
         for name in (*self.mailbox.awaited(), *self._crowded):
             if name in self.channels and (failure := self.channels[name].failure) is not None:
                 self._fail(failure)
 
     def _look_who_is_held(self) -> None:
-        """A program that waits for a message of a party whose other messages it does not read would wait forever."""
+        """A program that waits for a message of a party whose other messages it does not read would wait
+        forever.
+        """
         for name, wants in self.mailbox.awaited().items():
             channel = self.channels.get(name)
-            if channel is not None and channel.refused_at and time.monotonic() - channel.refused_at > self.patience:
+            if (
+                channel is not None
+                and channel.refused_at
+                and time.monotonic() - channel.refused_at > self.patience
+            ):
                 used = self.mailbox.quota.senders.get(name)
-                self._fail(ProtocolError(f"party {self.kit.name!r} waits for {wants}, but {used.letters if used else 0} other messages of {name!r} "
-                                         f"({used.bytes if used else 0} bytes) have not been read, and there is no room for more. Do both run the same "
-                                         "version and job? If so, do not trust this party."))
+                self._fail(
+                    ProtocolError(
+                        f"party {self.kit.name!r} waits for {wants}, but {used.letters if used else 0} "
+                        f"other messages of {name!r} "
+                        f"({used.bytes if used else 0} bytes) have not been read, and there is no room for "
+                        "more. Do both run the same "
+                        "version and job? If so, do not trust this party."
+                    )
+                )
 
     def _look_who_is_missing(self, away: float) -> None:
-        """One who never came is waited for as long as the program says; one with whom we have spoken is missed."""
-        for name, wants in (dict.fromkeys(self._crowded, "a sign that it reads") | self.mailbox.awaited()).items():
+        """One who never came is waited for as long as the program says; one with whom we have spoken is
+        missed.
+        """
+        for name, wants in (
+            dict.fromkeys(self._crowded, "a sign that it reads") | self.mailbox.awaited()
+        ).items():
             channel = self.channels.get(name)
             if channel is None or not channel.their_life:
                 continue
             if channel.anew:
-                self._fail(ProtocolError(f"party {name!r} was started anew while party {self.kit.name!r} waited for {wants}; what it knew before is lost. "
-                                         "Start again at all parties."))
+                self._fail(
+                    ProtocolError(
+                        f"party {name!r} was started anew while party {self.kit.name!r} waited for {wants}; "
+                        "what it knew before is lost. "
+                        "Start again at all parties."
+                    )
+                )
             elif not channel.present and time.monotonic() - channel.gone > away:
-                self._fail(ProtocolError(f"party {name!r} has been gone for {time.monotonic() - channel.gone:.0f} s (its process ended, or it lost its "
-                                         f"connection to the hub), and party {self.kit.name!r} waits for {wants}. See what happened there, and start "
-                                         "again at all parties."))
-
-
+                self._fail(
+                    ProtocolError(
+                        f"party {name!r} has been gone for {time.monotonic() - channel.gone:.0f} s (its "
+                        "process ended, or it lost its "
+                        f"connection to the hub), and party {self.kit.name!r} waits for {wants}. See what "
+                        "happened there, and start "
+                        "again at all parties."
+                    )
+                )

@@ -1,7 +1,9 @@
-"""Where the processes of a run come from: one small process that has loaded what all of them need, and forks each of them.
+"""Where the processes of a run come from: one small process that has loaded what all of them need, and forks
+each of them.
 
-Started by `Processes` as a program. It reads a JSON line for each process to start, and writes one when it has started or ended. When whoever
-started it goes away, it ends all of them. It opens no connection and starts no thread itself, so that forking is safe.
+Started by `Processes` as a program. It reads a JSON line for each process to start, and writes one when it
+has started or ended. When whoever started it goes away, it ends all of them. It opens no connection and
+starts no thread itself, so that forking is safe.
 """
 
 from __future__ import annotations
@@ -110,14 +112,29 @@ async def _party(order: dict[str, Any]) -> int:
     ledger: Any = None
     try:
         program = found(order["program"])
-        async with Link(kit, seed=order["seed"], max_bytes=order["max_bytes"], patience=order["patience"], linger=order["linger"],
-                        away=order["away"]) as link:
+        async with Link(
+            kit,
+            seed=order["seed"],
+            max_bytes=order["max_bytes"],
+            patience=order["patience"],
+            linger=order["linger"],
+            away=order["away"],
+        ) as link:
             ledger = link.mailbox.ledger
             said = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
     except Exception as error:
-        traceback_text = "" if type(error).__module__ == "tacit.errors" else "".join(traceback.format_exception(error))
-        said = {"error": pack([type(error).__module__, type(error).__name__, str(error), traceback_text], "an error")}
-    _write(folder / "result", pack({**said, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"))
+        traceback_text = (
+            "" if type(error).__module__ == "tacit.errors" else "".join(traceback.format_exception(error))
+        )
+        said = {
+            "error": pack(
+                [type(error).__module__, type(error).__name__, str(error), traceback_text], "an error"
+            )
+        }
+    _write(
+        folder / "result",
+        pack({**said, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
+    )
     return 0
 
 

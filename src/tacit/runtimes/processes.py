@@ -1,8 +1,9 @@
-"""One operating-system process a party, and a hub between them, on this machine: real sockets, real certificates, made for one run.
+"""One operating-system process a party, and a hub between them, on this machine: real sockets, real
+certificates, made for one run.
 
-A program must be something another process can find by itself: a function of a module or of the script that is being run, or `functools.partial` of
-one with plain values. No code and no object is sent; what cannot be found there is refused before anything starts. What a program returns
-must be plain values, too (values.py).
+A program must be something another process can find by itself: a function of a module or of the script that
+is being run, or `functools.partial` of one with plain values. No code and no object is sent; what cannot be
+found there is refused before anything starts. What a program returns must be plain values, too (values.py).
 """
 
 from __future__ import annotations
@@ -40,40 +41,79 @@ LINGER = 5.0  # seconds one that has finished waits for others to take what it s
 @dataclass(frozen=True)
 class Processes:
     seed: int | None = whole(0, none=True, doc="every party's rng follows from it; None draws fresh ones")
-    deadline: float | None = real(None, above=0, none=True, doc="in training: seconds a round waits for answers; None waits for everyone")
-    at_least: int | None = whole(None, least=1, none=True, doc="in training: answers with which a round goes on after the deadline; None: everyone's")
-    restart: bool = flag(False, doc="start a process again that was killed; one that ended with an error stays ended")
+    deadline: float | None = real(
+        None,
+        above=0,
+        none=True,
+        doc="in training: seconds a round waits for answers; None waits for everyone",
+    )
+    at_least: int | None = whole(
+        None,
+        least=1,
+        none=True,
+        doc="in training: answers with which a round goes on after the deadline; None: everyone's",
+    )
+    restart: bool = flag(
+        False, doc="start a process again that was killed; one that ended with an error stays ended"
+    )
     max_bytes: int = whole(MAX_BYTES, least=64, doc="the largest message a party sends or reads")
 
     def check(self) -> None:
         if self.at_least is not None and self.deadline is None:
-            raise bad("Processes", "at_least", self.at_least, "None without a deadline", "Give deadline, too.")
+            raise bad(
+                "Processes", "at_least", self.at_least, "None without a deadline", "Give deadline, too."
+            )
 
-    def run_sync(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = (),
-                 may_leave: Collection[str] = ()) -> dict[str, Any]:
-        """What each party's program returned. Those named in `here` run in this process, and may be any function. With a deadline, the end of those in
-        `may_leave` ends nothing: the others' programs go on without them, and what they returned is None."""
+    def run_sync(
+        self,
+        programs: Mapping[str, Program],
+        *,
+        ledger: Ledger | None = None,
+        here: Collection[str] = (),
+        may_leave: Collection[str] = (),
+    ) -> dict[str, Any]:
+        """What each party's program returned. Those named in `here` run in this process, and may be any
+        function. With a deadline, the end of those in `may_leave` ends nothing: the others' programs go on
+        without them, and what they returned is None.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
         with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
-            return pool.submit(lambda: asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))).result()
+            return pool.submit(
+                lambda: asyncio.run(self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
+            ).result()
 
-    async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None, here: Collection[str] = (),
-                  may_leave: Collection[str] = ()) -> dict[str, Any]:
+    async def run(
+        self,
+        programs: Mapping[str, Program],
+        *,
+        ledger: Ledger | None = None,
+        here: Collection[str] = (),
+        may_leave: Collection[str] = (),
+    ) -> dict[str, Any]:
         check(self)
         need_net("Processes")
         for name in programs:
             if not isinstance(name, str) or not name or len(name) > 64 or name == "hub":
-                raise bad("Processes.run", "the name of a party", name, "a word of at most 64 characters, and not 'hub'")
+                raise bad(
+                    "Processes.run",
+                    "the name of a party",
+                    name,
+                    "a word of at most 64 characters, and not 'hub'",
+                )
         if os.name != "posix":
-            raise BadParameter("Processes: this system cannot fork processes. Use Linux or macOS, or InProcess().")
+            raise BadParameter(
+                "Processes: this system cannot fork processes. Use Linux or macOS, or InProcess()."
+            )
         specs = {name: specification(program, name) for name, program in programs.items() if name not in here}
         if not programs:
             return {}
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
-            stage = _Stage(self, Path(folder), programs, specs, ledger if ledger is not None else Ledger(), may_leave)
+            stage = _Stage(
+                self, Path(folder), programs, specs, ledger if ledger is not None else Ledger(), may_leave
+            )
             try:
                 await stage.open()
                 return await stage.play()
@@ -111,17 +151,39 @@ def specification(program: Any, name: str) -> dict[str, Any]:
     for part in qualname.split("."):
         thing = getattr(thing, part, None)
     if thing is not program or not inspect.isroutine(program) or (module == "__main__" and not file):
-        raise BadParameter(f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a function of a module or of the script "
-                           "being run, or functools.partial of one with plain values; what is made inside a function or a notebook cannot be found.")
-    return {"module": module, "file": file, "qualname": qualname, "given": pack((args, kwargs), f"an argument of the program of {name!r}").hex()}
+        raise BadParameter(
+            f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a "
+            "function of a module or of the script "
+            "being run, or functools.partial of one with plain values; what is made inside a function or a "
+            "notebook cannot be found."
+        )
+    return {
+        "module": module,
+        "file": file,
+        "qualname": qualname,
+        "given": pack((args, kwargs), f"an argument of the program of {name!r}").hex(),
+    }
 
 
 class _Stage:
     """One run: the nursery, the hub, and everybody."""
 
-    def __init__(self, runtime: Processes, folder: Path, programs: Mapping[str, Program], specs: Mapping[str, Any], ledger: Ledger,
-                 may_leave: Collection[str]):
-        self.runtime, self.folder, self.programs, self.specs, self.ledger = runtime, folder, programs, specs, ledger
+    def __init__(
+        self,
+        runtime: Processes,
+        folder: Path,
+        programs: Mapping[str, Program],
+        specs: Mapping[str, Any],
+        ledger: Ledger,
+        may_leave: Collection[str],
+    ):
+        self.runtime, self.folder, self.programs, self.specs, self.ledger = (
+            runtime,
+            folder,
+            programs,
+            specs,
+            ledger,
+        )
         self.may_leave = may_leave if runtime.deadline is not None else ()
         # one that was killed we are told of at once; this is for one that hangs
         self.away = None if runtime.restart or self.may_leave else PATIENCE
@@ -137,26 +199,51 @@ class _Stage:
 
         hub, self.kits = kits.temporary("run", tuple(self.programs))
         read, write = os.pipe()
-        command = [sys.executable, "-m", "tacit.runtimes.nursery", str(write), json.dumps(sys.path),
-                   json.dumps(sorted({s["module"] for s in self.specs.values() if s["module"].startswith("tacit.")}))]
-        self.nursery = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, pass_fds=(write,))
+        command = [
+            sys.executable,
+            "-m",
+            "tacit.runtimes.nursery",
+            str(write),
+            json.dumps(sys.path),
+            json.dumps(
+                sorted({s["module"] for s in self.specs.values() if s["module"].startswith("tacit.")})
+            ),
+        ]
+        self.nursery = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, pass_fds=(write,)
+        )
         os.close(write)
         reader = asyncio.StreamReader()
-        self.pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb"))
+        self.pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb")
+        )
         self.tasks.append(asyncio.create_task(self._follow(reader)))
         kits.save(hub, self._place("hub") / "kit")
-        self.orders: dict[str, dict[str, Any]] = {"hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}}
+        self.orders: dict[str, dict[str, Any]] = {
+            "hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}
+        }
         self._start("hub")
         port = await self._port()
         from dataclasses import replace
 
-        kits.save(replace(hub, listen=f"127.0.0.1:{port}"), self._place("hub") / "again")  # a hub that is started again must be where it was
+        kits.save(
+            replace(hub, listen=f"127.0.0.1:{port}"), self._place("hub") / "again"
+        )  # a hub that is started again must be where it was
         os.replace(self._place("hub") / "again" / "party.toml", self._place("hub") / "kit" / "party.toml")
         self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in self.kits.items()}
         for name, spec in self.specs.items():
             kits.save(self.kits[name], self._place(name) / "kit")
-            self.orders[name] = {"name": name, "role": "party", "folder": str(self._place(name)), "program": spec, "seed": self.runtime.seed,
-                                 "max_bytes": self.runtime.max_bytes, "patience": PATIENCE, "linger": LINGER, "away": self.away}
+            self.orders[name] = {
+                "name": name,
+                "role": "party",
+                "folder": str(self._place(name)),
+                "program": spec,
+                "seed": self.runtime.seed,
+                "max_bytes": self.runtime.max_bytes,
+                "patience": PATIENCE,
+                "linger": LINGER,
+                "away": self.away,
+            }
 
     def _place(self, name: str) -> Path:
         """A folder of its own; the names of parties are anything, those of folders not."""
@@ -193,8 +280,14 @@ class _Stage:
         from .link import Link
 
         try:
-            async with Link(self.kits[name], seed=self.runtime.seed, max_bytes=self.runtime.max_bytes, patience=PATIENCE, linger=LINGER,
-                            away=self.away) as link:
+            async with Link(
+                self.kits[name],
+                seed=self.runtime.seed,
+                max_bytes=self.runtime.max_bytes,
+                patience=PATIENCE,
+                linger=LINGER,
+                away=self.away,
+            ) as link:
                 self.link = link
                 try:
                     self.results[name] = await link.run(self.programs[name])
@@ -230,9 +323,18 @@ class _Stage:
             self.results[name] = None  # a round goes on without it, and the events name it
         else:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with code {status}"
-            why = " If nobody meant to end it, this machine may be short of memory." if status == -signal.SIGKILL else ""
-            self.failed = self.failed or PartyFailed(name, ProtocolError(f"its process {how} before it had a result.{why} Start again: what this run had is "
-                                                                         "given up."))
+            why = (
+                " If nobody meant to end it, this machine may be short of memory."
+                if status == -signal.SIGKILL
+                else ""
+            )
+            self.failed = self.failed or PartyFailed(
+                name,
+                ProtocolError(
+                    f"its process {how} before it had a result.{why} Start again: what this run had is "
+                    "given up."
+                ),
+            )
 
     def _result(self, name: str, data: bytes) -> None:
         from .values import unpack
@@ -271,8 +373,16 @@ class _Stage:
 
 
 def _error(module: str, kind: str, text: str) -> BaseException:
-    """The error another process reported: of its own class where that is ours or Python's and takes a sentence, else as one that says its kind."""
-    known = getattr(errors, kind, None) if module == "tacit.errors" else getattr(builtins, kind, None) if module == "builtins" else None
+    """The error another process reported: of its own class where that is ours or Python's and takes a
+    sentence, else as one that says its kind.
+    """
+    known = (
+        getattr(errors, kind, None)
+        if module == "tacit.errors"
+        else getattr(builtins, kind, None)
+        if module == "builtins"
+        else None
+    )
     if isinstance(known, type) and issubclass(known, Exception) and known not in (PartyFailed, MissingExtra):
         with suppress(Exception):
             return known(text)

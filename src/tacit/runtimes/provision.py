@@ -6,7 +6,8 @@
       server = "server"                      server/      for whoever coordinates
       clients = ["hospital-a", "b"]          hospital-a/ b/
 
-Running it again keeps every key and certificate that is there, makes those that are missing, and writes the list of parties and of revocations anew.
+Running it again keeps every key and certificate that is there, makes those that are missing, and writes
+the list of parties and of revocations anew.
 """
 
 from __future__ import annotations
@@ -45,9 +46,14 @@ def read_charter(path: str | os.PathLike[str]) -> Charter:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadJob(f'there is no file {file}. Write one: name = "hearts", hub = "hub.example.org:8443", clients = ["hospital-a", "hospital-b"].') from None
+        raise BadJob(
+            f'there is no file {file}. Write one: name = "hearts", hub = "hub.example.org:8443", clients = '
+            '["hospital-a", "hospital-b"].'
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadJob(f"{file} is not TOML: {error}. Text values stand in quotes, lists in [brackets].") from None
+        raise BadJob(
+            f"{file} is not TOML: {error}. Text values stand in quotes, lists in [brackets]."
+        ) from None
     for key in table:
         if key not in KNOWN:
             raise BadJob(f"{file}: {key!r} is not known here. {nearest(key, list(KNOWN))}")
@@ -63,35 +69,53 @@ def read_charter(path: str | os.PathLike[str]) -> Charter:
         raise BadJob(f"{file}: name has {len(name)} characters; it must have at most 48.")
     host, _, port = hub.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise BadJob(f"{file}: hub is {hub!r}; it must be the host and port at which parties reach the hub, like \"hub.example.org:8443\".")
+        raise BadJob(
+            f"{file}: hub is {hub!r}; it must be the host and port at which parties reach the hub, like "
+            '"hub.example.org:8443".'
+        )
     clients = table.get("clients")
     if not isinstance(clients, list) or not clients or not all(isinstance(c, str) for c in clients):
         raise BadJob(f"{file}: clients is {clients!r}; it must be a list of at least one name in quotes.")
     for party in (server, *clients):
         if not NAME.fullmatch(party) or party in RESERVED:
-            raise BadJob(f"{file}: a party is called {party!r}; a name has letters, digits, '.', '_' and '-', at most 63 of them, and is not "
-                         f"{' or '.join(map(repr, RESERVED))}.")
+            raise BadJob(
+                f"{file}: a party is called {party!r}; a name has letters, digits, '.', '_' and '-', at "
+                "most 63 of them, and is not "
+                f"{' or '.join(map(repr, RESERVED))}."
+            )
     if len({p.lower() for p in (server, *clients)}) < 1 + len(clients):
-        raise BadJob(f"{file}: two parties have the same name (capitals do not tell them apart). Give each its own.")
+        raise BadJob(
+            f"{file}: two parties have the same name (capitals do not tell them apart). Give each its own."
+        )
     return Charter(name, hub, text("listen", f"0.0.0.0:{port}"), server, tuple(clients))
 
 
 def provision(charter: Charter, out: str | os.PathLike[str], revoke: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Make or complete the kits in `out`: {"made": [...], "kept": [...], "revoked": [...]}. `revoke` shuts parties out, for good under this certificate."""
+    """Make or complete the kits in `out`: {"made": [...], "kept": [...], "revoked": [...]}. `revoke` shuts
+    parties out, for good under this certificate.
+    """
     root = Path(out)
     authority = _authority(charter, root / "authority")
     everyone = {"hub": "hub", charter.server: "server", **{c: "client" for c in charter.clients}}
     serials = _revoked(root / "authority" / "revoked.toml")
     for name in revoke:
         if name not in everyone:
-            raise BadKit(f"{name!r} cannot be revoked: it is not in the federation. {nearest(name, list(everyone))}")
+            raise BadKit(
+                f"{name!r} cannot be revoked: it is not in the federation. {nearest(name, list(everyone))}"
+            )
         if name not in serials and not (root / name / "party.crt").is_file():
             raise BadKit(f"{name!r} cannot be revoked: {root / name} holds no certificate of it.")
     for name in revoke:
         if name not in serials:
-            serials[name] = [read_certificate((root / name / "party.crt").read_bytes(), str(root / name / "party.crt")).serial_number]
+            serials[name] = [
+                read_certificate(
+                    (root / name / "party.crt").read_bytes(), str(root / name / "party.crt")
+                ).serial_number
+            ]
     _keep_revoked(root / "authority" / "revoked.toml", serials)
-    trust = Trust(authority.certificate, authority.revocations(s for several in serials.values() for s in several))
+    trust = Trust(
+        authority.certificate, authority.revocations(s for several in serials.values() for s in several)
+    )
     parties = tuple(p for p in (charter.server, *charter.clients) if p not in serials)
     made, kept = [], []
     for name, role in everyone.items():
@@ -102,19 +126,42 @@ def provision(charter: Charter, out: str | os.PathLike[str], revoke: tuple[str, 
             _refresh(folder, charter, trust, parties)
             kept.append(name)
         else:
-            save(Kit(name, role, charter.hub, *authority.issue(name, role), trust, parties, charter.server, folder,
-                     charter.listen if role == "hub" else ""), folder)
+            save(
+                Kit(
+                    name,
+                    role,
+                    charter.hub,
+                    *authority.issue(name, role),
+                    trust,
+                    parties,
+                    charter.server,
+                    folder,
+                    charter.listen if role == "hub" else "",
+                ),
+                folder,
+            )
             made.append(name)
-    return {"federation": charter.name, "kits": str(root), "made": made, "kept": kept, "revoked": sorted(serials)}
+    return {
+        "federation": charter.name,
+        "kits": str(root),
+        "made": made,
+        "kept": kept,
+        "revoked": sorted(serials),
+    }
 
 
 def _authority(charter: Charter, folder: Path) -> Authority:
     if (folder / "authority.key").exists():
         certificate = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
-        found = Authority(certificate, read_key((folder / "authority.key").read_bytes(), str(folder / "authority.key")))
+        found = Authority(
+            certificate, read_key((folder / "authority.key").read_bytes(), str(folder / "authority.key"))
+        )
         if found.federation != charter.name:
-            raise BadKit(f"{folder} is the authority of federation {found.federation!r}, not of {charter.name!r}. Give another folder with -o, "
-                         "or correct `name`.")
+            raise BadKit(
+                f"{folder} is the authority of federation {found.federation!r}, not of {charter.name!r}. "
+                "Give another folder with -o, "
+                "or correct `name`."
+            )
         return found
     made = Authority.new(charter.name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +172,9 @@ def _authority(charter: Charter, folder: Path) -> Authority:
 
 
 def _refresh(folder: Path, charter: Charter, trust: Trust, parties: tuple[str, ...]) -> None:
-    """What may have changed in a kit that is there: the hub's address, who takes part, who was revoked. Its key and certificate stay."""
+    """What may have changed in a kit that is there: the hub's address, who takes part, who was revoked. Its
+    key and certificate stay.
+    """
     import tomli_w
 
     write_whole(folder / "authority.crt", pem(trust.authority))
@@ -134,14 +183,22 @@ def _refresh(folder: Path, charter: Charter, trust: Trust, parties: tuple[str, .
     kit = load(folder)
     table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
     listen = {"listen": charter.listen} if kit.role == "hub" else {}
-    table |= {"hub": charter.hub, "server": charter.server, "parties": list(parties), **listen}  # a party's own lines in it stay
+    table |= {
+        "hub": charter.hub,
+        "server": charter.server,
+        "parties": list(parties),
+        **listen,
+    }  # a party's own lines in it stay
     write_whole(folder / "party.toml", tomli_w.dumps(table))
 
 
 def _revoked(file: Path) -> dict[str, list[int]]:
     if not file.exists():
         return {}
-    return {name: [int(s, 16) for s in serials] for name, serials in tomllib.loads(file.read_text(encoding="utf-8")).items()}
+    return {
+        name: [int(s, 16) for s in serials]
+        for name, serials in tomllib.loads(file.read_text(encoding="utf-8")).items()
+    }
 
 
 def _keep_revoked(file: Path, serials: dict[str, list[int]]) -> None:

@@ -1,6 +1,7 @@
 """Plain values as bytes and back: what may go to another process as an argument and come back as a result.
 
-None, bool, int, float, str, bytes, tensors, numpy's numbers and arrays, and lists, tuples and dicts of these. No code, so no functions and no objects.
+None, bool, int, float, str, bytes, tensors, numpy's numbers and arrays, and lists, tuples and dicts of these.
+No code, so no functions and no objects.
 """
 
 from __future__ import annotations
@@ -36,15 +37,23 @@ def _down(value: Any, where: str) -> Any:
     if type(value) is int:
         return value if -(1 << 63) <= value < 1 << 64 else ["i", str(value)]
     if isinstance(value, torch.Tensor) and value.dtype in NAMES:
-        return ["t", NAMES[value.dtype], list(value.shape), raw(value).numpy().tobytes() if value.numel() else b""]
+        return [
+            "t",
+            NAMES[value.dtype],
+            list(value.shape),
+            raw(value).numpy().tobytes() if value.numel() else b"",
+        ]
     if isinstance(value, tuple):
         return ["u", *(_down(v, where) for v in value)]
     if isinstance(value, list):
         return ["l", *(_down(v, where) for v in value)]
     if isinstance(value, dict):
         return ["d", *([_down(k, where), _down(v, where)] for k, v in value.items())]
-    raise BadParameter(f"{where} holds a {type(value).__name__}, which cannot go to another process. Plain values can: numbers, text, bytes, tensors, and "
-                       "lists, tuples and dicts of these.")
+    raise BadParameter(
+        f"{where} holds a {type(value).__name__}, which cannot go to another process. Plain values can: "
+        "numbers, text, bytes, tensors, and "
+        "lists, tuples and dicts of these."
+    )
 
 
 def _up(value: Any) -> Any:
@@ -55,7 +64,11 @@ def _up(value: Any) -> Any:
         case "i":
             return int(rest[0])
         case "t":
-            flat = torch.frombuffer(bytearray(rest[2]), dtype=DTYPES[rest[0]]) if rest[2] else torch.empty(0, dtype=DTYPES[rest[0]])
+            flat = (
+                torch.frombuffer(bytearray(rest[2]), dtype=DTYPES[rest[0]])
+                if rest[2]
+                else torch.empty(0, dtype=DTYPES[rest[0]])
+            )
             return flat.reshape(rest[1])
         case "u":
             return tuple(_up(v) for v in rest)

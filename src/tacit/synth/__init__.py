@@ -1,11 +1,13 @@
-"""Synthetic tables: learn a generator from a real table, draw rows from it, and see what they are good for and what they give away.
+"""Synthetic tables: learn a generator from a real table, draw rows from it, and see what they are good for
+and what they give away.
 
-    table = synth.Table.infer(frame, constraints=[synth.Ordered("admitted", "discharged")], name=synth.identifier("name"))
-    fitted = synth.Cart(seed=0).fit(frame, table)
-    fitted.sample(1000, given={"sex": "F"}, seed=1)
+    table = synth.Table.infer(frame, constraints=[synth.Ordered("admitted", "discharged")],
+    name=synth.identifier("name")) fitted = synth.Cart(seed=0).fit(frame, table) fitted.sample(1000,
+    given={"sex": "F"}, seed=1)
 
-No generator, metric or extra of this room needs a package that is not free software. SDMetrics itself is, but it installs `copulas`, which is under
-the Business Source License; so the quality score is computed here, from its definition.
+No generator, metric or extra of this room needs a package that is not free software. SDMetrics itself is, but
+it installs `copulas`, which is under the Business Source License; so the quality score is computed here, from
+its definition.
 """
 
 from __future__ import annotations
@@ -33,10 +35,58 @@ from .table import Table
 from .vae import TVAE
 from .wgan import WGAN
 
-ALL: dict[str, type[Generator]] = {"Independent": Independent, "GaussianCopula": GaussianCopula, "Bayes": Bayes, "Cart": Cart,
-                                   "TVAE": TVAE, "GAN": GAN, "WGAN": WGAN, "CTGAN": CTGAN, "TabDDPM": TabDDPM, "MST": MST, "AIM": AIM,
-                                   "DPGAN": DPGAN, "DPCTGAN": DPCTGAN, "PATEGAN": PATEGAN}
+ALL: dict[str, type[Generator]] = {
+    "Independent": Independent,
+    "GaussianCopula": GaussianCopula,
+    "Bayes": Bayes,
+    "Cart": Cart,
+    "TVAE": TVAE,
+    "GAN": GAN,
+    "WGAN": WGAN,
+    "CTGAN": CTGAN,
+    "TabDDPM": TabDDPM,
+    "MST": MST,
+    "AIM": AIM,
+    "DPGAN": DPGAN,
+    "DPCTGAN": DPCTGAN,
+    "PATEGAN": PATEGAN,
+}
 
-__all__ = ["AIM", "ALL", "CTGAN", "DPCTGAN", "DPGAN", "GAN", "MST", "PATEGAN", "TVAE", "WGAN", "Bayes", "Cart", "Column", "Combinations", "Evaluation",
-           "Fitted", "GaussianCopula", "Generator", "Independent", "Learned", "Ordered", "Range", "Statistics", "TabDDPM", "Table", "Unique", "boolean",
-           "categorical", "continuous", "evaluate", "identifier", "integer", "load", "moment", "ordinal", "rank"]
+__all__ = [
+    "AIM",
+    "ALL",
+    "CTGAN",
+    "DPCTGAN",
+    "DPGAN",
+    "GAN",
+    "MST",
+    "PATEGAN",
+    "TVAE",
+    "WGAN",
+    "Bayes",
+    "Cart",
+    "Column",
+    "Combinations",
+    "Evaluation",
+    "Fitted",
+    "GaussianCopula",
+    "Generator",
+    "Independent",
+    "Learned",
+    "Ordered",
+    "Range",
+    "Statistics",
+    "TabDDPM",
+    "Table",
+    "Unique",
+    "boolean",
+    "categorical",
+    "continuous",
+    "evaluate",
+    "identifier",
+    "integer",
+    "load",
+    "moment",
+    "ordinal",
+    "rank",
+]

@@ -1,4 +1,6 @@
-"""Two networks against each other: what GAN, WGAN and CTGAN share. The networks are those of Xu et al. 2019, Section 4.4."""
+"""Two networks against each other: what GAN, WGAN and CTGAN share. The networks are those of Xu et al. 2019,
+Section 4.4.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Maker(nn.Module):
 
 
 class Critic(nn.Module):
-    """`pac` rows at once, so that rows which are all alike are seen to be (Z. Lin, A. Khetan, G. Fanti, S. Oh, *PacGAN*, 2018)."""
+    """`pac` rows at once, so that rows which are all alike are seen to be (Z. Lin, A. Khetan, G. Fanti, S.
+    Oh, *PacGAN*, 2018).
+    """
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], pac: int, dropout: float):
         super().__init__()
@@ -57,7 +61,9 @@ class Critic(nn.Module):
 
 @dataclass
 class Rows:
-    """The encoded table on its device, batches of it, and the conditions they come with (none here; CTGAN has its own)."""
+    """The encoded table on its device, batches of it, and the conditions they come with (none here; CTGAN has
+    its own).
+    """
 
     encoded: Tensor
     encoding: Encoding
@@ -85,16 +91,24 @@ def activated(raw: Tensor, encoding: Encoding) -> Tensor:
 
 
 def penalty(critic: Critic, real: Tensor, fake: Tensor, weight: float) -> Tensor:
-    """How far the critic's slope between real and fake is from 1 (I. Gulrajani et al., *Improved Training of Wasserstein GANs*, 2017, Algorithm 1)."""
+    """How far the critic's slope between real and fake is from 1 (I. Gulrajani et al., *Improved Training of
+    Wasserstein GANs*, 2017, Algorithm 1).
+    """
     t = torch.rand(len(real) // critic.pac, 1, 1, device=real.device)
-    between = (t * real.view(len(t), critic.pac, -1) + (1 - t) * fake.view(len(t), critic.pac, -1)).view_as(real).requires_grad_(True)
-    slope, = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+    between = (
+        (t * real.view(len(t), critic.pac, -1) + (1 - t) * fake.view(len(t), critic.pac, -1))
+        .view_as(real)
+        .requires_grad_(True)
+    )
+    (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
     return weight * ((slope.reshape(len(t), -1).norm(dim=1) - 1) ** 2).mean()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the two are trained. `wasserstein`: by a critic with a slope penalty; otherwise by telling real from fake."""
+    """How the two are trained. `wasserstein`: by a critic with a slope penalty; otherwise by telling real
+    from fake.
+    """
 
     epochs: int
     batch: int
@@ -112,36 +126,51 @@ class Plan:
 
 
 class Duel:
-    """A maker and a critic, their optimisers, and a pass over the rows: the caller says how many passes, and what happens between them."""
+    """A maker and a critic, their optimisers, and a pass over the rows: the caller says how many passes, and
+    what happens between them.
+    """
 
     def __init__(self, rows: Rows, plan: Plan):
         self.rows, self.plan, device = rows, plan, rows.encoded.device
         size = max(plan.pac, min(plan.batch, len(rows.encoded)) // plan.pac * plan.pac)
         self.size = size if size >= 2 else 2 * plan.pac  # batch norm needs two rows
         self.maker, self.critic = networks(rows.encoding, plan, rows.condition_width, device)
-        self.optimise = [torch.optim.Adam(net.parameters(), lr=plan.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True)
-                         for net, decay in ((self.maker, plan.decay), (self.critic, 0.0))]
-        # Y. Yazıcı et al., *The Unusual Effectiveness of Averaging in GAN Training*, ICLR 2019: two networks circle around where each is best against the other
+        self.optimise = [
+            torch.optim.Adam(net.parameters(), lr=plan.lr, betas=(0.5, 0.9), weight_decay=decay, fused=True)
+            for net, decay in ((self.maker, plan.decay), (self.critic, 0.0))
+        ]
+        # Y. Yazıcı et al., *The Unusual Effectiveness of Averaging in GAN Training*, ICLR 2019: two networks
+        # circle around where each is best against the other
         self.mean, self.steps = copy.deepcopy(self.maker) if plan.average else None, 0
 
     def kept(self) -> dict[str, Tensor]:
-        """The maker to draw from: as it is, or as it was on average. Batch norm's means are those of the weights they were seen with, so an average has its own
-        taken anew."""
+        """The maker to draw from: as it is, or as it was on average. Batch norm's means are those of the
+        weights they were seen with, so an average has its own taken anew.
+        """
         if self.mean is None:
             return state_of(self.maker)
         norms = [module for module in self.mean.modules() if isinstance(module, nn.BatchNorm1d)]
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # the plain mean of what comes
-        with seeded(self.steps, self.rows.encoded.device), torch.no_grad():  # training goes on as if nobody had looked
+        with (
+            seeded(self.steps, self.rows.encoded.device),
+            torch.no_grad(),
+        ):  # training goes on as if nobody had looked
             for _ in range(NORMS):
                 condition = self.rows.batch(self.size)[0]
-                self.mean(torch.cat([torch.randn(self.size, self.plan.noise, device=condition.device), condition], dim=1))
+                self.mean(
+                    torch.cat(
+                        [torch.randn(self.size, self.plan.noise, device=condition.device), condition], dim=1
+                    )
+                )
         return state_of(self.mean)
 
     def _made(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         condition, real, real_condition, chosen = self.rows.batch(self.size)
-        raw = self.maker(torch.cat([torch.randn(self.size, self.plan.noise, device=real.device), condition], dim=1))
+        raw = self.maker(
+            torch.cat([torch.randn(self.size, self.plan.noise, device=real.device), condition], dim=1)
+        )
         return raw, activated(raw, self.rows.encoding), condition, real, real_condition, chosen
 
     def epoch(self) -> tuple[float, float]:
@@ -170,39 +199,67 @@ class Duel:
             self.optimise[0].step()
             if self.mean is not None:
                 self.steps += 1
-                keep = min(plan.average, self.steps / (self.steps + 9))  # at first the mean follows: the maker's first weights are nothing to remember
+                keep = min(
+                    plan.average, self.steps / (self.steps + 9)
+                )  # at first the mean follows: the maker's first weights are nothing to remember
                 with torch.no_grad():
-                    torch._foreach_lerp_(list(self.mean.parameters()), list(self.maker.parameters()), 1 - keep)
+                    torch._foreach_lerp_(
+                        list(self.mean.parameters()), list(self.maker.parameters()), 1 - keep
+                    )
         return float(maker_loss.detach()), float(loss.detach())
 
 
-def networks(encoding: Encoding, plan: Plan, condition_width: int, device: torch.device | str = "cpu") -> tuple[Maker, Critic]:
-    return (Maker(plan.noise + condition_width, plan.hidden, encoding.width).to(device),
-            Critic(encoding.width + condition_width, plan.hidden, plan.pac, plan.dropout).to(device))
+def networks(
+    encoding: Encoding, plan: Plan, condition_width: int, device: torch.device | str = "cpu"
+) -> tuple[Maker, Critic]:
+    return (
+        Maker(plan.noise + condition_width, plan.hidden, encoding.width).to(device),
+        Critic(encoding.width + condition_width, plan.hidden, plan.pac, plan.dropout).to(device),
+    )
 
 
 def state_of(net: nn.Module) -> dict[str, Tensor]:
     """Weights and running means; how many batches were seen is of no use to anyone."""
-    return {name: t.detach() for name, t in net.state_dict().items() if not name.endswith("num_batches_tracked")}
+    return {
+        name: t.detach() for name, t in net.state_dict().items() if not name.endswith("num_batches_tracked")
+    }
 
 
 def train(rows: Rows, plan: Plan, watch: Watch) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """The makers of the checkpoints, as tensors, and a history row an epoch."""
     duel = Duel(rows, plan)
     kept, history = {}, []
-    keep_at = {plan.epochs - round(k * plan.epochs / (2 * plan.checkpoints)) for k in range(plan.checkpoints)}  # over the second half
+    keep_at = {
+        plan.epochs - round(k * plan.epochs / (2 * plan.checkpoints)) for k in range(plan.checkpoints)
+    }  # over the second half
     for epoch in range(1, plan.epochs + 1):
         began = time.monotonic()
         maker_loss, critic_loss = duel.epoch()
-        history.append({"epoch": epoch, "maker_loss": maker_loss, "critic_loss": critic_loss, "seconds": time.monotonic() - began})
+        history.append(
+            {
+                "epoch": epoch,
+                "maker_loss": maker_loss,
+                "critic_loss": critic_loss,
+                "seconds": time.monotonic() - began,
+            }
+        )
         watch({"kind": "epoch", "epochs": plan.epochs, **history[-1]})
         if epoch in keep_at:
             kept[epoch] = {name: t.cpu().clone() for name, t in duel.kept().items()}
-    return {f"maker.{k}.{name}": t for k, state in enumerate(kept.values()) for name, t in state.items()}, history
+    return {
+        f"maker.{k}.{name}": t for k, state in enumerate(kept.values()) for name, t in state.items()
+    }, history
 
 
-def make(tensors: Mapping[str, Tensor], encoding: Encoding, noise: int, hidden: tuple[int, ...], n: int, condition: Callable[[int], Tensor],
-         device: torch.device) -> np.ndarray:
+def make(
+    tensors: Mapping[str, Tensor],
+    encoding: Encoding,
+    noise: int,
+    hidden: tuple[int, ...],
+    n: int,
+    condition: Callable[[int], Tensor],
+    device: torch.device,
+) -> np.ndarray:
     """`n` rows, the same number from each checkpoint."""
     checkpoints = 1 + max(int(name.split(".")[1]) for name in tensors if name.startswith("maker."))
     shares = np.diff(np.linspace(0, n, checkpoints + 1).round().astype(int))
@@ -213,7 +270,10 @@ def make(tensors: Mapping[str, Tensor], encoding: Encoding, noise: int, hidden: 
         given = condition(int(share)).to(device)
         maker = Maker(noise + given.shape[1], hidden, encoding.width).to(device).eval()
         prefix = f"maker.{k}."
-        maker.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}, strict=False)
+        maker.load_state_dict(
+            {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)},
+            strict=False,
+        )
         with torch.no_grad():
             drawn = torch.cat([torch.randn(int(share), noise, device=device), given], dim=1)
             out.append(encoding.back(activated(maker(drawn), encoding).cpu().numpy()))
@@ -222,7 +282,9 @@ def make(tensors: Mapping[str, Tensor], encoding: Encoding, noise: int, hidden: 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's own randomness from this seed, and afterwards as it was: dropout and initial weights know no other."""
+    """torch's own randomness from this seed, and afterwards as it was: dropout and initial weights know no
+    other.
+    """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -1,7 +1,9 @@
-"""A tree of columns: C. K. Chow, C. N. Liu, *Approximating discrete probability distributions with dependence trees*, 1968.
+"""A tree of columns: C. K. Chow, C. N. Liu, *Approximating discrete probability distributions with dependence
+trees*, 1968.
 
-Among all trees, the one whose edges carry the most mutual information is the likeliest. Columns are drawn from the root outwards, each given its
-parent; conditions are passed through the tree first (J. Pearl, *Reverend Bayes on inference engines*, 1982), so no row is drawn in vain.
+Among all trees, the one whose edges carry the most mutual information is the likeliest. Columns are drawn
+from the root outwards, each given its parent; conditions are passed through the tree first (J. Pearl,
+*Reverend Bayes on inference engines*, 1982), so no row is drawn in vain.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class Bayes(Generator):
     """The best tree, and one conditional table an edge."""
 
     bins: int = whole(24, least=2, doc="cells a number is cut into; more make the tables sparse")
-    smoothing: float = real(0.5, least=0, doc="rows' worth of the child's own distribution added to every line of a table")
+    smoothing: float = real(
+        0.5, least=0, doc="rows' worth of the child's own distribution added to every line of a table"
+    )
     even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
@@ -32,25 +36,40 @@ class Bayes(Generator):
         cells = Cells.of_data(layout.variables, v, self.bins)
         codes, sizes = cells.encode(v), cells.sizes
         order, parent = tree(codes, sizes)
-        tensors: dict[str, Tensor] = {"order": torch.tensor(order), "parent": torch.tensor(parent), **cells.tensors()}
+        tensors: dict[str, Tensor] = {
+            "order": torch.tensor(order),
+            "parent": torch.tensor(parent),
+            **cells.tensors(),
+        }
         for i, up in enumerate(parent):
             own = np.bincount(codes[:, i], minlength=sizes[i]) / len(v)
             if up >= 0:
                 table = counts_of(codes, sizes, up, i) + self.smoothing * own
-                own = np.divide(table, table.sum(axis=1, keepdims=True), out=np.tile(own, (sizes[up], 1)), where=table.sum(axis=1, keepdims=True) > 0)
+                own = np.divide(
+                    table,
+                    table.sum(axis=1, keepdims=True),
+                    out=np.tile(own, (sizes[up], 1)),
+                    where=table.sum(axis=1, keepdims=True) > 0,
+                )
             tensors[f"share.{i}"] = torch.from_numpy(own)
         return Learned(tensors)
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
         cells = Cells.from_tensors(layout.variables, learned.tensors)
         order, parent = learned.tensors["order"].tolist(), learned.tensors["parent"].tolist()
         likely = _evidence(layout, cells, given)
         tables = {}
-        for i in reversed(order):  # from the leaves up: how likely is what is given, for each value of the parent
+        for i in reversed(
+            order
+        ):  # from the leaves up: how likely is what is given, for each value of the parent
             tables[i] = learned.tensors[f"share.{i}"].numpy() * likely[i]
             if parent[i] >= 0:
                 likely[parent[i]] = likely[parent[i]] * tables[i].sum(axis=1)
-        if not tables[order[0]].sum():  # cannot happen together: drawn freely, nothing will match, and the caller says so
+        if not tables[
+            order[0]
+        ].sum():  # cannot happen together: drawn freely, nothing will match, and the caller says so
             tables = {i: learned.tensors[f"share.{i}"].numpy() for i in order}
         codes = np.empty((n, len(order)), dtype=np.int64)
         for i in order:
@@ -60,7 +79,9 @@ class Bayes(Generator):
 
 
 def tree(codes: np.ndarray, sizes: list[int]) -> tuple[list[int], list[int]]:
-    """The columns from the root outwards, and the parent of each (−1: the root). Prim's algorithm on mutual information."""
+    """The columns from the root outwards, and the parent of each (−1: the root). Prim's algorithm on mutual
+    information.
+    """
     d = len(sizes)
     gain = np.full((d, d), -np.inf)
     for i, j in combinations(range(d), 2):
@@ -78,11 +99,17 @@ def tree(codes: np.ndarray, sizes: list[int]) -> tuple[list[int], list[int]]:
 
 
 def counts_of(codes: np.ndarray, sizes: list[int], i: int, j: int) -> np.ndarray:
-    return np.bincount(codes[:, i] * sizes[j] + codes[:, j], minlength=sizes[i] * sizes[j]).reshape(sizes[i], sizes[j]).astype(np.float64)
+    return (
+        np.bincount(codes[:, i] * sizes[j] + codes[:, j], minlength=sizes[i] * sizes[j])
+        .reshape(sizes[i], sizes[j])
+        .astype(np.float64)
+    )
 
 
 def information(table: np.ndarray) -> float:
-    """Mutual information in nats, less what independent columns of so many cells show by chance (Miller 1955)."""
+    """Mutual information in nats, less what independent columns of so many cells show by chance (Miller
+    1955).
+    """
     n = table.sum()
     p = table / n
     outer = p.sum(axis=1, keepdims=True) * p.sum(axis=0, keepdims=True)
@@ -92,7 +119,9 @@ def information(table: np.ndarray) -> float:
 
 
 def pick(tables: np.ndarray, rows: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """For each u, the cell where the distribution in line `rows` of the tables passes it: one sorted search over all lines."""
+    """For each u, the cell where the distribution in line `rows` of the tables passes it: one sorted search
+    over all lines.
+    """
     total = np.cumsum(tables, axis=1)
     sums = total[:, -1:]
     total = np.divide(total, sums, out=np.zeros_like(total), where=sums > 0) + np.arange(len(tables))[:, None]
@@ -112,8 +141,13 @@ def _evidence(layout: Layout, cells: Cells, given: Conditions) -> list[np.ndarra
             continue
         low, high = cells.knots[i][:, 0], cells.knots[i][:, -1]
         wanted = [given.between[j]] if j in given.between else [(w, w) for w in given.among[j] if w == w]
-        half = (layout.table.modelled[j].step or 0) / 2  # a value is rounded to the grid, so half a step beside it may become it
-        touched = np.any([(low <= b + half) & (high >= a - half) for a, b in wanted] or [np.zeros(len(low), dtype=bool)], axis=0)
+        half = (
+            layout.table.modelled[j].step or 0
+        ) / 2  # a value is rounded to the grid, so half a step beside it may become it
+        touched = np.any(
+            [(low <= b + half) & (high >= a - half) for a, b in wanted] or [np.zeros(len(low), dtype=bool)],
+            axis=0,
+        )
         if var.missing:
             touched = np.append(touched, j in given.among and bool(np.isnan(given.among[j]).any()))
         likely[i] = touched.astype(np.float64)

@@ -1,11 +1,12 @@
-"""Sequential synthesis by trees: B. Nowok, G. M. Raab, C. Dibben, *synthpop: Bespoke creation of synthetic data in R*, JSS 2016;
-J. P. Reiter, *Using CART to generate partially synthetic public use microdata*, 2005.
+"""Sequential synthesis by trees: B. Nowok, G. M. Raab, C. Dibben, *synthpop: Bespoke creation of synthetic
+data in R*, JSS 2016; J. P. Reiter, *Using CART to generate partially synthetic public use microdata*, 2005.
 
-The first column is drawn from its own distribution, every later one from the leaf that the columns drawn before it lead to. A leaf keeps how often
-each cell of the column occurs in it, not whose rows they were. Trees with small leaves learn rows by heart: after fitting, the
-generator draws a sample, counts rows that are exact copies of training rows, and holds them against the rate at which training rows repeat each
-other anyway (what a fresh row of the same population would show, less the error of counting it). While copies are more than `copies` times that, leaves grow
-and it fits again.
+The first column is drawn from its own distribution, every later one from the leaf that the columns drawn
+before it lead to. A leaf keeps how often each cell of the column occurs in it, not whose rows they were.
+Trees with small leaves learn rows by heart: after fitting, the generator draws a sample, counts rows that are
+exact copies of training rows, and holds them against the rate at which training rows repeat each other anyway
+(what a fresh row of the same population would show, less the error of counting it). While copies are more
+than `copies` times that, leaves grow and it fits again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from .encode import EVEN, Cells, Layout, uniforms, uniforms_within
 from .generator import Generator, Learned, Watch
 from .independent import inverse
 
-LEAST = 0.25  # of a row, in as many rows as were learnt from: fewer copies than that are none, however rarely rows coincide
+# of a row, in as many rows as were learnt from: fewer copies than that are none, however rarely rows coincide
+LEAST = 0.25
 PROBE = 20_000  # rows drawn to count copies: a rate of 1% is then known to ±0.2 points (two standard errors)
 
 
@@ -33,9 +35,19 @@ PROBE = 20_000  # rows drawn to count copies: a rate of 1% is then known to ±0.
 class Cart(Generator):
     """A tree for each column, given those before it."""
 
-    leaf: int | None = whole(None, least=1, none=True, doc="rows a leaf holds at least; None: a third of the root of the rows, and 10 at least")
-    copies: float | None = real(1.5, above=0, none=True,
-                                 doc="exact copies of training rows, at most so many times the natural rate, which is itself an estimate; None: no guard")
+    leaf: int | None = whole(
+        None,
+        least=1,
+        none=True,
+        doc="rows a leaf holds at least; None: a third of the root of the rows, and 10 at least",
+    )
+    copies: float | None = real(
+        1.5,
+        above=0,
+        none=True,
+        doc="exact copies of training rows, at most so many times the natural rate, which is itself an "
+        "estimate; None: no guard",
+    )
     bins: int = whole(256, least=2, doc="cells a number is cut into")
     even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
@@ -44,14 +56,19 @@ class Cart(Generator):
         cells = Cells.of_data(layout.variables, v, self.bins)
         codes = cells.encode(v)
         real_rows = layout.table.tidied(layout.back(v))
-        shuffled = np.column_stack([codes[rng.integers(len(v), size=PROBE), i] for i in range(codes.shape[1])])
+        shuffled = np.column_stack(
+            [codes[rng.integers(len(v), size=PROBE), i] for i in range(codes.shape[1])]
+        )
         apart = copy_rate(real_rows, layout.table.tidied(layout.back(cells.decode(shuffled, rng))))
         natural = max(surely(natural_rate(real_rows), len(v)), apart, LEAST / len(v))
         history: list[dict[str, Any]] = []
-        # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and copy more (24%, 17%; 15% is natural)
+        # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and copy more (24%, 17%; 15% is
+        # natural)
         leaf = self.leaf or max(10, math.isqrt(len(v)) // 3)
         while True:
-            learned = Learned({**cells.tensors(), **_trees(codes, cells, layout, leaf, self.seed)}, history=history)
+            learned = Learned(
+                {**cells.tensors(), **_trees(codes, cells, layout, leaf, self.seed)}, history=history
+            )
             free = Conditions({}, {}, {})
             drawn = layout.table.tidied(layout.back(self.draw(learned, layout, PROBE, rng, free)))
             history.append({"leaf": leaf, "copies": copy_rate(real_rows, drawn), "natural": natural})
@@ -60,12 +77,17 @@ class Cart(Generator):
                 learned.facts = {"leaf": leaf}
                 return learned
             if leaf >= len(v):
-                raise BadData(f"Cart: even drawn from whole columns, {history[-1]['copies']:.1%} of the rows are copies of training rows, where "
-                              f"{natural:.1%} would be natural: the table has too few rows for its values. "
-                              "Give more rows, make its columns coarser, or allow more with copies=….")
+                raise BadData(
+                    f"Cart: even drawn from whole columns, {history[-1]['copies']:.1%} of the rows are "
+                    "copies of training rows, where "
+                    f"{natural:.1%} would be natural: the table has too few rows for its values. "
+                    "Give more rows, make its columns coarser, or allow more with copies=…."
+                )
             leaf *= 2
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
         t = {name: tensor.numpy() for name, tensor in learned.tensors.items()}
         cells = Cells.from_tensors(layout.variables, learned.tensors)
         fitting = layout.fitting(given)
@@ -75,7 +97,8 @@ class Cart(Generator):
         for i in range(1, len(cells.sizes)):
             leaf = _descend(t, i, codes)
             u = uniforms_within(leaf, rng, self.even)
-            # the leaf's cells lie side by side in one list; its counts, added up along the whole list, are searched once for all rows
+            # the leaf's cells lie side by side in one list; its counts, added up along the whole list, are
+            # searched once for all rows
             begin, end, total = t[f"begin.{i}"][leaf], t[f"begin.{i}"][leaf + 1], t[f"total.{i}"]
             mass = total[end] - total[begin]
             at = np.searchsorted(total, total[begin] + u * mass, side="right") - 1
@@ -89,33 +112,51 @@ def _trees(codes: np.ndarray, cells: Cells, layout: Layout, leaf: int, seed: int
     except ImportError:
         raise MissingExtra("synth.Cart", "data", "scikit-learn") from None
 
-    parts: dict[str, np.ndarray] = {"share": np.bincount(codes[:, 0], minlength=cells.sizes[0]).astype(np.float64)}
+    parts: dict[str, np.ndarray] = {
+        "share": np.bincount(codes[:, 0], minlength=cells.sizes[0]).astype(np.float64)
+    }
     for i in range(1, len(cells.sizes)):
         ordered = layout.variables[i].ordered
         target = _response(codes[:, i], cells.sizes[i], ordered)
-        ranks = [np.arange(size) if layout.variables[j].ordered else _rank(codes[:, j], target, size)
-                 for j, size in enumerate(cells.sizes[:i])]
+        ranks = [
+            np.arange(size) if layout.variables[j].ordered else _rank(codes[:, j], target, size)
+            for j, size in enumerate(cells.sizes[:i])
+        ]
         predictors = np.column_stack([rank[codes[:, j]] for j, rank in enumerate(ranks)]).astype(np.float32)
-        # an ordered column is regressed on by its rank, so that a few distant values (capital gains) do not decide every split
+        # an ordered column is regressed on by its rank, so that a few distant values (capital gains) do not
+        # decide every split
         kind = DecisionTreeRegressor if ordered else DecisionTreeClassifier
-        made = kind(min_samples_leaf=min(leaf, len(codes)), random_state=seed).fit(predictors, target[:, 0] if ordered else codes[:, i]).tree_
+        made = (
+            kind(min_samples_leaf=min(leaf, len(codes)), random_state=seed)
+            .fit(predictors, target[:, 0] if ordered else codes[:, i])
+            .tree_
+        )
         inner = made.children_left >= 0
         name = np.cumsum(~inner) - 1  # leaves by their place among the leaves
-        parts |= {f"feature.{i}": np.where(inner, made.feature, -1), f"threshold.{i}": np.where(inner, made.threshold, 0.0),
-                  f"left.{i}": np.where(inner, made.children_left, name), f"right.{i}": np.where(inner, made.children_right, -1),
-                  f"rank.{i}": np.concatenate(ranks)}
+        parts |= {
+            f"feature.{i}": np.where(inner, made.feature, -1),
+            f"threshold.{i}": np.where(inner, made.threshold, 0.0),
+            f"left.{i}": np.where(inner, made.children_left, name),
+            f"right.{i}": np.where(inner, made.children_right, -1),
+            f"rank.{i}": np.concatenate(ranks),
+        }
         size = cells.sizes[i]
         key, count = np.unique(name[made.apply(predictors)] * size + codes[:, i], return_counts=True)
-        parts |= {f"cell.{i}": key % size, f"total.{i}": np.concatenate([[0.0], np.cumsum(count)]),
-                  f"begin.{i}": np.searchsorted(key // size, np.arange(int((~inner).sum()) + 1))}
+        parts |= {
+            f"cell.{i}": key % size,
+            f"total.{i}": np.concatenate([[0.0], np.cumsum(count)]),
+            f"begin.{i}": np.searchsorted(key // size, np.arange(int((~inner).sum()) + 1)),
+        }
     parts["offset"] = np.concatenate([[0], np.cumsum(cells.sizes)])
     return {name: torch.from_numpy(np.ascontiguousarray(part)) for name, part in parts.items()}
 
 
 def _descend(t: dict[str, np.ndarray], i: int, codes: np.ndarray) -> np.ndarray:
     """The leaf each row ends in: all rows go down together, a level at a time."""
-    feature, threshold, left, right, rank, offset = (t[f"{name}.{i}"] if name != "offset" else t[name]
-                                                     for name in ("feature", "threshold", "left", "right", "rank", "offset"))
+    feature, threshold, left, right, rank, offset = (
+        t[f"{name}.{i}"] if name != "offset" else t[name]
+        for name in ("feature", "threshold", "left", "right", "rank", "offset")
+    )
     node = np.zeros(len(codes), dtype=np.int64)
     rows = np.flatnonzero(feature[node] >= 0)
     while len(rows):
@@ -128,7 +169,9 @@ def _descend(t: dict[str, np.ndarray], i: int, codes: np.ndarray) -> np.ndarray:
 
 
 def _response(codes: np.ndarray, size: int, ordered: bool) -> np.ndarray:
-    """What the trees split by: the rank in [0, 1] of an ordered column, the indicators of the others' levels."""
+    """What the trees split by: the rank in [0, 1] of an ordered column, the indicators of the others'
+    levels.
+    """
     if ordered:
         counts = np.bincount(codes, minlength=size)
         return ((np.cumsum(counts) - counts / 2) / len(codes))[codes][:, None]
@@ -136,11 +179,20 @@ def _response(codes: np.ndarray, size: int, ordered: bool) -> np.ndarray:
 
 
 def _rank(codes: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """Levels in no order, in the order of the mean response: among all ways to split them in two, the best is then a cut
-    (Breiman et al. 1984; for more than two classes along the first principal axis, Coppersmith et al. 1999)."""
+    """Levels in no order, in the order of the mean response: among all ways to split them in two, the best is
+    then a cut (Breiman et al. 1984; for more than two classes along the first principal axis, Coppersmith et
+    al. 1999).
+    """
     counts = np.bincount(codes, minlength=size)
-    sums = np.column_stack([np.bincount(codes, weights=target[:, k], minlength=size) for k in range(target.shape[1])])
-    means = np.divide(sums, counts[:, None], out=np.tile(target.mean(axis=0), (size, 1)).astype(np.float64), where=counts[:, None] > 0)
+    sums = np.column_stack(
+        [np.bincount(codes, weights=target[:, k], minlength=size) for k in range(target.shape[1])]
+    )
+    means = np.divide(
+        sums,
+        counts[:, None],
+        out=np.tile(target.mean(axis=0), (size, 1)).astype(np.float64),
+        where=counts[:, None] > 0,
+    )
     score = means[:, 0]
     if means.shape[1] > 1:
         centred = (means - target.mean(axis=0)) * np.sqrt(counts)[:, None]
@@ -160,14 +212,17 @@ def copy_rate(rows: np.ndarray, drawn: np.ndarray) -> float:
 
 
 def surely(rate: float, n: int) -> float:
-    """What is left of a rate of repeated rows when it is too high by one deviation: such rows come in pairs, so their number k strays by √(2k). In a
-    small table that is most of it; then the rate at which rows coincide whose columns have nothing to do with each other says more, since real
-    ones coincide more often."""
+    """What is left of a rate of repeated rows when it is too high by one deviation: such rows come in pairs,
+    so their number k strays by √(2k). In a small table that is most of it; then the rate at which rows
+    coincide whose columns have nothing to do with each other says more, since real ones coincide more often.
+    """
     k = rate * n
     return max(0.0, k - math.sqrt(2 * k)) / n
 
 
 def natural_rate(rows: np.ndarray) -> float:
-    """Which part of the rows equal another row: what a fresh row of the same population would show, each row left out in turn."""
+    """Which part of the rows equal another row: what a fresh row of the same population would show, each row
+    left out in turn.
+    """
     _, back, counts = np.unique(_keys(rows), return_inverse=True, return_counts=True)
     return float((counts[back] > 1).mean())

@@ -4,8 +4,9 @@
     categorical, ordinal, boolean   one of a list of values; the number is the place in the list
     id                              made anew for every synthetic row, never learnt
 
-NaN is a missing value in every kind. A column whose domain the user wrote down is `declared`; one whose domain was read off the data is not,
-and private generators refuse it, because a category that one person holds, or a largest income, is a fact about that person.
+NaN is a missing value in every kind. A column whose domain the user wrote down is `declared`; one whose
+domain was read off the data is not, and private generators refuse it, because a category that one person
+holds, or a largest income, is a fact about that person.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ LISTED = ("categorical", "ordinal", "boolean")
 
 @dataclass(frozen=True)
 class Column:
-    """One column. Make it with `continuous(…)`, `categorical(…)` and their kin, or let `Table.infer` read it off the data."""
+    """One column. Make it with `continuous(…)`, `categorical(…)` and their kin, or let `Table.infer` read it
+    off the data.
+    """
 
     kind: str
     name: str = ""
@@ -57,7 +60,11 @@ class Column:
         return self.kind in NUMBERS
 
     def to_dict(self) -> dict[str, Any]:
-        return {k: list(v) if k == "values" else v for k, v in self.__dict__.items() if v not in (None, "", ()) and v is not False}
+        return {
+            k: list(v) if k == "values" else v
+            for k, v in self.__dict__.items()
+            if v not in (None, "", ()) and v is not False
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Column:
@@ -84,7 +91,11 @@ class Column:
         if self.is_number and self.low is not None and self.high is not None:
             slack = (self.step or 0) * 1e-6
             with np.errstate(invalid="ignore"):
-                self._refuse(series, (x < self.low - slack) | (x > self.high + slack), f"is outside [{self.shown(self.low)}, {self.shown(self.high)}]")
+                self._refuse(
+                    series,
+                    (x < self.low - slack) | (x > self.high + slack),
+                    f"is outside [{self.shown(self.low)}, {self.shown(self.high)}]",
+                )
         return x
 
     def _refuse(self, series: Series, wrong: np.ndarray, why: str) -> None:
@@ -92,8 +103,10 @@ class Column:
             row = int(np.flatnonzero(wrong)[0])
             value = series.iloc[row]
             value = value.item() if isinstance(value, np.generic) else value
-            raise BadData(f"the column {self.name!r}: {value!r} in row {row} {why} ({int(wrong.sum())} such rows). "
-                          "Declare a wider column, or put the rows right.")
+            raise BadData(
+                f"the column {self.name!r}: {value!r} in row {row} {why} ({int(wrong.sum())} such rows). "
+                "Declare a wider column, or put the rows right."
+            )
 
     def tidied(self, x: np.ndarray) -> np.ndarray:
         """Into the domain, and on the grid of `step`."""
@@ -118,7 +131,9 @@ class Column:
             pool[:-1], pool[-1] = self.values, None
             out: Any = pd.Series(pool[np.where(absent, len(self.values), x).astype(np.int64)], dtype=object)
             if self.dtype == "category":
-                return pd.Series(pd.Categorical(out, categories=list(self.values), ordered=self.kind == "ordinal"))
+                return pd.Series(
+                    pd.Categorical(out, categories=list(self.values), ordered=self.kind == "ordinal")
+                )
         elif self.kind == "datetime":
             out = pd.Series(pd.to_datetime(np.where(absent, np.nan, np.round(x * 1e6)), unit="us"))
             if self.dtype.startswith("text:"):
@@ -143,7 +158,10 @@ class Column:
 
         if self.kind in LISTED:
             if scalar(value) not in self.values:
-                raise BadData(f"{value!r} is no value of the column {self.name!r}. It has: {', '.join(map(repr, self.values[:20]))}.")
+                raise BadData(
+                    f"{value!r} is no value of the column {self.name!r}. It has: "
+                    f"{', '.join(map(repr, self.values[:20]))}."
+                )
             return float(self.values.index(scalar(value)))
         return float(self.numbers_unchecked(pd.Series([value]))[0])
 
@@ -151,25 +169,45 @@ class Column:
         return seconds(series, self.name) if self.kind == "datetime" else as_float(series, self.name)
 
     def numbers_apart(self, series: Series) -> np.ndarray:
-        """Each cell read by itself, for who may learn nothing of a single one: NaN where it cannot be read, and never an error. No cell says how another
-        one is read, as the first of a column does where pandas guesses the format of its times."""
+        """Each cell read by itself, for who may learn nothing of a single one: NaN where it cannot be read,
+        and never an error. No cell says how another one is read, as the first of a column does where pandas
+        guesses the format of its times.
+        """
         import pandas as pd
 
         if self.kind == "datetime":
-            return _since_1970(pd.to_datetime(series, errors="coerce", format="mixed", utc=True).dt.tz_localize(None))
+            return _since_1970(
+                pd.to_datetime(series, errors="coerce", format="mixed", utc=True).dt.tz_localize(None)
+            )
         try:
             return series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
         except (TypeError, ValueError, OverflowError):
             return np.array([_float_or_nan(v) for v in series])
 
 
-def continuous(low: float | None = None, high: float | None = None, *, step: float | None = None, missing: bool = False) -> Column:
+def continuous(
+    low: float | None = None, high: float | None = None, *, step: float | None = None, missing: bool = False
+) -> Column:
     """A number; with `low` and `high` its domain is declared."""
-    return Column("continuous", low=low, high=high, step=step, missing=missing, declared=low is not None and high is not None)
+    return Column(
+        "continuous",
+        low=low,
+        high=high,
+        step=step,
+        missing=missing,
+        declared=low is not None and high is not None,
+    )
 
 
 def integer(low: int | None = None, high: int | None = None, *, missing: bool = False) -> Column:
-    return Column("integer", low=low, high=high, step=1.0, missing=missing, declared=low is not None and high is not None)
+    return Column(
+        "integer",
+        low=low,
+        high=high,
+        step=1.0,
+        missing=missing,
+        declared=low is not None and high is not None,
+    )
 
 
 def categorical(values: Sequence[Any] = (), *, missing: bool = False) -> Column:
@@ -190,12 +228,24 @@ def moment(low: Any = None, high: Any = None, *, days: bool = False, missing: bo
     """A datetime; `days` keeps whole days. Bounds are anything pandas reads as a time."""
     import pandas as pd
 
-    ends = [None if end is None else float(seconds(pd.Series([pd.Timestamp(end)]), "bound")[0]) for end in (low, high)]
-    return Column("datetime", low=ends[0], high=ends[1], step=86_400.0 if days else 1.0, missing=missing, declared=None not in ends)
+    ends = [
+        None if end is None else float(seconds(pd.Series([pd.Timestamp(end)]), "bound")[0])
+        for end in (low, high)
+    ]
+    return Column(
+        "datetime",
+        low=ends[0],
+        high=ends[1],
+        step=86_400.0 if days else 1.0,
+        missing=missing,
+        declared=None not in ends,
+    )
 
 
 def identifier(faker: str = "") -> Column:
-    """Made anew for every synthetic row: 1, 2, 3, …, or what a provider of Faker gives ("name", "email", "iban", …)."""
+    """Made anew for every synthetic row: 1, 2, 3, …, or what a provider of Faker gives ("name", "email",
+    "iban", …).
+    """
     return Column("id", faker=faker, declared=True)
 
 
@@ -207,7 +257,10 @@ def scalar(value: Any) -> Any:
         return value
     if isinstance(value, datetime.date | np.datetime64):
         return str(value)
-    raise BadData(f"{value!r} ({type(value).__name__}) cannot be a category. Categories are words, numbers, True or False.")
+    raise BadData(
+        f"{value!r} ({type(value).__name__}) cannot be a category. Categories are words, numbers, True or "
+        "False."
+    )
 
 
 def _float_or_nan(value: Any) -> float:
@@ -223,11 +276,16 @@ def as_float(series: Series, name: str) -> np.ndarray:
     try:
         x = series.to_numpy(dtype=np.float64, na_value=np.nan).copy()
     except (TypeError, ValueError):
-        raise BadData(f"the column {name!r} holds {next((v for v in series if isinstance(v, str)), series.iloc[0])!r}, which is no number. "
-                      "Declare it as categorical, or put the values right.") from None
+        raise BadData(
+            f"the column {name!r} holds "
+            f"{next((v for v in series if isinstance(v, str)), series.iloc[0])!r}, which is no number. "
+            "Declare it as categorical, or put the values right."
+        ) from None
     if np.isinf(x).any():
-        raise BadData(f"the column {name!r} holds an infinite number in row {int(np.flatnonzero(np.isinf(x))[0])}. "
-                      "Replace it by a finite number, or leave it missing.")
+        raise BadData(
+            f"the column {name!r} holds an infinite number in row {int(np.flatnonzero(np.isinf(x))[0])}. "
+            "Replace it by a finite number, or leave it missing."
+        )
     return x
 
 
@@ -238,14 +296,18 @@ def seconds(series: Series, name: str) -> np.ndarray:
     try:
         times = pd.to_datetime(series)
     except (ValueError, TypeError) as error:
-        raise BadData(f"the column {name!r} cannot be read as times: {error}. Turn it into datetimes with pandas first.") from None
+        raise BadData(
+            f"the column {name!r} cannot be read as times: {error}. Turn it into datetimes with pandas first."
+        ) from None
     if getattr(times.dt, "tz", None) is not None:
         times = times.dt.tz_convert("UTC").dt.tz_localize(None)
     return _since_1970(times)
 
 
 def _since_1970(times: Series) -> np.ndarray:
-    whole = times.to_numpy(dtype="datetime64[us]")  # nanoseconds would end in 2262, and 9999 is what many write for "never"
+    whole = times.to_numpy(
+        dtype="datetime64[us]"
+    )  # nanoseconds would end in 2262, and 9999 is what many write for "never"
     return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
 
 
@@ -256,12 +318,20 @@ def decimals(step: float) -> int | None:
 
 
 def declared_from(name: str, about: str | dict[str, Any]) -> Column | str:
-    """A column as a TOML file declares it: a kind, or a table with kind, low, high, values, step, missing, faker."""
+    """A column as a TOML file declares it: a kind, or a table with kind, low, high, values, step, missing,
+    faker.
+    """
     if isinstance(about, str):
         return about
     makers: dict[str, Callable[..., Column]] = {
-        "continuous": continuous, "integer": integer, "categorical": categorical, "ordinal": ordinal, "boolean": boolean, "datetime": moment,
-        "id": identifier}
+        "continuous": continuous,
+        "integer": integer,
+        "categorical": categorical,
+        "ordinal": ordinal,
+        "boolean": boolean,
+        "datetime": moment,
+        "id": identifier,
+    }
     kind = about.get("kind")
     if kind not in makers:
         raise bad(name, "kind", kind, "one of " + ", ".join(map(repr, KINDS)))

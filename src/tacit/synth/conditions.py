@@ -28,7 +28,9 @@ class Conditions:
         between: dict[int, tuple[float, float]] = {}
         for name, value in given.items():
             if name not in names:
-                raise BadParameter(f"given: there is no column {name!r} to be fixed. {nearest(str(name), names)}")
+                raise BadParameter(
+                    f"given: there is no column {name!r} to be fixed. {nearest(str(name), names)}"
+                )
             j = names.index(name)
             column = table.modelled[j]
             if isinstance(value, tuple) and column.is_number and len(value) == 2:

@@ -1,9 +1,10 @@
-"""What every synthetic row must satisfy, always. A constraint is checked on the real table first: one that the data breaks is refused.
+"""What every synthetic row must satisfy, always. A constraint is checked on the real table first: one that
+the data breaks is refused.
 
-    Range("age", 18, 120)                     by construction: values are drawn into the domain
-    Ordered("admitted", "discharged")         by rejection: rows that break it are drawn again
-    Unique("email", "phone")                  by rejection, over the whole sample
-    Combinations("city", "country")           by construction: the columns are learnt and drawn as one
+Range("age", 18, 120)                     by construction: values are drawn into the domain
+Ordered("admitted", "discharged")         by rejection: rows that break it are drawn again
+Unique("email", "phone")                  by rejection, over the whole sample
+Combinations("city", "country")           by construction: the columns are learnt and drawn as one
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Ordered:
 
 @dataclass(frozen=True, init=False)
 class Unique:
-    """No two rows agree in all of these columns. Rows where one of them is missing are left alone, as in SQL."""
+    """No two rows agree in all of these columns. Rows where one of them is missing are left alone, as in
+    SQL.
+    """
 
     columns: tuple[str, ...]
 
@@ -67,7 +70,9 @@ class Unique:
 
 @dataclass(frozen=True, init=False)
 class Combinations:
-    """Only these combinations of values. `allowed` lists them in the columns' order; left out, they are those of the data."""
+    """Only these combinations of values. `allowed` lists them in the columns' order; left out, they are those
+    of the data.
+    """
 
     columns: tuple[str, ...]
     allowed: tuple[tuple[float, ...], ...] | None = None  # as numbers of the columns, once the table is known
@@ -78,13 +83,21 @@ class Combinations:
 
 
 Constraint = Range | Ordered | Unique | Combinations
-MEMBERS: dict[str, type] = {"Range": Range, "Ordered": Ordered, "Unique": Unique, "Combinations": Combinations}
+MEMBERS: dict[str, type] = {
+    "Range": Range,
+    "Ordered": Ordered,
+    "Unique": Unique,
+    "Combinations": Combinations,
+}
 
 
 def known_columns(constraint: Constraint, names: list[str]) -> None:
     for name in constraint.columns:
         if name not in names:
-            raise BadParameter(f"{constraint!r} names {name!r}, which is no column to be modelled. {nearest(str(name), names)}")
+            raise BadParameter(
+                f"{constraint!r} names {name!r}, which is no column to be modelled. "
+                f"{nearest(str(name), names)}"
+            )
     if isinstance(constraint, Combinations) and len(constraint.columns) < 2:
         raise BadParameter(f"{constraint!r}: a combination needs at least two columns.")
     if isinstance(constraint, Unique) and not constraint.columns:
@@ -101,8 +114,11 @@ def held_by_data(constraint: Constraint, x: np.ndarray, table: Table) -> None:
     else:
         return  # a range is checked with its column, combinations when rows are laid out
     if broken:
-        raise BadData(f"the table itself breaks {constraint!r} in {broken} of {len(x)} rows, so no sample could be held to it. "
-                      "Put those rows right, or leave the constraint out.")
+        raise BadData(
+            f"the table itself breaks {constraint!r} in {broken} of {len(x)} rows, so no sample could be "
+            "held to it. "
+            "Put those rows right, or leave the constraint out."
+        )
 
 
 def to_dict(constraint: Constraint) -> dict[str, Any]:
@@ -113,7 +129,11 @@ def to_dict(constraint: Constraint) -> dict[str, Any]:
     if isinstance(constraint, Unique):
         return {"name": "Unique", "columns": list(constraint.columns)}
     # JSON has no NaN: a missing value in a combination is null
-    allowed = None if constraint.allowed is None else [[None if v != v else v for v in row] for row in constraint.allowed]
+    allowed = (
+        None
+        if constraint.allowed is None
+        else [[None if v != v else v for v in row] for row in constraint.allowed]
+    )
     return {"name": "Combinations", "columns": list(constraint.columns), "allowed": allowed}
 
 
@@ -126,4 +146,9 @@ def from_dict(data: dict[str, Any]) -> Constraint:
         case "Unique":
             return Unique(*data["columns"])
     allowed = data["allowed"]
-    return Combinations(*data["columns"], allowed=None if allowed is None else [[float("nan") if v is None else v for v in row] for row in allowed])
+    return Combinations(
+        *data["columns"],
+        allowed=None
+        if allowed is None
+        else [[float("nan") if v is None else v for v in row] for row in allowed],
+    )

@@ -1,8 +1,10 @@
-"""Gaussian copula with empirical marginals: R. B. Nelsen, *An Introduction to Copulas*, 2006; for categories Hoff's extended rank idea,
-P. D. Hoff, *Extending the rank likelihood for semiparametric copula estimation*, 2007.
+"""Gaussian copula with empirical marginals: R. B. Nelsen, *An Introduction to Copulas*, 2006; for categories
+Hoff's extended rank idea, P. D. Hoff, *Extending the rank likelihood for semiparametric copula estimation*,
+2007.
 
-Every column is a monotone function of one coordinate of a Gaussian vector; the function is its own distribution, so only correlations are
-learnt. Unordered categories are put in the order of their loading on the first common factor, which is where most of their dependence lies.
+Every column is a monotone function of one coordinate of a Gaussian vector; the function is its own
+distribution, so only correlations are learnt. Unordered categories are put in the order of their loading on
+the first common factor, which is where most of their dependence lies.
 """
 
 from __future__ import annotations
@@ -25,7 +27,12 @@ class GaussianCopula(Generator):
     """One correlation matrix, and each column's own distribution."""
 
     bins: int = whole(256, least=2, doc="cells a number is cut into")
-    shrinkage: float = real(1e-3, least=0, most=1, doc="weight of the identity in the correlation matrix, which keeps it invertible")
+    shrinkage: float = real(
+        1e-3,
+        least=0,
+        most=1,
+        doc="weight of the identity in the correlation matrix, which keeps it invertible",
+    )
     even: bool = flag(True, doc=EVEN)
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
@@ -39,23 +46,34 @@ class GaussianCopula(Generator):
             order = np.arange(len(share)) if var.ordered else np.argsort(loading[i], kind="stable")
             z = normal_scores(share[order])
             scores[:, i] = z[np.argsort(order)][codes[:, i]]
-            spread[i] = max(float(np.sqrt(share[order] @ z**2)), 1e-12)  # of the scores: below 1 where cells are coarse
+            spread[i] = max(
+                float(np.sqrt(share[order] @ z**2)), 1e-12
+            )  # of the scores: below 1 where cells are coarse
             orders.append(order)
-        # E[z | cell] is a projection: covariances of the scores, divided by both spreads, are those of the latent vector (exact for two-way normal cells)
+        # E[z | cell] is a projection: covariances of the scores, divided by both spreads, are those of the
+        # latent vector (exact for two-way normal cells)
         latent = np.cov(scores.T).reshape(len(shares), -1) / np.outer(spread, spread)
         return Learned(self.kept(latent, cells, shares, orders))
 
-    def kept(self, latent: np.ndarray, cells: Cells, shares: list[np.ndarray], orders: list[np.ndarray]) -> dict[str, Tensor]:
-        """What is kept: the correlations of the latent vector, and for each column its cells, their order and their shares."""
+    def kept(
+        self, latent: np.ndarray, cells: Cells, shares: list[np.ndarray], orders: list[np.ndarray]
+    ) -> dict[str, Tensor]:
+        """What is kept: the correlations of the latent vector, and for each column its cells, their order and
+        their shares.
+        """
         latent = _correlation((1 - self.shrinkage) * np.clip(latent, -0.999, 0.999))
-        tensors: dict[str, Tensor] = {"factor": torch.from_numpy(np.linalg.cholesky(latent)), **cells.tensors()}
+        tensors: dict[str, Tensor] = {
+            "factor": torch.from_numpy(np.linalg.cholesky(latent)),
+            **cells.tensors(),
+        }
         for i, (share, order) in enumerate(zip(shares, orders)):
             tensors |= {f"share.{i}": torch.from_numpy(share[order]), f"order.{i}": torch.from_numpy(order)}
         return tensors
 
     def learn_counts(self, counts: np.ndarray, cells: Cells, layout: Layout) -> Learned:
-        """From two-way counts alone, [all cells, all cells] with each column's own counts on the diagonal: `learn` looks at no more of a table than
-        these, so several holders can add theirs up."""
+        """From two-way counts alone, [all cells, all cells] with each column's own counts on the diagonal:
+        `learn` looks at no more of a table than these, so several holders can add theirs up.
+        """
         sizes = cells.sizes
         ends = np.cumsum([0, *sizes])
         own = np.diag(counts)
@@ -74,7 +92,9 @@ class GaussianCopula(Generator):
         latent = pick.T @ counts @ pick / rows / np.outer(spread, spread)
         return Learned(self.kept(latent, cells, shares, orders))
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
         cells = Cells.from_tensors(layout.variables, learned.tensors)
         z = rng.standard_normal((n, len(cells.sizes))) @ learned.tensors["factor"].numpy().T
         codes = np.empty(z.shape, dtype=np.int64)
@@ -82,7 +102,9 @@ class GaussianCopula(Generator):
             u = torch.special.ndtr(torch.from_numpy(z[:, i].copy())).numpy()
             if self.even:  # by rank instead of by value
                 u[np.argsort(z[:, i])] = (np.arange(n) + rng.random(n)) / n
-            codes[:, i] = learned.tensors[f"order.{i}"].numpy()[inverse(learned.tensors[f"share.{i}"].numpy(), u)]
+            codes[:, i] = learned.tensors[f"order.{i}"].numpy()[
+                inverse(learned.tensors[f"share.{i}"].numpy(), u)
+            ]
         return cells.decode(codes, rng)
 
 
@@ -95,7 +117,9 @@ def normal_scores(share: np.ndarray) -> np.ndarray:
 
 
 def _correlation(matrix: np.ndarray) -> np.ndarray:
-    """The nearest thing to `matrix` that is a correlation matrix: eigenvalues lifted, diagonal put back to 1."""
+    """The nearest thing to `matrix` that is a correlation matrix: eigenvalues lifted, diagonal put back to
+    1.
+    """
     np.fill_diagonal(matrix, 1.0)
     values, vectors = np.linalg.eigh(matrix)
     lifted = (vectors * np.maximum(values, 1e-6)) @ vectors.T
@@ -104,16 +128,25 @@ def _correlation(matrix: np.ndarray) -> np.ndarray:
 
 
 def first_factor(codes: np.ndarray, sizes: list[int], steps: int = 30) -> list[np.ndarray]:
-    """A score for every cell of every column: the first axis of multiple correspondence analysis, by alternating means.
+    """A score for every cell of every column: the first axis of multiple correspondence analysis, by
+    alternating means.
 
-    A row's score is the mean of its cells' scores, a cell's the mean of its rows'; repeated, this is power iteration. 30 steps settle an order.
+    A row's score is the mean of its cells' scores, a cell's the mean of its rows'; repeated, this is power
+    iteration. 30 steps settle an order.
     """
-    row = np.linspace(-1, 1, len(codes))[np.argsort(np.argsort(codes.sum(axis=1) + codes[:, 0] * 1e-3, kind="stable"), kind="stable")]
+    row = np.linspace(-1, 1, len(codes))[
+        np.argsort(np.argsort(codes.sum(axis=1) + codes[:, 0] * 1e-3, kind="stable"), kind="stable")
+    ]
     scores = [np.zeros(size) for size in sizes]
     for _ in range(steps):
         for i, size in enumerate(sizes):
             counts = np.bincount(codes[:, i], minlength=size)
-            scores[i] = np.divide(np.bincount(codes[:, i], weights=row, minlength=size), counts, out=np.zeros(size), where=counts > 0)
+            scores[i] = np.divide(
+                np.bincount(codes[:, i], weights=row, minlength=size),
+                counts,
+                out=np.zeros(size),
+                where=counts > 0,
+            )
         row = sum((s[codes[:, i]] for i, s in enumerate(scores)), np.zeros(len(codes)))
         row -= row.mean()  # the trivial axis, on which all are alike
         row /= max(float(row.std()), 1e-12)
@@ -121,7 +154,9 @@ def first_factor(codes: np.ndarray, sizes: list[int], steps: int = 30) -> list[n
 
 
 def _first_factor_of_counts(counts: np.ndarray, columns: int, rows: float, steps: int = 30) -> np.ndarray:
-    """`first_factor` from two-way counts: a cell's score is the mean, over the rows that have it, of the sum of their cells' scores."""
+    """`first_factor` from two-way counts: a cell's score is the mean, over the rows that have it, of the sum
+    of their cells' scores.
+    """
     own = np.diag(counts)
     score = np.linspace(-1, 1, len(own))
     for _ in range(steps):

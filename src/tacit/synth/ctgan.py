@@ -1,8 +1,10 @@
-"""CTGAN: L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using Conditional GAN*, NeurIPS 2019.
+"""CTGAN: L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using
+Conditional GAN*, NeurIPS 2019.
 
-A Wasserstein GAN with slope penalty and packing, whose maker is told one level of one discrete column (the conditional vector, Section 4.3). Levels are
-chosen by the logarithm of their frequency and real rows are then taken among those that have them (training by sampling), so that
-rare levels are seen. The lists of rows by level live while it trains; what is kept are the levels' frequencies.
+A Wasserstein GAN with slope penalty and packing, whose maker is told one level of one discrete column (the
+conditional vector, Section 4.3). Levels are chosen by the logarithm of their frequency and real rows are then
+taken among those that have them (training by sampling), so that rare levels are seen. The lists of rows by
+level live while it trains; what is kept are the levels' frequencies.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from .modes import Encoding
 
 
 class Conditioned(Rows):
-    """Training by sampling (Section 4.3): a column at random, a level of it by log-frequency, a real row among those that have it."""
+    """Training by sampling (Section 4.3): a column at random, a level of it by log-frequency, a real row
+    among those that have it.
+    """
 
     def __init__(self, encoded: Tensor, encoding: Encoding):
         blocks = encoding.discrete
@@ -62,8 +66,11 @@ class Conditioned(Rows):
         if not self.sizes:
             return None
         column, level = chosen
-        losses = [functional.cross_entropy(raw[mine][:, b.indicators], level[mine], reduction="sum")
-                  for k, b in enumerate(self.encoding.discrete) if (mine := column == k).any()]
+        losses = [
+            functional.cross_entropy(raw[mine][:, b.indicators], level[mine], reduction="sum")
+            for k, b in enumerate(self.encoding.discrete)
+            if (mine := column == k).any()
+        ]
         return torch.stack(losses).sum() / len(raw)
 
 
@@ -80,19 +87,41 @@ class CTGAN(GAN):
     def frequencies(self, v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
         return frequencies_of(v, encoding)
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
-        encoding, device, plan = Encoding.from_tensors(layout, learned.tensors), device_of(self.device), self.plan
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
+        encoding, device, plan = (
+            Encoding.from_tensors(layout, learned.tensors),
+            device_of(self.device),
+            self.plan,
+        )
         with seeded(int(rng.integers(2**62)), device):
-            return make(learned.tensors, encoding, plan.noise, plan.hidden, n, conditions_of(learned, layout, encoding, given), device)
+            return make(
+                learned.tensors,
+                encoding,
+                plan.noise,
+                plan.hidden,
+                n,
+                conditions_of(learned, layout, encoding, given),
+                device,
+            )
 
 
 def frequencies_of(v: np.ndarray, encoding: Encoding) -> dict[str, Tensor]:
-    return {f"frequency.{b.variable}": torch.from_numpy(np.bincount(v[:, b.variable].astype(np.int64), minlength=b.width) / len(v))
-            for b in encoding.discrete}
+    return {
+        f"frequency.{b.variable}": torch.from_numpy(
+            np.bincount(v[:, b.variable].astype(np.int64), minlength=b.width) / len(v)
+        )
+        for b in encoding.discrete
+    }
 
 
-def conditions_of(learned: Learned, layout: Layout, encoding: Encoding, given: Conditions) -> Callable[[int], Tensor]:
-    """So many conditional vectors: a column drawn evenly, among those given or else any, and a level of it by its frequency."""
+def conditions_of(
+    learned: Learned, layout: Layout, encoding: Encoding, given: Conditions
+) -> Callable[[int], Tensor]:
+    """So many conditional vectors: a column drawn evenly, among those given or else any, and a level of it by
+    its frequency.
+    """
     shares = _asked(learned, layout, encoding, given)
     offsets = np.cumsum([0, *(b.width for b in encoding.discrete)])
 
@@ -109,9 +138,17 @@ def conditions_of(learned: Learned, layout: Layout, encoding: Encoding, given: C
     return condition
 
 
-def _asked(learned: Learned, layout: Layout, encoding: Encoding, given: Conditions) -> list[tuple[int, Tensor]]:
-    """(place among the discrete columns, frequencies of its levels) for the columns the maker is told: those given, or any."""
+def _asked(
+    learned: Learned, layout: Layout, encoding: Encoding, given: Conditions
+) -> list[tuple[int, Tensor]]:
+    """(place among the discrete columns, frequencies of its levels) for the columns the maker is told: those
+    given, or any.
+    """
     shares = [learned.tensors[f"frequency.{b.variable}"] for b in encoding.discrete]
     fitting = layout.fitting(given)
-    told = [(k, s * torch.from_numpy(fitting[b.variable])) for k, (b, s) in enumerate(zip(encoding.discrete, shares)) if b.variable in fitting]
+    told = [
+        (k, s * torch.from_numpy(fitting[b.variable]))
+        for k, (b, s) in enumerate(zip(encoding.discrete, shares))
+        if b.variable in fitting
+    ]
     return [(k, s) for k, s in told if float(s.sum()) > 0] or list(enumerate(shares))

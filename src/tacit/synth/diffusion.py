@@ -1,15 +1,18 @@
-"""Diffusion for tables, after A. Kotelnikov, D. Baranchuk, I. Rubachev, A. Babenko, *TabDDPM: Modelling Tabular Data with Diffusion Models*, ICML 2023.
+"""Diffusion for tables, after A. Kotelnikov, D. Baranchuk, I. Rubachev, A. Babenko, *TabDDPM: Modelling
+Tabular Data with Diffusion Models*, ICML 2023.
 
-Numbers are blurred by Gaussian noise (J. Ho, A. Jain, P. Abbeel, *Denoising Diffusion Probabilistic Models*, NeurIPS 2020), categories by uniform ones
-(E. Hoogeboom, D. Nielsen, P. Jaini, P. Forré, M. Welling, *Argmax Flows and Multinomial Diffusion*, NeurIPS 2021), over `steps` steps; one network learns to
+Numbers are blurred by Gaussian noise (J. Ho, A. Jain, P. Abbeel, *Denoising Diffusion Probabilistic
+Models*, NeurIPS 2020), categories by uniform ones (E. Hoogeboom, D. Nielsen, P. Jaini, P. Forré, M.
+Welling, *Argmax Flows and Multinomial Diffusion*, NeurIPS 2021), over `steps` steps; one network learns to
 undo a step for all columns at once, and rows are made by undoing them all, from noise.
 
     forward     number     x_t = √ᾱ_t x + √(1 − ᾱ_t) ε             category   q(x_t | x) = ᾱ_t x + (1 − ᾱ_t)/K
     training    ‖ε − ε̂(x_t, t)‖²                                    KL of the true and the predicted q(x_{t−1} | x_t, x), over columns
     backward    mean (x_t − β_t/√(1 − ᾱ_t) ε̂)/√α_t, variance β̃_t   q(x_{t−1} | x_t, x̂), x̂ the network's guess
 
-A number is first made normal by its quantiles (as in the paper). A value that many rows share, and a missing one, are categories beside it: a number with such
-values is a pair, which of them it is, and where it lies else.
+A number is first made normal by its quantiles (as in the paper). A value that many rows share, and a
+missing one, are categories beside it: a number with such values is a pair, which of them it is, and where
+it lies else.
 """
 
 from __future__ import annotations
@@ -73,23 +76,35 @@ class TabDDPM(Generator):
                     optimiser.step()
                     falling.step()
                     summed += loss.detach() * len(index)
-                history.append({"epoch": epoch, "loss": float(summed) / len(v), "seconds": time.monotonic() - began})
+                history.append(
+                    {"epoch": epoch, "loss": float(summed) / len(v), "seconds": time.monotonic() - began}
+                )
                 watch({"kind": "epoch", "epochs": self.epochs, **history[-1]})
         state = {f"network.{name}": t.detach().cpu() for name, t in network.state_dict().items()}
         return Learned({**columns.tensors(), **state}, history=history)
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
         device = device_of(self.device)
         columns = Columns.from_tensors(layout, learned.tensors)
         with seeded(int(rng.integers(2**62)), device), torch.no_grad():
             network = Denoiser(columns, self.width, self.layers).to(device)
-            network.load_state_dict({name.removeprefix("network."): t for name, t in learned.tensors.items() if name.startswith("network.")})
+            network.load_state_dict(
+                {
+                    name.removeprefix("network."): t
+                    for name, t in learned.tensors.items()
+                    if name.startswith("network.")
+                }
+            )
             x, c = Noise(self.steps, columns.sizes, device).undone(network.eval(), n)
         return columns.back(x.double().cpu().numpy(), c.cpu().numpy())
 
 
 class Columns:
-    """Variables as normal places and codes. A number is a code (which shared value, or 0: none of them; missing last) and, for code 0, a place."""
+    """Variables as normal places and codes. A number is a code (which shared value, or 0: none of them;
+    missing last) and, for code 0, a place.
+    """
 
     def __init__(self, layout: Layout, shared: Mapping[int, np.ndarray], knots: Mapping[int, np.ndarray]):
         self.layout, self.shared, self.knots = layout, dict(shared), dict(knots)
@@ -123,8 +138,13 @@ class Columns:
             codes[np.isnan(x), i] = self.sizes[i] - 1 if var.missing else 0
             free = codes[:, i] == 0
             grid = np.linspace(0, 1, len(knots))
-            low, high = (np.interp(x[free], knots, grid) if side == 0 else 1 - np.interp(-x[free], -knots[::-1], grid) for side in (0, 1))
-            u = np.clip((low + high) / 2, 0.5 / len(v), 1 - 0.5 / len(v))  # a value that several knots share lies in their middle
+            low, high = (
+                np.interp(x[free], knots, grid) if side == 0 else 1 - np.interp(-x[free], -knots[::-1], grid)
+                for side in (0, 1)
+            )
+            u = np.clip(
+                (low + high) / 2, 0.5 / len(v), 1 - 0.5 / len(v)
+            )  # a value that several knots share lies in their middle
             places[free, self.numbers.index(i)] = torch.special.ndtri(torch.from_numpy(u)).numpy()
         return places, codes
 
@@ -138,13 +158,19 @@ class Columns:
         return v
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f"columns.{what}.{i}": torch.from_numpy(np.array(a, dtype=np.float64)) for what, parts in (("shared", self.shared), ("knots", self.knots))
-                for i, a in parts.items()}
+        return {
+            f"columns.{what}.{i}": torch.from_numpy(np.array(a, dtype=np.float64))
+            for what, parts in (("shared", self.shared), ("knots", self.knots))
+            for i, a in parts.items()
+        }
 
     @classmethod
     def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> Columns:
         numbers = [i for i, v in enumerate(layout.variables) if not v.levels]
-        return cls(layout, *({i: tensors[f"columns.{what}.{i}"].numpy() for i in numbers} for what in ("shared", "knots")))
+        return cls(
+            layout,
+            *({i: tensors[f"columns.{what}.{i}"].numpy() for i in numbers} for what in ("shared", "knots")),
+        )
 
 
 class Noise:
@@ -166,13 +192,17 @@ class Noise:
         noise = torch.randn_like(x)
         blurred = self.total[t, None].sqrt() * x + (1 - self.total[t, None]).sqrt() * noise
         hot = [functional.one_hot(c[:, i], size).float() for i, size in enumerate(self.sizes)]
-        mixed = [self._drawn(self.total[t, None] * h + (1 - self.total[t, None]) / size) for h, size in zip(hot, self.sizes)]
+        mixed = [
+            self._drawn(self.total[t, None] * h + (1 - self.total[t, None]) / size)
+            for h, size in zip(hot, self.sizes)
+        ]
         guess, logits = network(blurred, mixed, t)
         places = ((noise - guess) ** 2).sum() / max(x.shape[1], 1)
         codes = x.new_zeros(())
         for h, m, raw in zip(hot, mixed, logits):
             true, made = self._posterior(m, h, t), self._posterior(m, functional.softmax(raw, dim=1), t)
-            # KL of the two posteriors; at t = 0 the true one is the row itself, and this is its log-likelihood
+            # KL of the two posteriors; at t = 0 the true one is the row itself, and this is its
+            # log-likelihood
             codes = codes + (true * (true.clamp_min(1e-30).log() - made.clamp_min(1e-30).log())).sum()
         return (places + codes / len(self.sizes)) / len(c)
 
@@ -189,16 +219,24 @@ class Noise:
 
     def undone(self, network: Denoiser, n: int) -> tuple[Tensor, Tensor]:
         x = torch.randn(n, network.numbers, device=self.device)
-        mixed = [functional.one_hot(torch.randint(size, (n,), device=self.device), size).float() for size in self.sizes]
+        mixed = [
+            functional.one_hot(torch.randint(size, (n,), device=self.device), size).float()
+            for size in self.sizes
+        ]
         for step in reversed(range(self.steps)):
             t = torch.full((n,), step, device=self.device)
             guess, logits = network(x, mixed, t)
             alpha, total, before = self.alpha[step], self.total[step], self.before[step]
-            clean = ((x - (1 - total).sqrt() * guess) / total.sqrt()).clamp(-5, 5)  # no place of a table's row is beyond five deviations
+            clean = ((x - (1 - total).sqrt() * guess) / total.sqrt()).clamp(
+                -5, 5
+            )  # no place of a table's row is beyond five deviations
             mean = (before.sqrt() * self.beta[step] * clean + alpha.sqrt() * (1 - before) * x) / (1 - total)
             spread = (self.beta[step] * (1 - before) / (1 - total)).sqrt()
             x = mean + spread * torch.randn_like(x) if step else mean
-            mixed = [self._drawn(self._posterior(m, functional.softmax(raw, dim=1), t)) for m, raw in zip(mixed, logits)]
+            mixed = [
+                self._drawn(self._posterior(m, functional.softmax(raw, dim=1), t))
+                for m, raw in zip(mixed, logits)
+            ]
         return x, torch.stack([m.argmax(dim=1) for m in mixed], dim=1)
 
 
@@ -217,7 +255,11 @@ class Denoiser(nn.Module):
         self.body = nn.Sequential(*parts, nn.Linear(width, inputs))
 
     def forward(self, x: Tensor, mixed: list[Tensor], t: Tensor) -> tuple[Tensor, list[Tensor]]:
-        frequency = torch.exp(-math.log(10_000.0) * torch.arange(EMBEDDING // 2, device=x.device) / (EMBEDDING // 2))
+        frequency = torch.exp(
+            -math.log(10_000.0) * torch.arange(EMBEDDING // 2, device=x.device) / (EMBEDDING // 2)
+        )
         angle = t[:, None].float() * frequency
-        out = self.body(self.rows(torch.cat([x, *mixed], dim=1)) + self.when(torch.cat([angle.cos(), angle.sin()], dim=1)))
+        out = self.body(
+            self.rows(torch.cat([x, *mixed], dim=1)) + self.when(torch.cat([angle.cos(), angle.sin()], dim=1))
+        )
         return out[:, : self.numbers], list(out[:, self.numbers :].split(self.sizes, dim=1))

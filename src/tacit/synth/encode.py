@@ -1,4 +1,6 @@
-"""From a table's numbers to what generators learn from: variables (`Layout`), and variables cut into few cells (`Cells`)."""
+"""From a table's numbers to what generators learn from: variables (`Layout`), and variables cut into few
+cells (`Cells`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ MOST_KNOTS = 8  # in an interval: a bend every eighth of it follows any smooth d
 
 @dataclass(frozen=True)
 class Variable:
-    """`levels` > 0: codes 0 … levels − 1, of which the last means missing if `missing`. `levels` = 0: a number, NaN if missing."""
+    """`levels` > 0: codes 0 … levels − 1, of which the last means missing if `missing`. `levels` = 0: a
+    number, NaN if missing.
+    """
 
     name: str
     columns: tuple[int, ...]
@@ -36,19 +40,27 @@ class Variable:
 
 
 class Layout:
-    """The table's modelled columns as variables: a column each, but for those that only come in fixed combinations, which are one."""
+    """The table's modelled columns as variables: a column each, but for those that only come in fixed
+    combinations, which are one.
+    """
 
     def __init__(self, table: Table):
         self.table = table
         columns = table.modelled
-        groups = {tuple(map(table.at, c.columns)): c for c in table.constraints if isinstance(c, Combinations)}
+        groups = {
+            tuple(map(table.at, c.columns)): c for c in table.constraints if isinstance(c, Combinations)
+        }
         self.allowed: dict[int, np.ndarray] = {}  # of a combined variable: [levels, columns]
         self.variables: list[Variable] = []
         for j, c in enumerate(columns):
             group = next((at for at in groups if j in at), None)
             if group is None:
                 levels = 0 if c.is_number else len(c.values) + c.missing
-                self.variables.append(Variable(c.name, (j,), levels, c.missing, c.kind == "ordinal" or c.is_number, c.low, c.high))
+                self.variables.append(
+                    Variable(
+                        c.name, (j,), levels, c.missing, c.kind == "ordinal" or c.is_number, c.low, c.high
+                    )
+                )
             elif j == min(group):
                 rows = np.array(groups[group].allowed, dtype=np.float64)
                 self.allowed[len(self.variables)] = rows
@@ -69,8 +81,11 @@ class Layout:
         place = {row.tobytes(): k for k, row in enumerate(self.allowed[i] + 0.0)}
         codes = np.array([place.get(row.tobytes(), -1) for row in np.ascontiguousarray(part + 0.0)])
         if (codes < 0).any():
-            raise BadData(f"{int((codes < 0).sum())} rows have a combination of {self.variables[i].name} that is not allowed, the first of them row "
-                          f"{int(np.flatnonzero(codes < 0)[0])}. Add it to `allowed`, or put the rows right.")
+            raise BadData(
+                f"{int((codes < 0).sum())} rows have a combination of {self.variables[i].name} that is not "
+                "allowed, the first of them row "
+                f"{int(np.flatnonzero(codes < 0)[0])}. Add it to `allowed`, or put the rows right."
+            )
         return codes
 
     def back(self, v: np.ndarray) -> np.ndarray:
@@ -100,12 +115,16 @@ class Layout:
 
 
 class Cells:
-    """Every variable as a code: levels as they are; a number by the interval it lies in, or the value itself where many rows share it; missing last.
+    """Every variable as a code: levels as they are; a number by the interval it lies in, or the value itself
+    where many rows share it; missing last.
 
-    `edges[i]` are the inner boundaries of a number's cells, `knots[i]` [cells, m + 1] the quantiles within each, equal where a cell is one value.
+    `edges[i]` are the inner boundaries of a number's cells, `knots[i]` [cells, m + 1] the quantiles within
+    each, equal where a cell is one value.
     """
 
-    def __init__(self, variables: Sequence[Variable], edges: Mapping[int, np.ndarray], knots: Mapping[int, np.ndarray]):
+    def __init__(
+        self, variables: Sequence[Variable], edges: Mapping[int, np.ndarray], knots: Mapping[int, np.ndarray]
+    ):
         self.variables, self.edges, self.knots = list(variables), dict(edges), dict(knots)
         self.sizes = [v.levels or len(self.knots[i]) + v.missing for i, v in enumerate(self.variables)]
 
@@ -123,7 +142,11 @@ class Cells:
             if not var.levels:
                 assert var.low is not None
                 assert var.high is not None
-                ends = np.linspace(var.low, var.high, bins + 1) if var.high > var.low else np.array([var.low, var.low])
+                ends = (
+                    np.linspace(var.low, var.high, bins + 1)
+                    if var.high > var.low
+                    else np.array([var.low, var.low])
+                )
                 knots[i] = np.column_stack([ends[:-1], ends[1:]])
         return cls(variables, {i: k[1:, 0] for i, k in knots.items()}, knots)
 
@@ -132,7 +155,9 @@ class Cells:
         codes = np.empty(v.shape, dtype=np.int64)
         for i, size in enumerate(self.sizes):
             if i in self.edges:
-                codes[:, i] = np.where(np.isnan(v[:, i]), size - 1, np.searchsorted(self.edges[i], v[:, i], side="right"))
+                codes[:, i] = np.where(
+                    np.isnan(v[:, i]), size - 1, np.searchsorted(self.edges[i], v[:, i], side="right")
+                )
             else:
                 codes[:, i] = v[:, i]
         return codes
@@ -145,15 +170,24 @@ class Cells:
             at = rng.random(len(codes)) * m
             piece, k = at.astype(np.int64), np.minimum(codes[:, i], cells - 1)
             left = knots[k, piece]
-            v[:, i] = np.where(codes[:, i] < cells, left + (at - piece) * (knots[k, piece + 1] - left), np.nan)
+            v[:, i] = np.where(
+                codes[:, i] < cells, left + (at - piece) * (knots[k, piece + 1] - left), np.nan
+            )
         return v
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f"cells.{what}.{i}": torch.from_numpy(a.copy()) for what, parts in (("edges", self.edges), ("knots", self.knots)) for i, a in parts.items()}
+        return {
+            f"cells.{what}.{i}": torch.from_numpy(a.copy())
+            for what, parts in (("edges", self.edges), ("knots", self.knots))
+            for i, a in parts.items()
+        }
 
     @classmethod
     def from_tensors(cls, variables: Sequence[Variable], tensors: Mapping[str, Tensor]) -> Cells:
-        parts = [{i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels} for what in ("edges", "knots")]
+        parts = [
+            {i: tensors[f"cells.{what}.{i}"].numpy() for i, v in enumerate(variables) if not v.levels}
+            for what in ("edges", "knots")
+        ]
         return cls(variables, *parts)
 
 
@@ -166,7 +200,8 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
         shared = np.ones(len(values), dtype=bool)
     else:
         shared = counts >= max(ROWS_A_VALUE, len(there) / bins)
-    # a cell begins at every shared value, after every shared value, and wherever another len/bins rows have passed
+    # a cell begins at every shared value, after every shared value, and wherever another len/bins rows have
+    # passed
     full = max(len(there) / bins, 2 * ROWS_A_KNOT)
     blurred = np.where(shared, 0, counts)
     run = np.cumsum(shared)  # which gap between shared values a value lies in
@@ -186,11 +221,16 @@ def _quantile_cells(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarr
     return edges, knots
 
 
-EVEN = "draw evener than chance: columns follow what was learnt as closely as n rows can, so a sample shows the table's counts almost exactly"
+EVEN = (
+    "draw evener than chance: columns follow what was learnt as closely as n rows can, so a sample shows "
+    "the table's counts almost exactly"
+)
 
 
 def uniforms(n: int, rng: np.random.Generator, even: bool) -> np.ndarray:
-    """`n` uniform numbers. `even`: in random order, one in each n-th of [0, 1); each is uniform still, together they are evener than chance."""
+    """`n` uniform numbers. `even`: in random order, one in each n-th of [0, 1); each is uniform still,
+    together they are evener than chance.
+    """
     return (rng.permutation(n) + rng.random(n)) / n if even else rng.random(n)
 
 

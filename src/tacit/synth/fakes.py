@@ -1,4 +1,6 @@
-"""Identifiers for synthetic rows: counted, or made up by Faker. Nothing of a real identifier is kept, not even its length."""
+"""Identifiers for synthetic rows: counted, or made up by Faker. Nothing of a real identifier is kept, not
+even its length.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,18 @@ def _faked(column: Column, n: int, seed: int, first: int) -> list[Any]:
     try:
         from faker import Faker
     except ImportError:
-        raise MissingExtra(f"the column {column.name!r} with faker={column.faker!r}", "fake", "faker") from None
+        raise MissingExtra(
+            f"the column {column.name!r} with faker={column.faker!r}", "fake", "faker"
+        ) from None
 
     fake = Faker()
     fake.seed_instance(f"{seed} {first} {column.name}")
     try:
         make = getattr(fake, column.faker)
     except AttributeError:
-        raise BadParameter(f"identifier: faker={column.faker!r} is no provider of Faker. Known are, among others: 'name', 'email', 'address', "
-                           "'phone_number', 'iban', 'ssn', 'uuid4'.") from None
+        raise BadParameter(
+            f"identifier: faker={column.faker!r} is no provider of Faker. Known are, among others: 'name', "
+            "'email', 'address', "
+            "'phone_number', 'iban', 'ssn', 'uuid4'."
+        ) from None
     return [str(make()) for _ in range(n)]  # people share names, so names may repeat

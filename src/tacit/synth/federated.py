@@ -1,10 +1,12 @@
-"""What several holders of rows compute, each on its own, so that one generator comes of it; who sends what is in `jobs/synthesizing.py`.
+"""What several holders of rows compute, each on its own, so that one generator comes of it; who sends what
+is in `jobs/synthesizing.py`.
 
 1. Everybody counts its rows in fine cells of the declared domains. The sum says how each column is distributed over all holders.
 2. From that sum alone, and so alike for all, come the cells of a copula or the modes of a network: read off a `stand_in`, a table with the same
    columns, each sorted, whose rows mean nothing.
 3. A copula needs one more sum, of two-way counts. A GAN goes in rounds: everybody trains maker and critic from the common weights on its own rows, and the
-   weighted mean is common again. M. Rasouli, T. Sun, R. Rajagopal: *FedGAN: Federated Generative Adversarial Networks for Distributed Data*, 2020.
+   weighted mean is common again. M. Rasouli, T. Sun, R. Rajagopal: *FedGAN: Federated Generative
+   Adversarial Networks for Distributed Data*, 2020.
 
 What is added up are whole numbers, so that sums are exact, and the same whether they were masked or not.
 """
@@ -30,7 +32,9 @@ LARGEST = 64.0  # no weight of a trained network comes near it; what is beyond c
 
 
 class Histograms:
-    """Every variable in fine cells: a level each, a place each where a number's step allows no more than `FINE`, else `FINE` of equal width; missing last."""
+    """Every variable in fine cells: a level each, a place each where a number's step allows no more than
+    `FINE`, else `FINE` of equal width; missing last.
+    """
 
     def __init__(self, layout: Layout):
         self.layout = layout
@@ -65,7 +69,9 @@ class Histograms:
         return np.concatenate(parts)
 
     def stand_in(self, totals: np.ndarray) -> np.ndarray:
-        """A table with these counts: float64 [rows, variables], each column sorted by itself, numbers spread evenly over their cell."""
+        """A table with these counts: float64 [rows, variables], each column sorted by itself, numbers spread
+        evenly over their cell.
+        """
         ends = np.cumsum([0, *self.sizes])
         columns = []
         for i, (var, size, step) in enumerate(zip(self.layout.variables, self.sizes, self.steps)):
@@ -79,7 +85,11 @@ class Histograms:
                 if step:
                     code = var.low + code * step
                 else:
-                    within = np.concatenate([(np.arange(c) + 0.5) / c for c in counts if c]) if counts.sum() else np.zeros(0)
+                    within = (
+                        np.concatenate([(np.arange(c) + 0.5) / c for c in counts if c])
+                        if counts.sum()
+                        else np.zeros(0)
+                    )
                     code = var.low + (code + within) / cells * (var.high - var.low)
                 code[missing] = np.nan
             columns.append(code)
@@ -128,7 +138,9 @@ class PooledGAN:
         self.encoding = Encoding.fit(self.layout, pooled, generator.modes)
         self.frequencies = generator.frequencies(pooled, self.encoding)
         with seeded(generator.seed, torch.device("cpu")):
-            width = generator.table_of_rows(torch.zeros(1, self.encoding.width), self.encoding).condition_width
+            width = generator.table_of_rows(
+                torch.zeros(1, self.encoding.width), self.encoding
+            ).condition_width
             self.nets = networks(self.encoding, generator.plan, width)
         self.duel: Duel | None = None
 
@@ -146,13 +158,19 @@ class PooledGAN:
                 t.copy_(vector[at : at + t.numel()].view_as(t))
                 at += t.numel()
 
-    def local(self, v: np.ndarray, vector: Tensor, epochs: int, seed: int) -> tuple[np.ndarray, tuple[float, float]]:
-        """(this holder's weights, times its share of all rows, as whole numbers that are not negative; its losses)."""
+    def local(
+        self, v: np.ndarray, vector: Tensor, epochs: int, seed: int
+    ) -> tuple[np.ndarray, tuple[float, float]]:
+        """(this holder's weights, times its share of all rows, as whole numbers that are not negative; its
+        losses).
+        """
         cpu = torch.device("cpu")
         with seeded(seed, cpu):
             if self.duel is None:  # Adam's memory stays with the holder
                 encoded = self.encoding.forward(v, np.random.default_rng([seed, 1]))
-                plan = replace(self.generator.plan, average=0.0)  # the mean that counts is the one over holders
+                plan = replace(
+                    self.generator.plan, average=0.0
+                )  # the mean that counts is the one over holders
                 self.duel = Duel(self.generator.table_of_rows(encoded, self.encoding), plan)
                 self.nets = (self.duel.maker, self.duel.critic)
             self.take(vector)
@@ -161,23 +179,34 @@ class PooledGAN:
                 losses = self.duel.epoch()
         mine = self.vector().double().numpy()
         if not np.abs(mine).max() < LARGEST:
-            raise BadData(f"a weight of the networks has grown to {np.abs(mine).max():g}, and no more than {LARGEST:g} can be added up: training does not "
-                          "settle. Take a lower lr.")
+            raise BadData(
+                f"a weight of the networks has grown to {np.abs(mine).max():g}, and no more than "
+                f"{LARGEST:g} can be added up: training does not "
+                "settle. Take a lower lr."
+            )
         return np.rint((mine + LARGEST) * UNIT * len(v) / self.rows).astype(np.int64), losses
 
     def mean(self, total: np.ndarray) -> Tensor:
         return torch.from_numpy(total / UNIT - LARGEST).float()
 
     def learned(self) -> dict[str, Tensor]:
-        return {**self.encoding.tensors(), **self.frequencies, **{f"maker.0.{name}": t.clone() for name, t in state_of(self.nets[0]).items()}}
+        return {
+            **self.encoding.tensors(),
+            **self.frequencies,
+            **{f"maker.0.{name}": t.clone() for name, t in state_of(self.nets[0]).items()},
+        }
 
 
-def pooled(generator: GaussianCopula | GAN, histograms: Histograms, totals: np.ndarray) -> PooledCopula | PooledGAN:
-    return PooledCopula(generator, histograms, totals) if isinstance(generator, GaussianCopula) else PooledGAN(generator, histograms, totals)
+def pooled(
+    generator: GaussianCopula | GAN, histograms: Histograms, totals: np.ndarray
+) -> PooledCopula | PooledGAN:
+    return (
+        PooledCopula(generator, histograms, totals)
+        if isinstance(generator, GaussianCopula)
+        else PooledGAN(generator, histograms, totals)
+    )
 
 
 def seed_of(seed: int, r: int, place: int) -> int:
     """A holder's seed in a round."""
     return int(np.random.SeedSequence([seed, r, place]).generate_state(1, np.uint64)[0] >> 2)
-
-

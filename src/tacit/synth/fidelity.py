@@ -1,9 +1,10 @@
 """Fidelity: does the synthetic table look like the real one? Columns, pairs of columns, all columns at once.
 
-KS and TV complement, correlation and contingency similarity and their mean are those of SDMetrics (MIT), computed here from their definitions, because the
-package installs `copulas`, which is not free software. `benchmarks/sdmetrics_agree.py` compares the two: they are equal but for a number beside a
-category, where SDMetrics cuts the two tables at different edges and we cut both where the real one is cut. High fidelity is no merit by itself: a copy of
-the real table has it all. Read it beside the copies and the membership AUC.
+KS and TV complement, correlation and contingency similarity and their mean are those of SDMetrics (MIT),
+computed here from their definitions, because the package installs `copulas`, which is not free software.
+`benchmarks/sdmetrics_agree.py` compares the two: they are equal but for a number beside a category, where
+SDMetrics cuts the two tables at different edges and we cut both where the real one is cut. High fidelity is
+no merit by itself: a copy of the real table has it all. Read it beside the copies and the membership AUC.
 """
 
 from __future__ import annotations
@@ -16,30 +17,90 @@ import numpy as np
 from .scores import Metric, Score, area, tvd
 from .views import View, Views, filled
 
-KS = Metric("KS complement", "fidelity", "columns", 0, 1, "higher", "1 − the largest distance of the distribution functions, of numbers")
-TV = Metric("TV complement", "fidelity", "columns", 0, 1, "higher", "1 − the total variation distance, of categories")
-MOMENTS = Metric("moments", "fidelity", "columns", 0, math.inf, "lower",
-                 "how far mean, standard deviation and skewness are off, in the real standard deviations, of numbers")
-CORRELATION = Metric("correlation similarity", "fidelity", "pairs", 0, 1, "higher", "1 − half the difference of Pearson's correlation, of two numbers")
-CONTINGENCY = Metric("contingency similarity", "fidelity", "pairs", 0, 1, "higher",
-                     "1 − the total variation distance of the joint table, where one column at least is listed; numbers in ten cells")
-QUALITY = Metric("quality score", "fidelity", "columns and pairs", 0, 1, "higher",
-                 "the mean of the columns' mean and the pairs' mean, as SDMetrics has it. A copy of the real table has the best of all")
-DETECTION = Metric("detection AUC", "fidelity", "all columns", 0.5, 1, "lower",
-                   "how well a gradient-boosted classifier tells synthetic from real rows (3-fold); 0.5 is not at all")
-CLUSTERS = Metric("latent clusters", "fidelity", "all columns", -math.inf, 0, "lower",
-                  "log of the mean squared imbalance of real and synthetic rows over the clusters of both (Yan et al. 2022)")
-ROWS = 5_000      # of each table, for what trains or clusters
+KS = Metric(
+    "KS complement",
+    "fidelity",
+    "columns",
+    0,
+    1,
+    "higher",
+    "1 − the largest distance of the distribution functions, of numbers",
+)
+TV = Metric(
+    "TV complement", "fidelity", "columns", 0, 1, "higher", "1 − the total variation distance, of categories"
+)
+MOMENTS = Metric(
+    "moments",
+    "fidelity",
+    "columns",
+    0,
+    math.inf,
+    "lower",
+    "how far mean, standard deviation and skewness are off, in the real standard deviations, of numbers",
+)
+CORRELATION = Metric(
+    "correlation similarity",
+    "fidelity",
+    "pairs",
+    0,
+    1,
+    "higher",
+    "1 − half the difference of Pearson's correlation, of two numbers",
+)
+CONTINGENCY = Metric(
+    "contingency similarity",
+    "fidelity",
+    "pairs",
+    0,
+    1,
+    "higher",
+    "1 − the total variation distance of the joint table, where one column at least is listed; numbers in "
+    "ten cells",
+)
+QUALITY = Metric(
+    "quality score",
+    "fidelity",
+    "columns and pairs",
+    0,
+    1,
+    "higher",
+    "the mean of the columns' mean and the pairs' mean, as SDMetrics has it. A copy of the real table has "
+    "the best of all",
+)
+DETECTION = Metric(
+    "detection AUC",
+    "fidelity",
+    "all columns",
+    0.5,
+    1,
+    "lower",
+    "how well a gradient-boosted classifier tells synthetic from real rows (3-fold); 0.5 is not at all",
+)
+CLUSTERS = Metric(
+    "latent clusters",
+    "fidelity",
+    "all columns",
+    -math.inf,
+    0,
+    "lower",
+    "log of the mean squared imbalance of real and synthetic rows over the clusters of both (Yan et al. "
+    "2022)",
+)
+ROWS = 5_000  # of each table, for what trains or clusters
 CLUSTER_COUNT = 20
 
 
 def complement(a: np.ndarray, b: np.ndarray) -> float:
-    """1 − the Kolmogorov–Smirnov statistic, missing values left out. A column that is all missing on one side only is as far as can be."""
+    """1 − the Kolmogorov–Smirnov statistic, missing values left out. A column that is all missing on one side
+    only is as far as can be.
+    """
     a, b = np.sort(a[~np.isnan(a)]), np.sort(b[~np.isnan(b)])
     if not len(a) or not len(b):
         return float(len(a) == len(b))
     both = np.concatenate([a, b])
-    return 1 - float(np.abs(np.searchsorted(a, both, "right") / len(a) - np.searchsorted(b, both, "right") / len(b)).max())
+    return 1 - float(
+        np.abs(np.searchsorted(a, both, "right") / len(a) - np.searchsorted(b, both, "right") / len(b)).max()
+    )
 
 
 def shapes(views: Views, made: View) -> dict[str, float]:
@@ -62,7 +123,9 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def trends(views: Views, made: View) -> tuple[dict[str, float], dict[str, float]]:
-    """Correlation similarity of pairs of numbers, contingency similarity of the others. A pair without a correlation (a constant column) is left out."""
+    """Correlation similarity of pairs of numbers, contingency similarity of the others. A pair without a
+    correlation (a constant column) is left out.
+    """
     numbers, joint = {}, {}
     for a, b in views.pairs():
         name = f"{views.names[a]} × {views.names[b]}"
@@ -83,12 +146,22 @@ def moments(views: Views, made: View) -> dict[str, float]:
             continue
         sigma = real.std()
         skew = [float((((x - x.mean()) / (x.std() or 1)) ** 3).mean()) for x in (real, other)]
-        out[views.names[j]] = float(np.mean([abs(other.mean() - real.mean()) / sigma, abs(other.std() - sigma) / sigma, min(1.0, abs(skew[0] - skew[1]))]))
+        out[views.names[j]] = float(
+            np.mean(
+                [
+                    abs(other.mean() - real.mean()) / sigma,
+                    abs(other.std() - sigma) / sigma,
+                    min(1.0, abs(skew[0] - skew[1])),
+                ]
+            )
+        )
     return out
 
 
 def detection(views: Views, made: View, rng: np.random.Generator) -> float:
-    """Cross-validated AUC of real against `made`, never below 0.5: a classifier that is worse than chance has found nothing."""
+    """Cross-validated AUC of real against `made`, never below 0.5: a classifier that is worse than chance has
+    found nothing.
+    """
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
 
@@ -98,7 +171,9 @@ def detection(views: Views, made: View, rng: np.random.Generator) -> float:
     rows = np.concatenate([filled(v.x[rng.permutation(v.rows)[:n]]) for v in (views.real, made)])
     label = np.repeat([0, 1], n)
     score = np.empty(2 * n)
-    for train, test in StratifiedKFold(3, shuffle=True, random_state=int(rng.integers(2**31))).split(rows, label):
+    for train, test in StratifiedKFold(3, shuffle=True, random_state=int(rng.integers(2**31))).split(
+        rows, label
+    ):
         model = HistGradientBoostingClassifier(max_iter=60, random_state=0).fit(rows[train], label[train])
         score[test] = model.predict_proba(rows[test])[:, 1]
     return max(0.5, area(score[n:], score[:n])[0])
@@ -137,15 +212,37 @@ def measure(views: Views, rng: np.random.Generator) -> list[Score]:
     listed = {n: v for n, v in columns.items() if views.at(n) in views.levels}
     plain = {n: v for n, v in columns.items() if n not in listed}
     found = [Score(QUALITY, score, natural)]
-    for metric, parts, k in ((KS, plain, 0), (TV, listed, 0), (CORRELATION, numbers, 1), (CONTINGENCY, joint, 2)):
+    for metric, parts, k in (
+        (KS, plain, 0),
+        (TV, listed, 0),
+        (CORRELATION, numbers, 1),
+        (CONTINGENCY, joint, 2),
+    ):
         if parts:
             held = [v for n, v in other[k].items() if n in parts] if other else []
-            found.append(Score(metric, float(np.mean(list(parts.values()))), float(np.mean(held)) if held else None, parts=parts))
+            found.append(
+                Score(
+                    metric,
+                    float(np.mean(list(parts.values()))),
+                    float(np.mean(held)) if held else None,
+                    parts=parts,
+                )
+            )
     off = moments(views, made)
     if off:
         held = list(moments(views, views.holdout).values()) if views.holdout else []
-        found.append(Score(MOMENTS, float(np.mean(list(off.values()))), float(np.mean(held)) if held else None, parts=off))
+        found.append(
+            Score(
+                MOMENTS, float(np.mean(list(off.values()))), float(np.mean(held)) if held else None, parts=off
+            )
+        )
     for metric, function in ((DETECTION, detection), (CLUSTERS, clusters)):
         value = function(views, made, np.random.default_rng(seed))
-        found.append(Score(metric, value, function(views, views.holdout, np.random.default_rng(seed)) if views.holdout else None))
+        found.append(
+            Score(
+                metric,
+                value,
+                function(views, views.holdout, np.random.default_rng(seed)) if views.holdout else None,
+            )
+        )
     return found

@@ -1,4 +1,6 @@
-"""GAN: I. Goodfellow et al., *Generative Adversarial Nets*, 2014, Algorithm 1, with the maker's loss −log D(G(z)) that its Section 3 recommends."""
+"""GAN: I. Goodfellow et al., *Generative Adversarial Nets*, 2014, Algorithm 1, with the maker's loss −log
+D(G(z)) that its Section 3 recommends.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,19 @@ class GAN(Generator):
     noise: int = whole(128, least=1, doc="width of the noise")
     width: int = whole(256, least=1, doc="of both hidden layers of both networks")
     modes: int = whole(10, least=1, doc="Gaussian modes a number has at most")
-    checkpoints: int = whole(1, least=1, doc="rows come in equal parts from so many makers, kept over the second half of training; 1: the last")
-    average: float = real(0.99, least=0, below=1, doc="β: rows come from a moving mean of the maker's weights, of which a step keeps β; 0: from the last ones")
+    checkpoints: int = whole(
+        1,
+        least=1,
+        doc="rows come in equal parts from so many makers, kept over the second half of training; 1: the "
+        "last",
+    )
+    average: float = real(
+        0.99,
+        least=0,
+        below=1,
+        doc="β: rows come from a moving mean of the maker's weights, of which a step keeps β; 0: from the "
+        "last ones",
+    )
     device: str = choice("auto", ("auto", "cpu", "cuda"), doc="where it trains and draws")
     seed: int = whole(0, least=0, doc="of all that is random in fitting")
 
@@ -47,8 +60,20 @@ class GAN(Generator):
 
     @property
     def plan(self) -> Plan:
-        return Plan(self.epochs, self.batch, self.noise, (self.width, self.width), self.pac, self.lr, self.decay, self.critic_steps,
-                    wasserstein=self.wasserstein, dropout=self.dropout, checkpoints=self.checkpoints, average=self.average)
+        return Plan(
+            self.epochs,
+            self.batch,
+            self.noise,
+            (self.width, self.width),
+            self.pac,
+            self.lr,
+            self.decay,
+            self.critic_steps,
+            wasserstein=self.wasserstein,
+            dropout=self.dropout,
+            checkpoints=self.checkpoints,
+            average=self.average,
+        )
 
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
         device = device_of(self.device)
@@ -62,8 +87,18 @@ class GAN(Generator):
         """What is kept of the levels' frequencies, for drawing conditions: nothing where there are none."""
         return {}
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
         device = device_of(self.device)
         with seeded(int(rng.integers(2**62)), device):
             encoding, plan = Encoding.from_tensors(layout, learned.tensors), self.plan
-            return make(learned.tensors, encoding, plan.noise, plan.hidden, n, lambda rows: torch.zeros(rows, 0), device)
+            return make(
+                learned.tensors,
+                encoding,
+                plan.noise,
+                plan.hidden,
+                n,
+                lambda rows: torch.zeros(rows, 0),
+                device,
+            )

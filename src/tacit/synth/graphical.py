@@ -1,10 +1,14 @@
-"""A distribution over many columns from noisy marginals of a few: junction tree, belief propagation, mirror descent.
+"""A distribution over many columns from noisy marginals of a few: junction tree, belief propagation, mirror
+descent.
 
-McKenna, Sheldon, Miklau: *Graphical-model based estimation and inference for differential privacy*, ICML 2019 (Private-PGM). Of all distributions
-whose marginals come nearest to the measured ones (least squares, weighted by the noise), the one of maximum entropy is a Markov random field over the
-measured column sets; Algorithm 1 (proximal, entropic mirror descent) finds its parameters. All of it is post-processing: no row of data is read here.
+McKenna, Sheldon, Miklau: *Graphical-model based estimation and inference for differential privacy*, ICML 2019
+(Private-PGM). Of all distributions whose marginals come nearest to the measured ones (least squares, weighted
+by the noise), the one of maximum entropy is a Markov random field over the measured column sets; Algorithm 1
+(proximal, entropic mirror descent) finds its parameters. All of it is post-processing: no row of data is read
+here.
 
-A column is a number 0 … d − 1, a clique a sorted tuple of columns, its marginal an array with one axis a column in that order.
+A column is a number 0 … d − 1, a clique a sorted tuple of columns, its marginal an array with one axis a
+column in that order.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ def cells(clique: Iterable[int], sizes: Sequence[int]) -> int:
 
 
 def triangulated(cliques: Iterable[Clique], sizes: Sequence[int]) -> list[Clique]:
-    """Maximal cliques after eliminating columns one by one, always the one whose clique has the fewest cells (greedy; ties by number)."""
+    """Maximal cliques after eliminating columns one by one, always the one whose clique has the fewest cells
+    (greedy; ties by number).
+    """
     near: dict[int, set[int]] = {i: set() for i in range(len(sizes))}
     for clique in cliques:
         for a, b in itertools.permutations(clique, 2):
@@ -51,7 +57,11 @@ def triangulated(cliques: Iterable[Clique], sizes: Sequence[int]) -> list[Clique
             near[a] |= around - {a}
             near[a].discard(column)
         made.append(around | {column})
-    return sorted(tuple(sorted(c)) for k, c in enumerate(made) if not any(c < o or (c == o and j < k) for j, o in enumerate(made)))
+    return sorted(
+        tuple(sorted(c))
+        for k, c in enumerate(made)
+        if not any(c < o or (c == o and j < k) for j, o in enumerate(made))
+    )
 
 
 def tree_cells(cliques: Iterable[Clique], sizes: Sequence[int]) -> int:
@@ -61,7 +71,9 @@ def tree_cells(cliques: Iterable[Clique], sizes: Sequence[int]) -> int:
 
 @dataclass
 class JunctionTree:
-    """Cliques in an order where parents come first; `parent[k]` is −1 for the root alone. Parts that share no column hang on an empty separator."""
+    """Cliques in an order where parents come first; `parent[k]` is −1 for the root alone. Parts that share no
+    column hang on an empty separator.
+    """
 
     cliques: list[Clique]
     parent: list[int]
@@ -70,7 +82,8 @@ class JunctionTree:
     @classmethod
     def over(cls, measured: Iterable[Clique], sizes: Sequence[int]) -> JunctionTree:
         cliques = triangulated(measured, sizes)
-        # A spanning tree of maximum separator size over the cliques of a triangulated graph is a junction tree (Prim's way).
+        # A spanning tree of maximum separator size over the cliques of a triangulated graph is a junction
+        # tree (Prim's way).
         parent = [-1]
         separator: list[Clique] = [()]
         joined: list[Clique] = [cliques[0]]
@@ -83,7 +96,11 @@ class JunctionTree:
             separator.append(tuple(sorted(set(cliques[k]) & set(joined[best[k][1]]))))
             joined.append(cliques[k])
             for j in left:
-                best[j] = max(best[j], (len(set(cliques[j]) & set(cliques[k])), len(joined) - 1), key=lambda pair: pair[0])
+                best[j] = max(
+                    best[j],
+                    (len(set(cliques[j]) & set(cliques[k])), len(joined) - 1),
+                    key=lambda pair: pair[0],
+                )
         return cls(joined, parent, separator)
 
     def home(self, clique: Clique) -> int:
@@ -106,7 +123,9 @@ def _wide(array: np.ndarray, columns: Clique, clique: Clique) -> np.ndarray:
 
 
 def _einsum(parts: list, kept: list[int]) -> np.ndarray:
-    """Sum of products over all columns but `kept`. numpy names at most 52 axes, so columns are numbered anew for each call."""
+    """Sum of products over all columns but `kept`. numpy names at most 52 axes, so columns are numbered anew
+    for each call.
+    """
     label = {column: k for k, column in enumerate(dict.fromkeys(c for axes in parts[1::2] for c in axes))}
     renamed = [part if k % 2 == 0 else [label[c] for c in part] for k, part in enumerate(parts)]
     return np.einsum(*renamed, [label[c] for c in kept], optimize=len(parts) > 2)
@@ -114,7 +133,9 @@ def _einsum(parts: list, kept: list[int]) -> np.ndarray:
 
 @dataclass
 class Model:
-    """A calibrated Markov random field: the marginal of each clique, and each clique given its separator, as probabilities."""
+    """A calibrated Markov random field: the marginal of each clique, and each clique given its separator, as
+    probabilities.
+    """
 
     sizes: tuple[int, ...]
     tree: JunctionTree
@@ -124,9 +145,17 @@ class Model:
     potentials: dict[Clique, np.ndarray] = field(repr=False, default_factory=dict)
 
     @classmethod
-    def of_conditionals(cls, sizes: tuple[int, ...], tree: JunctionTree, total: float, conditionals: list[np.ndarray],
-                        potentials: dict[Clique, np.ndarray] | None = None) -> Model:
-        """Root to leaves: a clique's marginal is its conditional times the separator's marginal, which the parent knows."""
+    def of_conditionals(
+        cls,
+        sizes: tuple[int, ...],
+        tree: JunctionTree,
+        total: float,
+        conditionals: list[np.ndarray],
+        potentials: dict[Clique, np.ndarray] | None = None,
+    ) -> Model:
+        """Root to leaves: a clique's marginal is its conditional times the separator's marginal, which the
+        parent knows.
+        """
         marginals = [conditionals[0]]
         for k in range(1, len(conditionals)):
             separator, up = tree.separator[k], tree.parent[k]
@@ -135,12 +164,19 @@ class Model:
         return cls(sizes, tree, total, marginals, conditionals, potentials or {})
 
     def marginal(self, columns: Sequence[int]) -> np.ndarray:
-        """The model's probabilities over any columns, in the order given; variables are eliminated along the junction tree."""
+        """The model's probabilities over any columns, in the order given; variables are eliminated along the
+        junction tree.
+        """
         wanted = set(columns)
         if len(wanted) != len(columns) or not wanted <= set(range(len(self.sizes))):
-            raise BadParameter(f"marginal: columns are {tuple(columns)!r}; they must be different numbers from 0 to {len(self.sizes) - 1}.")
+            raise BadParameter(
+                f"marginal: columns are {tuple(columns)!r}; they must be different numbers from 0 to "
+                f"{len(self.sizes) - 1}."
+            )
         below = self._below()
-        top = max(k for k in range(len(self.tree.cliques)) if wanted <= below[k])  # parents come first, so the last is the lowest
+        top = max(
+            k for k in range(len(self.tree.cliques)) if wanted <= below[k]
+        )  # parents come first, so the last is the lowest
         found, axes = self._eliminated(top, wanted, below, self.marginals[top])
         return _einsum([found, axes], list(columns))
 
@@ -150,7 +186,9 @@ class Model:
             below[self.tree.parent[k]] |= below[k]
         return below
 
-    def _eliminated(self, k: int, wanted: set[int], below: list[set[int]], factor: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    def _eliminated(
+        self, k: int, wanted: set[int], below: list[set[int]], factor: np.ndarray
+    ) -> tuple[np.ndarray, list[int]]:
         clique, separator = self.tree.cliques[k], self.tree.separator[k]
         parts: list = [factor, list(clique)]
         held = set(clique)
@@ -163,11 +201,13 @@ class Model:
         return _einsum(parts, kept), kept
 
     def sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """`n` rows of codes. A clique is drawn given its separator, and rows alike in the separator are shuffled before they are dealt, so that columns
-        the model holds to be independent given the separator are so in the sample too.
+        """`n` rows of codes. A clique is drawn given its separator, and rows alike in the separator are
+        shuffled before they are dealt, so that columns the model holds to be independent given the separator
+        are so in the sample too.
 
-        Within such a group cells get their expected numbers rounded at random (systematic sampling): the expectation is the model's, and the
-        sample strays from it by less than a row a cell, where independent draws would stray by a square root.
+        Within such a group cells get their expected numbers rounded at random (systematic sampling): the
+        expectation is the model's, and the sample strays from it by less than a row a cell, where independent
+        draws would stray by a square root.
         """
         rows = np.zeros((n, len(self.sizes)), np.int64)
         for k, clique in enumerate(self.tree.cliques):
@@ -177,7 +217,11 @@ class Model:
                 continue
             front = np.transpose(self.conditionals[k], [clique.index(c) for c in (*separator, *new)])
             given = front.reshape(cells(separator, self.sizes), -1)
-            where = np.ravel_multi_index(rows[:, list(separator)].T, [self.sizes[c] for c in separator]) if separator else np.zeros(n, np.int64)
+            where = (
+                np.ravel_multi_index(rows[:, list(separator)].T, [self.sizes[c] for c in separator])
+                if separator
+                else np.zeros(n, np.int64)
+            )
             groups, member, count = np.unique(where, return_inverse=True, return_counts=True)
             order = np.lexsort((rng.random(n), member))
             drawn = np.empty(n, np.int64)
@@ -190,7 +234,9 @@ class Model:
                 edge[:, -1] = size
                 upto = np.floor(edge + rng.random((len(size), 1)))
                 held = np.diff(upto, axis=1, prepend=0.0).astype(np.int64)
-                held[:, -1] += size - held.sum(axis=1)  # a start of u rounds down to 0 and ends at n: only floating point can miss it
+                held[:, -1] += size - held.sum(
+                    axis=1
+                )  # a start of u rounds down to 0 and ends at n: only floating point can miss it
                 values = np.repeat(np.tile(np.arange(given.shape[1]), len(size)), held.ravel())
                 drawn[order[start : start + len(values)]] = values
                 start += len(values)
@@ -199,8 +245,12 @@ class Model:
         return rows
 
 
-def calibrated(tree: JunctionTree, sizes: Sequence[int], potentials: Mapping[Clique, np.ndarray], total: float) -> Model:
-    """Belief propagation: leaves to root with sums in log space, then root to leaves with probabilities (`of_conditionals`)."""
+def calibrated(
+    tree: JunctionTree, sizes: Sequence[int], potentials: Mapping[Clique, np.ndarray], total: float
+) -> Model:
+    """Belief propagation: leaves to root with sums in log space, then root to leaves with probabilities
+    (`of_conditionals`).
+    """
     beliefs = [np.zeros([sizes[c] for c in clique]) for clique in tree.cliques]
     for clique, theta in potentials.items():
         k = tree.home(clique)
@@ -221,17 +271,30 @@ def calibrated(tree: JunctionTree, sizes: Sequence[int], potentials: Mapping[Cli
 
 
 def estimated_total(measurements: Sequence[Measurement]) -> float:
-    """The number of rows, from the noisy marginals alone: each sum of cells is an estimate, weighted by its variance."""
+    """The number of rows, from the noisy marginals alone: each sum of cells is an estimate, weighted by its
+    variance.
+    """
     weights = [1.0 / (m.variance * m.counts.size) for m in measurements]
     return max(1.0, sum(w * float(m.counts.sum()) for w, m in zip(weights, measurements)) / sum(weights))
 
 
-def fit(measurements: Sequence[Measurement], sizes: Sequence[int], *, steps: int = 300, start: Model | None = None, tolerance: float = 1e-5) -> Model:
-    """Algorithm 1 of the paper with its line search: μ = marginals(θ), θ ← θ − α ∇L(μ). A `start` gives the parameters it shares."""
+def fit(
+    measurements: Sequence[Measurement],
+    sizes: Sequence[int],
+    *,
+    steps: int = 300,
+    start: Model | None = None,
+    tolerance: float = 1e-5,
+) -> Model:
+    """Algorithm 1 of the paper with its line search: μ = marginals(θ), θ ← θ − α ∇L(μ). A `start` gives the
+    parameters it shares.
+    """
     if not measurements:
         raise BadParameter("fit: there is no measurement; at least one noisy marginal is needed.")
     total = estimated_total(measurements)
-    joined: dict[Clique, tuple[np.ndarray, float]] = {}  # repeated measurements of one set, as their weighted mean
+    joined: dict[
+        Clique, tuple[np.ndarray, float]
+    ] = {}  # repeated measurements of one set, as their weighted mean
     for m in measurements:
         mean, weight = joined.get(m.clique, (np.zeros(m.counts.shape), 0.0))
         grown = weight + 1 / m.variance
@@ -255,7 +318,9 @@ def fit(measurements: Sequence[Measurement], sizes: Sequence[int], *, steps: int
 
     model = calibrated(tree, sizes, theta, total)
     value, slope, held = loss(model)
-    alpha = 4.0 / sum(w for _, w in targets.values())  # 1/L of the entropic geometry, and a little more; the search below corrects it
+    alpha = 4.0 / sum(
+        w for _, w in targets.values()
+    )  # 1/L of the entropic geometry, and a little more; the search below corrects it
     quiet = 0
     for _ in range(steps):
         for _ in range(40):

@@ -1,4 +1,6 @@
-"""Every column by itself: the baseline. What is as good as this has learnt nothing about how columns go together."""
+"""Every column by itself: the baseline. What is as good as this has learnt nothing about how columns go
+together.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,15 @@ class Independent(Generator):
     def learn(self, v: np.ndarray, layout: Layout, rng: np.random.Generator, watch: Watch) -> Learned:
         cells = Cells.of_data(layout.variables, v, self.bins)
         codes = cells.encode(v)
-        shares = {f"share.{i}": torch.from_numpy(np.bincount(codes[:, i], minlength=size) / len(v)) for i, size in enumerate(cells.sizes)}
+        shares = {
+            f"share.{i}": torch.from_numpy(np.bincount(codes[:, i], minlength=size) / len(v))
+            for i, size in enumerate(cells.sizes)
+        }
         return Learned({**cells.tensors(), **shares})
 
-    def draw(self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions) -> np.ndarray:
+    def draw(
+        self, learned: Learned, layout: Layout, n: int, rng: np.random.Generator, given: Conditions
+    ) -> np.ndarray:
         cells = Cells.from_tensors(layout.variables, learned.tensors)
         fitting = layout.fitting(given)
         codes = np.empty((n, len(cells.sizes)), dtype=np.int64)

@@ -1,9 +1,10 @@
-"""Numbers for networks: mode-specific normalisation (L. Xu, M. Skoularidou, A. Cuesta-Infante, K. Veeramachaneni, *Modeling Tabular Data using
-Conditional GAN*, NeurIPS 2019, Section 4.2), with modes found by variational Bayes (C. M. Bishop, *Pattern Recognition and Machine Learning*, 2006,
-Section 10.2).
+"""Numbers for networks: mode-specific normalisation (L. Xu, M. Skoularidou, A. Cuesta-Infante, K.
+Veeramachaneni, *Modeling Tabular Data using Conditional GAN*, NeurIPS 2019, Section 4.2), with modes found by
+variational Bayes (C. M. Bishop, *Pattern Recognition and Machine Learning*, 2006, Section 10.2).
 
-A number becomes which mode it belongs to, as indicators, and where it lies in it, (x − mean) / 4 deviations. Two kinds of mode are ours: one for each
-value that many rows share (a capital gain of 0), which comes back exactly, and one for "missing".
+A number becomes which mode it belongs to, as indicators, and where it lies in it, (x − mean) / 4 deviations.
+Two kinds of mode are ours: one for each value that many rows share (a capital gain of 0), which comes back
+exactly, and one for "missing".
 """
 
 from __future__ import annotations
@@ -29,12 +30,17 @@ class Mixture(NamedTuple):
 
 
 def mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
-    """A Gaussian mixture of at most `most` modes; a small Dirichlet prior (10⁻³ rows a mode) empties those that are not needed."""
+    """A Gaussian mixture of at most `most` modes; a small Dirichlet prior (10⁻³ rows a mode) empties those
+    that are not needed.
+    """
     points, mass = np.unique(x, return_counts=True)
     if len(points) > POINTS:
         parts = np.array_split(np.sort(x), POINTS)
         points, mass = np.array([p.mean() for p in parts]), np.array([len(p) for p in parts])
-    centre, scale = float(np.average(points, weights=mass)), max(float(np.sqrt(np.average((points - x.mean()) ** 2, weights=mass))), 1e-12)
+    centre, scale = (
+        float(np.average(points, weights=mass)),
+        max(float(np.sqrt(np.average((points - x.mean()) ** 2, weights=mass))), 1e-12),
+    )
     z, mass = (points - centre) / scale, mass.astype(np.float64)
     k = min(most, len(points))
     start = np.quantile(z, (np.arange(k) + 0.5) / k)
@@ -48,7 +54,11 @@ def mixture(x: np.ndarray, most: int = 10, steps: int = 100) -> Mixture:
         m = n * mean / beta  # (10.61), the prior mean is 0
         inverse_w = 1.0 + scatter + beta0 * n / beta * mean**2  # (10.62)
         log_lambda = _digamma(nu / 2) + np.log(2 / inverse_w)  # (10.65)
-        log_rho = _digamma(alpha) - _digamma(alpha.sum()) + 0.5 * (log_lambda - 1 / beta - nu / inverse_w * (z[:, None] - m) ** 2)  # (10.46), (10.64)
+        log_rho = (
+            _digamma(alpha)
+            - _digamma(alpha.sum())
+            + 0.5 * (log_lambda - 1 / beta - nu / inverse_w * (z[:, None] - m) ** 2)
+        )  # (10.46), (10.64)
         log_rho -= log_rho.max(axis=1, keepdims=True)
         new = np.exp(log_rho)
         new /= new.sum(axis=1, keepdims=True)  # (10.49)
@@ -79,7 +89,9 @@ class Block(NamedTuple):
 
 
 class Encoding:
-    """Variables as rows of a matrix, and back. `modes[i]` [modes, 2] are mean and deviation; a deviation of 0 is a shared value; missing is last."""
+    """Variables as rows of a matrix, and back. `modes[i]` [modes, 2] are mean and deviation; a deviation of 0
+    is a shared value; missing is last.
+    """
 
     def __init__(self, layout: Layout, modes: Mapping[int, np.ndarray]):
         self.layout, self.modes = layout, dict(modes)
@@ -96,7 +108,9 @@ class Encoding:
 
     @classmethod
     def fit(cls, layout: Layout, v: np.ndarray, most: int = 10) -> Encoding:
-        return cls(layout, {i: _modes(v[:, i], most) for i, var in enumerate(layout.variables) if not var.levels})
+        return cls(
+            layout, {i: _modes(v[:, i], most) for i, var in enumerate(layout.variables) if not var.levels}
+        )
 
     def forward(self, v: np.ndarray, rng: np.random.Generator) -> Tensor:
         out = np.zeros((len(v), self.width), dtype=np.float32)
@@ -120,7 +134,11 @@ class Encoding:
                 continue
             modes = self.modes[b.variable]
             at = np.minimum(level, len(modes) - 1)
-            v[:, b.variable] = np.where(level < len(modes), modes[at, 0] + 4 * modes[at, 1] * np.clip(encoded[:, b.start], -1, 1), np.nan)
+            v[:, b.variable] = np.where(
+                level < len(modes),
+                modes[at, 0] + 4 * modes[at, 1] * np.clip(encoded[:, b.start], -1, 1),
+                np.nan,
+            )
         return v
 
     def tensors(self) -> dict[str, Tensor]:
@@ -128,7 +146,9 @@ class Encoding:
 
     @classmethod
     def from_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> Encoding:
-        return cls(layout, {i: tensors[f"modes.{i}"].numpy() for i, v in enumerate(layout.variables) if not v.levels})
+        return cls(
+            layout, {i: tensors[f"modes.{i}"].numpy() for i, v in enumerate(layout.variables) if not v.levels}
+        )
 
 
 def _modes(x: np.ndarray, most: int) -> np.ndarray:
@@ -138,8 +158,14 @@ def _modes(x: np.ndarray, most: int) -> np.ndarray:
     values, counts = np.unique(there, return_counts=True)
     spikes = values[counts >= max(SPIKE * len(x), 2)]
     rest = there[~np.isin(there, spikes)]
-    found = mixture(rest, most) if len(rest) > 1 else Mixture(rest, np.full(len(rest), 1e-6 + np.abs(rest) * 1e-6), np.ones(len(rest)))
-    return np.concatenate([np.column_stack([spikes, np.zeros(len(spikes))]), np.column_stack([found.mean, found.deviation])])
+    found = (
+        mixture(rest, most)
+        if len(rest) > 1
+        else Mixture(rest, np.full(len(rest), 1e-6 + np.abs(rest) * 1e-6), np.ones(len(rest)))
+    )
+    return np.concatenate(
+        [np.column_stack([spikes, np.zeros(len(spikes))]), np.column_stack([found.mean, found.deviation])]
+    )
 
 
 def _placed(x: np.ndarray, modes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -149,7 +175,9 @@ def _placed(x: np.ndarray, modes: np.ndarray, rng: np.random.Generator) -> tuple
     y = np.where(absent, mean[0], x)
     score = -0.5 * ((y[:, None] - mean) / deviation) ** 2 - np.log(deviation)
     score[:, spike] = np.where(y[:, None] == mean[spike], np.inf, -np.inf)
-    score = np.where(np.isposinf(score), 1e9, score) - np.log(-np.log(rng.random(score.shape)))  # the largest, with Gumbel noise, is a draw
+    score = np.where(np.isposinf(score), 1e9, score) - np.log(
+        -np.log(rng.random(score.shape))
+    )  # the largest, with Gumbel noise, is a draw
     mode = score.argmax(axis=1)
     place = np.clip((y - mean[mode]) / (4 * deviation[mode]), -0.99, 0.99)
     return np.where(absent, len(modes), mode), np.where(absent | spike[mode], 0.0, place)

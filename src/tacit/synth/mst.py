@@ -1,5 +1,7 @@
-"""MST: McKenna, Miklau, Sheldon: *Winning the NIST Contest: A scalable and general approach to differentially private synthetic data*,
-Journal of Privacy and Confidentiality 2021. A third of ρ for each of its three questions: the columns, which pairs, the pairs."""
+"""MST: McKenna, Miklau, Sheldon: *Winning the NIST Contest: A scalable and general approach to differentially
+private synthetic data*, Journal of Privacy and Confidentiality 2021. A third of ρ for each of its three
+questions: the columns, which pairs, the pairs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from .private import MarginalGenerator
 
 
 def spanning_tree(curator: Curator, one_way: Model, rho: float) -> list[Clique]:
-    """The selection: edges one at a time, among those that join two parts, the more their columns depend on each other the likelier."""
+    """The selection: edges one at a time, among those that join two parts, the more their columns depend on
+    each other the likelier.
+    """
     d = len(curator.sizes)
     part = list(range(d))
     estimate = independent(one_way)
@@ -31,9 +35,13 @@ def spanning_tree(curator: Curator, one_way: Model, rho: float) -> list[Clique]:
 
 
 def mst(curator: Curator, steps: int) -> tuple[Model, Support]:
-    """The mechanism: measure every column, merge what drowns in noise, choose a tree, measure its edges, estimate."""
+    """The mechanism: measure every column, merge what drowns in noise, choose a tree, measure its edges,
+    estimate.
+    """
     d, rho = len(curator.sizes), curator.rho
-    ones = [curator.measure((j,), rho / 3 / d if d > 1 else rho) for j in range(d)]  # one column has no pairs to save for
+    ones = [
+        curator.measure((j,), rho / 3 / d if d > 1 else rho) for j in range(d)
+    ]  # one column has no pairs to save for
     support = Support.of(ones)
     curator_ = curator.narrowed(support)
     narrow: list[Measurement] = [support.narrow(m) for m in ones]
@@ -46,7 +54,9 @@ def mst(curator: Curator, steps: int) -> tuple[Model, Support]:
 
 @dataclass(frozen=True)
 class MST(MarginalGenerator):
-    """A tree of column pairs, chosen and measured under differential privacy. Seconds for a table of some ten columns."""
+    """A tree of column pairs, chosen and measured under differential privacy. Seconds for a table of some ten
+    columns.
+    """
 
     steps: int = whole(300, least=1, doc="steps of mirror descent; it stops sooner where nothing is gained")
 

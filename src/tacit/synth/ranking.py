@@ -1,6 +1,8 @@
-"""Generators ranked metric by metric, as Yan, Yan, Wan, Zhang, Omberg, Guinney, Mooney, Malin do: *A Multifaceted benchmarking of synthetic electronic
-health record generation models*, Nature Communications 2022. They average weighted ranks over everything for a use case; here the average stops at the facet,
-so that nobody buys fidelity with somebody's privacy unseen."""
+"""Generators ranked metric by metric, as Yan, Yan, Wan, Zhang, Omberg, Guinney, Mooney, Malin do: *A
+Multifaceted benchmarking of synthetic electronic health record generation models*, Nature Communications
+2022. They average weighted ranks over everything for a use case; here the average stops at the facet, so that
+nobody buys fidelity with somebody's privacy unseen.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +18,29 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def rank(evaluations: Sequence[Evaluation], weights: Mapping[str, float] | None = None, detail: bool = False) -> DataFrame:
-    """One row a generator, one column a facet: its mean rank among the metrics of the facet, 1 the best; ties share their mean rank.
+def rank(
+    evaluations: Sequence[Evaluation], weights: Mapping[str, float] | None = None, detail: bool = False
+) -> DataFrame:
+    """One row a generator, one column a facet: its mean rank among the metrics of the facet, 1 the best; ties
+    share their mean rank.
 
-    `weights` say which metrics matter for a use case (1 each by default, 0 leaves one out). `detail` gives the rank in each metric instead.
-    A metric that not all evaluations have is left out. Membership below chance counts as chance: nobody is safer than safe.
+    `weights` say which metrics matter for a use case (1 each by default, 0 leaves one out). `detail` gives
+    the rank in each metric instead. A metric that not all evaluations have is left out. Membership below
+    chance counts as chance: nobody is safer than safe.
     """
     import pandas as pd
 
     names = [e.name for e in evaluations]
     if len(names) < 2:
-        raise BadData(f"rank: there {'is one evaluation' if names else 'are no evaluations'}; give at least two to compare.")
+        raise BadData(
+            f"rank: there {'is one evaluation' if names else 'are no evaluations'}; give at least two to "
+            "compare."
+        )
     if len(set(names)) < len(names):
-        raise BadData(f"rank: two evaluations are called {next(n for n in names if names.count(n) > 1)!r}. Give each a name: evaluate(…, name='CTGAN').")
+        raise BadData(
+            f"rank: two evaluations are called {next(n for n in names if names.count(n) > 1)!r}. Give each "
+            "a name: evaluate(…, name='CTGAN')."
+        )
     held = [{s.name: s for s in e.scores} for e in evaluations]
     shared = [n for n in held[0] if all(n in h and math.isfinite(h[n].value) for h in held)]
     for name, weight in (weights or {}).items():
@@ -39,7 +51,10 @@ def rank(evaluations: Sequence[Evaluation], weights: Mapping[str, float] | None 
     columns = {}
     for name in shared:
         metric = held[0][name].metric
-        values = pd.Series([max(0.5, h[name].value) if name.startswith("membership AUC") else h[name].value for h in held], index=names)
+        values = pd.Series(
+            [max(0.5, h[name].value) if name.startswith("membership AUC") else h[name].value for h in held],
+            index=names,
+        )
         columns[metric.facet, name] = values.rank(ascending=metric.better == "lower")
     ranks = pd.DataFrame(columns)
     if detail:

@@ -1,4 +1,6 @@
-"""A metric declares its name, what it can be and what is better; a score is one value of it, with what it rests on."""
+"""A metric declares its name, what it can be and what is better; a score is one value of it, with what it
+rests on.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Facet = Literal["fidelity", "utility", "privacy"]
 class Metric:
     name: str
     facet: Facet
-    about: str                            # the property it measures; a report goes facet → property → column → plot
+    about: str  # the property it measures; a report goes facet → property → column → plot
     low: float
     high: float
     better: Literal["higher", "lower"]
@@ -26,7 +28,9 @@ class Metric:
 
 @dataclass(frozen=True)
 class Score:
-    """`reference` is what real, unseen rows reach in the place of the synthetic ones: the figure to compare with. `parts` are columns, pairs or models."""
+    """`reference` is what real, unseen rows reach in the place of the synthetic ones: the figure to compare
+    with. `parts` are columns, pairs or models.
+    """
 
     metric: Metric
     value: float
@@ -41,7 +45,9 @@ class Score:
 
 
 def wilson(hits: float, n: int, level: float = 0.95) -> tuple[float, float, float]:
-    """(centre, low, high) of a rate: Wilson, JASA 1927. Its centre is off 0 and 1, as n observations cannot show either."""
+    """(centre, low, high) of a rate: Wilson, JASA 1927. Its centre is off 0 and 1, as n observations cannot
+    show either.
+    """
     z = NormalDist().inv_cdf(0.5 + level / 2)
     p = hits / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
@@ -54,13 +60,15 @@ def area(positive: np.ndarray, negative: np.ndarray, level: float = 0.95) -> tup
     both = np.concatenate([positive, negative])
     m, n = len(positive), len(negative)
     ranks, first, second = _ranks(both), _ranks(positive), _ranks(negative)
-    over = (ranks[:m] - first) / n          # of each positive: the share of negatives below it
-    under = 1 - (ranks[m:] - second) / m    # of each negative: the share of positives above it
+    over = (ranks[:m] - first) / n  # of each positive: the share of negatives below it
+    under = 1 - (ranks[m:] - second) / m  # of each negative: the share of positives above it
     auc = float(over.mean())
     spread = math.sqrt((over.var(ddof=1) if m > 1 else 0.25) / m + (under.var(ddof=1) if n > 1 else 0.25) / n)
     half = NormalDist().inv_cdf(0.5 + level / 2) * spread
     if spread == 0:
-        half = 3 / min(m, n)  # perfect separation shows no spread; the rule of three bounds what so few rows could have missed
+        half = 3 / min(
+            m, n
+        )  # perfect separation shows no spread; the rule of three bounds what so few rows could have missed
     return auc, max(0.0, auc - half), min(1.0, auc + half)
 
 
@@ -71,11 +79,15 @@ def _ranks(x: np.ndarray) -> np.ndarray:
     return (ends - (counts - 1) / 2)[inverse]
 
 
-def excess(attack: tuple[float, float, float], control: tuple[float, float, float]) -> tuple[float, float, float]:
-    """The risk that is due to having been in the training table: (attack − control) / (1 − control), with its interval by propagation of errors.
+def excess(
+    attack: tuple[float, float, float], control: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """The risk that is due to having been in the training table: (attack − control) / (1 − control), with its
+    interval by propagation of errors.
 
-    Giomi, Boenisch, Wehmeyer, Tasnádi: *A Unified Framework for Quantifying Privacy Risk in Synthetic Data* (PETS 2023): what also works on
-    people who were never in the table is knowledge about the population, not about them.
+    Giomi, Boenisch, Wehmeyer, Tasnádi: *A Unified Framework for Quantifying Privacy Risk in Synthetic Data*
+    (PETS 2023): what also works on people who were never in the table is knowledge about the population, not
+    about them.
     """
     (a, a_low, a_high), (c, c_low, c_high) = attack, control
     if c >= 1:

@@ -1,4 +1,6 @@
-"""A table: its columns, and what must hold between them. It holds no rows and does not know how many there were."""
+"""A table: its columns, and what must hold between them. It holds no rows and does not know how many there
+were.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ NEARLY_ALL = 0.9  # of the values differ: no category is learnt from values seen
 
 @dataclass(frozen=True)
 class Table:
-    """The columns in order, and the constraints. `Table.infer(frame)` reads it off a data frame; overrides say what you know better."""
+    """The columns in order, and the constraints. `Table.infer(frame)` reads it off a data frame; overrides
+    say what you know better.
+    """
 
     columns: tuple[Column, ...]
     constraints: tuple[Constraint, ...] = ()
@@ -47,10 +51,18 @@ class Table:
             raise BadParameter("a column stands in two Combinations; put all its columns into one.")
 
     @classmethod
-    def infer(cls, frame: DataFrame, /, constraints: Sequence[Constraint] = (), columns: Mapping[str, str | Column] | None = None,
-              **overrides: str | Column) -> Table:
-        """Read kinds and domains off the data. Override a column by name: `Table.infer(frame, zip="categorical", age=integer(0, 120))`,
-        or, where a name is no Python word, `columns={"zip code": "categorical"}`."""
+    def infer(
+        cls,
+        frame: DataFrame,
+        /,
+        constraints: Sequence[Constraint] = (),
+        columns: Mapping[str, str | Column] | None = None,
+        **overrides: str | Column,
+    ) -> Table:
+        """Read kinds and domains off the data. Override a column by name: `Table.infer(frame,
+        zip="categorical", age=integer(0, 120))`, or, where a name is no Python word, `columns={"zip code":
+        "categorical"}`.
+        """
         check_frame(frame)
         told = {**(columns or {}), **overrides}
         names = [str(n) for n in frame.columns]
@@ -60,13 +72,19 @@ class Table:
         made = [_column(frame.iloc[:, i], name, told.get(name)) for i, name in enumerate(names)]
         table = cls(tuple(_ranged(c, constraints) for c in made), tuple(constraints))
         if not table.modelled:
-            raise BadData("every column is an identifier, so there is nothing to learn. Declare one otherwise, or give a table with more columns.")
+            raise BadData(
+                "every column is an identifier, so there is nothing to learn. Declare one otherwise, or "
+                "give a table with more columns."
+            )
         return table
 
     @classmethod
     def declare(cls, columns: Mapping[str, Column], constraints: Sequence[Constraint] = ()) -> Table:
         """Columns as you write them down, with nothing read off any data; whole numbers come back as such."""
-        made = [replace(c, name=name, dtype=c.dtype or ("int64" if c.kind == "integer" and not c.missing else "")) for name, c in columns.items()]
+        made = [
+            replace(c, name=name, dtype=c.dtype or ("int64" if c.kind == "integer" and not c.missing else ""))
+            for name, c in columns.items()
+        ]
         return cls(tuple(_ranged(c, constraints) for c in made), tuple(constraints))
 
     @property
@@ -82,7 +100,9 @@ class Table:
         return names.index(name)
 
     def numbers(self, frame: DataFrame) -> np.ndarray:
-        """The modelled columns as float64 [rows, columns]: codes, numbers, seconds; NaN where missing. Values outside a domain are refused."""
+        """The modelled columns as float64 [rows, columns]: codes, numbers, seconds; NaN where missing. Values
+        outside a domain are refused.
+        """
         check_frame(frame)
         names = [str(n) for n in frame.columns]
         for c in self.columns:
@@ -101,10 +121,19 @@ class Table:
         from .fakes import identifiers
 
         place = {c.name: j for j, c in enumerate(self.modelled)}
-        return pd.DataFrame({c.name: identifiers(c, len(x), seed, first) if c.kind == "id" else c.series(x[:, place[c.name]]) for c in self.columns})
+        return pd.DataFrame(
+            {
+                c.name: identifiers(c, len(x), seed, first)
+                if c.kind == "id"
+                else c.series(x[:, place[c.name]])
+                for c in self.columns
+            }
+        )
 
     def settled(self, x: np.ndarray) -> Table:
-        """With combinations that were left open filled in from the data, and every constraint checked on it."""
+        """With combinations that were left open filled in from the data, and every constraint checked on
+        it.
+        """
         made: list[Constraint] = []
         for constraint in self.constraints:
             rules.held_by_data(constraint, x, self)
@@ -113,14 +142,22 @@ class Table:
                 if constraint.allowed is None:
                     seen = np.unique(x[:, at], axis=0)
                     if 2 * len(seen) > len(x):
-                        raise BadData(f"{constraint!r}: {len(seen)} combinations in {len(x)} rows; drawing from them would copy rows. "
-                                      "Give `allowed`, or leave the constraint out.")
+                        raise BadData(
+                            f"{constraint!r}: {len(seen)} combinations in {len(x)} rows; drawing from them "
+                            "would copy rows. "
+                            "Give `allowed`, or leave the constraint out."
+                        )
                     constraint = Combinations(*constraint.columns, allowed=seen.tolist())
                 else:
                     columns = [self.modelled[j] for j in at]
                     if not all(isinstance(v, float) for row in constraint.allowed for v in row):
-                        constraint = Combinations(*constraint.columns, allowed=[
-                            [float("nan") if v is None else c.number_of(v) for c, v in zip(columns, row)] for row in constraint.allowed])
+                        constraint = Combinations(
+                            *constraint.columns,
+                            allowed=[
+                                [float("nan") if v is None else c.number_of(v) for c, v in zip(columns, row)]
+                                for row in constraint.allowed
+                            ],
+                        )
             made.append(constraint)
         return replace(self, constraints=tuple(made))
 
@@ -130,9 +167,11 @@ class Table:
         return [c.name for c in self.modelled if not c.declared]
 
     def discretise(self, frame: DataFrame | None = None, bins: int = 32) -> Cells:
-        """Every column as a few cells. With a frame the cells follow its quantiles. Without one they come from the declared domains alone,
-        numbers in `bins` cells of equal width, and a column that is not declared is refused: that is the private way. What is cut are the
-        variables of `Layout(table)`: `cells.encode(layout.forward(table.numbers(frame)))`."""
+        """Every column as a few cells. With a frame the cells follow its quantiles. Without one they come
+        from the declared domains alone, numbers in `bins` cells of equal width, and a column that is not
+        declared is refused: that is the private way. What is cut are the variables of `Layout(table)`:
+        `cells.encode(layout.forward(table.numbers(frame)))`.
+        """
         from .encode import Cells, Layout
 
         if frame is not None:
@@ -140,29 +179,44 @@ class Table:
             layout = Layout(self.settled(x))
             return Cells.of_data(layout.variables, layout.forward(x), bins)
         if self.undeclared:
-            raise BadData(f"the domain of {', '.join(map(repr, self.undeclared))} was read off the data, which gives away facts about single rows "
-                          "(a category that one person has, the largest income). Declare it, like age=integer(0, 120) or "
-                          "job=categorical(['cook', 'nurse']).")
+            raise BadData(
+                f"the domain of {', '.join(map(repr, self.undeclared))} was read off the data, which gives "
+                "away facts about single rows "
+                "(a category that one person has, the largest income). Declare it, like age=integer(0, 120) "
+                "or "
+                "job=categorical(['cook', 'nurse'])."
+            )
         return Cells.of_domain(Layout(self).variables, bins)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"columns": [c.to_dict() for c in self.columns], "constraints": [rules.to_dict(c) for c in self.constraints]}
+        return {
+            "columns": [c.to_dict() for c in self.columns],
+            "constraints": [rules.to_dict(c) for c in self.constraints],
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Table:
-        return cls(tuple(map(Column.from_dict, data["columns"])), tuple(map(rules.from_dict, data["constraints"])))
+        return cls(
+            tuple(map(Column.from_dict, data["columns"])), tuple(map(rules.from_dict, data["constraints"]))
+        )
 
 
 def check_frame(frame: Any) -> None:
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
-        raise BadData(f"this is no table but {type(frame).__name__}. Give a pandas DataFrame (pandas.read_csv reads one).")
+        raise BadData(
+            f"this is no table but {type(frame).__name__}. Give a pandas DataFrame (pandas.read_csv reads "
+            "one)."
+        )
     if not len(frame.columns):
         raise BadData("the table has no columns.")
     if len(frame) < LEAST_ROWS:
-        raise BadData(f"the table has {len(frame)} row{'' if len(frame) == 1 else 's'}; there is nothing to learn from fewer than {LEAST_ROWS}, "
-                      "and a copy of one row is no synthetic table.")
+        raise BadData(
+            f"the table has {len(frame)} row{'' if len(frame) == 1 else 's'}; there is nothing to learn "
+            f"from fewer than {LEAST_ROWS}, "
+            "and a copy of one row is no synthetic table."
+        )
 
 
 def _ranged(column: Column, constraints: Sequence[Constraint]) -> Column:
@@ -170,13 +224,32 @@ def _ranged(column: Column, constraints: Sequence[Constraint]) -> Column:
     for c in constraints:
         if isinstance(c, Range) and c.column == column.name:
             if not column.is_number:
-                raise BadParameter(f"{c!r}: {column.name!r} is {column.kind}; a range needs numbers or times.")
-            low, high = (end if given is None else column.number_of(given) for given, end in ((c.low, column.low), (c.high, column.high)))
-            ends = () if column.declared else (column.low, column.high)  # read off the data; a declared domain is narrowed, and held against the rows later
-            outside = [end for end in ends if end is not None and ((low is not None and end < low) or (high is not None and end > high))]
+                raise BadParameter(
+                    f"{c!r}: {column.name!r} is {column.kind}; a range needs numbers or times."
+                )
+            low, high = (
+                end if given is None else column.number_of(given)
+                for given, end in ((c.low, column.low), (c.high, column.high))
+            )
+            ends = (
+                () if column.declared else (column.low, column.high)
+            )  # read off the data; a declared domain is narrowed, and held against the rows later
+            outside = [
+                end
+                for end in ends
+                if end is not None and ((low is not None and end < low) or (high is not None and end > high))
+            ]
             if outside:
-                raise BadData(f"the table itself breaks {c!r}: it has {column.shown(outside[0])}. Put the rows right, or widen the range.")
-            column = replace(column, low=low, high=high, declared=column.declared or (c.low is not None and c.high is not None))
+                raise BadData(
+                    f"the table itself breaks {c!r}: it has {column.shown(outside[0])}. Put the rows right, "
+                    "or widen the range."
+                )
+            column = replace(
+                column,
+                low=low,
+                high=high,
+                declared=column.declared or (c.low is not None and c.high is not None),
+            )
     return column
 
 
@@ -205,14 +278,25 @@ def _kind(series: Series, name: str) -> str:
         return "datetime"
     if not len(there):
         return "categorical"
-    strange = next((v for v in there if not isinstance(v, str | int | float | np.generic | datetime.date)), None) if pd.api.types.is_object_dtype(t) else None
+    strange = (
+        next((v for v in there if not isinstance(v, str | int | float | np.generic | datetime.date)), None)
+        if pd.api.types.is_object_dtype(t)
+        else None
+    )
     if strange is not None:
-        raise BadData(f"the column {name!r} holds {type(strange).__name__} objects, which are no table cells. Take it apart into columns, or drop it.")
+        raise BadData(
+            f"the column {name!r} holds {type(strange).__name__} objects, which are no table cells. Take it "
+            "apart into columns, or drop it."
+        )
     distinct = there.nunique()
     if pd.api.types.is_numeric_dtype(t):
         x = as_float(there, name)
         whole = bool((x == np.round(x)).all())
-        if whole and distinct == len(series) > WORDS_OF_TEXT and (np.ptp(x) == len(x) - 1 or re.fullmatch(r"(?i)(.*[ _-])?(id|key|uuid)", name)):
+        if (
+            whole
+            and distinct == len(series) > WORDS_OF_TEXT
+            and (np.ptp(x) == len(x) - 1 or re.fullmatch(r"(?i)(.*[ _-])?(id|key|uuid)", name))
+        ):
             return "id"  # 1, 2, 3, …, or all different under a name that says so
         return "integer" if whole and distinct > 2 else "categorical" if whole else "continuous"
     kinds = {str} if isinstance(t, pd.StringDtype) else {type(v) for v in there}
@@ -233,16 +317,23 @@ def _mixed(there: Series, name: str) -> str:
     if all(isinstance(v, int | float) for v in values):
         return "continuous" if len(values) > 2 else "categorical"
     if len(values) > 20 and len(values) > 0.1 * len(there):
-        raise BadData(f"the column {name!r} holds numbers and words ({next(v for v in values if isinstance(v, str))!r}). Replace the words by missing values "
-                      "(pandas.to_numeric(…, errors='coerce')), or declare it as categorical.")
+        raise BadData(
+            f"the column {name!r} holds numbers and words "
+            f"({next(v for v in values if isinstance(v, str))!r}). Replace the words by missing values "
+            "(pandas.to_numeric(…, errors='coerce')), or declare it as categorical."
+        )
     return "categorical"
 
 
 def _name_or_text(there: Series, name: str) -> str:
     words = float(np.mean([len(str(v).split()) for v in there.iloc[:1000]]))
     if words > WORDS_OF_TEXT:
-        raise BadData(f"the column {name!r} is free text (such as {str(there.iloc[0])[:40]!r}…): no generator here writes text, and sentences name people. "
-                      f"Drop it with frame.drop(columns=[{name!r}]), cut it into categories, or have it faked: {name}=identifier(faker='sentence').")
+        raise BadData(
+            f"the column {name!r} is free text (such as {str(there.iloc[0])[:40]!r}…): no generator here "
+            "writes text, and sentences name people. "
+            f"Drop it with frame.drop(columns=[{name!r}]), cut it into categories, or have it faked: "
+            f"{name}=identifier(faker='sentence')."
+        )
     return "id"
 
 
@@ -255,22 +346,56 @@ def _read(series: Series, name: str, kind: str) -> Column:
     if kind == "id":
         return Column("id", name, dtype="" if dtype.startswith(("float", "object")) else dtype, declared=True)
     if kind == "boolean":
-        # both values are known beforehand; whether one may be missing was read off the data, so it is not declared
-        return Column("boolean", name, (False, True), missing=missing, dtype="object" if dtype == "object" else dtype)
+        # both values are known beforehand; whether one may be missing was read off the data, so it is not
+        # declared
+        return Column(
+            "boolean", name, (False, True), missing=missing, dtype="object" if dtype == "object" else dtype
+        )
     if kind in LISTED:
         if isinstance(series.dtype, pd.CategoricalDtype):
-            return Column(kind, name, tuple(map(scalar, series.cat.categories)), missing=missing, dtype="category")
+            return Column(
+                kind, name, tuple(map(scalar, series.cat.categories)), missing=missing, dtype="category"
+            )
         values = {scalar(v) for v in there.unique()}
-        return Column(kind, name, tuple(sorted(values, key=lambda v: (isinstance(v, str), v))), missing=missing, dtype=dtype)
+        return Column(
+            kind,
+            name,
+            tuple(sorted(values, key=lambda v: (isinstance(v, str), v))),
+            missing=missing,
+            dtype=dtype,
+        )
     if kind == "datetime":
         x = seconds(there, name)
         if not pd.api.types.is_datetime64_any_dtype(series.dtype):
             widths = {len(str(v)) for v in there.unique()[:1000]}
             between = "T" if "T" in str(there.iloc[0]) else " "
-            dtype = "text:" + (ISO_FORMATS[widths.pop()].format(between) if len(widths) == 1 and widths <= set(ISO_FORMATS) else "%Y-%m-%d %H:%M:%S")
+            dtype = "text:" + (
+                ISO_FORMATS[widths.pop()].format(between)
+                if len(widths) == 1 and widths <= set(ISO_FORMATS)
+                else "%Y-%m-%d %H:%M:%S"
+            )
         step = next((s for s in (86_400.0, 60.0, 1.0) if (x % s == 0).all()), None)
     else:
         x = as_float(there, name)
         dtype = "float64" if dtype == "object" else dtype
-        step = 1.0 if kind == "integer" else next((10.0**-p for p in range(7) if np.allclose(x, np.round(x, p), rtol=1e-9, atol=10.0 ** -(p + 6))), None)
-    return Column(kind, name, low=float(x.min()) if len(x) else None, high=float(x.max()) if len(x) else None, step=step, missing=missing, dtype=dtype)
+        step = (
+            1.0
+            if kind == "integer"
+            else next(
+                (
+                    10.0**-p
+                    for p in range(7)
+                    if np.allclose(x, np.round(x, p), rtol=1e-9, atol=10.0 ** -(p + 6))
+                ),
+                None,
+            )
+        )
+    return Column(
+        kind,
+        name,
+        low=float(x.min()) if len(x) else None,
+        high=float(x.max()) if len(x) else None,
+        step=step,
+        missing=missing,
+        dtype=dtype,
+    )

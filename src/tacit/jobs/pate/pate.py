@@ -1,4 +1,6 @@
-"""tacit.pate: many teachers on disjoint data, a noisy vote, and a student that learns from its outcome alone."""
+"""tacit.pate: many teachers on disjoint data, a noisy vote, and a student that learns from its outcome
+alone.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class SmallDelta(UserWarning):
 
 @dataclass
 class Taught:
-    """What `tacit.pate` gives back. Everything but `confidential` and `teachers` may be published; those two hold what the noise hides."""
+    """What `tacit.pate` gives back. Everything but `confidential` and `teachers` may be published; those two
+    hold what the noise hides.
+    """
 
     student: nn.Module
     labels: np.ndarray  # of each question, −1 where there was no answer
@@ -63,25 +67,59 @@ class Taught:
 
     def to_dict(self) -> dict[str, Any]:
         """What may be published, as plain values."""
-        return {"epsilon": self.epsilon, "delta": self.delta, "asked": len(self.labels), "answered": self.answered, "metrics": self.metrics,
-                "notes": self.notes, "price": self.price, "bound": self.bound, "used": self.used, "history": self.history,
-                "ledger": self.ledger.to_dict(), "job": self.config}
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "asked": len(self.labels),
+            "answered": self.answered,
+            "metrics": self.metrics,
+            "notes": self.notes,
+            "price": self.price,
+            "bound": self.bound,
+            "used": self.used,
+            "history": self.history,
+            "ledger": self.ledger.to_dict(),
+            "job": self.config,
+        }
 
 
-def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = None, queries: int = 100, aggregator: Any = None, model: Any = "mlp",
-         student_model: Any = None, public: Any = 0.9, lessons: Lessons | None = None, student: Student | None = None, epsilon: float | None = None,
-         delta: float = 1e-5, publish: bool = False, before: Sequence[Any] = (), runtime: Any = None, noise: str = "server", threshold: float = 0.6,
-         within: float | None = None, seed: int = 0, device: str = "cpu", out: str | Path | None = None, data_job: dict[str, Any] | None = None) -> Taught:
+def pate(
+    dataset: Dataset | Federation,
+    *,
+    teachers: int | Ensemble | None = None,
+    queries: int = 100,
+    aggregator: Any = None,
+    model: Any = "mlp",
+    student_model: Any = None,
+    public: Any = 0.9,
+    lessons: Lessons | None = None,
+    student: Student | None = None,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    publish: bool = False,
+    before: Sequence[Any] = (),
+    runtime: Any = None,
+    noise: str = "server",
+    threshold: float = 0.6,
+    within: float | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    out: str | Path | None = None,
+    data_job: dict[str, Any] | None = None,
+) -> Taught:
     """A student that learns from a noisy vote of teachers, each of whom saw other rows.
 
-    `dataset`: its rows are private and dealt out to `teachers` at random; or a Federation, whose parties are the teachers. `public`: the rows that may be asked
-    about and that the student learns from without labels: a share of the test set (the rest measures the student), or an array of rows.
-    `queries` of them, drawn at random, are asked about. With `epsilon`, questions stop before the data-independent ε of everything asked, in this
-    run and in those listed in `before`, would exceed it; what those asked is not asked again, and the student learns from
-    their answers, too. The result's `epsilon` is settled before the first question: the budget, or the cost if every question were answered. What the given
-    answers cost is `used`; it depends on the votes. `publish` also releases a data-dependent ε, with smooth-sensitivity noise.
-    With `runtime` (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself, and votes are summed under secure aggregation;
-    the noise is added by the "server" that asks, which then sees the counts, or by the "teachers" together, so that it does not.
+    `dataset`: its rows are private and dealt out to `teachers` at random; or a Federation, whose parties are
+    the teachers. `public`: the rows that may be asked about and that the student learns from without labels:
+    a share of the test set (the rest measures the student), or an array of rows. `queries` of them, drawn at
+    random, are asked about. With `epsilon`, questions stop before the data-independent ε of everything asked,
+    in this run and in those listed in `before`, would exceed it; what those asked is not asked again, and the
+    student learns from their answers, too. The result's `epsilon` is settled before the first question: the
+    budget, or the cost if every question were answered. What the given answers cost is `used`; it depends on
+    the votes. `publish` also releases a data-dependent ε, with smooth-sensitivity noise. With `runtime`
+    (`tacit.InProcess()` or `tacit.Processes()`) each teacher is a party that trains by itself, and votes are
+    summed under secure aggregation; the noise is added by the "server" that asks, which then sees the counts,
+    or by the "teachers" together, so that it does not.
     """
     fed, x, known, tests = _rows(dataset, teachers, public, seed)
     lessons, student = check(lessons or Lessons()), check(student or Student())
@@ -91,26 +129,60 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
     directory = None if out is None else _free(Path(out))
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.looks:
-        notes.append("columns were scaled and encoded by statistics of the private rows, which ε does not cover; encode with public ones if that matters.")
+        notes.append(
+            "columns were scaled and encoded by statistics of the private rows, which ε does not cover; "
+            "encode with public ones if that matters."
+        )
     if delta >= 1 / int(fed.train.sizes.sum()):
-        warnings.warn(f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a mechanism that publishes one row whole "
-                      "would pass.", SmallDelta, stacklevel=2)  # for whoever holds the rows; their number is in no file
+        warnings.warn(
+            f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the private rows: a "
+            "mechanism that publishes one row whole "
+            "would pass.",
+            SmallDelta,
+            stacklevel=2,
+        )  # for whoever holds the rows; their number is in no file
     priced = _worth(ask, fed, threshold) if split else ask
     earlier, earlier_bound = sum(run.price for run in before), sum(run.bound for run in before)
     many = _afford(priced, queries, epsilon, delta, earlier, split)
     if publish and earlier:
-        raise bad("pate", "publish", publish, "False where `before` lists earlier runs", "Data-dependent costs of several runs are not added up.")
+        raise bad(
+            "pate",
+            "publish",
+            publish,
+            "False where `before` lists earlier runs",
+            "Data-dependent costs of several runs are not added up.",
+        )
     if publish and split:
-        raise bad("pate", "publish", publish, "False where teachers add the noise", "Nobody has the counts that a data-dependent ε is computed from.")
+        raise bad(
+            "pate",
+            "publish",
+            publish,
+            "False where teachers add the noise",
+            "Nobody has the counts that a data-dependent ε is computed from.",
+        )
     if publish and epsilon is not None:
-        raise bad("pate", "publish", publish, "False with a budget", "What publishing costs is not in the budget. Leave out epsilon, or publish.")
+        raise bad(
+            "pate",
+            "publish",
+            publish,
+            "False with a budget",
+            "What publishing costs is not in the budget. Leave out epsilon, or publish.",
+        )
     if many < queries:
-        notes.append(f"the budget ε = {epsilon:g} allows {many:,} of {queries:,} questions, were all of them answered.")
+        notes.append(
+            f"the budget ε = {epsilon:g} allows {many:,} of {queries:,} questions, were all of them answered."
+        )
     asked = np.random.default_rng([seed, 7]).permutation(len(x))
     asked = asked[~np.isin(asked, [i for run in before for i in run.questions])]
     if queries > len(asked):
-        raise bad("pate", "queries", queries, f"at most {len(asked):,}, the public rows that earlier runs did not ask about")
-    # Where the check may say no, more may be asked than would be affordable if all were answered; but not where the server hears every noisy count.
+        raise bad(
+            "pate",
+            "queries",
+            queries,
+            f"at most {len(asked):,}, the public rows that earlier runs did not ask about",
+        )
+    # Where the check may say no, more may be asked than would be affordable if all were answered; but not
+    # where the server hears every noisy count.
     asked = asked[: queries if isinstance(priced, ConfidentGNMax) and not split else many]
     rows, ledger = x[torch.from_numpy(asked)], Ledger()
     bound, guaranteed = _guarantee(priced, len(asked), epsilon, delta, earlier, earlier_bound, split)
@@ -128,22 +200,50 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
         labels, counts = heard.labels, heard.counts
         if len(heard.included) < len(fed):
             notes.append(f"{len(fed) - len(heard.included)} of {len(fed)} teachers left before the count.")
-    # A budget ends the questions where the next answer might exceed it; what lies behind was never told to anybody.
+    # A budget ends the questions where the next answer might exceed it; what lies behind was never told to
+    # anybody.
     keep = _prefix(priced, labels, epsilon, delta, earlier, split)
     asked, labels, counts = asked[:keep], labels[:keep], None if counts is None else counts[:keep]
-    spent = Spent(keep, int((labels != UNANSWERED).sum()), delta, 0.0) if counts is None else ask.spent(counts, labels, delta, publish)
+    spent = (
+        Spent(keep, int((labels != UNANSWERED).sum()), delta, 0.0)
+        if counts is None
+        else ask.spent(counts, labels, delta, publish)
+    )
     price = priced.price(keep, spent.answered, split)
     used = _together(priced, keep, spent.answered, delta, earlier, split)
     told = guaranteed if spent.released is None else spent.told
     ledger.spend(_line(ask, spent, told, used, delta, split, runtime is not None, len(before), epsilon))
-    job = _job(fed, data_job, len(fed), queries, ask, model, student_model, lessons, student, epsilon, delta, noise, runtime, seed, device, public)
+    job = _job(
+        fed,
+        data_job,
+        len(fed),
+        queries,
+        ask,
+        model,
+        student_model,
+        lessons,
+        student,
+        epsilon,
+        delta,
+        noise,
+        runtime,
+        seed,
+        device,
+        public,
+    )
     if directory is not None:  # what is spent is written before anything is made of it
         directory.mkdir(parents=True, exist_ok=True)
         write_whole(directory / "ledger.json", json.dumps(ledger.to_dict(), indent=1))
     if not spent.answered:
-        raise BadData(f"none of the {keep} questions was answered, and asking cost ε = {told:.4g}. Lower the threshold of ConfidentGNMax, or take fewer and "
-                      "better teachers.")
-    rows_asked, all_labels = (np.concatenate([*(getattr(run, k) for run in before), new]) for k, new in (("questions", asked), ("labels", labels)))
+        raise BadData(
+            f"none of the {keep} questions was answered, and asking cost ε = {told:.4g}. Lower the "
+            "threshold of ConfidentGNMax, or take fewer and "
+            "better teachers."
+        )
+    rows_asked, all_labels = (
+        np.concatenate([*(getattr(run, k) for run in before), new])
+        for k, new in (("questions", asked), ("labels", labels))
+    )
     module = _learn(fed, rows_asked, all_labels, x, student, student_model or model, seed, device)
     metrics = {"answered": spent.answered / keep, **_measured(module, tests, fed.classes, device)}
     if known is not None:
@@ -151,34 +251,80 @@ def pate(dataset: Dataset | Federation, *, teachers: int | Ensemble | None = Non
         metrics["label_accuracy"] = float(right[labels != UNANSWERED].mean())
     confidential: dict[str, Any] = {"note": PRIVATE}
     if counts is not None:
-        confidential |= {"epsilon": spent.dependent, "counts": counts, "consensus": float((counts.max(1) / counts.sum(1)).mean())}
-    history = [*(run.history[-1] for run in before), {"epsilon": told, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})}]
-    done = Taught(module, labels, asked, spent.answered / keep, told, delta, metrics, ledger, job, notes, price, history, confidential, ensemble, directory,
-                  bound, used)
+        confidential |= {
+            "epsilon": spent.dependent,
+            "counts": counts,
+            "consensus": float((counts.max(1) / counts.sum(1)).mean()),
+        }
+    history = [
+        *(run.history[-1] for run in before),
+        {"epsilon": told, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})},
+    ]
+    done = Taught(
+        module,
+        labels,
+        asked,
+        spent.answered / keep,
+        told,
+        delta,
+        metrics,
+        ledger,
+        job,
+        notes,
+        price,
+        history,
+        confidential,
+        ensemble,
+        directory,
+        bound,
+        used,
+    )
     if directory is not None:
         _keep(done, directory)
     return done
 
 
-# what is given ---------------------------------------------------------------------------------------------------------------------
+# what is given ----------------------------------------------------------------------------------------------
 
 
-def _rows(dataset: Any, teachers: Any, public: Any, seed: int) -> tuple[Federation, Tensor, Tensor | None, Rows]:
-    """(who teaches on what, the public rows, their labels where they are known to whoever measures, the rows the student is measured on)."""
+def _rows(
+    dataset: Any, teachers: Any, public: Any, seed: int
+) -> tuple[Federation, Tensor, Tensor | None, Rows]:
+    """(who teaches on what, the public rows, their labels where they are known to whoever measures, the rows
+    the student is measured on).
+    """
     many = len(teachers) if isinstance(teachers, Ensemble) else teachers
-    if isinstance(many, bool) or not isinstance(many, int | np.integer | None) or (many is not None and many < 1):
-        raise bad("pate", "teachers", teachers, "a whole number of at least 1, or the teachers of an earlier run (run.teachers)")
+    if (
+        isinstance(many, bool)
+        or not isinstance(many, int | np.integer | None)
+        or (many is not None and many < 1)
+    ):
+        raise bad(
+            "pate",
+            "teachers",
+            teachers,
+            "a whole number of at least 1, or the teachers of an earlier run (run.teachers)",
+        )
     if isinstance(dataset, Federation):
         fed = dataset
         if many not in (None, len(fed)):
             raise bad("pate", "teachers", many, f"{len(fed)}, the parties of the federation, or left out")
     elif isinstance(dataset, Dataset):
         if many is None:
-            raise bad("pate", "teachers", None, "a whole number: among how many teachers the rows are dealt out", "The papers take 250 for MNIST.")
+            raise bad(
+                "pate",
+                "teachers",
+                None,
+                "a whole number: among how many teachers the rows are dealt out",
+                "The papers take 250 for MNIST.",
+            )
         need = max(2, dataset.classes or 2)
         if len(dataset) < many * need:
-            raise BadData(f"pate: {many} teachers for {len(dataset):,} rows of {dataset.name} leave {len(dataset) // many} rows each; with {need} classes a "
-                          f"teacher needs at least {need}. Take at most {len(dataset) // need} teachers.")
+            raise BadData(
+                f"pate: {many} teachers for {len(dataset):,} rows of {dataset.name} leave "
+                f"{len(dataset) // many} rows each; with {need} classes a "
+                f"teacher needs at least {need}. Take at most {len(dataset) // need} teachers."
+            )
         fed = dataset.split(int(many), seed=seed, held_fraction=0.0)
     else:
         raise bad("pate", "dataset", type(dataset).__name__, "a Dataset (tacit.data.mnist()) or a Federation")
@@ -186,15 +332,23 @@ def _rows(dataset: Any, teachers: Any, public: Any, seed: int) -> tuple[Federati
     if fed.classes is None:
         raise BadData(f"pate: {fed.name} has numbers to predict, and teachers can only vote on classes.")
     if isinstance(public, bool) or (isinstance(public, int | float) and not 0 < public < 1):
-        raise bad("pate", "public", public, "a share of the test set above 0 and below 1, or an array of rows")
+        raise bad(
+            "pate", "public", public, "a share of the test set above 0 and below 1, or an array of rows"
+        )
     if not isinstance(public, float):
         x = torch.as_tensor(public)
         if x.shape[1:] != fed.rows.x.shape[1:] or not len(x):
-            raise BadData(f"pate: the public rows have shape {tuple(x.shape)}; each must be like a private one, {tuple(fed.rows.x.shape[1:])}.")
+            raise BadData(
+                f"pate: the public rows have shape {tuple(x.shape)}; each must be like a private one, "
+                f"{tuple(fed.rows.x.shape[1:])}."
+            )
         return fed, x.to(fed.rows.x.dtype), None, fed.test
     cut = int(len(fed.test.y) * public)
     if not 0 < cut < len(fed.test.y):
-        raise BadData(f"pate: {fed.name} has {len(fed.test.y)} test rows, of which {cut} would be public; there must be some of both. Give public=rows.")
+        raise BadData(
+            f"pate: {fed.name} has {len(fed.test.y)} test rows, of which {cut} would be public; there must "
+            "be some of both. Give public=rows."
+        )
     return fed, fed.test.x[:cut], fed.test.y[:cut], Rows(fed.test.x[cut:], fed.test.y[cut:])
 
 
@@ -211,12 +365,24 @@ def _aggregator(given: Any, teachers: int) -> Aggregator:
     return check(given)
 
 
-def _settings(fed: Federation, ask: Aggregator, queries: Any, rows: int, epsilon: Any, delta: Any, noise: Any, runtime: Any, seed: Any,
-              teachers: Any) -> bool:
+def _settings(
+    fed: Federation,
+    ask: Aggregator,
+    queries: Any,
+    rows: int,
+    epsilon: Any,
+    delta: Any,
+    noise: Any,
+    runtime: Any,
+    seed: Any,
+    teachers: Any,
+) -> bool:
     """Whether the teachers add the noise. Everything is refused here, before a model is trained."""
     if isinstance(queries, bool) or not isinstance(queries, int) or not 1 <= queries <= rows:
         raise bad("pate", "queries", queries, f"a whole number from 1 to {rows:,}, the public rows")
-    if epsilon is not None and (isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf):
+    if epsilon is not None and (
+        isinstance(epsilon, bool) or not isinstance(epsilon, int | float) or not 0 < epsilon < math.inf
+    ):
         raise bad("pate", "epsilon", epsilon, "a number above 0, or None (no budget)")
     if isinstance(delta, bool) or not isinstance(delta, int | float) or not 0 < delta < 1:
         raise bad("pate", "delta", delta, "a probability above 0 and below 1")
@@ -225,26 +391,50 @@ def _settings(fed: Federation, ask: Aggregator, queries: Any, rows: int, epsilon
     if noise not in ("server", "teachers"):
         raise bad("pate", "noise", noise, "'server' or 'teachers'")
     if noise == "teachers" and runtime is None:
-        raise bad("pate", "noise", noise, "'server' where one process holds all teachers", "Give runtime=tacit.Processes().")
+        raise bad(
+            "pate",
+            "noise",
+            noise,
+            "'server' where one process holds all teachers",
+            "Give runtime=tacit.Processes().",
+        )
     if noise == "teachers" and not ask.distributed:
-        raise bad("pate", "noise", noise, f"'server' with {type(ask).__name__}", "A sum of Laplace parts is not Laplace noise; use GNMax.")
+        raise bad(
+            "pate",
+            "noise",
+            noise,
+            f"'server' with {type(ask).__name__}",
+            "A sum of Laplace parts is not Laplace noise; use GNMax.",
+        )
     if runtime is not None and (isinstance(teachers, Ensemble) or not hasattr(runtime, "run_sync")):
-        raise bad("pate", "runtime", runtime, "tacit.InProcess(…) or tacit.Processes(…), with teachers that train there")
+        raise bad(
+            "pate",
+            "runtime",
+            runtime,
+            "tacit.InProcess(…) or tacit.Processes(…), with teachers that train there",
+        )
     if isinstance(ask, ConfidentGNMax) and ask.threshold > len(fed):
-        raise bad("ConfidentGNMax", "threshold", ask.threshold, f"at most {len(fed)}, the number of teachers",
-                  "More votes than that are never cast; the paper's 200 is four fifths of its 250 teachers.")
+        raise bad(
+            "ConfidentGNMax",
+            "threshold",
+            ask.threshold,
+            f"at most {len(fed)}, the number of teachers",
+            "More votes than that are never cast; the paper's 200 is four fifths of its 250 teachers.",
+        )
     return noise == "teachers"
 
 
 def _free(path: Path) -> Path:
     if (path / "ledger.json").exists():
-        raise BadRun(f"{path} already holds a run, whose ledger is never written over. Give another directory.")
+        raise BadRun(
+            f"{path} already holds a run, whose ledger is never written over. Give another directory."
+        )
     if path.exists() and not path.is_dir():
         raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
     return path
 
 
-# the budget ------------------------------------------------------------------------------------------------------------------------
+# the budget -------------------------------------------------------------------------------------------------
 
 
 def _worth(ask: Aggregator, fed: Federation, threshold: float) -> Aggregator:
@@ -258,29 +448,51 @@ def _together(ask: Aggregator, asked: int, answered: int, delta: float, earlier:
     """The data-independent ε with what was spent before: costs that are linear in the order add up."""
     from ...accounting.votes import gaussian_votes_epsilon
 
-    return ask.epsilon(asked, answered, delta, split) if not earlier else gaussian_votes_epsilon(earlier + ask.price(asked, answered, split), delta)
+    return (
+        ask.epsilon(asked, answered, delta, split)
+        if not earlier
+        else gaussian_votes_epsilon(earlier + ask.price(asked, answered, split), delta)
+    )
 
 
-def _afford(ask: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool) -> int:
-    """How many questions the budget allows, were all answered; a budget that does not allow one is an error."""
+def _afford(
+    ask: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool
+) -> int:
+    """How many questions the budget allows, were all answered; a budget that does not allow one is an
+    error.
+    """
     if epsilon is None:
         return queries
     low, high = 0, queries + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _together(ask, middle, middle, delta, earlier, split) <= epsilon else (low, middle)
+        low, high = (
+            (middle, high)
+            if _together(ask, middle, middle, delta, earlier, split) <= epsilon
+            else (low, middle)
+        )
     if low:
         return low
     if earlier:
         was, more = (_together(ask, n, n, delta, earlier, split) for n in (0, 1))
-        raise BadParameter(f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {was:.4g} at δ = {delta:g}, and one more answer makes it "
-                           f"{more:.4g}. Nothing more may be asked of these rows.")
-    raise BadParameter(f"pate: the budget ε = {epsilon:g} does not pay for one answer of {ask}, which costs ε = {ask.epsilon(1, 1, delta, split):.4g} at "
-                       f"δ = {delta:g}. Give a larger budget, or more noise and more teachers.")
+        raise BadParameter(
+            f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {was:.4g} at δ = {delta:g}, "
+            "and one more answer makes it "
+            f"{more:.4g}. Nothing more may be asked of these rows."
+        )
+    raise BadParameter(
+        f"pate: the budget ε = {epsilon:g} does not pay for one answer of {ask}, which costs ε = "
+        f"{ask.epsilon(1, 1, delta, split):.4g} at "
+        f"δ = {delta:g}. Give a larger budget, or more noise and more teachers."
+    )
 
 
-def _prefix(ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: float, earlier: float, split: bool) -> int:
-    """How many questions, in their order, the budget pays for. Each stop is decided by what was told before, so the budget holds (a filter on zCDP)."""
+def _prefix(
+    ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: float, earlier: float, split: bool
+) -> int:
+    """How many questions, in their order, the budget pays for. Each stop is decided by what was told before,
+    so the budget holds (a filter on zCDP).
+    """
     if epsilon is None or not isinstance(ask, ConfidentGNMax):
         return len(labels)
     answered = 0
@@ -291,29 +503,57 @@ def _prefix(ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: f
     return len(labels)
 
 
-def _guarantee(ask: Aggregator, asked: int, epsilon: float | None, delta: float, earlier: float, earlier_bound: float, split: bool) -> tuple[float, float]:
-    """(the most this run's price can come to, ε of all runs together): settled before the first question, whatever the votes.
+def _guarantee(
+    ask: Aggregator,
+    asked: int,
+    epsilon: float | None,
+    delta: float,
+    earlier: float,
+    earlier_bound: float,
+    split: bool,
+) -> tuple[float, float]:
+    """(the most this run's price can come to, ε of all runs together): settled before the first question,
+    whatever the votes.
 
-    How many questions ConfidentGNMax answers depends on the votes, so the ε of the answers given is no (ε, δ) guarantee: it holds for no ε that is known
-    beforehand. What does hold is the cost if all were answered; and the budget, since questions stop before it (a filter: R. Rogers, A. Roth, J. Ullman,
-    S. Vadhan, "Privacy Odometers and Filters", NeurIPS 2016; on zCDP costs may be chosen by earlier answers without a loss).
+    How many questions ConfidentGNMax answers depends on the votes, so the ε of the answers given is no (ε, δ)
+    guarantee: it holds for no ε that is known beforehand. What does hold is the cost if all were answered;
+    and the budget, since questions stop before it (a filter: R. Rogers, A. Roth, J. Ullman, S. Vadhan,
+    "Privacy Odometers and Filters", NeurIPS 2016; on zCDP costs may be chosen by earlier answers without a
+    loss).
     """
     all_answered = ask.price(asked, asked, split)
     most = _together(ask, asked, asked, delta, earlier_bound, split)
     if epsilon is None or most <= epsilon:
         return all_answered, most
-    within = (math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))) ** 2  # the price whose ε is the budget
+    within = (
+        math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))
+    ) ** 2  # the price whose ε is the budget
     return min(all_answered, max(within - earlier, ask.price(1, 1, split))), epsilon
 
 
-# what comes of it ------------------------------------------------------------------------------------------------------------------
+# what comes of it -------------------------------------------------------------------------------------------
 
 
-def _learn(fed: Federation, asked: np.ndarray, labels: np.ndarray, x: Tensor, student: Student, model: Any, seed: int, device: str) -> nn.Module:
+def _learn(
+    fed: Federation,
+    asked: np.ndarray,
+    labels: np.ndarray,
+    x: Tensor,
+    student: Student,
+    model: Any,
+    seed: int,
+    device: str,
+) -> nn.Module:
     sure = labels != UNANSWERED
     there = x.to(device)
     module = models.build(model, tuple(x.shape[1:]), fed.classes or 1, seed)
-    return student.teach(module, there[torch.from_numpy(asked[sure]).to(device)], torch.from_numpy(labels[sure]).to(device), there, seed)
+    return student.teach(
+        module,
+        there[torch.from_numpy(asked[sure]).to(device)],
+        torch.from_numpy(labels[sure]).to(device),
+        there,
+        seed,
+    )
 
 
 @torch.no_grad()
@@ -326,38 +566,109 @@ def _measured(module: nn.Module, tests: Rows, classes: int | None, device: str) 
 
 def _simulated(ledger: Ledger, fed: Federation, parties: bool) -> None:
     if parties:
-        ledger.record("whoever runs the simulation", f"{len(fed)} parties, together", "Rows", "every row of every party, in the clear", how="ideal")
+        ledger.record(
+            "whoever runs the simulation",
+            f"{len(fed)} parties, together",
+            "Rows",
+            "every row of every party, in the clear",
+            how="ideal",
+        )
 
 
-def _line(ask: Aggregator, spent: Spent, told: float, used: float, delta: float, split: bool, parties: bool, earlier: int, budget: float | None) -> Spend:
+def _line(
+    ask: Aggregator,
+    spent: Spent,
+    told: float,
+    used: float,
+    delta: float,
+    split: bool,
+    parties: bool,
+    earlier: int,
+    budget: float | None,
+) -> Spend:
     noise = "discrete Laplace" if isinstance(ask, LNMax) else "discrete Gaussian"
-    whom = ("whoever sees labels and student, the server among them while enough teachers add their noise" if split else
-            "whoever sees labels and student, but not the server, which sees the counts" if parties else "whoever sees labels and student")
+    whom = (
+        "whoever sees labels and student, the server among them while enough teachers add their noise"
+        if split
+        else "whoever sees labels and student, but not the server, which sees the counts"
+        if parties
+        else "whoever sees labels and student"
+    )
     released = spent.released is not None and told == spent.released
     if released:
-        basis = "data-dependent, published with smooth-sensitivity noise: known only afterwards, and a bound for these votes, not for all data."
+        basis = (
+            "data-dependent, published with smooth-sensitivity noise: known only afterwards, and a "
+            "bound for these votes, not for all data."
+        )
     elif spent.released is not None:
         basis = "data-independent, and the attempt to publish a data-dependent one; known only afterwards."
     elif not isinstance(ask, ConfidentGNMax):
         basis = "data-independent."
     else:
-        what = "as if every question had been answered" if told != budget else "the budget, at which questions stop"
-        basis = f"data-independent: {what}. The answers given cost ε = {used:.4g}, which depends on the votes and is no guarantee."
-    return Spend(f"{ask}: {spent.answered} answers to {spent.asked} questions, {noise} noise", told, delta, "teacher's whole data, and so each row", whom, "no",
-                 f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student is made of the labels and public rows alone.")
+        what = (
+            "as if every question had been answered"
+            if told != budget
+            else "the budget, at which questions stop"
+        )
+        basis = (
+            f"data-independent: {what}. The answers given cost ε = {used:.4g}, which depends on the "
+            "votes and is no guarantee."
+        )
+    return Spend(
+        f"{ask}: {spent.answered} answers to {spent.asked} questions, {noise} noise",
+        told,
+        delta,
+        "teacher's whole data, and so each row",
+        whom,
+        "no",
+        f"{basis}{f' With {earlier} earlier runs.' if earlier else ''} The student is made of the labels "
+        "and public rows alone.",
+    )
 
 
-def _job(fed: Federation, data_job: dict[str, Any] | None, teachers: int, queries: int, ask: Aggregator, model: Any, student_model: Any, lessons: Lessons,
-         student: Student, epsilon: float | None, delta: float, noise: str, runtime: Any, seed: int, device: str, public: Any) -> dict[str, Any]:
+def _job(
+    fed: Federation,
+    data_job: dict[str, Any] | None,
+    teachers: int,
+    queries: int,
+    ask: Aggregator,
+    model: Any,
+    student_model: Any,
+    lessons: Lessons,
+    student: Student,
+    epsilon: float | None,
+    delta: float,
+    noise: str,
+    runtime: Any,
+    seed: int,
+    device: str,
+    public: Any,
+) -> dict[str, Any]:
     def named(given: Any) -> dict[str, Any]:
         known = next((k for k, v in models.ALL.items() if v is type(given)), None)
         return {**to_table(given), "name": known} if known else {"name": models.name_of(given)}
 
-    settings = {"teachers": teachers, "queries": queries, "epsilon": epsilon, "delta": delta, "noise": noise, "seed": seed, "device": device,
-                "public": public if isinstance(public, float) else None, "runtime": None if runtime is None else type(runtime).__name__.lower()}
+    settings = {
+        "teachers": teachers,
+        "queries": queries,
+        "epsilon": epsilon,
+        "delta": delta,
+        "noise": noise,
+        "seed": seed,
+        "device": device,
+        "public": public if isinstance(public, float) else None,
+        "runtime": None if runtime is None else type(runtime).__name__.lower(),
+    }
     of_student = {} if student_model is None else {"student_model": named(student_model)}
-    return {"data": data_job or {"made_in": "python", "name": fed.name}, "model": named(model), **of_student,
-            "aggregator": to_table(ask), "lessons": _bare(lessons), "student": _bare(student), "pate": {k: v for k, v in settings.items() if v is not None}}
+    return {
+        "data": data_job or {"made_in": "python", "name": fed.name},
+        "model": named(model),
+        **of_student,
+        "aggregator": to_table(ask),
+        "lessons": _bare(lessons),
+        "student": _bare(student),
+        "pate": {k: v for k, v in settings.items() if v is not None},
+    }
 
 
 def _bare(thing: Any) -> dict[str, Any]:
@@ -370,7 +681,16 @@ def _keep(done: Taught, directory: Path) -> None:
     from safetensors.torch import save
 
     write_whole(directory / "job.toml", tomli_w.dumps(done.config))
-    write_whole(directory / "result.json", json.dumps({k: v for k, v in done.to_dict().items() if k not in ("ledger", "job")}, indent=1))
-    write_whole(directory / "labels.csv", "row,label\n" + "".join(f"{r},{y}\n" for r, y in zip(done.questions, done.labels) if y != UNANSWERED))
-    write_whole(directory / "student.safetensors", save({k: v.detach().cpu().contiguous() for k, v in done.student.state_dict().items()}))
+    write_whole(
+        directory / "result.json",
+        json.dumps({k: v for k, v in done.to_dict().items() if k not in ("ledger", "job")}, indent=1),
+    )
+    write_whole(
+        directory / "labels.csv",
+        "row,label\n" + "".join(f"{r},{y}\n" for r, y in zip(done.questions, done.labels) if y != UNANSWERED),
+    )
+    write_whole(
+        directory / "student.safetensors",
+        save({k: v.detach().cpu().contiguous() for k, v in done.student.state_dict().items()}),
+    )
     done.report(directory / "report.html")

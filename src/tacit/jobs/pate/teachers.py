@@ -1,4 +1,6 @@
-"""Teachers: models on disjoint data, trained as one cohort (hundreds at once), or each by its own party; and their votes."""
+"""Teachers: models on disjoint data, trained as one cohort (hundreds at once), or each by its own party; and
+their votes.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,46 @@ from ...private.pate_student import Lessons
 from ...runtimes.cohort import Cohort, Run
 
 
-def starts(model: Any, fed: Federation, seed: int, device: str, names: tuple[str, ...]) -> tuple[Task, list[State]]:
-    """A task, and a start for each party of `fed`: the same one wherever the party trains, and another for every party."""
+def starts(
+    model: Any, fed: Federation, seed: int, device: str, names: tuple[str, ...]
+) -> tuple[Task, list[State]]:
+    """A task, and a start for each party of `fed`: the same one wherever the party trains, and another for
+    every party.
+    """
     shape, classes = tuple(fed.rows.x.shape[1:]), fed.classes or 1
-    task = Task(models.build(model, shape, classes, seed).to(device), fed.rows.x.to(device), fed.rows.y.to(device))
+    task = Task(
+        models.build(model, shape, classes, seed).to(device), fed.rows.x.to(device), fed.rows.y.to(device)
+    )
     at = {name: i for i, name in enumerate(names)}
-    return task, [Task(models.build(model, shape, classes, seed + at[name]).to(device), task.x, task.y).initial() for name in fed.parties]
+    return task, [
+        Task(models.build(model, shape, classes, seed + at[name]).to(device), task.x, task.y).initial()
+        for name in fed.parties
+    ]
 
 
-def train(fed: Federation, model: Any, lessons: Lessons, seed: int, device: str, names: tuple[str, ...] | None = None) -> Ensemble:
-    """All parties of `fed` at once, each on its rows alone. `names` are all teachers there are, where these are some of them."""
+def train(
+    fed: Federation,
+    model: Any,
+    lessons: Lessons,
+    seed: int,
+    device: str,
+    names: tuple[str, ...] | None = None,
+) -> Ensemble:
+    """All parties of `fed` at once, each on its rows alone. `names` are all teachers there are, where these
+    are some of them.
+    """
     task, first = starts(model, fed, seed, device, names or fed.parties)
     k = len(fed)
-    # A run a teacher: of each run one party is a member, so its "mean" is that party's model, and all of them are one stack.
+    # A run a teacher: of each run one party is a member, so its "mean" is that party's model, and all of them
+    # are one stack.
     algorithm = FedAvg(lr=lessons.lr, option="I", weighted=False, solver=Adam())
     epochs = np.full(k, lessons.epochs)
     runs = [Run(fed, algorithm, seed, 1, epochs, lessons.batch_size, members=np.array([i])) for i in range(k)]
     cohort = Cohort(task, first, runs)
     cohort.round(0)
-    return Ensemble(cohort.task, cohort.w, cohort.buffers, fed.classes or 1, cohort.engine, list(cohort.notes))
+    return Ensemble(
+        cohort.task, cohort.w, cohort.buffers, fed.classes or 1, cohort.engine, list(cohort.notes)
+    )
 
 
 @dataclass
@@ -56,8 +79,14 @@ class Ensemble:
     def choices(self, x: Tensor) -> Tensor:
         """[teachers, rows]: the class each teacher votes for."""
         there = x.to(self.w.device)
-        return torch.stack([self.task.predict(self.w[k], there, None if self.buffers is None else self.buffers[k]).argmax(1).cpu()
-                            for k in range(len(self))])
+        return torch.stack(
+            [
+                self.task.predict(self.w[k], there, None if self.buffers is None else self.buffers[k])
+                .argmax(1)
+                .cpu()
+                for k in range(len(self))
+            ]
+        )
 
     def counts(self, x: Tensor) -> np.ndarray:
         """[rows, classes]: how many teachers vote for what."""
@@ -71,4 +100,12 @@ def tally(choices: Tensor, classes: int) -> np.ndarray:
 def alone(x: Tensor, y: Tensor, name: str, classes: int) -> Federation:
     """One party's rows as a federation of one."""
     rows = Rows(x, y)
-    return Federation(name, rows, Holdings.from_lists([torch.arange(len(y))]), Holdings.from_lists([torch.arange(0)]), Rows(x[:0], y[:0]), classes, (name,))
+    return Federation(
+        name,
+        rows,
+        Holdings.from_lists([torch.arange(len(y))]),
+        Holdings.from_lists([torch.arange(0)]),
+        Rows(x[:0], y[:0]),
+        classes,
+        (name,),
+    )

@@ -1,19 +1,21 @@
-"""A study is a file: tables of rows × columns × seeds, in TOML. Here it is read, checked and taken apart into cells, one training run each.
+"""A study is a file: tables of rows × columns × seeds, in TOML. Here it is read, checked and taken apart
+into cells, one training run each.
 
-    title = "…"                      what it is;  source: whose figures are published;  about: how it is done;  notes: why ours may differ
-    figure = "best"                  what a cell shows: best or last accuracy, the accuracy at the round that the held-out rows pick, or the rounds to `target`
-    [data] [model] [train]           as in a job file, for all tables; train.seeds = 3 runs each cell from seeds 0, 1 and 2
-    [quick.data] [quick.train]       what --quick changes; data.rows and data.test_rows keep only so many rows; data.tested_as = { fit = "pooled" } takes
-                                     the test rows from the same data made with these values
-    [[tables]]                       name, and any of the above again, for this table
-    [[tables.columns]]               label, and what a column changes: data = { skew = { name = "Dirichlet", alpha = 0.5 } }
-    [[tables.rows]]                  label, algorithm, and what a row changes; columns = ["IID"] keeps it out of the others;
-                                     baseline = "central" (all rows in one place) or "alone 2" (party 2 by itself);
-                                     grid = { "algorithm.mu" = [0.1, 1] } makes a row of each value, label "FedProx {mu}";
-                                     tune = { "algorithm.lr" = [0.05, 0.1] } tries each value and shows the best (--quick: the first alone)
-    [tables.published."FedAvg"]      "IID" = 0.64: the published figure;  [tables.replicated."FedAvg"]: what others got
-    [tables.claim]                   expect = "same", "rises" or "falls" down the rows; measure = "last", "mean" (over the rounds), "best" or "picked";
-                                     within = 0.02; says = "…"
+title = "…"                      what it is;  source: whose figures are published;  about: how it is done;  notes: why ours may differ
+figure = "best"                  what a cell shows: best or last accuracy, the accuracy at the round that the held-out rows pick, or the rounds to `target`
+[data] [model] [train]           as in a job file, for all tables; train.seeds = 3 runs each cell from seeds 0, 1 and 2
+[quick.data] [quick.train]       what --quick changes; data.rows and data.test_rows keep only so many rows; data.tested_as = { fit = "pooled" } takes
+                                 the test rows from the same data made with these values
+[[tables]]                       name, and any of the above again, for this table
+[[tables.columns]]               label, and what a column changes: data = { skew = { name = "Dirichlet", alpha = 0.5 } }
+[[tables.rows]]                  label, algorithm, and what a row changes; columns = ["IID"] keeps it out of the others;
+                                 baseline = "central" (all rows in one place) or "alone 2" (party 2 by
+                                 itself); grid = { "algorithm.mu" = [0.1, 1] } makes a row of each value,
+                                 label "FedProx {mu}"; tune = { "algorithm.lr" = [0.05, 0.1] } tries each
+                                 value and shows the best (--quick: the first alone)
+[tables.published."FedAvg"]      "IID" = 0.64: the published figure;  [tables.replicated."FedAvg"]: what others got
+[tables.claim]                   expect = "same", "rises" or "falls" down the rows; measure = "last", "mean" (over the rounds), "best" or "picked";
+                                 within = 0.02; says = "…"
 """
 
 from __future__ import annotations
@@ -37,10 +39,24 @@ from ...parameters import bad, nearest
 HOME = Path(__file__).parents[1] / "studies"
 FIGURES = ("best", "last", "picked", "rounds")
 SHARED = ("data", "model", "train")
-KEYS = {"study": ("title", "source", "about", "notes", "figure", "target", "quick", "tables", *SHARED),
-        "table": ("name", "about", "figure", "target", "columns", "rows", "published", "replicated", "claim", *SHARED),
-        "column": ("label", "quick", *SHARED), "row": ("label", "algorithm", "columns", "baseline", "grid", "tune", *SHARED),
-        "claim": ("expect", "measure", "within", "says")}
+KEYS = {
+    "study": ("title", "source", "about", "notes", "figure", "target", "quick", "tables", *SHARED),
+    "table": (
+        "name",
+        "about",
+        "figure",
+        "target",
+        "columns",
+        "rows",
+        "published",
+        "replicated",
+        "claim",
+        *SHARED,
+    ),
+    "column": ("label", "quick", *SHARED),
+    "row": ("label", "algorithm", "columns", "baseline", "grid", "tune", *SHARED),
+    "claim": ("expect", "measure", "within", "says"),
+}
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,9 @@ class Cell:
 
     @property
     def id(self) -> str:
-        return " | ".join([self.table, self.row, self.column, f"seed {self.seed}", *([self.choice] if self.choice else [])])
+        return " | ".join(
+            [self.table, self.row, self.column, f"seed {self.seed}", *([self.choice] if self.choice else [])]
+        )
 
     @property
     def place(self) -> tuple[str, str, str]:
@@ -104,14 +122,29 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """Of everything that decides its figures: a study that is gone on with must be the same one, wherever its files lie and it is run."""
-        tables = [{**c.tables, "data": {**c.tables["data"], "data_dir": ""}, "train": {**c.tables["train"], "device": ""}} for c in self.cells]
-        text = json.dumps([[c.id, t, c.baseline, c.rows, c.test_rows] for c, t in zip(self.cells, tables)], sort_keys=True, default=str)
+        """Of everything that decides its figures: a study that is gone on with must be the same one, wherever
+        its files lie and it is run.
+        """
+        tables = [
+            {
+                **c.tables,
+                "data": {**c.tables["data"], "data_dir": ""},
+                "train": {**c.tables["train"], "device": ""},
+            }
+            for c in self.cells
+        ]
+        text = json.dumps(
+            [[c.id, t, c.baseline, c.rows, c.test_rows] for c, t in zip(self.cells, tables)],
+            sort_keys=True,
+            default=str,
+        )
         return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
     @property
     def single(self) -> set[tuple[str, str, str]]:
-        """The places that have one seed. There the first of the tuned values to reach a target decides; elsewhere all of them are needed."""
+        """The places that have one seed. There the first of the tuned values to reach a target decides;
+        elsewhere all of them are needed.
+        """
         seeds: dict[tuple[str, str, str], set[int]] = {}
         for c in self.cells:
             seeds.setdefault(c.place, set()).add(c.seed)
@@ -127,10 +160,15 @@ def find(name: str) -> Path:
     path = Path(name)
     if path.suffix == ".toml":
         if not path.is_file():
-            raise BadJob(f"there is no study file {path}. Check the path, or begin one with `tacit study new {path}`.")
+            raise BadJob(
+                f"there is no study file {path}. Check the path, or begin one with `tacit study new {path}`."
+            )
         return path
     if name not in names():
-        raise BadJob(f"there is no study {name!r}. {nearest(name, names())} A study of your own is a file: `tacit study new mine.toml`.")
+        raise BadJob(
+            f"there is no study {name!r}. {nearest(name, names())} A study of your own is a file: `tacit "
+            "study new mine.toml`."
+        )
     return HOME / f"{name}.toml"
 
 
@@ -139,10 +177,20 @@ def head(name: str) -> dict[str, Any]:
     return {k: v for k, v in _read(find(name)).items() if k in ("title", "source", "about")}
 
 
-def load(name: str, *, quick: bool = False, data_dir: str | None = None, device: str | None = None, seeds: int | None = None, rows: int | None = None,
-         rounds: int | None = None) -> Study:
-    """Read and check a study: every cell's job is as good as a job file that `tacit run` takes. `seeds`, `rows` and `rounds` are laid over the file's own:
-    a study that is reduced so is another one, and is told apart by its digest."""
+def load(
+    name: str,
+    *,
+    quick: bool = False,
+    data_dir: str | None = None,
+    device: str | None = None,
+    seeds: int | None = None,
+    rows: int | None = None,
+    rounds: int | None = None,
+) -> Study:
+    """Read and check a study: every cell's job is as good as a job file that `tacit run` takes. `seeds`,
+    `rows` and `rounds` are laid over the file's own: a study that is reduced so is another one, and is told
+    apart by its digest.
+    """
     path = find(name)
     raw = _read(path)
     where = str(path)
@@ -151,12 +199,19 @@ def load(name: str, *, quick: bool = False, data_dir: str | None = None, device:
     _layer(where, raw)
     over = raw.get("quick", {})
     if quick and not over:
-        raise BadJob(f"{where}: there is no [quick.data] or [quick.train], so --quick would change nothing. Write one, or reduce the study with --rounds, "
-                     "--rows and --seeds.")
+        raise BadJob(
+            f"{where}: there is no [quick.data] or [quick.train], so --quick would change nothing. Write "
+            "one, or reduce the study with --rounds, "
+            "--rows and --seeds."
+        )
     over = over if quick else {}
     where_to = None if data_dir is None else str(Path(data_dir).expanduser().resolve())
-    given: dict[str, Any] = {"data": {k: v for k, v in (("data_dir", where_to), ("rows", rows)) if v is not None},
-                             "train": {k: v for k, v in (("device", device), ("seeds", seeds), ("rounds", rounds)) if v is not None}}
+    given: dict[str, Any] = {
+        "data": {k: v for k, v in (("data_dir", where_to), ("rows", rows)) if v is not None},
+        "train": {
+            k: v for k, v in (("device", device), ("seeds", seeds), ("rounds", rounds)) if v is not None
+        },
+    }
     listed = raw.get("tables")
     if not isinstance(listed, list) or not listed:
         raise BadJob(f"{where}: there is no [[tables]]. A study has at least one, with rows and columns.")
@@ -171,12 +226,36 @@ def load(name: str, *, quick: bool = False, data_dir: str | None = None, device:
     notes = raw.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise BadJob(str(bad(where, "notes", notes, "a list of sentences")))
-    made = Study(path.stem, told["title"] or path.stem, told["source"], told["about"], tuple(notes), quick, tuple(tables), tuple(cells))
-    changed = ", ".join(f"{n} {what if n != 1 else what[:-1]}" for n, what in ((rounds, "rounds"), (rows, "rows"), (seeds, "seeds")) if n is not None)
-    return made if not changed or load(name, quick=quick).digest == made.digest else replace(made, changed=changed)
+    made = Study(
+        path.stem,
+        told["title"] or path.stem,
+        told["source"],
+        told["about"],
+        tuple(notes),
+        quick,
+        tuple(tables),
+        tuple(cells),
+    )
+    changed = ", ".join(
+        f"{n} {what if n != 1 else what[:-1]}"
+        for n, what in ((rounds, "rounds"), (rows, "rows"), (seeds, "seeds"))
+        if n is not None
+    )
+    return (
+        made
+        if not changed or load(name, quick=quick).digest == made.digest
+        else replace(made, changed=changed)
+    )
 
 
-def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any], given: Mapping[str, Any], path: Path) -> tuple[Table, list[Cell]]:
+def _one(
+    where: str,
+    study: Mapping[str, Any],
+    raw: Any,
+    over: Mapping[str, Any],
+    given: Mapping[str, Any],
+    path: Path,
+) -> tuple[Table, list[Cell]]:
     _only(where, _table(where, "tables", raw), "table")
     _layer(where, raw)
     told = _texts(where, raw, "name", "about")
@@ -186,16 +265,43 @@ def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any]
         raise BadJob(str(bad(where, "figure", figure, "one of " + ", ".join(map(repr, FIGURES)))))
     target = raw.get("target", study.get("target"))
     if (figure == "rounds" or target is not None) and (not finite(target) or not 0 < target <= 1):
-        raise BadJob(str(bad(where, "target", target, "an accuracy above 0 and at most 1" + (", since figure is 'rounds'" if figure == "rounds" else ""))))
-    columns = _list(where, "columns", raw.get("columns", []), "tables, like { label = \"IID\" }") or [{"label": "accuracy"}]
-    rows = [row for r in _list(where, "rows", raw.get("rows", []), "tables, written as [[tables.rows]]") for row in _grid(where, r)]
+        raise BadJob(
+            str(
+                bad(
+                    where,
+                    "target",
+                    target,
+                    "an accuracy above 0 and at most 1"
+                    + (", since figure is 'rounds'" if figure == "rounds" else ""),
+                )
+            )
+        )
+    columns = _list(where, "columns", raw.get("columns", []), 'tables, like { label = "IID" }') or [
+        {"label": "accuracy"}
+    ]
+    rows = [
+        row
+        for r in _list(where, "rows", raw.get("rows", []), "tables, written as [[tables.rows]]")
+        for row in _grid(where, r)
+    ]
     if not rows:
-        raise BadJob(f"{where}: there is no [[tables.rows]]. Give at least one, with a label and an algorithm.")
+        raise BadJob(
+            f"{where}: there is no [[tables.rows]]. Give at least one, with a label and an algorithm."
+        )
     for kind, listed in (("column", columns), ("row", rows)):
         for item in listed:
             _only(f"{where}, {kind}", _table(where, kind, item), kind)
             if not isinstance(item.get("label"), str) or not item["label"]:
-                raise BadJob(str(bad(f"{where}, {kind}", "label", item.get("label"), "text, by which the table names it")))
+                raise BadJob(
+                    str(
+                        bad(
+                            f"{where}, {kind}",
+                            "label",
+                            item.get("label"),
+                            "text, by which the table names it",
+                        )
+                    )
+                )
             _layer(f"{where}, {kind} {item['label']!r}", item)
         labels = [item["label"] for item in listed]
         if len(set(labels)) < len(labels):
@@ -203,10 +309,15 @@ def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any]
     labels = [c["label"] for c in columns]
     cells: list[Cell] = []
     for row in rows:
-        wanted = _list(f"{where}, row {row['label']!r}", "columns", row.get("columns", labels), "labels of columns")
+        wanted = _list(
+            f"{where}, row {row['label']!r}", "columns", row.get("columns", labels), "labels of columns"
+        )
         for label in wanted:
             if label not in labels:
-                raise BadJob(f"{where}, row {row['label']!r}: there is no column {label!r}. {nearest(str(label), labels)}")
+                raise BadJob(
+                    f"{where}, row {row['label']!r}: there is no column {label!r}. "
+                    f"{nearest(str(label), labels)}"
+                )
         for label in dict.fromkeys(wanted):
             column = columns[labels.index(label)]
             layers = [study, raw, column, row, over, column.get("quick", {}) if over else {}, given]
@@ -214,8 +325,13 @@ def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any]
             for layer in layers:
                 merged = _laid(merged, {k: layer[k] for k in SHARED if k in layer})
             if "data_dir" in given["data"] and not _has_files(merged["data"].get("name")):
-                merged = {**merged, "data": {k: v for k, v in merged["data"].items() if k != "data_dir"}}  # told for all studies, of use to some
-            cells += _cells(f"{where}, row {row['label']!r}", name, row, label, merged, path, quick=bool(over))
+                merged = {
+                    **merged,
+                    "data": {k: v for k, v in merged["data"].items() if k != "data_dir"},
+                }  # told for all studies, of use to some
+            cells += _cells(
+                f"{where}, row {row['label']!r}", name, row, label, merged, path, quick=bool(over)
+            )
     known = [r["label"] for r in rows]
     for kind in ("published", "replicated"):
         for label, figures in _table(where, kind, raw.get(kind, {})).items():
@@ -223,12 +339,28 @@ def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any]
                 raise BadJob(f"{where}, {kind}: there is no row {label!r}. {nearest(label, known)}")
             for column, value in _table(f"{where}, {kind}", label, figures).items():
                 if column not in labels:
-                    raise BadJob(f"{where}, {kind}, {label}: there is no column {column!r}. {nearest(column, labels)}")
+                    raise BadJob(
+                        f"{where}, {kind}, {label}: there is no column {column!r}. {nearest(column, labels)}"
+                    )
                 if not finite(value) or value < 0 or (value > 1 and figure != "rounds"):
                     must = "a number of rounds" if figure == "rounds" else "an accuracy from 0 to 1"
-                    raise BadJob(str(bad(f"{where}, {kind}, {label}", column, value, must, "Percent are hundredths: 64.3% is 0.643." if finite(value) else "")))
+                    raise BadJob(
+                        str(
+                            bad(
+                                f"{where}, {kind}, {label}",
+                                column,
+                                value,
+                                must,
+                                "Percent are hundredths: 64.3% is 0.643." if finite(value) else "",
+                            )
+                        )
+                    )
     if (claim := raw.get("claim")) is not None:
-        _claim(f"{where}, claim", _table(where, "claim", claim), sum(c.column == labels[0] for c in {(c.row, c.column): c for c in cells}.values()))
+        _claim(
+            f"{where}, claim",
+            _table(where, "claim", claim),
+            sum(c.column == labels[0] for c in {(c.row, c.column): c for c in cells}.values()),
+        )
     others = raw.get("published", {}), raw.get("replicated", {})
     return Table(name, figure, target, tuple(known), tuple(labels), told["about"], *others, claim), cells
 
@@ -236,14 +368,22 @@ def _one(where: str, study: Mapping[str, Any], raw: Any, over: Mapping[str, Any]
 def _claim(where: str, claim: Mapping[str, Any], rows: int) -> None:
     _only(where, claim, "claim")
     _texts(where, claim, "says")
-    for key, options in (("expect", ("same", "rises", "falls")), ("measure", ("best", "last", "picked", "mean"))):
+    for key, options in (
+        ("expect", ("same", "rises", "falls")),
+        ("measure", ("best", "last", "picked", "mean")),
+    ):
         if claim.get(key, "last" if key == "measure" else None) not in options:
             raise BadJob(str(bad(where, key, claim.get(key), "one of " + ", ".join(map(repr, options)))))
     if not finite(within := claim.get("within", 0.0)) or within < 0:
-        raise BadJob(str(bad(where, "within", within, "a number of at least 0, in accuracy: 0.02 is two points")))
+        raise BadJob(
+            str(bad(where, "within", within, "a number of at least 0, in accuracy: 0.02 is two points"))
+        )
     if rows < 2:
-        raise BadJob(f"{where}: it is about what changes down the rows of the first column, which has {rows}. Give the table a second row, or leave the claim "
-                     "out.")
+        raise BadJob(
+            f"{where}: it is about what changes down the rows of the first column, which has {rows}. Give "
+            "the table a second row, or leave the claim "
+            "out."
+        )
 
 
 def _grid(where: str, row: Any) -> Iterator[dict[str, Any]]:
@@ -254,43 +394,77 @@ def _grid(where: str, row: Any) -> Iterator[dict[str, Any]]:
         made = row
         for key, value in chosen.items():
             made = _laid(made, _nested(key, value))
-        words = {key.rsplit(".", 1)[-1]: f"{value:g}" if isinstance(value, float) else value for key, value in chosen.items()}
+        words = {
+            key.rsplit(".", 1)[-1]: f"{value:g}" if isinstance(value, float) else value
+            for key, value in chosen.items()
+        }
         try:
-            yield {**made, **({"label": row["label"].format(**words)} if grid and isinstance(row.get("label"), str) else {})}
+            yield {
+                **made,
+                **(
+                    {"label": row["label"].format(**words)}
+                    if grid and isinstance(row.get("label"), str)
+                    else {}
+                ),
+            }
         except KeyError as error:
-            raise BadJob(f"{where}, row {row['label']!r}: its label names {error}, which is not in its grid. Known: {', '.join(words)}.") from None
+            raise BadJob(
+                f"{where}, row {row['label']!r}: its label names {error}, which is not in its grid. Known: "
+                f"{', '.join(words)}."
+            ) from None
         except (AttributeError, IndexError, TypeError, ValueError) as error:
-            raise BadJob(f"{where}, row {row['label']!r}: its label is no pattern: {error}. Write {' '.join(f'{{{w}}}' for w in words)} where the value is to "
-                         "stand.") from None
+            raise BadJob(
+                f"{where}, row {row['label']!r}: its label is no pattern: {error}. Write "
+                f"{' '.join(f'{{{w}}}' for w in words)} where the value is to "
+                "stand."
+            ) from None
 
 
 def _choices(where: str, what: str, values: Any) -> list[dict[str, Any]]:
     if values is None:
         return [{}]
-    if not isinstance(values, dict) or not values or not all(isinstance(v, list) and v for v in values.values()):
+    if (
+        not isinstance(values, dict)
+        or not values
+        or not all(isinstance(v, list) and v for v in values.values())
+    ):
         raise BadJob(str(bad(where, what, values, 'a table of lists, like { "algorithm.mu" = [0.1, 1.0] }')))
     for key, listed in values.items():
         if key.partition(".")[0] not in ("algorithm", *SHARED):  # what else a job has, a stack has not
-            raise BadJob(f"{where}, {what}: {key!r} is nothing that a study can change. Begin it with 'algorithm.', 'data.', 'model.' or 'train.'.")
+            raise BadJob(
+                f"{where}, {what}: {key!r} is nothing that a study can change. Begin it with 'algorithm.', "
+                "'data.', 'model.' or 'train.'."
+            )
         if key.endswith((".seed", ".seeds")):
-            raise BadJob(f"{where}, {what}: {key!r} is not a row's own. Say how many with train.seeds: each cell runs from the seeds 0, 1 and so on.")
+            raise BadJob(
+                f"{where}, {what}: {key!r} is not a row's own. Say how many with train.seeds: each cell "
+                "runs from the seeds 0, 1 and so on."
+            )
         if any(value in listed[:i] for i, value in enumerate(listed)):
             raise BadJob(str(bad(where, f"{what} {key!r}", listed, "values that differ")))
     return [dict(zip(values, chosen)) for chosen in itertools.product(*values.values())]
 
 
-def _cells(where: str, table: str, row: dict[str, Any], column: str, merged: dict[str, Any], path: Path, quick: bool) -> Iterator[Cell]:
+def _cells(
+    where: str, table: str, row: dict[str, Any], column: str, merged: dict[str, Any], path: Path, quick: bool
+) -> Iterator[Cell]:
     seeds = _whole(where, "seeds", merged.get("train", {}).get("seeds", 1))
     for kind in ("data", "train"):
         if "seed" in merged.get(kind, {}):
-            raise BadJob(f"{where}, {kind}: a study has no seed of its own: each cell runs from the seeds 0, 1 and so on. Leave it out, and say how many with "
-                         "train.seeds.")
+            raise BadJob(
+                f"{where}, {kind}: a study has no seed of its own: each cell runs from the seeds 0, 1 and "
+                "so on. Leave it out, and say how many with "
+                "train.seeds."
+            )
     for chosen in _choices(where, "tune", row.get("tune"))[: 1 if quick else None]:
         tables = _laid(merged, {"algorithm": row.get("algorithm", "FedAvg")})
         for key, value in chosen.items():
             tables = _laid(tables, _nested(key, value))
         data = dict(_table(where, "data", tables.get("data", {})))
-        part = {k: None if (n := data.pop(k, None)) is None else _whole(where, k, n) for k in ("rows", "test_rows")}
+        part = {
+            k: None if (n := data.pop(k, None)) is None else _whole(where, k, n)
+            for k in ("rows", "test_rows")
+        }
         tested_as = data.pop("tested_as", None)
         choice = ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in chosen.items())
         for seed in range(seeds):
@@ -299,11 +473,34 @@ def _cells(where: str, table: str, row: dict[str, Any], column: str, merged: dic
             job = config.from_tables(whole, path)
             told = job.train()  # refuses what is no single run
             if told.get("runtime", "cohort") != "cohort" or told.get("landscape"):
-                raise BadJob(f"{where}, train: runtime and landscape are for `tacit run`; the runs of a study are simulated, side by side. Leave them out.")
+                raise BadJob(
+                    f"{where}, train: runtime and landscape are for `tacit run`; the runs of a study are "
+                    "simulated, side by side. Leave them out."
+                )
             if "weights" in models.table_of(job.model):
-                raise BadJob(f"{where}: weights are for `tacit run` and `tacit compare`; the runs of a study begin anew. Leave them out.")
-            other = None if tested_as is None else config.from_tables({**whole, "data": {**whole["data"], **_table(where, "tested_as", tested_as)}}, path)
-            yield Cell(table, row["label"], column, seed, choice, job, {**whole, "tested_as": tested_as}, str(row.get("baseline", "")), **part, tested_as=other)
+                raise BadJob(
+                    f"{where}: weights are for `tacit run` and `tacit compare`; the runs of a study begin "
+                    "anew. Leave them out."
+                )
+            other = (
+                None
+                if tested_as is None
+                else config.from_tables(
+                    {**whole, "data": {**whole["data"], **_table(where, "tested_as", tested_as)}}, path
+                )
+            )
+            yield Cell(
+                table,
+                row["label"],
+                column,
+                seed,
+                choice,
+                job,
+                {**whole, "tested_as": tested_as},
+                str(row.get("baseline", "")),
+                **part,
+                tested_as=other,
+            )
 
 
 def _has_files(name: Any) -> bool:
@@ -322,7 +519,11 @@ def _laid(below: Any, above: Any) -> Any:
     """Tables laid over tables; a table that names another kind of thing replaces the one below."""
     if isinstance(below, str) and isinstance(above, dict):
         below = {"name": below}
-    if not isinstance(below, dict) or not isinstance(above, dict) or ("name" in above and below.get("name", above["name"]) != above["name"]):
+    if (
+        not isinstance(below, dict)
+        or not isinstance(above, dict)
+        or ("name" in above and below.get("name", above["name"]) != above["name"])
+    ):
         return above
     return {**below, **{k: _laid(below[k], v) if k in below else v for k, v in above.items()}}
 
@@ -331,7 +532,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return toml.read(path)
     except OSError as error:
-        raise BadJob(f"{path} cannot be read: {error.strerror}. Check its permissions, or give another file.") from None
+        raise BadJob(
+            f"{path} cannot be read: {error.strerror}. Check its permissions, or give another file."
+        ) from None
 
 
 def _table(where: str, name: str, value: Any) -> dict[str, Any]:
@@ -360,14 +563,23 @@ def _whole(where: str, name: str, value: Any) -> int:
 
 
 def _layer(where: str, table: Mapping[str, Any]) -> None:
-    """[data], [model] and [train], which are laid over those before, are tables; [quick] has nothing else in it."""
+    """[data], [model] and [train], which are laid over those before, are tables; [quick] has nothing else in
+    it.
+    """
     for key in SHARED:
-        if key in table and not isinstance(table[key], dict) and (key != "model" or not isinstance(table[key], str)):
+        if (
+            key in table
+            and not isinstance(table[key], dict)
+            and (key != "model" or not isinstance(table[key], str))
+        ):
             raise BadJob(str(bad(where, key, table[key], "a table")))
     if quick := _table(where, "quick", table.get("quick", {})):
         for key in quick:
             if key not in SHARED:
-                raise BadJob(f"{where}, quick: {key!r} is not known here. {nearest(key, list(SHARED))} Write [quick.train] rounds = 2.")
+                raise BadJob(
+                    f"{where}, quick: {key!r} is not known here. {nearest(key, list(SHARED))} Write "
+                    "[quick.train] rounds = 2."
+                )
         _layer(f"{where}, quick", quick)
 
 

@@ -1,11 +1,13 @@
-"""A study, run: its cells grouped into stacks of what can share one, each stack one tensor program; stopped at any moment, it goes on from there.
+"""A study, run: its cells grouped into stacks of what can share one, each stack one tensor program;
+stopped at any moment, it goes on from there.
 
     study.json     which study this is, and its digest
     cells.jsonl    a line for every finished run (its accuracy in every round), for every stack (its seconds), for what was measured beside it
     state/         the last state of a stack that is not finished
     results.csv, results.parquet, curves.csv, report.html       made from the lines above, and from nothing else
 
-Torch and numpy suffice up to cells.jsonl (safetensors for going on inside a stack), so that a bare GPU machine can run it.
+Torch and numpy suffice up to cells.jsonl (safetensors for going on inside a stack), so that a bare GPU
+machine can run it.
 """
 
 from __future__ import annotations
@@ -39,16 +41,24 @@ from .store import Store
 from .table import DIGITS, figures, finished
 
 SAVE_EVERY = 20.0  # seconds between two saved states: going on costs at most that much again
-LOOK_EVERY = 10  # rounds between two looks at who has reached the target: looking makes the CPU wait for the GPU
+LOOK_EVERY = (
+    10  # rounds between two looks at who has reached the target: looking makes the CPU wait for the GPU
+)
 LEAVE = 0.25  # of a stack's runs must be done before the rest is stacked anew, which takes a second
 
 
-def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None) -> Store:
-    """Run what is not done yet. `only` is a regular expression, and keeps to cells in whose name it is found."""
+def study(
+    asked: Study, out: str | Path, *, only: str = "", say: Callable[[str], None] = lambda text: None
+) -> Store:
+    """Run what is not done yet. `only` is a regular expression, and keeps to cells in whose name it is
+    found.
+    """
     try:
         left = [c for c in asked.cells if re.search(only, c.id)]
     except re.error as error:
-        raise BadJob(str(bad("study", "only", only, "a regular expression", f"It is none: {error}."))) from None
+        raise BadJob(
+            str(bad("study", "only", only, "a regular expression", f"It is none: {error}."))
+        ) from None
     if not left:
         raise BadJob(f"no cell of {asked.name} has {only!r} in its name. The first is {asked.cells[0].id!r}.")
     store = Store(out, asked)
@@ -61,8 +71,16 @@ def study(asked: Study, out: str | Path, *, only: str = "", say: Callable[[str],
         for part, state in _begun(group, store):
             _run([c for c, _ in part], [p for _, p in part], state, store, _Race(asked, store.lines()), say)
     lines = store.lines()  # a part of a study may run beside other parts, so only the whole is timed
-    if not only and torch.cuda.is_available() and any(x.get("on") == "cuda" for x in lines) and not any(x.get("kind") == "loop" for x in lines):
-        walking = next((p for c in asked.cells if (p := _plan(c, rows)).batch_size is not None and p.algorithm.walks), None)
+    if (
+        not only
+        and torch.cuda.is_available()
+        and any(x.get("on") == "cuda" for x in lines)
+        and not any(x.get("kind") == "loop" for x in lines)
+    ):
+        walking = next(
+            (p for c in asked.cells if (p := _plan(c, rows)).batch_size is not None and p.algorithm.walks),
+            None,
+        )
         if walking is not None:
             store.add(loop(walking))
     return store
@@ -91,7 +109,14 @@ class _Data:
 
         make = data.ALL.get(job.data.get("name"))
         takes = inspect.signature(make).parameters if make is not None else job.data
-        own = json.dumps([{k: v for k, v in job.data.items() if k in takes or k in ("name", "path")}, cell.rows, cell.test_rows], sort_keys=True)
+        own = json.dumps(
+            [
+                {k: v for k, v in job.data.items() if k in takes or k in ("name", "path")},
+                cell.rows,
+                cell.test_rows,
+            ],
+            sort_keys=True,
+        )
         if own not in self.sets:
             self.sets[own] = _part(job.dataset(), cell.rows, cell.test_rows)
         name = own + json.dumps([job.data, [repr(s) for s in job.skews]], sort_keys=True)
@@ -102,7 +127,10 @@ class _Data:
 
 def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
     """Only so many rows, chosen at random but always the same ones."""
-    def some(r: Rows, groups: dict[str, np.ndarray], n: int | None, stream: int) -> tuple[Rows, dict[str, np.ndarray]]:
+
+    def some(
+        r: Rows, groups: dict[str, np.ndarray], n: int | None, stream: int
+    ) -> tuple[Rows, dict[str, np.ndarray]]:
         if n is None or n >= len(r.y):
             return r, groups
         index = np.sort(np.random.default_rng([0, stream]).permutation(len(r.y))[:n])
@@ -111,8 +139,14 @@ def _part(whole: Dataset, rows: int | None, test_rows: int | None) -> Dataset:
     if rows is None and test_rows is None:
         return whole
     if whole.table is not None:
-        raise BadJob(f"data: rows and test_rows keep a part of a data set of arrays; {whole.name} is a table. Leave them out.")
-    (kept, groups), (tested, test_groups) = some(whole.rows, whole.groups, rows, 11), some(whole.test, whole.test_groups, test_rows, 12)
+        raise BadJob(
+            f"data: rows and test_rows keep a part of a data set of arrays; {whole.name} is a table. Leave "
+            "them out."
+        )
+    (kept, groups), (tested, test_groups) = (
+        some(whole.rows, whole.groups, rows, 11),
+        some(whole.test, whole.test_groups, test_rows, 12),
+    )
     return dataclasses.replace(whole, rows=kept, test=tested, groups=groups, test_groups=test_groups)
 
 
@@ -121,7 +155,9 @@ def _plan(cell: Cell, rows: _Data) -> Plan:
     told.setdefault("device", "auto")
     fed, where = rows.of(cell), f"{cell.job.file}, row {cell.row!r}"
     if fed.classes is None:
-        raise BadJob(f"{where}: a study shows accuracies, and {fed.name} has numbers to predict. Use `tacit compare`.")
+        raise BadJob(
+            f"{where}: a study shows accuracies, and {fed.name} has numbers to predict. Use `tacit compare`."
+        )
     try:
         p = make_plan(fed, **told, label=cell.row, skew=cell.column)
     except BadParameter as error:
@@ -133,9 +169,13 @@ def _plan(cell: Cell, rows: _Data) -> Plan:
         return _central(p, p.algorithm)
     if kind == "alone" and which.isdigit() and int(which) < len(p.fed):
         k = int(which)  # by itself it has nobody else's rows to pick a round by
-        own = dataclasses.replace(fed, held=Holdings.from_lists([fed.held.of(j)[: None if j == k else 0] for j in range(len(fed))]))
+        own = dataclasses.replace(
+            fed, held=Holdings.from_lists([fed.held.of(j)[: None if j == k else 0] for j in range(len(fed))])
+        )
         return dataclasses.replace(p, fed=own, per_round=1, members=(k,))
-    raise BadJob(str(bad(where, "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'")))
+    raise BadJob(
+        str(bad(where, "baseline", cell.baseline, f"'central', or 'alone 0' to 'alone {len(p.fed) - 1}'"))
+    )
 
 
 def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
@@ -143,9 +183,20 @@ def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
 
     FedAvg is FedProx with μ = 0, to the bit; where there is FedProx to be stacked with, it runs as that.
     """
+
     def shape(p: Plan) -> Any:
-        return (repr(p.model), tuple(p.fed.rows.x.shape[1:]), p.fed.classes, p.rounds, p.batch_size, p.local_steps, p.evaluate_every, p.device, p.precision,
-                p.engine)
+        return (
+            repr(p.model),
+            tuple(p.fed.rows.x.shape[1:]),
+            p.fed.classes,
+            p.rounds,
+            p.batch_size,
+            p.local_steps,
+            p.evaluate_every,
+            p.device,
+            p.precision,
+            p.engine,
+        )
 
     def leashed(a: Any) -> Any:
         plain = type(a) is algorithms.FedAvg and a.option == "II" and a.server_lr == 1
@@ -160,12 +211,20 @@ def _stacks(plans: list[tuple[Cell, Plan]]) -> list[list[tuple[Cell, Plan]]]:
                 break
         else:
             groups.append([(cell, p)])
-    return [[(c, dataclasses.replace(p, algorithm=leashed(p.algorithm))) for c, p in group] if any(type(p.algorithm) is algorithms.FedProx for _, p in group)
-            else group for group in groups]
+    return [
+        [(c, dataclasses.replace(p, algorithm=leashed(p.algorithm))) for c, p in group]
+        if any(type(p.algorithm) is algorithms.FedProx for _, p in group)
+        else group
+        for group in groups
+    ]
 
 
-def _begun(group: list[tuple[Cell, Plan]], store: Store) -> Iterator[tuple[list[tuple[Cell, Plan]], Path | None]]:
-    """Runs that were under way go on together, whoever has left their stack since or was in it besides; the others begin."""
+def _begun(
+    group: list[tuple[Cell, Plan]], store: Store
+) -> Iterator[tuple[list[tuple[Cell, Plan]], Path | None]]:
+    """Runs that were under way go on together, whoever has left their stack since or was in it besides; the
+    others begin.
+    """
     for state, names in store.saved():
         if part := [(c, p) for c, p in group if c.id in names]:
             group = [(c, p) for c, p in group if c.id not in names]
@@ -180,14 +239,26 @@ class _Stack:
     def __init__(self, cells: list[Cell], plans: list[Plan]):
         self.cells, self.plans = cells, plans
         task = make_task(plans[0])
-        starts = {p.seed: task.initial() if p.seed == plans[0].seed else make_task(p).initial() for p in {q.seed: q for q in plans}.values()}
+        starts = {
+            p.seed: task.initial() if p.seed == plans[0].seed else make_task(p).initial()
+            for p in {q.seed: q for q in plans}.values()
+        }
         self.cohort = Cohort(task, [starts[p.seed] for p in plans], [p.run() for p in plans], plans[0].engine)
         self.rounds: list[int] = []
-        self.right: list[Tensor] = []  # [2, R] for each tested round: how many of the test rows and of the held-out rows a run gets right; −1: it diverged
+        self.right: list[
+            Tensor
+            # [2, R] for each tested round: how many of the test rows and of the held-out rows a run gets
+            # right;
+            # −1: it diverged
+        ] = []
         self.samples = np.zeros(len(plans), dtype=np.int64)
         self.held = {(id(p.fed), p.min_rows): reported(p.fed, p.min_rows) for p in plans}
-        asked = {(id(p.fed), p.min_rows): [int((y >= 0).sum()) for y in (p.fed.test.y, p.fed.rows.y[self.held[id(p.fed), p.min_rows]])]
-                 for p in plans}  # every label counts, and a row of tokens has many
+        asked = {
+            (id(p.fed), p.min_rows): [
+                int((y >= 0).sum()) for y in (p.fed.test.y, p.fed.rows.y[self.held[id(p.fed), p.min_rows]])
+            ]
+            for p in plans
+        }  # every label counts, and a row of tokens has many
         self.asked = np.array([asked[id(p.fed), p.min_rows] for p in plans], dtype=float).T
         device = self.cohort.device
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
@@ -200,7 +271,11 @@ class _Stack:
         for i, (p, who) in enumerate(zip(self.plans, chosen)):
             sizes = p.fed.train.sizes.numpy()[who]
             if p.local_steps is None:
-                self.samples[i] += int((sizes * np.array(p.local_epochs)[who]).sum()) if p.algorithm.walks else int(sizes.sum())
+                self.samples[i] += (
+                    int((sizes * np.array(p.local_epochs)[who]).sum())
+                    if p.algorithm.walks
+                    else int(sizes.sum())
+                )
             else:
                 self.samples[i] += int(p.local_steps * np.minimum(sizes, p.batch_size or sizes).sum())
         if test:
@@ -209,7 +284,9 @@ class _Stack:
             self.right.append(torch.where(torch.isfinite(self.cohort.w).all(dim=1), right, -1))
 
     def _tests(self, number: int) -> list[tuple[Tensor, Tensor]]:
-        """Each run's test rows as they are in this round; their labels may have drifted, by the run's own seed."""
+        """Each run's test rows as they are in this round; their labels may have drifted, by the run's own
+        seed.
+        """
         now = [p.fed.test_at(number) for p in self.plans]
         made: dict[int, tuple[Tensor, Tensor]] = {}
         for p, rows in zip(self.plans, now):
@@ -219,7 +296,9 @@ class _Stack:
         return [made[id(rows)] for rows in now]
 
     def _held(self) -> list[tuple[Tensor, Tensor]]:
-        """Each run's held-out rows, of parties with at least `min_rows` of them, gathered once for the runs that share a federation."""
+        """Each run's held-out rows, of parties with at least `min_rows` of them, gathered once for the runs
+        that share a federation.
+        """
         task, made = self.cohort.task, {}
         for p, at in zip(self.plans, self.cohort.offset):
             if (key := (id(p.fed), p.min_rows)) not in made:
@@ -241,13 +320,28 @@ class _Stack:
             if cohort.engine == "stack" and cohort.device.type == "cuda":
                 out[at] = cohort.task.right_stack(cohort.w[at], x, y, buffers)
             else:
-                out[at] = torch.stack([(cohort.task.predict(cohort.w[i], x, None if cohort.buffers is None else cohort.buffers[i]).argmax(-1) == y).sum()
-                                       for i in group])
+                out[at] = torch.stack(
+                    [
+                        (
+                            cohort.task.predict(
+                                cohort.w[i], x, None if cohort.buffers is None else cohort.buffers[i]
+                            ).argmax(-1)
+                            == y
+                        ).sum()
+                        for i in group
+                    ]
+                )
         return out
 
     def curves(self) -> np.ndarray:
-        """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are none, or the model is no longer finite."""
-        right = torch.stack(self.right, -1).cpu().numpy().astype(float) if self.right else np.zeros((2, len(self.plans), 0))
+        """[2, R, tested rounds]: accuracy on the test rows and on the held-out rows; NaN where there are
+        none, or the model is no longer finite.
+        """
+        right = (
+            torch.stack(self.right, -1).cpu().numpy().astype(float)
+            if self.right
+            else np.zeros((2, len(self.plans), 0))
+        )
         return np.where(right < 0, np.nan, right) / np.where(self.asked > 0, self.asked, np.nan)[:, :, None]
 
     def keep(self, which: list[int]) -> _Stack:
@@ -255,12 +349,21 @@ class _Stack:
         made = _Stack([self.cells[i] for i in which], [self.plans[i] for i in which])
         made.cohort.load([self.cohort.save(i) for i in which])
         at = torch.tensor(which, device=self.cohort.device)
-        made.rounds, made.right, made.samples = list(self.rounds), [r[:, at] for r in self.right], self.samples[which]
+        made.rounds, made.right, made.samples = (
+            list(self.rounds),
+            [r[:, at] for r in self.right],
+            self.samples[which],
+        )
         return made
 
     def save(self, path: Path, began: int) -> None:
-        save_stack(path, [self.cohort.save(i) for i in range(len(self.plans))], {"round": began, "rounds": self.rounds, "cells": [c.id for c in self.cells]},
-                   right=torch.stack(self.right).cpu() if self.right else torch.zeros(0), samples=torch.from_numpy(self.samples))
+        save_stack(
+            path,
+            [self.cohort.save(i) for i in range(len(self.plans))],
+            {"round": began, "rounds": self.rounds, "cells": [c.id for c in self.cells]},
+            right=torch.stack(self.right).cpu() if self.right else torch.zeros(0),
+            samples=torch.from_numpy(self.samples),
+        )
 
 
 def _restored(state: Path | None, cells: list[Cell], plans: list[Plan]) -> tuple[_Stack, int]:
@@ -277,15 +380,22 @@ def _restored(state: Path | None, cells: list[Cell], plans: list[Plan]) -> tuple
 
 
 class _Race:
-    """Who has reached the target of its table. Of several values tried for one cell only the first to arrive is shown, so the others may stop there; with
-    several seeds they go on, because the mean over the seeds decides."""
+    """Who has reached the target of its table. Of several values tried for one cell only the first to arrive
+    is shown, so the others may stop there; with several seeds they go on, because the mean over the seeds
+    decides.
+    """
 
     def __init__(self, asked: Study, lines: Sequence[dict[str, Any]]):
-        self.targets = {t.name: t.target for t in asked.tables if t.figure == "rounds" and t.target is not None}
+        self.targets = {
+            t.name: t.target for t in asked.tables if t.figure == "rounds" and t.target is not None
+        }
         self.tried_once = asked.single
         self.fewest: dict[tuple[str, str, str], int] = {}
         for line in finished(asked, lines):
-            self._arrived((line["table"], line["row"], line["column"]), figures(line, self.targets.get(line["table"]))["rounds"])
+            self._arrived(
+                (line["table"], line["row"], line["column"]),
+                figures(line, self.targets.get(line["table"]))["rounds"],
+            )
 
     def _arrived(self, place: tuple[str, str, str], first: int | None) -> bool:
         if first is not None:
@@ -293,22 +403,47 @@ class _Race:
         return first is not None
 
     def over(self, cells: list[Cell], rounds: list[int], test: np.ndarray) -> list[int]:
-        """Which of these runs need not go on, by what they have reached in the rounds tested so far, [runs, tested rounds]."""
-        first = [next((r for r, t in zip(rounds, mine) if t >= self.targets.get(c.table, np.inf)), None) for c, mine in zip(cells, test)]
+        """Which of these runs need not go on, by what they have reached in the rounds tested so far, [runs,
+        tested rounds].
+        """
+        first = [
+            next((r for r, t in zip(rounds, mine) if t >= self.targets.get(c.table, np.inf)), None)
+            for c, mine in zip(cells, test)
+        ]
         there = [self._arrived(c.place, r) for c, r in zip(cells, first)]
-        return [i for i, c in enumerate(cells) if there[i] or (c.place in self.tried_once and rounds and self.fewest.get(c.place, np.inf) <= rounds[-1])]
+        return [
+            i
+            for i, c in enumerate(cells)
+            if there[i]
+            or (c.place in self.tried_once and rounds and self.fewest.get(c.place, np.inf) <= rounds[-1])
+        ]
 
 
-def _run(cells: list[Cell], plans: list[Plan], state: Path | None, store: Store, race: _Race, say: Callable[[str], None]) -> None:
+def _run(
+    cells: list[Cell],
+    plans: list[Plan],
+    state: Path | None,
+    store: Store,
+    race: _Race,
+    say: Callable[[str], None],
+) -> None:
     path, first = store.state(cells), plans[0]
     with _numbers(first):
         clock, begun = time.monotonic(), time.monotonic()
         stack, start = _restored(state, cells, plans)
         store.begin()
-        say(first.label + (f" and {len(cells) - 1} more" if len(cells) > 1 else "") + f", {first.rounds} rounds, clients "
-            + ("stacked" if stack.cohort.engine == "stack" else "one by one") + (f", from round {start}" if start else ""))
+        say(
+            first.label
+            + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
+            + f", {first.rounds} rounds, clients "
+            + ("stacked" if stack.cohort.engine == "stack" else "one by one")
+            + (f", from round {start}" if start else "")
+        )
         for r in range(start, first.rounds):
-            stack.play(r, r + 1 == first.rounds or (bool(first.evaluate_every) and (r + 1) % first.evaluate_every == 0))
+            stack.play(
+                r,
+                r + 1 == first.rounds or (bool(first.evaluate_every) and (r + 1) % first.evaluate_every == 0),
+            )
             if race.targets and (r + 1) % LOOK_EVERY == 0 and r + 1 < first.rounds:
                 stack, written = _leave(stack, race, store)
                 if written and not stack.cells:
@@ -343,19 +478,47 @@ def _write(stack: _Stack, which: Sequence[int], store: Store) -> None:
     for i in which:
         c, p = stack.cells[i], stack.plans[i]
         sizes = p.fed.sizes if p.members is None else p.fed.sizes[list(p.members)]
-        store.add({"kind": "cell", "id": c.id, "table": c.table, "row": c.row, "column": c.column, "seed": c.seed, "choice": c.choice, "rounds": stack.rounds,
-                   "test": [round(float(v), DIGITS) for v in test[i]], "held": [round(float(v), DIGITS) for v in held[i]], "samples": int(stack.samples[i]),
-                   "parties": len(sizes), "sizes": [int(min(sizes)), int(max(sizes))], "diverged": not bool(whole[i]), "notes": list(p.fed.notes)})
+        store.add(
+            {
+                "kind": "cell",
+                "id": c.id,
+                "table": c.table,
+                "row": c.row,
+                "column": c.column,
+                "seed": c.seed,
+                "choice": c.choice,
+                "rounds": stack.rounds,
+                "test": [round(float(v), DIGITS) for v in test[i]],
+                "held": [round(float(v), DIGITS) for v in held[i]],
+                "samples": int(stack.samples[i]),
+                "parties": len(sizes),
+                "sizes": [int(min(sizes)), int(max(sizes))],
+                "diverged": not bool(whole[i]),
+                "notes": list(p.fed.notes),
+            }
+        )
 
 
 def _spent(store: Store, stack: _Stack, cells: list[Cell], seconds: float, p: Plan) -> None:
-    store.add({"kind": "stack", "on": p.device.partition(":")[0], "cells": len(cells), "label": p.label, "seconds": round(seconds, 2),
-               "engine": stack.cohort.engine, "device": machine(p.device),
-               "precision": "float32" if p.device == "cpu" and p.precision == "tf32" else p.precision, "clients": sum(r.per_round for r in stack.cohort.runs)})
+    store.add(
+        {
+            "kind": "stack",
+            "on": p.device.partition(":")[0],
+            "cells": len(cells),
+            "label": p.label,
+            "seconds": round(seconds, 2),
+            "engine": stack.cohort.engine,
+            "device": machine(p.device),
+            "precision": "float32" if p.device == "cpu" and p.precision == "tf32" else p.precision,
+            "clients": sum(r.per_round for r in stack.cohort.runs),
+        }
+    )
 
 
 def loop(p: Plan, steps: int = 60) -> dict[str, Any]:
-    """How fast one client at a time goes on this device: a piece of two rounds of `steps` steps a client, the first to warm up."""
+    """How fast one client at a time goes on this device: a piece of two rounds of `steps` steps a client, the
+    first to warm up.
+    """
     piece = dataclasses.replace(p, local_steps=steps, engine="each")
 
     def idle() -> float:
@@ -372,7 +535,12 @@ def loop(p: Plan, steps: int = 60) -> dict[str, Any]:
         seconds = idle() - began
     sizes = p.fed.train.sizes.numpy()[chosen]
     rows = np.minimum(sizes, p.batch_size or sizes.max())
-    return {"kind": "loop", "samples": int(steps * rows.sum()), "seconds": seconds, "device": machine(p.device)}
+    return {
+        "kind": "loop",
+        "samples": int(steps * rows.sum()),
+        "seconds": seconds,
+        "device": machine(p.device),
+    }
 
 
 def machine(device: str) -> str:

@@ -1,4 +1,6 @@
-"""The directory of a study: which one it is, a line for whatever was finished, and the states of stacks that were not."""
+"""The directory of a study: which one it is, a line for whatever was finished, and the states of stacks that
+were not.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ OTHERS = ("job.toml", "events.jsonl", "compare.json")  # of a run or a compariso
 
 
 class Store:
-    """The directory of a study. Lines are only ever added, each in one write, so that several processes may work on one study. Nothing is made before
-    `begin`: a study that is refused leaves nothing behind."""
+    """The directory of a study. Lines are only ever added, each in one write, so that several processes may
+    work on one study. Nothing is made before `begin`: a study that is refused leaves nothing behind.
+    """
 
     def __init__(self, directory: str | Path, study: Study):
         self.path, self.asked = Path(directory), study
@@ -31,29 +34,43 @@ class Store:
             known = json.loads(self.note.read_text(encoding="utf-8")) if self.note.exists() else None
             digest = None if known is None else known.get("digest")
         except (OSError, ValueError, AttributeError) as error:
-            raise BadRun(f"{self.note} cannot be read: {error}. If the runs beside it are this study's, delete it; else give another directory with "
-                         "--out.") from None
+            raise BadRun(
+                f"{self.note} cannot be read: {error}. If the runs beside it are this study's, delete it; "
+                "else give another directory with "
+                "--out."
+            ) from None
         if known is None and not (self.path / "cells.jsonl").exists():
             for name in (*OTHERS, *FILES):
                 if (self.path / name).exists():
-                    raise BadRun(f"{self.path} holds no study, but {name} of something else. Give another directory with --out.")
+                    raise BadRun(
+                        f"{self.path} holds no study, but {name} of something else. Give another directory "
+                        "with --out."
+                    )
         if known is not None and digest != study.digest:
-            raise BadRun(f"{self.path} holds another study ({known.get('study')}, {'quick' if known.get('quick') else 'in full'}), or the study's file was "
-                         "changed since. Give another directory with --out.")
+            raise BadRun(
+                f"{self.path} holds another study ({known.get('study')}, "
+                f"{'quick' if known.get('quick') else 'in full'}), or the study's file was "
+                "changed since. Give another directory with --out."
+            )
 
     def begin(self) -> None:
         s = self.asked
         with self._or_refused():
             (self.path / "state").mkdir(parents=True, exist_ok=True)
             if not self.note.exists():
-                write_whole(self.note, json.dumps({"study": s.name, "quick": s.quick, "digest": s.digest, "tacit": __version__}))
+                write_whole(
+                    self.note,
+                    json.dumps({"study": s.name, "quick": s.quick, "digest": s.digest, "tacit": __version__}),
+                )
 
     @contextmanager
     def _or_refused(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise BadRun(f"{self.path} cannot hold a study: {error}. Give another directory with --out.") from None
+            raise BadRun(
+                f"{self.path} cannot hold a study: {error}. Give another directory with --out."
+            ) from None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -61,8 +78,11 @@ class Store:
         try:
             yield
         except OSError as error:
-            raise BadRun(f"{self.path} cannot be written: {error}. What is done is kept. See that there is room and leave to write, then give the same command "
-                         "again.") from None
+            raise BadRun(
+                f"{self.path} cannot be written: {error}. What is done is kept. See that there is room and "
+                "leave to write, then give the same command "
+                "again."
+            ) from None
 
     def lines(self) -> list[dict[str, Any]]:
         """What was written so far; a line that a kill cut short is none."""
@@ -93,8 +113,14 @@ class Store:
 
     def saved(self) -> list[tuple[Path, list[str]]]:
         """The stacks that are not finished, the furthest first, and the names of the runs in each."""
-        notes = [(path, note) for path in sorted((self.path / "state").glob("*.safetensors")) if (note := stack_note(path)) is not None]
-        return [(path, note["cells"]) for path, note in sorted(notes, key=lambda s: s[1]["round"], reverse=True)]
+        notes = [
+            (path, note)
+            for path in sorted((self.path / "state").glob("*.safetensors"))
+            if (note := stack_note(path)) is not None
+        ]
+        return [
+            (path, note["cells"]) for path, note in sorted(notes, key=lambda s: s[1]["round"], reverse=True)
+        ]
 
     def forget(self) -> None:
         """States of stacks all of whose runs are done."""

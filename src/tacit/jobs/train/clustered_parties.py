@@ -1,4 +1,6 @@
-"""Training in clusters, with one program per party: the server keeps a model for each cluster, and sends each party its own cluster's."""
+"""Training in clusters, with one program per party: the server keeps a model for each cluster, and sends each
+party its own cluster's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from .plan import Plan
 
 
 class ClusteredParties(Parties):
-    """The server of `Parties` for one cluster after the other. Between them `server` is the mean of all, for those who ask for one model."""
+    """The server of `Parties` for one cluster after the other. Between them `server` is the mean of all, for
+    those who ask for one model.
+    """
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         super().__init__(task, starts, plans, [None])
@@ -24,8 +28,14 @@ class ClusteredParties(Parties):
         self.servers, self.memories = [self.server], [self.memory]
         if at is not None:
             self.book.load(at)
-            states = [{k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"cluster.{c}.")} for c in range(len(self.book.numbers))]
-            self.servers = [placed(task.x.device, {k[7:]: v for k, v in s.items() if k.startswith("server.")}) for s in states]
+            states = [
+                {k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"cluster.{c}.")}
+                for c in range(len(self.book.numbers))
+            ]
+            self.servers = [
+                placed(task.x.device, {k[7:]: v for k, v in s.items() if k.startswith("server.")})
+                for s in states
+            ]
             self.memories = [{k[5:]: v for k, v in s.items() if k.startswith("rule.")} for s in states]
             self._meet()
             self.go_on(at)
@@ -63,7 +73,9 @@ class ClusteredParties(Parties):
                 models.append(one)
         return self._apart(models)
 
-    def merge(self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None) -> None:
+    def merge(
+        self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None
+    ) -> None:
         assert not isinstance(ups, protocol.Summed)  # whoever sorts parties by their updates must see them
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
         for c, who in enumerate(self.book.members):
@@ -72,10 +84,15 @@ class ClusteredParties(Parties):
                 with self._at(c):
                     super().merge(r, mine, len(mine), len(who))
         heard = [seats[name] for name in ups]
-        self.book.hear(heard, [weight for weight, _ in ups.values()], [vectors["delta"] for _, vectors in ups.values()])
+        self.book.hear(
+            heard, [weight for weight, _ in ups.values()], [vectors["delta"] for _, vectors in ups.values()]
+        )
         come_from, told = self.book.sort(heard)
         self.told[0] |= told
-        self.servers, self.memories = [self.servers[c] for c in come_from], [self.memories[c] for c in come_from]
+        self.servers, self.memories = (
+            [self.servers[c] for c in come_from],
+            [self.memories[c] for c in come_from],
+        )
         self._meet()
 
     def of_server(self) -> State:

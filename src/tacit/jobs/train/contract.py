@@ -1,7 +1,9 @@
-"""A job as a contract: everything that affects what a party computes or sends, in one canonical form with one digest.
+"""A job as a contract: everything that affects what a party computes or sends, in one canonical form with one
+digest.
 
-A server offers its contract as text. A party compares all of it with the contract its owner agreed to, before it reads a row or builds a model. Where the
-owner agreed to no particular job, `Limits` apply. A mismatch is answered with a fixed sentence; what differs, only the owner is told.
+A server offers its contract as text. A party compares all of it with the contract its owner agreed to, before
+it reads a row or builds a model. Where the owner agreed to no particular job, `Limits` apply. A mismatch is
+answered with a fixed sentence; what differs, only the owner is told.
 """
 
 from __future__ import annotations
@@ -23,10 +25,38 @@ from .elsewhere import Deployed, Elsewhere
 from .plan import Plan, make_plan
 
 FORMAT = 1
-MOST_BYTES = 1 << 20  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
+MOST_BYTES = (
+    1 << 20
+)  # of a contract's text: a table with thousands of columns and categories takes a tenth of it
 MOST_FEATURES, MOST_CLASSES = 10**8, 10**6  # checked before anything is made from them
-SETTINGS = ("rounds", "per_round", "local_epochs", "local_steps", "batch_size", "seed", "precision", "evaluate_every", "sampling", "min_rows")
-KEYS = ("format", "federation", "server", "parties", "data", "features", "classes", "model", "algorithm", "train", "guard", "pace", "losses", "scores")
+SETTINGS = (
+    "rounds",
+    "per_round",
+    "local_epochs",
+    "local_steps",
+    "batch_size",
+    "seed",
+    "precision",
+    "evaluate_every",
+    "sampling",
+    "min_rows",
+)
+KEYS = (
+    "format",
+    "federation",
+    "server",
+    "parties",
+    "data",
+    "features",
+    "classes",
+    "model",
+    "algorithm",
+    "train",
+    "guard",
+    "pace",
+    "losses",
+    "scores",
+)
 
 
 def _refuse_constant(text: str) -> Any:
@@ -41,7 +71,9 @@ class NotAgreed(BadJob):
 
 @dataclass(frozen=True)
 class Contract:
-    """The canonical tables of a job. Two parties run the same job exactly if their contracts have the same digest."""
+    """The canonical tables of a job. Two parties run the same job exactly if their contracts have the same
+    digest.
+    """
 
     tables: Mapping[str, Any]
 
@@ -55,69 +87,122 @@ class Contract:
 
     @classmethod
     def of(cls, p: Plan, layout: Mapping[str, Any] | None, server: str, shape: Sequence[int]) -> Contract:
-        """The contract of a checked plan. A model that is code has no table: each party has its own, by its own configuration."""
+        """The contract of a checked plan. A model that is code has no table: each party has its own, by its
+        own configuration.
+        """
         model = models.ALL[p.model]() if isinstance(p.model, str) and p.model in models.ALL else p.model
         epochs = p.local_epochs[0] if len(set(p.local_epochs)) == 1 else list(p.local_epochs)
         tables = {
-            "format": FORMAT, "federation": p.fed.name, "server": server, "parties": list(p.fed.parties),
-            "data": None if layout is None else dict(layout), "features": list(shape), "classes": p.fed.classes or 0,
-            "model": models.table_of(model) if type(model) in models.ALL.values() else None, "algorithm": to_table(p.algorithm),
+            "format": FORMAT,
+            "federation": p.fed.name,
+            "server": server,
+            "parties": list(p.fed.parties),
+            "data": None if layout is None else dict(layout),
+            "features": list(shape),
+            "classes": p.fed.classes or 0,
+            "model": models.table_of(model) if type(model) in models.ALL.values() else None,
+            "algorithm": to_table(p.algorithm),
             "train": {name: getattr(p, name) for name in SETTINGS} | {"local_epochs": epochs},
             "guard": [to_table(stage) for stage in p.guard],
             "pace": None if p.pace is None else to_table(p.pace),
-            # of the rules that choose parties and combine updates, which are the server's: whether parties state losses, or scores and then one model
-            "losses": p.asks_losses, "scores": p.picks}
+            # of the rules that choose parties and combine updates, which are the server's: whether parties
+            # state losses, or scores and then one model
+            "losses": p.asks_losses,
+            "scores": p.picks,
+        }
         return cls(json.loads(json.dumps(tables)))  # tuples become lists, as they are on the wire
 
     @classmethod
     def read(cls, text: str) -> Contract:
-        """A contract as another party wrote it. Only that it is one is checked here: `plan` checks every value."""
+        """A contract as another party wrote it. Only that it is one is checked here: `plan` checks every
+        value.
+        """
         if len(text) > MOST_BYTES:
             raise NotAgreed(f"the server's contract has {len(text)} bytes; at most {MOST_BYTES} are read.")
         try:
             tables = json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            raise NotAgreed(f"the server's contract is not JSON: {error}. Do both run the same version of tacit?") from None
-        if not isinstance(tables, dict) or set(tables) != set(KEYS) or tables["format"] != FORMAT or not isinstance(tables["train"], dict):
-            raise NotAgreed("the server's contract does not have the entries of a contract. Do both run the same version of tacit?")
+            raise NotAgreed(
+                f"the server's contract is not JSON: {error}. Do both run the same version of tacit?"
+            ) from None
+        if (
+            not isinstance(tables, dict)
+            or set(tables) != set(KEYS)
+            or tables["format"] != FORMAT
+            or not isinstance(tables["train"], dict)
+        ):
+            raise NotAgreed(
+                "the server's contract does not have the entries of a contract. Do both run the same "
+                "version of tacit?"
+            )
         names, shape, classes = tables["parties"], tables["features"], tables["classes"]
-        texts = isinstance(names, list) and all(isinstance(name, str) and name for name in names) and len(set(names)) == len(names) > 0
-        sizes = isinstance(shape, list) and 0 < len(shape) <= 8 and all(type(n) is int and n > 0 for n in shape) and math.prod(shape) <= MOST_FEATURES
+        texts = (
+            isinstance(names, list)
+            and all(isinstance(name, str) and name for name in names)
+            and len(set(names)) == len(names) > 0
+        )
+        sizes = (
+            isinstance(shape, list)
+            and 0 < len(shape) <= 8
+            and all(type(n) is int and n > 0 for n in shape)
+            and math.prod(shape) <= MOST_FEATURES
+        )
         if not texts or not sizes or type(classes) is not int or not 0 <= classes <= MOST_CLASSES:
-            raise NotAgreed("the server's contract has parties, features or classes that no job has. Do both run the same version of tacit?")
+            raise NotAgreed(
+                "the server's contract has parties, features or classes that no job has. Do both run the "
+                "same version of tacit?"
+            )
         return cls(tables)
 
     def plan(self, model: Any = None) -> Plan:
-        """The plan this contract describes, every value checked as those of a job file are. `model` takes the place of one that is code."""
+        """The plan this contract describes, every value checked as those of a job file are. `model` takes the
+        place of one that is code.
+        """
         t = self.tables
         try:
             if t["model"] is None and model is None:
-                raise NotAgreed("the job's model is code, which a server cannot send. Use one of tacit's own models.")
+                raise NotAgreed(
+                    "the job's model is code, which a server cannot send. Use one of tacit's own models."
+                )
             labels = None if not t["classes"] else tuple(map(str, range(t["classes"])))
             fed = Elsewhere.of(t["federation"], tuple(t["parties"]), tuple(t["features"]), labels, ())
             if not isinstance(t["losses"], bool) or not isinstance(t["scores"], bool):
                 raise NotAgreed("losses and scores must be true or false.")
-            p = make_plan(fed, model=model if t["model"] is None else from_table(t["model"], models.ALL, "contract, model"),
-                          algorithm=from_table(t["algorithm"], algorithms.ALL, "contract, algorithm"), runtime=Deployed(None, t["data"] or {}),
-                          guard=[from_table(stage, guard.ALL, "contract, guard") for stage in t["guard"]] or None,
-                          pace=None if t["pace"] is None else from_table(t["pace"], pace.ALL, "contract, pace"),
-                          select=selection.PowerOfChoice(len(t["parties"])) if t["losses"] else None, aggregate=aggregate.Best() if t["scores"] else None,
-                          **{name: t["train"][name] for name in SETTINGS})
+            p = make_plan(
+                fed,
+                model=model if t["model"] is None else from_table(t["model"], models.ALL, "contract, model"),
+                algorithm=from_table(t["algorithm"], algorithms.ALL, "contract, algorithm"),
+                runtime=Deployed(None, t["data"] or {}),
+                guard=[from_table(stage, guard.ALL, "contract, guard") for stage in t["guard"]] or None,
+                pace=None if t["pace"] is None else from_table(t["pace"], pace.ALL, "contract, pace"),
+                select=selection.PowerOfChoice(len(t["parties"])) if t["losses"] else None,
+                aggregate=aggregate.Best() if t["scores"] else None,
+                **{name: t["train"][name] for name in SETTINGS},
+            )
             same = Contract.of(p, t["data"], t["server"], t["features"]).text == self.text
         except (TacitError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise NotAgreed(f"the server's contract cannot be used: {error}") from error
         if not same:
-            raise NotAgreed("the server's contract is not in canonical form: it has entries that nothing reads, or values left out. Do both run the same "
-                         "version of tacit?")
+            raise NotAgreed(
+                "the server's contract is not in canonical form: it has entries that nothing reads, or "
+                "values left out. Do both run the same "
+                "version of tacit?"
+            )
         return p
 
     def differences(self, other: Contract) -> list[str]:
-        """Where two contracts differ, with the value here and the value there, like "train.batch_size (agreed: 32, offered: 1)"."""
+        """Where two contracts differ, with the value here and the value there, like "train.batch_size
+        (agreed: 32, offered: 1)".
+        """
         found = []
         for key in KEYS:
             mine, theirs = self.tables[key], other.tables.get(key)
             if isinstance(mine, dict) and isinstance(theirs, dict):
-                found += [_difference(f"{key}.{k}", mine.get(k), theirs.get(k)) for k in sorted({*mine, *theirs}) if mine.get(k) != theirs.get(k)]
+                found += [
+                    _difference(f"{key}.{k}", mine.get(k), theirs.get(k))
+                    for k in sorted({*mine, *theirs})
+                    if mine.get(k) != theirs.get(k)
+                ]
             elif mine != theirs:
                 found.append(_difference(key, mine, theirs))
         return found
@@ -126,14 +211,21 @@ class Contract:
         """One line for the party's owner."""
         t, train = self.tables, self.tables["train"]
         batch = "whole batches" if train["batch_size"] is None else f"batches of {train['batch_size']}"
-        stages = " → ".join(_stage(stage) for stage in t["guard"]) or "none: the server sees each update in the clear"
+        stages = (
+            " → ".join(_stage(stage) for stage in t["guard"])
+            or "none: the server sees each update in the clear"
+        )
         model = "own code" if t["model"] is None else t["model"].get("name")
-        return (f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: {t['algorithm'].get('name')}, model {model}, "
-                f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}")
+        return (
+            f"contract {self.digest[:12]} of {t['server']!r} in {t['federation']!r}: "
+            f"{t['algorithm'].get('name')}, model {model}, "
+            f"{train['rounds']} rounds, {batch}, {len(t['parties'])} parties; guard: {stages}"
+        )
 
 
 def _difference(name: str, mine: Any, theirs: Any) -> str:
     """The texts come from a server that may lie: they are cut, and control characters are escaped."""
+
     def shown(value: Any) -> str:
         text = json.dumps(value, sort_keys=True)
         return text if len(text) <= 80 else text[:77] + "..."
@@ -142,7 +234,9 @@ def _difference(name: str, mine: Any, theirs: Any) -> str:
 
 
 def _stage(stage: Mapping[str, Any]) -> str:
-    """A guard's stage with its settings, like "Noise(epsilon=2.0, delta=1e-05)"; those that are not set are left out."""
+    """A guard's stage with its settings, like "Noise(epsilon=2.0, delta=1e-05)"; those that are not set are
+    left out.
+    """
     settings = ", ".join(f"{k}={v}" for k, v in stage.items() if k != "name" and v is not None)
     return f"{stage['name']}({settings})"
 
@@ -158,36 +252,63 @@ class Limits:
     classes: int = whole(1000, least=2, doc="most classes: counts of an evaluation grow with their square")
     local_epochs: int = whole(100, least=1, doc="most local epochs of a round")
     local_steps: int = whole(10_000, least=1, doc="most local steps of a round")
-    contracts: int = whole(3, least=1, doc="most different jobs on the same data: each is a new chance to ask")
+    contracts: int = whole(
+        3, least=1, doc="most different jobs on the same data: each is a new chance to ask"
+    )
 
     def check_contract(self, contract: Contract, p: Plan, accepted: Sequence[Mapping[str, Any]]) -> None:
         train = contract.tables["train"]
-        sizes = {"classes": (contract.tables["classes"], self.classes), "local epochs": (max(p.local_epochs), self.local_epochs),
-                 "local steps": (p.local_steps or 0, self.local_steps)}
+        sizes = {
+            "classes": (contract.tables["classes"], self.classes),
+            "local epochs": (max(p.local_epochs), self.local_epochs),
+            "local steps": (p.local_steps or 0, self.local_steps),
+        }
         for what, (value, most) in sizes.items():
             if value > most:
-                raise NotAgreed(f"the server's job has {value} {what}; without an agreed job at most {most} are accepted. {AGREE}")
+                raise NotAgreed(
+                    f"the server's job has {value} {what}; without an agreed job at most {most} are "
+                    f"accepted. {AGREE}"
+                )
         others = {entry["contract"] for entry in accepted if not entry["agreed"]} - {contract.digest}
         if len(others) >= self.contracts:
-            raise NotAgreed(f"this party has accepted {len(others)} other jobs without a job file, which is the limit. {AGREE}")
+            raise NotAgreed(
+                f"this party has accepted {len(others)} other jobs without a job file, which is the limit. "
+                f"{AGREE}"
+            )
         hid = [entry["hiding"] for entry in accepted if entry["hiding"]]
         now = next((stage for stage in contract.tables["guard"] if guard.ALL[stage["name"]].hides), None)
         if hid and now not in hid:
             how = "hides updates in another way" if now else "asks for single updates in the clear"
-            raise NotAgreed(f"the server's job {how}, and this party has taken part in hidden sums before. {AGREE}")
+            raise NotAgreed(
+                f"the server's job {how}, and this party has taken part in hidden sums before. {AGREE}"
+            )
         if train["rounds"] > self.rounds:
-            raise NotAgreed(f"the server's job has {train['rounds']} rounds; without an agreed job at most {self.rounds} are accepted. {AGREE}")
+            raise NotAgreed(
+                f"the server's job has {train['rounds']} rounds; without an agreed job at most "
+                f"{self.rounds} are accepted. {AGREE}"
+            )
         if train["batch_size"] is not None and train["batch_size"] < self.batch_size:
-            raise NotAgreed(f"the server's job has a batch size of {train['batch_size']}; without an agreed job at least {self.batch_size} is required, "
-                            f"because an update from few rows shows them. {AGREE}")
+            raise NotAgreed(
+                f"the server's job has a batch size of {train['batch_size']}; without an agreed job at "
+                f"least {self.batch_size} is required, "
+                f"because an update from few rows shows them. {AGREE}"
+            )
         if train["min_rows"] < self.min_rows:
-            raise NotAgreed(f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least {self.min_rows} is asked for, because counts "
-                            f"on few rows show them. {AGREE}")
+            raise NotAgreed(
+                f"the server's job has min_rows = {train['min_rows']}; without an agreed job at least "
+                f"{self.min_rows} is asked for, because counts "
+                f"on few rows show them. {AGREE}"
+            )
         with torch.device("meta"):  # nothing is allocated
-            module = models.build(p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed)
+            module = models.build(
+                p.model, tuple(contract.tables["features"]), contract.tables["classes"] or 1, p.seed
+            )
         size = sum(q.numel() for q in (*module.parameters(), *module.buffers()))
         if size > self.parameters:
-            raise NotAgreed(f"the server's model has {size:,} parameters; without an agreed job at most {self.parameters:,} are accepted. {AGREE}")
+            raise NotAgreed(
+                f"the server's model has {size:,} parameters; without an agreed job at most "
+                f"{self.parameters:,} are accepted. {AGREE}"
+            )
 
 
 AGREE = "Nothing was read or sent. To accept this job, give its job file to `tacit party`."
@@ -195,7 +316,9 @@ AGREE = "Nothing was read or sent. To accept this job, give its job file to `tac
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a party's owner agreed to: one contract (`agreed`, read from the file `source`), or any contract within `limits`."""
+    """What a party's owner agreed to: one contract (`agreed`, read from the file `source`), or any contract
+    within `limits`.
+    """
 
     federation: str
     server: str
@@ -205,12 +328,17 @@ class Agreement:
     limits: Limits = dataclasses.field(default_factory=Limits)
 
     def check_offer(self, offered: Contract, accepted: Sequence[Mapping[str, Any]] = ()) -> Plan:
-        """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before: {"contract", "hiding", "agreed"} each."""
+        """The plan of an offered contract, or NotAgreed. `accepted` are contracts this party accepted before:
+        {"contract", "hiding", "agreed"} each.
+        """
         if self.agreed is not None:
             if offered.text != self.agreed.text:
                 where = "; ".join(self.agreed.differences(offered))
-                raise NotAgreed(f"the server's job differs from {self.source}, to which this party agreed, in {where}. Nothing was read or sent; ask whoever "
-                                "runs the server.")
+                raise NotAgreed(
+                    f"the server's job differs from {self.source}, to which this party agreed, in {where}. "
+                    "Nothing was read or sent; ask whoever "
+                    "runs the server."
+                )
             return offered.plan()
         ours = {"federation": self.federation, "server": self.server, "parties": list(self.parties)}
         wrong = [name for name, value in ours.items() if offered.tables[name] != value]

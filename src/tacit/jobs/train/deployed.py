@@ -1,4 +1,6 @@
-"""A run whose parties are organisations: what the server's operator and each party's operator start, and what they can check beforehand."""
+"""A run whose parties are organisations: what the server's operator and each party's operator start, and what
+they can check beforehand.
+"""
 
 from __future__ import annotations
 
@@ -41,48 +43,92 @@ def read(path: str | Path, changes: list[str] | None = None) -> tuple[dict[str, 
     for change in changes or []:
         toml.change(tables, change)
     if "speed" in tables:
-        raise BadJob(f"{file}: [speed] is for simulations; real parties take the time they take. Leave it out here.")
+        raise BadJob(
+            f"{file}: [speed] is for simulations; real parties take the time they take. Leave it out here."
+        )
     toml.only_known(str(file), tables, TABLES)
     layout = toml.table(str(file), "data", tables.get("data", {}))
     try:
         read_layout(layout)
     except BadJob as error:
         raise BadJob(f"{file}, {error}") from None
-    settings = config.train_settings(toml.table(str(file), "train", tables.get("train", {})), f"{file}, train")
+    settings = config.train_settings(
+        toml.table(str(file), "train", tables.get("train", {})), f"{file}, train"
+    )
     for key in ("runtime", "engine", "device", "landscape"):
         if key in settings:
             raise BadJob(f"{file}, train: {key!r} is for simulations. Leave it out here.")
-    asks = {key: toml.made(tables[key], room.ALL, f"{file}, {key}") for key, room in (("select", selection), ("aggregate", aggregate)) if key in tables}
-    return layout, {"model": toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{file}, model"),
-                    "algorithm": toml.made(tables.get("algorithm", toml.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"),
-                    "pace": config.paced(tables, str(file)), "guard": list(config.guarded(tables.get("guard"), str(file))) or None, **asks, **settings}
+    asks = {
+        key: toml.made(tables[key], room.ALL, f"{file}, {key}")
+        for key, room in (("select", selection), ("aggregate", aggregate))
+        if key in tables
+    }
+    return layout, {
+        "model": toml.made(tables.get("model", toml.USUAL["model"]), models.ALL, f"{file}, model"),
+        "algorithm": toml.made(
+            tables.get("algorithm", toml.USUAL["algorithm"]), algorithms.ALL, f"{file}, algorithm"
+        ),
+        "pace": config.paced(tables, str(file)),
+        "guard": list(config.guarded(tables.get("guard"), str(file))) or None,
+        **asks,
+        **settings,
+    }
 
 
 def federation(kit: Kit, layout: dict[str, Any]) -> Elsewhere:
     recipe, _, labels, _ = read_layout(layout)
-    return Elsewhere.of(kit.federation, clients_of(kit), (len(recipe.columns),), None if labels is None else tuple(labels), recipe.columns)
+    return Elsewhere.of(
+        kit.federation,
+        clients_of(kit),
+        (len(recipe.columns),),
+        None if labels is None else tuple(labels),
+        recipe.columns,
+    )
 
 
 def clients_of(kit: Kit) -> tuple[str, ...]:
     return tuple(p for p in kit.parties if p != kit.server)
 
 
-def coordinate(kit: Kit, job: str | Path, *, changes: list[str] | None = None, deadline: float | None = None, at_least: int | None = None,
-               out: str | Path | None = None, resume: bool = False, watch: Callable[[Event], None] | None = None, patience: float = 300.0) -> Result:
+def coordinate(
+    kit: Kit,
+    job: str | Path,
+    *,
+    changes: list[str] | None = None,
+    deadline: float | None = None,
+    at_least: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watch: Callable[[Event], None] | None = None,
+    patience: float = 300.0,
+) -> Result:
     """The server's part of a run across organisations; its clients take part by themselves."""
     if kit.role != "server":
-        raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client gives --data.")
+        raise BadKit(
+            f"this is the kit of {kit.name!r} (a {kit.role}); a job is run with the server's kit. A client "
+            "gives --data."
+        )
     layout, told = read(job, changes)
     runtime = check(Deployed(kit, layout, deadline, at_least, patience))
     seen = Ledger()
     with toml.named(job), recorded(kit.directory, seen, "party", kit.name):
-        result = train(federation(kit, layout), **told, runtime=runtime, out=out, resume=resume, data_job=layout, watch=watch)
+        result = train(
+            federation(kit, layout),
+            **told,
+            runtime=runtime,
+            out=out,
+            resume=resume,
+            data_job=layout,
+            watch=watch,
+        )
         seen.merge(result.ledger)
     return result
 
 
 def agreement(kit: Kit, path: str | Path | None) -> Agreement:
-    """What a party holds a server's contract against: that of its job file; without one, the default limits."""
+    """What a party holds a server's contract against: that of its job file; without one, the default
+    limits.
+    """
     ours = Agreement(kit.federation, kit.server, clients_of(kit))
     if path is None:
         return ours
@@ -90,14 +136,25 @@ def agreement(kit: Kit, path: str | Path | None) -> Agreement:
     fed = federation(kit, layout)
     with toml.named(path):
         p = make_plan(fed, **told, runtime=Deployed(kit, layout))
-    return replace(ours, agreed=Contract.of(p, layout, kit.server, list(fed.rows.x.shape[1:])), source=str(path))
+    return replace(
+        ours, agreed=Contract.of(p, layout, kit.server, list(fed.rows.x.shape[1:])), source=str(path)
+    )
 
 
-def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patience: float = 300.0, agreed: str | Path | None = None,
-              device: str = "cpu", again: bool = False) -> dict[str, Any]:
-    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file: a server whose contract is another one is
-    refused before this party's data are read. Without one, default limits apply. `device` is where this party trains, which is its own affair. `again` allows
-    one more run of a job in the clear that this party has answered before."""
+def take_part(
+    kit: Kit,
+    data: str | Path,
+    state: str | Path | None = None,
+    patience: float = 300.0,
+    agreed: str | Path | None = None,
+    device: str = "cpu",
+    again: bool = False,
+) -> dict[str, Any]:
+    """A client's part: until the server says that the run is over. Gives what it saw. `agreed` is a job file:
+    a server whose contract is another one is refused before this party's data are read. Without one, default
+    limits apply. `device` is where this party trains, which is its own affair. `again` allows one more run of
+    a job in the clear that this party has answered before.
+    """
     if kit.role != "client":
         raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); --data is given with a client's kit.")
     device, ours = device_for("party", device), agreement(kit, agreed)
@@ -108,7 +165,17 @@ def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patie
     async def connected() -> Link:
         async with Link(kit, patience=patience, version=__version__) as link:
             try:
-                await link.run(lambda me: member(me, data={"table": str(data)}, state=str(folder), boss=kit.server, agreement=ours, device=device, again=again))
+                await link.run(
+                    lambda me: member(
+                        me,
+                        data={"table": str(data)},
+                        state=str(folder),
+                        boss=kit.server,
+                        agreement=ours,
+                        device=device,
+                        again=again,
+                    )
+                )
             finally:
                 seen.merge(link.mailbox.ledger)
             return link
@@ -117,7 +184,13 @@ def take_part(kit: Kit, data: str | Path, state: str | Path | None = None, patie
         link = asyncio.run(connected())
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))
-    return {"party": kit.name, "state": str(folder), "connections": link.connections, "noticed": link.noticed, "ledger": seen.to_dict()}
+    return {
+        "party": kit.name,
+        "state": str(folder),
+        "connections": link.connections,
+        "noticed": link.noticed,
+        "ledger": seen.to_dict(),
+    }
 
 
 def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> list[tuple[str, str]]:
@@ -130,9 +203,17 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
         found.append((f"certificate of {kit.name}", why))
         other = present.get(kit.server, "")
         if kit.server in present and kit.name != kit.server:
-            found.append((f"server {kit.server}, which is connected", "" if other == __version__ else
-                          f"it runs tacit {other or 'of an unknown version'}, and this machine {__version__}. Install the same version at all parties."))
+            found.append(
+                (
+                    f"server {kit.server}, which is connected",
+                    ""
+                    if other == __version__
+                    else f"it runs tacit {other or 'of an unknown version'}, and this machine "
+                    f"{__version__}. Install the same version at all parties.",
+                )
+            )
     if job is not None:
+
         def look() -> None:
             layout, told = read(job)
             plan = make_plan(federation(kit, layout), **told, runtime=Deployed(kit, layout))

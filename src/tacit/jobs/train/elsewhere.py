@@ -17,8 +17,15 @@ class Deployed:
 
     kit: Any
     layout: dict[str, Any]
-    deadline: float | None = real(None, above=0, none=True, doc="seconds a round waits for answers; None waits for everyone")
-    at_least: int | None = whole(None, least=1, none=True, doc="answers with which a round goes on after the deadline; None: everyone's")
+    deadline: float | None = real(
+        None, above=0, none=True, doc="seconds a round waits for answers; None waits for everyone"
+    )
+    at_least: int | None = whole(
+        None,
+        least=1,
+        none=True,
+        doc="answers with which a round goes on after the deadline; None: everyone's",
+    )
     patience: float = real(300.0, above=0, doc="seconds to keep trying when the hub cannot be reached")
 
     def check(self) -> None:
@@ -28,14 +35,39 @@ class Deployed:
 
 @dataclass(frozen=True)
 class Elsewhere(Federation):
-    """A federation whose rows are with their owners: what the server knows of it, which is names and shapes."""
+    """A federation whose rows are with their owners: what the server knows of it, which is names and
+    shapes.
+    """
 
     def summary(self) -> dict[str, Any]:
         return self.outline()
 
     @classmethod
-    def of(cls, name: str, parties: tuple[str, ...], shape: tuple[int, ...], labels: tuple[str, ...] | None, columns: tuple[str, ...]) -> Elsewhere:
-        none = Rows(torch.zeros(0, *shape), torch.zeros(0, dtype=torch.float32 if labels is None else torch.int64))
-        unknown = Holdings(torch.zeros(0, dtype=torch.int64), torch.arange(len(parties) + 1))  # how many rows each has, it says when it joins
+    def of(
+        cls,
+        name: str,
+        parties: tuple[str, ...],
+        shape: tuple[int, ...],
+        labels: tuple[str, ...] | None,
+        columns: tuple[str, ...],
+    ) -> Elsewhere:
+        none = Rows(
+            torch.zeros(0, *shape), torch.zeros(0, dtype=torch.float32 if labels is None else torch.int64)
+        )
+        unknown = Holdings(
+            torch.zeros(0, dtype=torch.int64), torch.arange(len(parties) + 1)
+        )  # how many rows each has, it says when it joins
         nobody = Holdings(torch.zeros(0, dtype=torch.int64), torch.zeros(len(parties) + 1, dtype=torch.int64))
-        return cls(name, none, unknown, nobody, none, None if labels is None else len(labels), parties, None, 0, columns, labels or ())
+        return cls(
+            name,
+            none,
+            unknown,
+            nobody,
+            none,
+            None if labels is None else len(labels),
+            parties,
+            None,
+            0,
+            columns,
+            labels or (),
+        )

@@ -1,4 +1,5 @@
-"""The figures of an evaluation where an ε is claimed: bounded numbers that pass through the job's guard, noise included.
+"""The figures of an evaluation where an ε is claimed: bounded numbers that pass through the job's guard,
+noise included.
 
 A real party answers a test with three numbers, each written as its distance from the middle of its range:
 
@@ -6,11 +7,13 @@ A real party answers a test with three numbers, each written as its distance fro
     loss/L − ½        its mean loss, clipped to [0, L] with L = 2·ln(classes), twice the loss of a uniform guess
     ½                 it has at least min_rows held-out rows
 
-A party with fewer rows answers zeros, like one that is absent. No answer is longer than √3/2, so this norm takes the place of Clip's: the noise has the same
-multiplier, placement and distribution as that of an update, and the answers are hidden by the same stage. Each evaluation is one more release to account for.
+A party with fewer rows answers zeros, like one that is absent. No answer is longer than √3/2, so this norm
+takes the place of Clip's: the noise has the same multiplier, placement and distribution as that of an
+update, and the answers are hidden by the same stage. Each evaluation is one more release to account for.
 
-The server learns the noisy sums A, B and C of the three numbers. It estimates how many parties have rows by n = 2C, kept within 1 and the number of parties,
-the mean accuracy by ½ + A/n and the mean loss by L·(½ + B/n), each kept within its range. Every party counts the same, however many rows it has.
+The server learns the noisy sums A, B and C of the three numbers. It estimates how many parties have rows
+by n = 2C, kept within 1 and the number of parties, the mean accuracy by ½ + A/n and the mean loss by L·(½
++ B/n), each kept within its range. Every party counts the same, however many rows it has.
 
 There is no such bound on a squared error, so for a regression nothing is reported.
 """
@@ -42,12 +45,22 @@ def largest_loss(classes: int) -> float:
 
 
 def fit_figures(p: Plan, guard: Guard | None) -> Guard | None:
-    """The guard of the figures, made of a fitted guard's stages; None where figures are not noisy. Every party takes part."""
+    """The guard of the figures, made of a fitted guard's stages; None where figures are not noisy. Every
+    party takes part.
+    """
     if guard is None or not p.noisy_figures:
         return None
-    kept = tuple(Clip(NORM) if isinstance(s, Clip) else s for s in guard.stages if isinstance(s, Clip | Noise | Quantize) or s.hides)
-    seed = None if guard.secret_seed is None else guard.secret_seed + 1  # for tests only: other draws than those of updates
-    return Guard(kept, Layout({KEY: (LENGTH,)}), len(p.fed), float(len(p.fed)), shared=p.seed, secret_seed=seed)
+    kept = tuple(
+        Clip(NORM) if isinstance(s, Clip) else s
+        for s in guard.stages
+        if isinstance(s, Clip | Noise | Quantize) or s.hides
+    )
+    seed = (
+        None if guard.secret_seed is None else guard.secret_seed + 1
+    )  # for tests only: other draws than those of updates
+    return Guard(
+        kept, Layout({KEY: (LENGTH,)}), len(p.fed), float(len(p.fed)), shared=p.seed, secret_seed=seed
+    )
 
 
 def compute_figures(counts: Mapping[str, Tensor], classes: int) -> Tensor:
@@ -70,7 +83,9 @@ def add_noise(guard: Guard, name: str, r: int, counts: Mapping[str, Tensor], cla
 def standard_deviation(guard: Guard) -> float:
     """Of the noise in each of the three sums, with what rounding adds at most."""
     form = guard.leaves()
-    noise = form.own_noise * form.bound * math.sqrt(guard.clients) if form.own_noise else form.noise * form.bound
+    noise = (
+        form.own_noise * form.bound * math.sqrt(guard.clients) if form.own_noise else form.noise * form.bound
+    )
     return math.hypot(noise, math.sqrt(guard.clients) * form.step / 2)
 
 
@@ -79,16 +94,28 @@ def warn(guard: Guard) -> tuple[str, ...]:
     error = standard_deviation(guard) / guard.expected
     if error < WIDE:
         return ()
-    return (f"noise hides the figures on held-out rows: the accuracy over {guard.clients} parties has a standard error of at least {error:.2g}. Every "
-            "evaluation costs ε; evaluate_every=0 leaves more of it to the rounds.",)
+    return (
+        f"noise hides the figures on held-out rows: the accuracy over {guard.clients} parties has a "
+        f"standard error of at least {error:.2g}. Every "
+        "evaluation costs ε; evaluate_every=0 leaves more of it to the rounds.",
+    )
 
 
 def estimate(guard: Guard, mean: State, classes: int, personal: bool) -> dict[str, Any]:
-    """Accuracy and loss with their standard errors, from the noisy sums over the number of parties. `personal`: of the parties' own models."""
+    """Accuracy and loss with their standard errors, from the noisy sums over the number of parties.
+    `personal`: of the parties' own models.
+    """
     a, b, c = (float(v) * guard.expected for v in mean[KEY])
     n = min(max(2 * c, 1.0), guard.expected)
     shares = [min(max(0.5 + s / n, 0.0), 1.0) for s in (a, b)]
-    errors = [standard_deviation(guard) * math.hypot(1.0, 2 * s - 1) / n for s in shares]  # of a quotient, to first order
+    errors = [
+        standard_deviation(guard) * math.hypot(1.0, 2 * s - 1) / n for s in shares
+    ]  # of a quotient, to first order
     most = largest_loss(classes)
-    found = {"loss": most * shares[1], "loss_error": most * errors[1], "accuracy": shares[0], "accuracy_error": errors[0]}
+    found = {
+        "loss": most * shares[1],
+        "loss_error": most * errors[1],
+        "accuracy": shares[0],
+        "accuracy_error": errors[0],
+    }
     return {**found, "personal_accuracy": shares[0]} if personal else found

@@ -35,23 +35,60 @@ EACH = 100  # with more nodes than this, each one's accuracy is found after the 
 LINES = 200  # with more links than this, the ledger has one line for all of them
 
 
-def gossip(fed: Federation, *, graph: Graph, model: Any = "mlp", algorithm: Any = None, rounds: int = 10, mode: str = "average", period: int = 1,
-           wait: float = 1.0, churn: float = 0.0, secure: bool = False, local_epochs: int | Sequence[int] = 1, local_steps: int | None = None,
-           batch_size: int | None = 32, seed: int = 0, device: str = "cpu", precision: str = "float32", engine: str = "auto", runtime: Any = "cohort",
-           evaluate_every: int = 1, min_rows: int = MIN_ROWS, out: str | Path | None = None, resume: bool = False, data_job: dict[str, Any] | None = None,
-           watch: Callable[[Event], None] | None = None) -> Result:
+def gossip(
+    fed: Federation,
+    *,
+    graph: Graph,
+    model: Any = "mlp",
+    algorithm: Any = None,
+    rounds: int = 10,
+    mode: str = "average",
+    period: int = 1,
+    wait: float = 1.0,
+    churn: float = 0.0,
+    secure: bool = False,
+    local_epochs: int | Sequence[int] = 1,
+    local_steps: int | None = None,
+    batch_size: int | None = 32,
+    seed: int = 0,
+    device: str = "cpu",
+    precision: str = "float32",
+    engine: str = "auto",
+    runtime: Any = "cohort",
+    evaluate_every: int = 1,
+    min_rows: int = MIN_ROWS,
+    out: str | Path | None = None,
+    resume: bool = False,
+    data_job: dict[str, Any] | None = None,
+    watch: Callable[[Event], None] | None = None,
+) -> Result:
     """Train without a server: every party has a model, and mixes it with those of its neighbours in `graph`.
 
-    `mode="average"` is decentralised SGD: local steps, then Θ ← WΘ, every `period` rounds. "push_sum" is for directed links. "push" is gossip learning: a node
-    wakes every `wait` seconds, sends its model to one neighbour, and whoever gets one merges it and learns; with `churn`, nodes are away for a share of the
-    time. `secure` hides single models from neighbours. The result's model and metrics are those of the mean of all nodes' models; `history` has each
-    node's accuracy and the consensus distance, √(mean ‖θ_k − θ̄‖²).
+    `mode="average"` is decentralised SGD: local steps, then Θ ← WΘ, every `period` rounds. "push_sum" is for
+    directed links. "push" is gossip learning: a node wakes every `wait` seconds, sends its model to one
+    neighbour, and whoever gets one merges it and learns; with `churn`, nodes are away for a share of the
+    time. `secure` hides single models from neighbours. The result's model and metrics are those of the mean
+    of all nodes' models; `history` has each node's accuracy and the consensus distance, √(mean ‖θ_k − θ̄‖²).
     """
     if not isinstance(graph, Graph):
         raise bad("gossip", "graph", graph, "a graph such as graphs.ring(16)")
-    todo = make_plan(fed, model=model, algorithm=algorithm, rounds=rounds, local_epochs=local_epochs, local_steps=local_steps, batch_size=batch_size, seed=seed,
-                     device=device, precision=precision, engine=engine, runtime=runtime, evaluate_every=evaluate_every, min_rows=min_rows,
-                     topology=Gossip(graph, mode, period, wait, churn, secure))
+    todo = make_plan(
+        fed,
+        model=model,
+        algorithm=algorithm,
+        rounds=rounds,
+        local_epochs=local_epochs,
+        local_steps=local_steps,
+        batch_size=batch_size,
+        seed=seed,
+        device=device,
+        precision=precision,
+        engine=engine,
+        runtime=runtime,
+        evaluate_every=evaluate_every,
+        min_rows=min_rows,
+        topology=Gossip(graph, mode, period, wait, churn, secure),
+    )
     if out is not None and not isinstance(out, str | Path):
         raise bad("gossip", "out", out, "a directory for the run, or None (keep it in memory)")
     if resume and out is None:
@@ -60,7 +97,9 @@ def gossip(fed: Federation, *, graph: Graph, model: Any = "mlp", algorithm: Any 
 
 
 class Gossiping(Simulated):
-    """All nodes as one stack, or a program each; either way what is known of them is one row each of `theta`."""
+    """All nodes as one stack, or a program each; either way what is known of them is one row each of
+    `theta`.
+    """
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         (p,) = plans
@@ -68,7 +107,9 @@ class Gossiping(Simulated):
         _fits(p, task, starts[0])
         super().__init__(task, starts, plans, [None])
         n = len(p.fed)
-        self.theta: State = {k: v.to(self.cohort.device).expand(n, *v.shape).clone() for k, v in starts[0].items()}
+        self.theta: State = {
+            k: v.to(self.cohort.device).expand(n, *v.shape).clone() for k, v in starts[0].items()
+        }
         self.share = torch.ones(n, device=self.cohort.device)  # push-sum's weight; in gossip learning the age
         if self.topology.mode == "push":
             self.share.zero_()
@@ -79,21 +120,38 @@ class Gossiping(Simulated):
             self.share, self.works = at["node.share"].to(self.cohort.device), at["node.works"].numpy().copy()
             self.links = int(at["node.links"])
         self.alone = starts[0]
-        where = {"cohort": f"nodes {'stacked' if self.cohort.engine == 'stack' else 'one by one'}", "inprocess": "in-process nodes"}
+        where = {
+            "cohort": f"nodes {'stacked' if self.cohort.engine == 'stack' else 'one by one'}",
+            "inprocess": "in-process nodes",
+        }
         self.name = f"gossip, {where.get(p.runtime, 'one process a node')}"
         graph = self.topology.graph
-        self.notes = [*self.notes, f"{graph.name}, {n} nodes, {links(graph)} links an exchange, spectral gap {graph.gap():.3f}"]
+        self.notes = [
+            *self.notes,
+            f"{graph.name}, {n} nodes, {links(graph)} links an exchange, spectral gap {graph.gap():.3f}",
+        ]
         drawn = sorted({e for g in (graph.turns or (graph,)) for e in g.edges})
-        self.facts = {"graph": {"name": graph.name, "nodes": n, "gap": graph.gap(), "names": list(p.fed.parties) if n <= EACH else [],
-                                "edges": [list(e) for e in drawn] if n <= EACH else []}}
+        self.facts = {
+            "graph": {
+                "name": graph.name,
+                "nodes": n,
+                "gap": graph.gap(),
+                "names": list(p.fed.parties) if n <= EACH else [],
+                "edges": [list(e) for e in drawn] if n <= EACH else [],
+            }
+        }
         self.theirs = Ledger()
 
-    # what the nodes know ---------------------------------------------------------------------------------------------------------------
+    # what the nodes know ------------------------------------------------------------------------------------
 
     @property
     def models(self) -> State:
         """Each node's model, [n, …]."""
-        return self.theta if self.topology.mode != "push_sum" else {k: v / self.share.view(-1, *[1] * (v.dim() - 1)) for k, v in self.theta.items()}
+        return (
+            self.theta
+            if self.topology.mode != "push_sum"
+            else {k: v / self.share.view(-1, *[1] * (v.dim() - 1)) for k, v in self.theta.items()}
+        )
 
     @property
     def w(self) -> Tensor:
@@ -104,8 +162,15 @@ class Gossiping(Simulated):
         return self.models["buffers"].mean(0, keepdim=True) if "buffers" in self.theta else None
 
     def save(self, i: int) -> State:
-        kept = {"share": self.share, "works": torch.from_numpy(self.works), "links": torch.tensor(self.links), **self.theta}
-        return {f"node.{k}": v.detach().cpu().clone() for k, v in kept.items()} | {"w": self.w[0].cpu().clone()}
+        kept = {
+            "share": self.share,
+            "works": torch.from_numpy(self.works),
+            "links": torch.tensor(self.links),
+            **self.theta,
+        }
+        return {f"node.{k}": v.detach().cpu().clone() for k, v in kept.items()} | {
+            "w": self.w[0].cpu().clone()
+        }
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         (found,), (p,), mine = super().evaluate(r), self.plans, self.models
@@ -113,13 +178,16 @@ class Gossiping(Simulated):
         test = p.fed.test_at(r)
         if p.fed.classes is not None and len(test.y) and (len(p.fed) <= EACH or r == p.rounds):
             x, buffers = test.x.to(mine["w"].device), mine.get("buffers")
-            outs = (self.task.predict(w, x, None if buffers is None else buffers[k]) for k, w in enumerate(mine["w"]))
+            outs = (
+                self.task.predict(w, x, None if buffers is None else buffers[k])
+                for k, w in enumerate(mine["w"])
+            )
             asked = int((test.y >= 0).sum())
             each = [int((out.argmax(-1).cpu() == test.y).sum()) / asked for out in outs]
             found |= {"nodes": {"accuracy": each}, "worst_node": min(each)}
         return [found | {"consensus": float(apart)}]
 
-    # rounds ----------------------------------------------------------------------------------------------------------------------------------
+    # rounds -------------------------------------------------------------------------------------------------
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         everyone = list(self.plans[0].fed.parties)
@@ -140,7 +208,9 @@ class Gossiping(Simulated):
                 self._cycle(r)
                 told(r, self.share, self.theta)
         else:
-            protocol.ideal(rounds, self.topology.period, self._weights, self._walk, self.share, self.theta, told)
+            protocol.ideal(
+                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta, told
+            )
 
     def _weights(self, t: int) -> Tensor:
         w = torch.from_numpy(self.topology.graph.at(t).matrix()).to(self.cohort.device, torch.float32)
@@ -152,7 +222,9 @@ class Gossiping(Simulated):
         return self._arrive(r, np.arange(n), np.full(n, r), theta)
 
     def _arrive(self, r: int, who: np.ndarray, works: np.ndarray, theta: State) -> State:
-        """Where local work leads from these models; an algorithm that sends the way it went is followed along it."""
+        """Where local work leads from these models; an algorithm that sends the way it went is followed along
+        it.
+        """
         down = {**theta, "round": torch.full((len(who),), float(r), device=self.cohort.device)}
         there = self.cohort.walks(r, who, works, down)
         if "delta" in there:
@@ -167,8 +239,13 @@ class Gossiping(Simulated):
             to, by = np.array([e.receiver for e in wave]), torch.tensor([e.sender for e in wave])
             at = torch.from_numpy(to).to(self.cohort.device)
             ages, theirs = self.share[at], self.share[by]
-            part = torch.where(ages + theirs > 0, theirs / (ages + theirs).clamp(min=1), torch.full_like(ages, 0.5))
-            here = {k: v[at] + part.view(-1, *[1] * (v.dim() - 1)) * (v[by] - v[at]) for k, v in self.theta.items()}
+            part = torch.where(
+                ages + theirs > 0, theirs / (ages + theirs).clamp(min=1), torch.full_like(ages, 0.5)
+            )
+            here = {
+                k: v[at] + part.view(-1, *[1] * (v.dim() - 1)) * (v[by] - v[at])
+                for k, v in self.theta.items()
+            }
             there = self._arrive(r, to, self.works[to], here)
             for k, v in there.items():
                 self.theta[k] = self.theta[k].index_copy(0, at, v)
@@ -176,7 +253,7 @@ class Gossiping(Simulated):
             self.works[to] += 1
             self.links += len(wave)
 
-    # what is said of it -------------------------------------------------------------------------------------------------------------------
+    # what is said of it -------------------------------------------------------------------------------------
 
     def bytes(self, r: int) -> tuple[int, int]:
         """What a node sends in a round, on average over the nodes."""
@@ -188,7 +265,10 @@ class Gossiping(Simulated):
         return wire_bytes(1, {}, {k: v[0].cpu() for k, v in self.theta.items()})[1]
 
     def landscape(self, i: int) -> dict[str, Any]:
-        raise BadParameter("gossip: a landscape is drawn around one server's model, and here there is none. Leave landscape out.")
+        raise BadParameter(
+            "gossip: a landscape is drawn around one server's model, and here there is none. Leave "
+            "landscape out."
+        )
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         ledger, p = Ledger(), self.plans[0]
@@ -196,15 +276,31 @@ class Gossiping(Simulated):
             ledger.merge(self.theirs)
             return ledger
         graph, names, one = self.topology.graph, p.fed.parties, self._one()
-        pairs = sorted({(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)})
-        hidden = "the weighted sum of a node's neighbours' models, and no single one" if self.topology.secure else None
+        pairs = sorted(
+            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)}
+        )
+        hidden = (
+            "the weighted sum of a node's neighbours' models, and no single one"
+            if self.topology.secure
+            else None
+        )
         if self.topology.mode == "push" or len(pairs) > LINES:
-            ledger.record(f"{len(names)} nodes", "their neighbours", protocol.Model, hidden, count=self.links, bytes=self.links * one, how="ideal")
+            ledger.record(
+                f"{len(names)} nodes",
+                "their neighbours",
+                protocol.Model,
+                hidden,
+                count=self.links,
+                bytes=self.links * one,
+                how="ideal",
+            )
             return ledger
         exchanges = max((e["round"] for e in rounds), default=0) // self.topology.period
         for k, j in pairs:
             times = sum(j in heard(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
-            ledger.record(names[k], names[j], protocol.Model, hidden, count=times, bytes=times * one, how="ideal")
+            ledger.record(
+                names[k], names[j], protocol.Model, hidden, count=times, bytes=times * one, how="ideal"
+            )
         return ledger
 
 
@@ -217,16 +313,25 @@ def links(graph: Graph) -> int:
 def _fits(p: Plan, task: Task, start: State) -> None:
     a = p.algorithm
     layout = layout_of(task, a, start)
-    if a.server_state(start["w"]) or a.client_state(start["w"]) or any(k not in layout.known and k != "delta" for k in layout.shapes):
-        raise BadParameter(f"gossip: {type(a).__name__} needs a server, and here there is none. Use FedAvg, LocalSGD or FedProx: their local steps are "
-                           "all it takes.")
+    if (
+        a.server_state(start["w"])
+        or a.client_state(start["w"])
+        or any(k not in layout.known and k != "delta" for k in layout.shapes)
+    ):
+        raise BadParameter(
+            f"gossip: {type(a).__name__} needs a server, and here there is none. Use FedAvg, LocalSGD or "
+            "FedProx: their local steps are "
+            "all it takes."
+        )
 
 
 def book_of(p: Plan, k: int, cycles: range) -> protocol.Diary:
-    return protocol.diary(p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn)
+    return protocol.diary(
+        p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn
+    )
 
 
-# a program each ------------------------------------------------------------------------------------------------------------------------
+# a program each ---------------------------------------------------------------------------------------------
 
 
 class Programs:
@@ -243,14 +348,22 @@ class Programs:
             programs = {}
             for k, name in enumerate(p.fed.parties):
                 deal(p.fed, k, Path(folder) / str(k))
-                programs[name] = partial(node, place=str(Path(folder) / str(k)), job=json.dumps(self._job(k)), share=float(t.share[k]), works=int(t.works[k]),
-                                         vectors={key: v[k].cpu() for key, v in t.theta.items()})
+                programs[name] = partial(
+                    node,
+                    place=str(Path(folder) / str(k)),
+                    job=json.dumps(self._job(k)),
+                    share=float(t.share[k]),
+                    works=int(t.works[k]),
+                    vectors={key: v[k].cpu() for key, v in t.theta.items()},
+                )
             done = self._runtime().run_sync(programs, ledger=t.theirs)
         ends = [done[name] for name in p.fed.parties]
         if t.topology.mode == "push":
             t.links, t.works = sum(e["sent"] for e in ends), np.array([e["works"] for e in ends])
         for i, r in enumerate(self.rounds):  # every node wrote down where it stood after each round
-            told = {key: torch.stack([e["steps"][i][1][key] for e in ends]).to(t.cohort.device) for key in t.theta}
+            told = {
+                key: torch.stack([e["steps"][i][1][key] for e in ends]).to(t.cohort.device) for key in t.theta
+            }
             self.told(r, torch.tensor([e["steps"][i][0] for e in ends], device=t.cohort.device), told)
 
     def _runtime(self) -> Any:
@@ -268,15 +381,44 @@ class Programs:
         for t in range(len(g.graph.turns) or 1):
             w = g.graph.at(t).matrix()
             names = p.fed.parties
-            takes = {i: {names[j]: float(w[i, j]) for j in range(len(names)) if w[i, j] or i == j} for i in range(len(names))}
+            takes = {
+                i: {names[j]: float(w[i, j]) for j in range(len(names)) if w[i, j] or i == j}
+                for i in range(len(names))
+            }
             to = [i for i in range(len(names)) if i != k and w[i, k]]
-            exchanges.append({"to": [names[i] for i in to], "takes": takes[k], "around": {names[i]: takes[i] for i in to} if g.secure else {}})
+            exchanges.append(
+                {
+                    "to": [names[i] for i in to],
+                    "takes": takes[k],
+                    "around": {names[i]: takes[i] for i in to} if g.secure else {},
+                }
+            )
         hears = [p.fed.parties[i] for i in range(len(p.fed)) if k in g.graph.at(0).neighbours(i)]
-        return {"k": k, "names": list(p.fed.parties), "mode": g.mode, "period": g.period, "wait": g.wait, "churn": g.churn, "secure": g.secure,
-                "exchanges": exchanges, "neighbours": g.graph.at(0).neighbours(k), "hears": hears, "first": self.rounds.start, "stop": self.rounds.stop,
-                "seed": p.seed, "epochs": p.local_epochs[k], "batch_size": p.batch_size, "local_steps": p.local_steps, "precision": p.precision,
-                "algorithm": to_table(p.algorithm), "model": p.job(None)["model"], "federation": p.fed.name,
-                "spec": specified(p.model, "a node"), "features": list(p.fed.rows.x.shape[1:]), "classes": p.fed.classes}
+        return {
+            "k": k,
+            "names": list(p.fed.parties),
+            "mode": g.mode,
+            "period": g.period,
+            "wait": g.wait,
+            "churn": g.churn,
+            "secure": g.secure,
+            "exchanges": exchanges,
+            "neighbours": g.graph.at(0).neighbours(k),
+            "hears": hears,
+            "first": self.rounds.start,
+            "stop": self.rounds.stop,
+            "seed": p.seed,
+            "epochs": p.local_epochs[k],
+            "batch_size": p.batch_size,
+            "local_steps": p.local_steps,
+            "precision": p.precision,
+            "algorithm": to_table(p.algorithm),
+            "model": p.job(None)["model"],
+            "federation": p.fed.name,
+            "spec": specified(p.model, "a node"),
+            "features": list(p.fed.rows.x.shape[1:]),
+            "classes": p.fed.classes,
+        }
 
 
 async def node(me: Any, *, place: str, job: str, share: float, works: int, vectors: State) -> dict[str, Any]:
@@ -288,7 +430,9 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
     fed = dealt(Path(place))
     task = task_of(said, fed.at(0))
     algorithm = from_table(said["algorithm"], algorithms.ALL, "algorithm")
-    mine = Member(me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"])
+    mine = Member(
+        me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"]
+    )
     steps: list[tuple[float, State]] = []
 
     def walk(r: int, here: State, work: int | None = None) -> State:
@@ -299,7 +443,9 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
 
     rounds = range(said["first"], said["stop"])
     if said["mode"] == "push":
-        book = protocol.diary(said["seed"], said["k"], said["neighbours"], rounds, said["wait"], said["churn"])
+        book = protocol.diary(
+            said["seed"], said["k"], said["neighbours"], rounds, said["wait"], said["churn"]
+        )
         names = said["names"]
         sent = 0
 
@@ -308,8 +454,17 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
             sent += 1
             return walk(min(said["stop"] - 1, int(me.clock.now() / said["wait"])), here, works + r)
 
-        age, vectors = await protocol.pusher(me, book, names, said["wait"], said["first"], count, (share, vectors),
-                                             [names[j] for j in said["neighbours"]], said["hears"])
+        age, vectors = await protocol.pusher(
+            me,
+            book,
+            names,
+            said["wait"],
+            said["first"],
+            count,
+            (share, vectors),
+            [names[j] for j in said["neighbours"]],
+            said["hears"],
+        )
         return {"steps": [(age, vectors)] * len(rounds), "works": works + sent, "sent": sent}
 
     def exchange(t: int) -> protocol.Exchange:
@@ -322,6 +477,14 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
         around = said["exchanges"][t % len(said["exchanges"])]["around"]
         return await protocol.hidden_average(me, t, e, around, vectors, protocol.Hiding(said["federation"]))
 
-    await protocol.node(me, rounds, said["period"], exchange, walk, (share, vectors), mix, lambda r, s, v: steps.append((s, v)))
+    await protocol.node(
+        me,
+        rounds,
+        said["period"],
+        exchange,
+        walk,
+        (share, vectors),
+        mix,
+        lambda r, s, v: steps.append((s, v)),
+    )
     return {"steps": steps, "works": works, "sent": 0}
-

@@ -30,7 +30,9 @@ from .figures import fit_figures
 if TYPE_CHECKING:
     from .plan import Plan
 
-COARSE = 1024  # units in σ below which a discrete Gaussian is accounted by its Rényi divergence, which is exact to exp(−2π²σ²), and not by PLD
+# units in σ below which a discrete Gaussian is accounted by its Rényi divergence, which is exact to
+# exp(−2π²σ²), and not by PLD
+COARSE = 1024
 DRAWN = ("Down", "Upload", "Free")  # messages that only those drawn for a round are sent, or send
 LEAST = 2  # units in σ below which the grid is too coarse for either: exp(−2π²·4) is 5e-35
 
@@ -51,21 +53,34 @@ def fit(p: Plan, task: Task, start: State) -> Guard | None:
         r, spent = release(p, guard), mixed_epsilon(_releases(p, guard, p.rounds), noise.delta)
         if spent <= noise.epsilon * ROUNDING:
             return guard
-        # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs more than a Gaussian would, the coarser the more
-        z = _coarse(_needed(p, noise, "rdp") if r.accountant == "rdp" and not again
-                    else z * min(1.5, max(1.002, spent / noise.epsilon)))
+        # a grid too coarse for PLD is accounted by RDP; distributed noise on a grid costs more than a
+        # Gaussian would, the coarser the more
+        z = _coarse(
+            _needed(p, noise, "rdp")
+            if r.accountant == "rdp" and not again
+            else z * min(1.5, max(1.002, spent / noise.epsilon))
+        )
     more = f" and {p.evaluations} evaluations" if p.evaluations else ""
-    raise BadParameter(f"guard: no noise makes {p.rounds} rounds{more} cost at most ε = {noise.epsilon:g} on this grid. Give Quantize more bits.")
+    raise BadParameter(
+        f"guard: no noise makes {p.rounds} rounds{more} cost at most ε = {noise.epsilon:g} on this grid. "
+        "Give Quantize more bits."
+    )
 
 
 def _coarse(z: float) -> float:
-    """Rounded up to five digits: server and parties find the noise on machines whose last bits may differ, and must come to the same."""
+    """Rounded up to five digits: server and parties find the noise on machines whose last bits may differ,
+    and must come to the same.
+    """
     return math.ceil(z / (unit := 10.0 ** (math.floor(math.log10(z)) - 4))) * unit
 
 
 def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
     agreed = next((s.max_rows for s in stages if s.hides), None)
-    heaviest = float(agreed or round_up(float(p.fed.train.sizes.max()))) if getattr(p.algorithm, "weighted", True) and p.private is None else 1.0
+    heaviest = (
+        float(agreed or round_up(float(p.fed.train.sizes.max())))
+        if getattr(p.algorithm, "weighted", True) and p.private is None
+        else 1.0
+    )
     return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
 
 
@@ -90,17 +105,24 @@ def _needed(p: Plan, noise: Noise, how: str) -> float:
     if kind == "everyone":
         return far * noise_for(epsilon=epsilon, delta=noise.delta, steps=times, accountant=how)
     rate = p.per_round / len(p.fed)
-    least = noise_for(epsilon=epsilon, delta=noise.delta, sampling_rate=rate, steps=p.rounds, accountant=how, sampling=kind)
+    least = noise_for(
+        epsilon=epsilon, delta=noise.delta, sampling_rate=rate, steps=p.rounds, accountant=how, sampling=kind
+    )
 
     def cost(z: float) -> float:
-        updates, tests = Release(z, rate, kind, how), Release(z, 1.0, kind if kind == "fixed" else "everyone", how)
+        updates, tests = (
+            Release(z, rate, kind, how),
+            Release(z, 1.0, kind if kind == "fixed" else "everyone", how),
+        )
         return mixed_epsilon([(updates, p.rounds), (tests, p.evaluations)], noise.delta)
 
     return far * (least if not p.evaluations else _least_noise(cost, epsilon, least))
 
 
 def _least_noise(cost: Callable[[float], float], epsilon: float, low: float) -> float:
-    """The least multiplier, from above and to a thousandth, that costs at most ε; `low` costs more, or just as much."""
+    """The least multiplier, from above and to a thousandth, that costs at most ε; `low` costs more, or just
+    as much.
+    """
     high = low
     while cost(high) > epsilon:
         low, high = high, 1.5 * high
@@ -111,9 +133,16 @@ def _least_noise(cost: Callable[[float], float], epsilon: float, low: float) -> 
 
 
 def told(guard: Guard, federation: str) -> dict[str, Any]:
-    """What a client on another machine must know to guard its updates as the server expects. Its secrets are its own: no seed goes with it."""
-    return {"stages": [to_table(s) for s in guard.stages], "clients": guard.clients, "expected": guard.expected, "heaviest": guard.heaviest,
-            "federation": federation}
+    """What a client on another machine must know to guard its updates as the server expects. Its secrets are
+    its own: no seed goes with it.
+    """
+    return {
+        "stages": [to_table(s) for s in guard.stages],
+        "clients": guard.clients,
+        "expected": guard.expected,
+        "heaviest": guard.heaviest,
+        "federation": federation,
+    }
 
 
 def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | None:
@@ -124,17 +153,26 @@ def heard(said: Any, task: Task, algorithm: Algorithm, seed: int) -> Guard | Non
         stages = [from_table(t, ALL, f"the server's job, guard[{i}]") for i, t in enumerate(said["stages"])]
         clients, expected, heaviest = int(said["clients"]), float(said["expected"]), float(said["heaviest"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BadJob(f"the server's job has a guard that cannot be used: {error}. Do both run the same version of tacit?") from None
-    return Guard(as_stages(stages), layout_of(task, algorithm, task.initial()), clients, expected, heaviest, seed)
+        raise BadJob(
+            f"the server's job has a guard that cannot be used: {error}. Do both run the same version of "
+            "tacit?"
+        ) from None
+    return Guard(
+        as_stages(stages), layout_of(task, algorithm, task.initial()), clients, expected, heaviest, seed
+    )
 
 
 def own_account(p: Plan, guard: Guard | None, folder: Path, key: str) -> Account | None:
-    """The account of a party that adds noise of its own: as many releases as there are rounds and evaluations, and no more than its ε. It is the party's and
-    its data's: one file in the party's own folder, whatever the server calls the run; `key` is the contract. None where the party adds no noise."""
+    """The account of a party that adds noise of its own: as many releases as there are rounds and
+    evaluations, and no more than its ε. It is the party's and its data's: one file in the party's own folder,
+    whatever the server calls the run; `key` is the contract. None where the party adds no noise.
+    """
     if guard is None or guard.noise is None or guard.noise.placement == "central":
         return None
     most = p.rounds + p.evaluations
-    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, most, folder / FILE, limit=most, key=key)
+    return Account(
+        release(p, guard), guard.noise.delta, guard.noise.epsilon, most, folder / FILE, limit=most, key=key
+    )
 
 
 def _crowd(p: Plan) -> tuple[int, float]:
@@ -143,21 +181,40 @@ def _crowd(p: Plan) -> tuple[int, float]:
 
 
 def layout_of(task: Task, algorithm: Algorithm, start: State) -> Layout:
-    """Which vectors the algorithm's clients send: found by having it work on two rows of zeros, which are nobody's."""
+    """Which vectors the algorithm's clients send: found by having it work on two rows of zeros, which are
+    nobody's.
+    """
     x, y = task.x, task.y
-    blank = task.on(torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device), torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device))
+    blank = task.on(
+        torch.zeros((2, *x.shape[1:]), dtype=x.dtype, device=x.device),
+        torch.zeros((2, *y.shape[1:]), dtype=y.dtype, device=y.device),
+    )
     state = algorithm.server_state(start["w"])
     down = {**start, "round": torch.zeros((), device=x.device), **{k: state[k] for k in algorithm.sends}}
-    batches = Batches(*(t.to(x.device) for t in (torch.tensor([[0, 1]]), torch.ones(1, 2), torch.zeros(1, dtype=torch.int64), torch.tensor(2.0))))
+    batches = Batches(
+        *(
+            t.to(x.device)
+            for t in (
+                torch.tensor([[0, 1]]),
+                torch.ones(1, 2),
+                torch.zeros(1, dtype=torch.int64),
+                torch.tensor(2.0),
+            )
+        )
+    )
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         upload, _ = algorithm.local(blank, down, fresh(algorithm, start), batches)
     shapes = {k: tuple(v.shape) for k, v in upload.vectors.items()}
     of_model = tuple(s.stop - s.start for s in task.parameters)
-    layers = tuple(n for shape in shapes.values() for n in (of_model if math.prod(shape) == task.dim else (math.prod(shape),)))
+    layers = tuple(
+        n
+        for shape in shapes.values()
+        for n in (of_model if math.prod(shape) == task.dim else (math.prod(shape),))
+    )
     return Layout(shapes, tuple(k for k in shapes if k in down and tuple(down[k].shape) == shapes[k]), layers)
 
 
-# who takes part ----------------------------------------------------------------------------------------------------------------------
+# who takes part ---------------------------------------------------------------------------------------------
 
 
 def sampling_of(p: Plan) -> str:
@@ -165,31 +222,39 @@ def sampling_of(p: Plan) -> str:
 
 
 def _secretly(p: Plan, noise: Noise) -> str:
-    """The sampling that ε may count on: one that is a secret to whoever it holds against. A server that does not add the noise itself knows whom it asked;
-    where updates are hidden, each client of a round is told who the others are, and clients see the models."""
+    """The sampling that ε may count on: one that is a secret to whoever it holds against. A server that does
+    not add the noise itself knows whom it asked; where updates are hidden, each client of a round is told who
+    the others are, and clients see the models.
+    """
     return "everyone" if noise.placement != "central" or any(s.hides for s in p.guard) else sampling_of(p)
 
 
 def chosen(p: Plan, number: int) -> np.ndarray:
-    """Who takes part in a round, as positions. Under noise nobody may be able to tell who did: then the operating system draws, not the job's seed."""
+    """Who takes part in a round, as positions. Under noise nobody may be able to tell who did: then the
+    operating system draws, not the job's seed.
+    """
     ids = identify(p.fed.parties)
     if sampling_of(p) == "everyone":
         return np.arange(len(ids))
     if not any(isinstance(s, Noise) for s in p.guard):
         if p.sampling == "fixed":
             return sample(p.seed, number, ids, p.per_round)
-        return np.flatnonzero(mix(p.seed, number, 4, ids) % np.uint64(2**32) < np.uint64(2**32 * p.per_round // len(ids)))  # 4: another use than sample's
+        return np.flatnonzero(
+            mix(p.seed, number, 4, ids) % np.uint64(2**32) < np.uint64(2**32 * p.per_round // len(ids))
+        )  # 4: another use than sample's
     draw = source(p.secret_seed, "sampling", number)
     if p.sampling == "poisson":
         return np.flatnonzero(discrete.uniform(len(ids), len(ids), draw) < p.per_round)
     return np.sort(np.argsort(discrete.uniform(2**62, len(ids), draw), kind="stable")[: p.per_round])
 
 
-# what it spends ----------------------------------------------------------------------------------------------------------------------
+# what it spends ---------------------------------------------------------------------------------------------
 
 
 def release(p: Plan, guard: Guard) -> Release:
-    """What one round gives away: the noise over how far two neighbours' sums lie apart, under the sampling really used."""
+    """What one round gives away: the noise over how far two neighbours' sums lie apart, under the sampling
+    really used.
+    """
     assert guard.noise is not None
     kind = _secretly(p, guard.noise)
     return _release(guard, kind, p.per_round / len(p.fed) if kind != "everyone" else 1.0)
@@ -204,11 +269,19 @@ def evaluation_release(p: Plan, guard: Guard) -> Release | None:
     return _release(figures, "fixed" if _secretly(p, figures.noise) == "fixed" else "everyone", 1.0)
 
 
-def _releases(p: Plan, guard: Guard, rounds: int, begun: int = 0, pending: bool = False) -> list[tuple[Release, int]]:
-    """What `rounds` rounds after round `begun` give away, with the evaluations of their models, and of the one they begin with if it was not evaluated."""
+def _releases(
+    p: Plan, guard: Guard, rounds: int, begun: int = 0, pending: bool = False
+) -> list[tuple[Release, int]]:
+    """What `rounds` rounds after round `begun` give away, with the evaluations of their models, and of the
+    one they begin with if it was not evaluated.
+    """
     tests = evaluation_release(p, guard)
     of_rounds = [(release(p, guard), rounds)]
-    return of_rounds if tests is None else [*of_rounds, (tests, p.evaluations_in(begun + (begun > 0 and not pending), begun + rounds))]
+    return (
+        of_rounds
+        if tests is None
+        else [*of_rounds, (tests, p.evaluations_in(begun + (begun > 0 and not pending), begun + rounds))]
+    )
 
 
 def _release(guard: Guard, kind: str, rate: float) -> Release:
@@ -219,20 +292,42 @@ def _release(guard: Guard, kind: str, rate: float) -> Release:
     units = (ring.own_noise or ring.noise) * ring.bound / ring.step
     if noise.distribution == "skellam":
         if units * units > WIDEST:
-            raise BadParameter(f"guard: on Quantize's grid each client's Skellam noise is {units:.2g} units wide, and beyond {math.isqrt(WIDEST)} it cannot be "
-                               "drawn exactly. Give Quantize fewer bits.")
-        return check(Release(noise.multiplier, accountant="skellam", distance=ring.bound / ring.step, dimension=ring.dimension))
+            raise BadParameter(
+                f"guard: on Quantize's grid each client's Skellam noise is {units:.2g} units wide, and "
+                f"beyond {math.isqrt(WIDEST)} it cannot be "
+                "drawn exactly. Give Quantize fewer bits."
+            )
+        return check(
+            Release(
+                noise.multiplier,
+                accountant="skellam",
+                distance=ring.bound / ring.step,
+                dimension=ring.dimension,
+            )
+        )
     if units < LEAST:
-        raise BadParameter(f"guard: the noise is {units:.2g} units of Quantize's grid wide, and below {LEAST} its guarantee does not hold. Give Quantize more "
-                           "bits, or Noise a larger multiplier.")
+        raise BadParameter(
+            f"guard: the noise is {units:.2g} units of Quantize's grid wide, and below {LEAST} its "
+            "guarantee does not hold. Give Quantize more "
+            "bits, or Noise a larger multiplier."
+        )
     if noise.placement == "distributed":
         z = distributed_multiplier(noise.multiplier, units, ring.least, ring.dimension)
         return Release(z, accountant="zcdp")
-    how = ("rdp" if units < COARSE or kind == "fixed" else "pld") if noise.accountant == "auto" else noise.accountant
+    how = (
+        ("rdp" if units < COARSE or kind == "fixed" else "pld")
+        if noise.accountant == "auto"
+        else noise.accountant
+    )
     if how == "pld" and units < COARSE:
-        raise BadParameter(f"guard: accountant is 'pld', and on Quantize's grid the noise is {units:.3g} units wide, for which PLD is not exact. "
-                           "Use accountant='rdp', or leave out Quantize.")
-    far = 2 if noise.placement == "local" or kind == "fixed" else 1  # an update exchanged for another lies up to two norms away
+        raise BadParameter(
+            f"guard: accountant is 'pld', and on Quantize's grid the noise is {units:.3g} units wide, for "
+            "which PLD is not exact. "
+            "Use accountant='rdp', or leave out Quantize."
+        )
+    far = (
+        2 if noise.placement == "local" or kind == "fixed" else 1
+    )  # an update exchanged for another lies up to two norms away
     return check(Release(noise.multiplier / far, rate, kind, how))
 
 
@@ -240,14 +335,22 @@ def account(p: Plan, guard: Guard | None, out: Path | None, left: int) -> Accoun
     """The run's account; in its directory, where there is one."""
     if guard is None or guard.noise is None:
         return None
-    return Account(release(p, guard), guard.noise.delta, guard.noise.epsilon, left, None if out is None else out / FILE)
+    return Account(
+        release(p, guard), guard.noise.delta, guard.noise.epsilon, left, None if out is None else out / FILE
+    )
 
 
 def last_round(p: Plan, guard: Guard, account: Account, begun: int, pending: bool = False) -> int:
-    """The last round that the budget allows after round `begun`, with the evaluations up to it; `pending`: also that of round `begun` itself."""
+    """The last round that the budget allows after round `begun`, with the evaluations up to it; `pending`:
+    also that of round `begun` itself.
+    """
     if account.budget is None or not p.evaluations:
         return begun + max(0, account.allowed - account.spent)
-    return begun + most_steps(lambda more: account.epsilon_with(_releases(p, guard, more, begun, pending)), account.budget * ROUNDING, p.rounds - begun)
+    return begun + most_steps(
+        lambda more: account.epsilon_with(_releases(p, guard, more, begun, pending)),
+        account.budget * ROUNDING,
+        p.rounds - begun,
+    )
 
 
 def spend(p: Plan, guard: Guard, account: Account, last: int) -> Spend:
@@ -263,30 +366,66 @@ def own_spend(p: Plan, guard: Guard, account: Account, tests: int) -> Spend:
 
 def plan_spend(p: Plan, guard: Guard, account: Account, rounds: int) -> Spend:
     """The line of the ledger as it will be after so many rounds."""
-    return _spend(p, guard, rounds, p.evaluations_in(0, rounds) if p.evaluations else 0, account.epsilon_with(_releases(p, guard, rounds)))
+    return _spend(
+        p,
+        guard,
+        rounds,
+        p.evaluations_in(0, rounds) if p.evaluations else 0,
+        account.epsilon_with(_releases(p, guard, rounds)),
+    )
 
 
 def _spend(p: Plan, guard: Guard, rounds: int, evaluations: int, epsilon: float) -> Spend:
     noise, r, tests = guard.noise, release(p, guard), evaluation_release(p, guard)
     assert noise is not None
     sees = "the sum" if guard.hiding is not None else "the updates"
-    who = {"central": f"whoever sees the models and their metrics, but not the server, which sees {sees} before it adds noise",
-           "local": "the server and whoever sees what it sees",
-           "distributed": f"an honest-but-curious server and whoever sees the models, if at least {guard.leaves().least} clients of each sum are honest"}
-    unit = "client, exchanged for another" if r.sampling == "fixed" or noise.placement == "local" else "client, present or not"
+    who = {
+        "central": f"whoever sees the models and their metrics, but not the server, which sees {sees} "
+        "before it adds noise",
+        "local": "the server and whoever sees what it sees",
+        "distributed": "an honest-but-curious server and whoever sees the models, if at least "
+        f"{guard.leaves().least} clients of each sum are honest",
+    }
+    unit = (
+        "client, exchanged for another"
+        if r.sampling == "fixed" or noise.placement == "local"
+        else "client, present or not"
+    )
     share = f"{p.per_round} of {len(p.fed)} clients a round"
-    sampling = {"everyone": "no", "poisson": f"Poisson ({share} expected, drawn in secret)", "fixed": f"fixed-size ({share}, drawn in secret)"}[r.sampling]
-    seen = "" if not len(p.fed.held.index) or evaluations else " Counts on held-out rows, where parties hold any back, are not covered."
+    sampling = {
+        "everyone": "no",
+        "poisson": f"Poisson ({share} expected, drawn in secret)",
+        "fixed": f"fixed-size ({share}, drawn in secret)",
+    }[r.sampling]
+    seen = (
+        ""
+        if not len(p.fed.held.index) or evaluations
+        else " Counts on held-out rows, where parties hold any back, are not covered."
+    )
     kind = "Skellam" if noise.distribution == "skellam" else "discrete Gaussian"
-    how = " and ".join(dict.fromkeys("rdp" if x.accountant == "skellam" else x.accountant for x in (r, tests) if x is not None))
+    how = " and ".join(
+        dict.fromkeys(
+            "rdp" if x.accountant == "skellam" else x.accountant for x in (r, tests) if x is not None
+        )
+    )
     what = f"{rounds} rounds" + (f" and {evaluations} evaluations" if evaluations else "")
-    return Spend(f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {what} composed by {how}",
-                 epsilon, noise.delta, unit, who[noise.placement], sampling, f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}")
+    return Spend(
+        f"{kind} noise of {noise.multiplier:.4g} times the clipping norm, {noise.placement}, {what} "
+        f"composed by {how}",
+        epsilon,
+        noise.delta,
+        unit,
+        who[noise.placement],
+        sampling,
+        f"Multiplier over sensitivity: {r.multiplier:.4g}.{seen}",
+    )
 
 
 def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
-    """The ledger as it may be shown. Where ε counts on nobody knowing who took part in which round, it must not say how often each party did: what was said to
-    and by those drawn is told of all parties together, as often as was to be expected."""
+    """The ledger as it may be shown. Where ε counts on nobody knowing who took part in which round, it must
+    not say how often each party did: what was said to and by those drawn is told of all parties together, as
+    often as was to be expected.
+    """
     noise = next((s for s in p.guard if isinstance(s, Noise)), None)
     if noise is None or _secretly(p, noise) == "everyone":
         return ledger
@@ -300,7 +439,14 @@ def veiled(p: Plan, ledger: Ledger, rounds: int) -> Ledger:
             continue
         count, bytes, first = sum(s.count for s in lines), sum(s.bytes for s in lines), lines[0]
         ends = (everyone, first.sender) if kind == "Down" else (first.party, everyone)
-        told.record(*ends, kind, first.reveals, count=max(count + more, 0), bytes=max(round(bytes / count * (count + more)), 0), how=first.how)
+        told.record(
+            *ends,
+            kind,
+            first.reveals,
+            count=max(count + more, 0),
+            bytes=max(round(bytes / count * (count + more)), 0),
+            how=first.how,
+        )
     told.spent.extend(ledger.spent)
     for stamp in ledger.stamps:
         told.stamp(stamp)
@@ -312,22 +458,42 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
     clip = next((s for s in guard.stages if isinstance(s, Clip)), None)
     said = []
     if clip is not None:
-        said.append(f"shortened to an L2 norm of {clip.norm:g}" if clip.quantile is None else "shortened to a norm that follows their quantile")
+        said.append(
+            f"shortened to an L2 norm of {clip.norm:g}"
+            if clip.quantile is None
+            else "shortened to a norm that follows their quantile"
+        )
     if guard.noise is not None and guard.noise.placement != "central":
-        said.append("with noise of the party's own" + (", its share of what the sum carries" if guard.noise.placement == "distributed" else ""))
+        said.append(
+            "with noise of the party's own"
+            + (", its share of what the sum carries" if guard.noise.placement == "distributed" else "")
+        )
     if any(isinstance(s, Quantize) for s in guard.stages):
         said.append(f"rounded to {guard.leaves().bits} bits")
     what = ", ".join(said) or "as its guard leaves it"
     if guard.hiding is not None:
-        return f"nothing about one party: its update, {what}, is hidden by {type(guard.hiding).__name__}; the sum of all is seen"
-    return f"one party's model update, {what}" + ("; every party counts the same" if guard.summed or not weighted else ", and its weight (its number of rows)")
+        return (
+            f"nothing about one party: its update, {what}, is hidden by {type(guard.hiding).__name__}; "
+            "the sum of all is seen"
+        )
+    return f"one party's model update, {what}" + (
+        "; every party counts the same"
+        if guard.summed or not weighted
+        else ", and its weight (its number of rows)"
+    )
 
 
 def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
-    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the clients would tell past it, and are dropped;
-    but for numbers that did not fit their range: that happens once in 10²² draws, and if it does, something is wrong and must be seen."""
+    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the
+    clients would tell past it, and are dropped; but for numbers that did not fit their range: that happens
+    once in 10²² draws, and if it does, something is wrong and must be seen.
+    """
     counts, guard.events = guard.events, {}
-    said: dict[str, Any] = {k.replace(" ", "_"): n for k, n in counts.items() if guard.noise is None or (k == "out of range" and n)}
+    said: dict[str, Any] = {
+        k.replace(" ", "_"): n
+        for k, n in counts.items()
+        if guard.noise is None or (k == "out of range" and n)
+    }
     if "clip" in guard.state:
         said["clip"] = float(guard.state["clip"])
     return said if account is None else {**said, "epsilon": account.epsilon()}
@@ -336,5 +502,8 @@ def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
 def stopped(accounts: list[Account | None], last: int, rounds: int) -> str:
     """Why a run ends before its last round."""
     a = next(a for a in accounts if a is not None and a.budget is not None)
-    return (f"stopped after round {last} of {rounds}: the next one would cost ε = {a.epsilon(a.spent + 1):.4g} at δ = {a.delta:g}, and the budget is "
-            f"{a.budget:g}. What was spent stays spent; a larger budget, or more noise, is for a new run.")
+    return (
+        f"stopped after round {last} of {rounds}: the next one would cost ε = {a.epsilon(a.spent + 1):.4g} "
+        f"at δ = {a.delta:g}, and the budget is "
+        f"{a.budget:g}. What was spent stays spent; a larger budget, or more noise, is for a new run."
+    )

@@ -1,4 +1,6 @@
-"""The guard's last stage as a protocol: how updates, and the counts of an evaluation, are added up without the server seeing one of them."""
+"""The guard's last stage as a protocol: how updates, and the counts of an evaluation, are added up without
+the server seeing one of them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,9 @@ FINE = 1 << 16  # a summed loss is sent in units of 1/FINE
 
 
 class HiddenSum:
-    """What `protocols.rounds` calls instead of Upload. `federation` is the digest of the contract between real parties. In one process it also gives out the
-    signing keys that certificates carry elsewhere."""
+    """What `protocols.rounds` calls instead of Upload. `federation` is the digest of the contract between
+    real parties. In one process it also gives out the signing keys that certificates carry elsewhere.
+    """
 
     def __init__(self, guard: Guard, federation: str, identities: Mapping[str, Any] | None = None):
         self.guard, self.federation, self.identities = guard, federation, identities or {}
@@ -41,43 +44,75 @@ class HiddenSum:
         self.enough = guard.hiding.survivors(guard.clients)
 
     def terms(self, r: int, sent: bytes = b"") -> tuple[Any, Any]:
-        """(the protocol, its terms in round r): both sides come to the same from the contract and from what was sent down."""
+        """(the protocol, its terms in round r): both sides come to the same from the contract and from what
+        was sent down.
+        """
         stage, form = self.guard.hiding, self.guard.leaves(r)
         common = (self.federation, self.guard.clients, form.dimension, form.limit)
         match stage:
             case SecAgg():
-                return secagg, check(secagg.Terms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent))
+                return secagg, check(
+                    secagg.Terms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent)
+                )
             case LightSecAgg():
-                return lightsecagg, check(lightsecagg.Terms(*common, stage.threshold, stage.colluding, sent=sent))
+                return lightsecagg, check(
+                    lightsecagg.Terms(*common, stage.threshold, stage.colluding, sent=sent)
+                )
             case Encrypt():
                 return encrypted, check(encrypted.Terms(*common, stage.threshold, sent=sent))
-        raise BadParameter(f"guard: {type(stage).__name__} says that it hides updates, and no protocol is known for it.")
+        raise BadParameter(
+            f"guard: {type(stage).__name__} says that it hides updates, and no protocol is known for it."
+        )
 
     def traffic(self, names: Sequence[str]) -> tuple[int, int]:
-        """Bytes that a client of these sends for a round's sum on average, and hears, when nobody leaves; as in one process, where no certificates go along."""
+        """Bytes that a client of these sends for a round's sum on average, and hears, when nobody leaves; as
+        in one process, where no certificates go along.
+        """
         return _mean_traffic(*self.terms(0), self.guard, names)
 
-    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
+    async def server(
+        self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes
+    ) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
         protocol, terms = self.terms(r, sent)
         return await protocol.server(me, names, terms, within=self.guard.hiding.within, first=within)  # type: ignore[union-attr]
 
-    async def client(self, me: Party, r: int, vectors: State, boss: str, sent: bytes, commitment: Commitment) -> None:
+    async def client(
+        self, me: Party, r: int, vectors: State, boss: str, sent: bytes, commitment: Commitment
+    ) -> None:
         protocol, terms = self.terms(r, sent)
-        await protocol.client(me, self.guard.unpack(vectors, r), terms, self.identities.get(me.name), boss, commitment)
+        await protocol.client(
+            me, self.guard.unpack(vectors, r), terms, self.identities.get(me.name), boss, commitment
+        )
 
 
 class HiddenCounts:
-    """The counts of an evaluation as a hidden sum over all parties, whichever stage hides the updates: secure aggregation in a ring of 64 bits.
+    """The counts of an evaluation as a hidden sum over all parties, whichever stage hides the updates: secure
+    aggregation in a ring of 64 bits.
 
-    Everyone or no one: counts hardly change with the model, so two sums over different parties would differ by one party's counts.
+    Everyone or no one: counts hardly change with the model, so two sums over different parties would differ
+    by one party's counts.
 
-    `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; the summed loss is rounded to 1/FINE. A loss that is not
-    finite, or too large, is counted as such in a number of its own, and the sum's loss is then infinite.
+    `blank` are the counts of no rows; their shapes give the vector's layout. Counts are whole numbers; the
+    summed loss is rounded to 1/FINE. A loss that is not finite, or too large, is counted as such in a number
+    of its own, and the sum's loss is then infinite.
     """
 
-    def __init__(self, guard: Guard, parties: int, blank: Counts, federation: str, identities: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        guard: Guard,
+        parties: int,
+        blank: Counts,
+        federation: str,
+        identities: Mapping[str, Any] | None = None,
+    ):
         assert guard.hiding is not None
-        self.guard, self.parties, self.blank, self.federation, self.identities = guard, parties, blank, federation, identities or {}
+        self.guard, self.parties, self.blank, self.federation, self.identities = (
+            guard,
+            parties,
+            blank,
+            federation,
+            identities or {},
+        )
         self.tries = 1  # figures can wait for the next evaluation
         self.enough = self.terms().enough
 
@@ -89,7 +124,17 @@ class HiddenCounts:
         stage = self.guard.hiding
         length = 3 + sum(math.prod(v.shape) for v in self.blank[2:])
         active = isinstance(stage, SecAgg) and stage.adversary == "active"
-        return check(secagg.Terms(self.federation, self.parties, length, self.bound, 1.0, adversary="active" if active else "curious", sent=sent))
+        return check(
+            secagg.Terms(
+                self.federation,
+                self.parties,
+                length,
+                self.bound,
+                1.0,
+                adversary="active" if active else "curious",
+                sent=sent,
+            )
+        )
 
     def traffic(self, names: Sequence[str]) -> tuple[int, int]:
         return _mean_traffic(secagg, self.terms(), self.guard, names)
@@ -99,20 +144,32 @@ class HiddenCounts:
         mine = Counts(**counts) if counts else self.blank
         loss = float(mine.loss) * FINE
         finite = math.isfinite(loss) and abs(loss) <= self.bound
-        head = torch.tensor([0 if finite else 1, round(loss) if finite else 0, round(float(mine.rows))], dtype=torch.int64)
+        head = torch.tensor(
+            [0 if finite else 1, round(loss) if finite else 0, round(float(mine.rows))], dtype=torch.int64
+        )
         return torch.cat([head, *(v.reshape(-1).round().to(torch.int64) for v in mine[2:])])
 
     def decode(self, total: Tensor) -> Counts:
         bad, loss, rows = (int(v) for v in total[:3])
         rest = total[3:].split([math.prod(v.shape) for v in self.blank[2:]])
         parts = [v.to(torch.float64).view(like.shape) for v, like in zip(rest, self.blank[2:])]
-        return Counts(torch.tensor(math.inf if bad else loss / FINE, dtype=torch.float64), torch.tensor(float(rows)), *parts)
+        return Counts(
+            torch.tensor(math.inf if bad else loss / FINE, dtype=torch.float64),
+            torch.tensor(float(rows)),
+            *parts,
+        )
 
-    async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
+    async def server(
+        self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes
+    ) -> tuple[Tensor, Sequence[str], Mapping[str, str]]:
         return await secagg.server(me, names, self.terms(sent), within=self.guard.hiding.within, first=within)  # type: ignore[union-attr]
 
-    async def client(self, me: Party, r: int, vectors: State, boss: str, sent: bytes, commitment: Commitment) -> None:
-        await secagg.client(me, self.encode(vectors), self.terms(sent), self.identities.get(me.name), boss, commitment)
+    async def client(
+        self, me: Party, r: int, vectors: State, boss: str, sent: bytes, commitment: Commitment
+    ) -> None:
+        await secagg.client(
+            me, self.encode(vectors), self.terms(sent), self.identities.get(me.name), boss, commitment
+        )
 
 
 def _mean_traffic(protocol: Any, terms: Any, guard: Guard, names: Sequence[str]) -> tuple[int, int]:
@@ -128,12 +185,16 @@ def _traffic(protocol: Any, names: tuple[str, ...], terms: Any, signature: int) 
 
 
 def bytes_of(p: Plan, guard: Guard, r: int, down: State) -> tuple[int, int]:
-    """What a client hears and sends on average in round r (counted from 1), where updates are hidden: the model, the keys, the shares, the masked vector."""
+    """What a client hears and sends on average in round r (counted from 1), where updates are hidden: the
+    model, the keys, the shares, the masked vector.
+    """
     up, heard = HiddenSum(guard, p.fed.name).traffic(p.fed.parties[: p.per_round])
     return wire_bytes(r, down | {SESSION: torch.zeros(SESSION_BYTES, dtype=torch.uint8)}, {})[0] + heard, up
 
 
 def signing_keys(p: Plan, guard: Guard | None) -> Mapping[str, Any] | None:
     """Keys for an active adversary in one process; elsewhere parties have certificates."""
-    active = guard is not None and getattr(guard.hiding, "adversary", "") == "active" and p.runtime == "inprocess"
+    active = (
+        guard is not None and getattr(guard.hiding, "adversary", "") == "active" and p.runtime == "inprocess"
+    )
     return Identity.provision(list(p.fed.parties), secrets.token_bytes) if active else None

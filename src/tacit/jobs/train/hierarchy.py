@@ -37,18 +37,32 @@ SERVER = "server"
 def agree(p: Plan) -> None:
     """What goes with a hierarchy, and what does not."""
     if any(isinstance(s, Noise) for s in p.guard):
-        raise BadParameter("guard: Noise is accounted for one server's sum, and with a Hierarchy there are several. Leave one of the two out; SecAgg hides "
-                           "updates inside each edge.")
+        raise BadParameter(
+            "guard: Noise is accounted for one server's sum, and with a Hierarchy there are several. Leave "
+            "one of the two out; SecAgg hides "
+            "updates inside each edge."
+        )
     if any(s.hides for s in p.guard) and p.per_round < len(p.fed):
-        raise BadParameter("guard: a hidden sum inside an edge needs to know how many take part there, and with per_round that differs from round to round. "
-                           "Leave per_round out.")
+        raise BadParameter(
+            "guard: a hidden sum inside an edge needs to know how many take part there, and with per_round "
+            "that differs from round to round. "
+            "Leave per_round out."
+        )
     if any(s.hides for s in p.guard) and getattr(p.algorithm, "weighted", True):
-        raise BadParameter(f"guard: a hidden sum does not tell an edge how many rows stand behind it, and {type(p.algorithm).__name__} weighs by rows. Use an "
-                           "algorithm with weighted=False.")
+        raise BadParameter(
+            "guard: a hidden sum does not tell an edge how many rows stand behind it, and "
+            f"{type(p.algorithm).__name__} weighs by rows. Use an "
+            "algorithm with weighted=False."
+        )
     if p.pace is not None or p.adversaries is not None:
-        raise BadParameter("topology: a Hierarchy goes by rounds and with honest parties. Leave out pace and adversaries.")
+        raise BadParameter(
+            "topology: a Hierarchy goes by rounds and with honest parties. Leave out pace and adversaries."
+        )
     if p.runtime != "cohort" and not len(p.fed.test.y):
-        raise BadData(f"{p.fed.name} has no test rows of the server's own, and through edges it cannot ask the clients for theirs. Use runtime='cohort'.")
+        raise BadData(
+            f"{p.fed.name} has no test rows of the server's own, and through edges it cannot ask the "
+            "clients for theirs. Use runtime='cohort'."
+        )
 
 
 def names_of(p: Plan) -> list[list[str]]:
@@ -58,7 +72,9 @@ def names_of(p: Plan) -> list[list[str]]:
         out.append([f"edge-{k}" if i == 0 else f"level-{i + 1}-{k}" for k in range(n)])
     taken = {name for level in out[1:] for name in level} & set(p.fed.parties)
     if taken:
-        raise BadData(f"{p.fed.name}: a party is called {min(taken)!r}, which is an edge's name. Rename the party.")
+        raise BadData(
+            f"{p.fed.name}: a party is called {min(taken)!r}, which is an edge's name. Rename the party."
+        )
     return [*out, [SERVER]]
 
 
@@ -71,19 +87,34 @@ class Layered(Simulated):
         self.plan, self.hierarchy = p, p.topology
         self.groups = p.topology.groups(len(p.fed))
         clients, n = self.groups[0], len(self.groups[0])
-        edges = [dataclasses.replace(p, members=tuple(c), per_round=min(p.per_round, len(c)), topology=None) for c in clients]
+        edges = [
+            dataclasses.replace(p, members=tuple(c), per_round=min(p.per_round, len(c)), topology=None)
+            for c in clients
+        ]
         super().__init__(task, starts * n, edges, [None] * n)
         for i, members in enumerate(clients):
-            self.cohort.runs[i] = dataclasses.replace(self.cohort.runs[i], choose=partial(self._there, np.array(members)))
-        self.weights = np.zeros((len(self.hierarchy.levels), n))  # behind each edge since each level's last exchange
+            self.cohort.runs[i] = dataclasses.replace(
+                self.cohort.runs[i], choose=partial(self._there, np.array(members))
+            )
+        self.weights = np.zeros(
+            (len(self.hierarchy.levels), n)
+        )  # behind each edge since each level's last exchange
         self.rows = np.array([float(p.fed.train.sizes[torch.tensor(c)].sum()) for c in clients])
-        self.name = f"hierarchy, {self.name if p.runtime == 'cohort' else 'in-process parties' if p.runtime == 'inprocess' else 'one process a party'}"
+        self.name = (
+            "hierarchy, "
+            f"{self.name if p.runtime == 'cohort' else 'in-process parties' if p.runtime == 'inprocess' else 'one process a party'}"
+        )
         self.sent = [0] * len(self.hierarchy.levels)  # models that went up from each level
         self.theirs = Ledger()
         self.told = [{}]
         self.clocks, self.seconds = [0.0], [None]
         if (at := saved[0]) is not None:
-            self.cohort.load([{k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"edge.{i}.")} for i in range(n)])
+            self.cohort.load(
+                [
+                    {k.split(".", 2)[2]: v for k, v in at.items() if k.startswith(f"edge.{i}.")}
+                    for i in range(n)
+                ]
+            )
             self.weights, self.sent = at["hierarchy.weights"].numpy().copy(), at["hierarchy.sent"].tolist()
 
     def _there(self, members: np.ndarray, number: int) -> np.ndarray:
@@ -108,19 +139,25 @@ class Layered(Simulated):
         if rounds.start == 0 and due(0):
             after(0, [[]], self.evaluate(0))
         if self.plan.runtime != "cohort":
-            Programs(self, rounds, lambda r, who: after(r + 1, [who], self.evaluate(r + 1) if due(r + 1) else [{}])).perform()
+            Programs(
+                self, rounds, lambda r, who: after(r + 1, [who], self.evaluate(r + 1) if due(r + 1) else [{}])
+            ).perform()
             return
         for r in rounds:
             self.begin(r)
             chosen = self.cohort.round(r)
             for i, c in enumerate(chosen):
                 weighted = getattr(self.plan.algorithm, "weighted", True)
-                self.weights[:, i] += float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
+                self.weights[:, i] += (
+                    float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
+                )
             self._meet(r + 1, last=r + 1 == rounds.stop)
             after(r + 1, [np.concatenate(chosen)], self.evaluate(r + 1) if due(r + 1) else [{}])
 
     def _meet(self, done: int, last: bool) -> None:
-        """Every level whose period is over takes the mean of what is below each of its nodes; after the last round all do."""
+        """Every level whose period is over takes the mean of what is below each of its nodes; after the last
+        round all do.
+        """
         under = [[e] for e in range(len(self.groups[0]))]
         for i, (level, period) in enumerate(zip(self.groups[1:], self.hierarchy.periods)):
             children = under
@@ -131,8 +168,12 @@ class Layered(Simulated):
             for edges in under:
                 at = torch.tensor(edges)
                 weight = torch.from_numpy(self.weights[i][edges])
-                share = (weight / weight.sum() if float(weight.sum()) else torch.full_like(weight, 1 / len(edges))).to(self.cohort.w)
-                everything = {"w": self.cohort.w, **self.cohort.state} | ({} if self.cohort.buffers is None else {"buffers": self.cohort.buffers})
+                share = (
+                    weight / weight.sum() if float(weight.sum()) else torch.full_like(weight, 1 / len(edges))
+                ).to(self.cohort.w)
+                everything = {"w": self.cohort.w, **self.cohort.state} | (
+                    {} if self.cohort.buffers is None else {"buffers": self.cohort.buffers}
+                )
                 for v in everything.values():
                     v[at] = torch.einsum("n,n...->...", share, v[at])[None].expand_as(v[at])
             self.weights[i] = 0
@@ -145,12 +186,20 @@ class Layered(Simulated):
             self.plans = kept
 
     def save(self, i: int) -> State:
-        edges = {f"edge.{e}.{k}": v for e in range(len(self.groups[0])) for k, v in self.cohort.save(e).items()}
-        return edges | {"hierarchy.weights": torch.from_numpy(self.weights.copy()), "hierarchy.sent": torch.tensor(self.sent), "w": self.w[0].cpu().clone()}
+        edges = {
+            f"edge.{e}.{k}": v for e in range(len(self.groups[0])) for k, v in self.cohort.save(e).items()
+        }
+        return edges | {
+            "hierarchy.weights": torch.from_numpy(self.weights.copy()),
+            "hierarchy.sent": torch.tensor(self.sent),
+            "w": self.w[0].cpu().clone(),
+        }
 
     def landscape(self, i: int) -> dict[str, Any]:
         start = {"w": self.w[0]} | ({} if self.buffers is None else {"buffers": self.buffers[0]})
-        return Simulated(self.task, [start], [dataclasses.replace(self.plan, guard=(), topology=None)], [None]).landscape(0)
+        return Simulated(
+            self.task, [start], [dataclasses.replace(self.plan, guard=(), topology=None)], [None]
+        ).landscape(0)
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         p, ledger = self.plan, Ledger()
@@ -161,18 +210,36 @@ class Layered(Simulated):
         said = guarding.reveals(self.guards[0]) if self.guards else None
         for e, members in zip(names[1], self.groups[0]):
             steps = sum(e["sampled"] for e in rounds) * len(members) // len(p.fed)
-            ledger.record(e, f"its {len(members)} clients", below.Upload, said, count=steps, bytes=steps * up, how="ideal")
-            ledger.record(f"the {len(members)} clients of {e}", e, below.Down, count=steps, bytes=steps * down, how="ideal")
+            ledger.record(
+                e,
+                f"its {len(members)} clients",
+                below.Upload,
+                said,
+                count=steps,
+                bytes=steps * up,
+                how="ideal",
+            )
+            ledger.record(
+                f"the {len(members)} clients of {e}",
+                e,
+                below.Down,
+                count=steps,
+                bytes=steps * down,
+                how="ideal",
+            )
         one = wire_bytes(1, {}, {"w": self.w[0].cpu()})[1]
         for i, sent in enumerate(self.sent):
             for name, children in zip(names[i + 2], self.groups[i + 1]):
-                times, who = sent * len(children) // len(names[i + 1]), ", ".join(names[i + 1][k] for k in children)
+                times, who = (
+                    sent * len(children) // len(names[i + 1]),
+                    ", ".join(names[i + 1][k] for k in children),
+                )
                 ledger.record(name, who, protocol.Below, count=times, bytes=times * one, how="ideal")
                 ledger.record(who, name, protocol.Above, count=times, bytes=times * one, how="ideal")
         return ledger
 
 
-# a program each -------------------------------------------------------------------------------------------------------------------------
+# a program each ---------------------------------------------------------------------------------------------
 
 
 class Programs:
@@ -186,23 +253,41 @@ class Programs:
 
         p, t = self.plan, self.trainer
         names, periods = names_of(p), p.topology.periods
-        blocks = [range(a, min(a + periods[0], self.rounds.stop)) for a in range(self.rounds.start, self.rounds.stop, periods[0])]
+        blocks = [
+            range(a, min(a + periods[0], self.rounds.stop))
+            for a in range(self.rounds.start, self.rounds.stop, periods[0])
+        ]
         per = [periods[0], *(b // a for a, b in itertools.pairwise(periods))]
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
             programs: dict[str, Any] = {}
             for e, members in enumerate(t.groups[0]):
                 boss = _above(t.groups[1], names[2], e)
-                programs[names[1][e]] = partial(edge, boss=boss, blocks=[[b.start, b.stop] for b in blocks], job=json.dumps(self._job(e)),
-                                                server={k: v.cpu() for k, v in self._state(e).items()}, chosen=self._chosen(e))
+                programs[names[1][e]] = partial(
+                    edge,
+                    boss=boss,
+                    blocks=[[b.start, b.stop] for b in blocks],
+                    job=json.dumps(self._job(e)),
+                    server={k: v.cpu() for k, v in self._state(e).items()},
+                    chosen=self._chosen(e),
+                )
                 for k in members:
                     deal(p.fed, k, Path(folder) / str(k))
-                    programs[p.fed.parties[k]] = partial(client, place=str(Path(folder) / str(k)), job=json.dumps(self._job(e) | {"epochs": p.local_epochs[k]}),
-                                                         boss=names[1][e])
+                    programs[p.fed.parties[k]] = partial(
+                        client,
+                        place=str(Path(folder) / str(k)),
+                        job=json.dumps(self._job(e) | {"epochs": p.local_epochs[k]}),
+                        boss=names[1][e],
+                    )
             exchanges = len(blocks)
             for i in range(1, len(p.topology.levels)):
                 for k, name in enumerate(names[i + 1]):
-                    programs[name] = partial(middle, boss=_above(t.groups[i + 1], names[i + 2], k), below=[names[i][j] for j in t.groups[i][k]],
-                                             exchanges=exchanges, period=per[i])
+                    programs[name] = partial(
+                        middle,
+                        boss=_above(t.groups[i + 1], names[i + 2], k),
+                        below=[names[i][j] for j in t.groups[i][k]],
+                        exchanges=exchanges,
+                        period=per[i],
+                    )
                 exchanges = -(-exchanges // per[i])
 
             async def top(me: Any) -> None:
@@ -231,12 +316,16 @@ class Programs:
                 cohort.buffers = there
             else:
                 cohort.state[k] = there
-        for r in range(self.rounds.start + t * step, min(self.rounds.start + (t + 1) * step, self.rounds.stop)):
+        for r in range(
+            self.rounds.start + t * step, min(self.rounds.start + (t + 1) * step, self.rounds.stop)
+        ):
             self.after(r, guarding.chosen(self.plan, r))
 
     def _state(self, e: int) -> State:
         c = self.trainer.cohort
-        return {"w": c.w[e], **{k: v[e] for k, v in c.state.items()}} | ({} if c.buffers is None else {"buffers": c.buffers[e]})
+        return {"w": c.w[e], **{k: v[e] for k, v in c.state.items()}} | (
+            {} if c.buffers is None else {"buffers": c.buffers[e]}
+        )
 
     def _chosen(self, e: int) -> list[list[str]]:
         members = np.array(self.trainer.groups[0][e])
@@ -247,11 +336,26 @@ class Programs:
 
         p, guards = self.plan, self.trainer.guards
         members = [p.fed.parties[k] for k in self.trainer.groups[0][e]]
-        return {"clients": members, "first": self.rounds.start, "stop": self.rounds.stop, "seed": p.seed, "epochs": 1, "batch_size": p.batch_size,
-                "local_steps": p.local_steps, "precision": p.precision, "algorithm": to_table(p.algorithm), "model": p.job(None)["model"],
-                "spec": specified(p.model, "a client"), "federation": f"{p.fed.name}, edge {e}", "features": list(p.fed.rows.x.shape[1:]),
-                "tokens": not p.fed.rows.x.is_floating_point(), "labels": list(p.fed.rows.y.shape[1:]),
-                "classes": p.fed.classes, "rule": to_table(p.aggregate), "guard": guarding.told(guards[e], f"{p.fed.name}, edge {e}") if guards else None}
+        return {
+            "clients": members,
+            "first": self.rounds.start,
+            "stop": self.rounds.stop,
+            "seed": p.seed,
+            "epochs": 1,
+            "batch_size": p.batch_size,
+            "local_steps": p.local_steps,
+            "precision": p.precision,
+            "algorithm": to_table(p.algorithm),
+            "model": p.job(None)["model"],
+            "spec": specified(p.model, "a client"),
+            "federation": f"{p.fed.name}, edge {e}",
+            "features": list(p.fed.rows.x.shape[1:]),
+            "tokens": not p.fed.rows.x.is_floating_point(),
+            "labels": list(p.fed.rows.y.shape[1:]),
+            "classes": p.fed.classes,
+            "rule": to_table(p.aggregate),
+            "guard": guarding.told(guards[e], f"{p.fed.name}, edge {e}") if guards else None,
+        }
 
 
 def _above(groups: list[list[int]], names: list[str], k: int) -> str:
@@ -269,7 +373,17 @@ async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     task, algorithm = task_of(said, fed.at(0)), from_table(said["algorithm"], algorithms.ALL, "algorithm")
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
-    mine = Member(me.name, fed, task, algorithm, said["seed"], said["epochs"], said["batch_size"], said["local_steps"], guard)
+    mine = Member(
+        me.name,
+        fed,
+        task,
+        algorithm,
+        said["seed"],
+        said["epochs"],
+        said["batch_size"],
+        said["local_steps"],
+        guard,
+    )
     kept = fresh(algorithm, task.initial()) | ({} if guard is None else guard.client_state())
 
     def local(r: int, down: State) -> tuple[float, State]:
@@ -280,13 +394,18 @@ async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     await below.client(me, local, mine.test, boss, hidden=lambda: hidden)
 
 
-async def edge(me: Any, *, boss: str, blocks: list[list[int]], job: str, server: State, chosen: list[list[str]]) -> None:
+async def edge(
+    me: Any, *, boss: str, blocks: list[list[int]], job: str, server: State, chosen: list[list[str]]
+) -> None:
     """The program of an edge: a server to its clients, and one of those below the level above."""
     from .hidden_sums import HiddenSum
     from .member import task_of
 
     said = json.loads(job)
-    algorithm, rule = from_table(said["algorithm"], algorithms.ALL, "algorithm"), from_table(said["rule"], aggregate.ALL, "aggregate")
+    algorithm, rule = (
+        from_table(said["algorithm"], algorithms.ALL, "algorithm"),
+        from_table(said["rule"], aggregate.ALL, "aggregate"),
+    )
     x = torch.zeros(2, *said["features"], dtype=torch.int64 if said["tokens"] else torch.float32)
     nobody = Rows(x, torch.zeros(2, *said["labels"], dtype=torch.int64 if said["classes"] else torch.float32))
     task = task_of(said, nobody)  # an edge has no rows: it needs the model's layers alone
@@ -296,18 +415,27 @@ async def edge(me: Any, *, boss: str, blocks: list[list[int]], job: str, server:
     rule = rule.fitted(tuple(s.stop - s.start for s in task.parameters)) if hasattr(rule, "fitted") else rule
 
     def down(r: int) -> State:
-        return {k: v for k, v in state.items() if k in ("w", "buffers", *algorithm.sends)} | {"round": torch.tensor(float(r))} | (
-            {} if guard is None else guard.sent())
+        return (
+            {k: v for k, v in state.items() if k in ("w", "buffers", *algorithm.sends)}
+            | {"round": torch.tensor(float(r))}
+            | ({} if guard is None else guard.sent())
+        )
 
     def merge(r: int, ups: Any) -> None:
         nonlocal state, behind
         if ups is None:
-            raise SumAborted(f"round {r + 1} was lost at {me.name!r} after updates had been masked. Start the run again.", spent=True)
+            raise SumAborted(
+                f"round {r + 1} was lost at {me.name!r} after updates had been masked. Start the run again.",
+                spent=True,
+            )
         if isinstance(ups, below.Summed):
             assert guard is not None
             mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)
         elif ups:
-            mean, n = combine(list(ups.values()), rule) if guard is None else guard.take(ups, down(r), r), len(ups)
+            mean, n = (
+                combine(list(ups.values()), rule) if guard is None else guard.take(ups, down(r), r),
+                len(ups),
+            )
         else:
             return
         behind += float(n) if isinstance(ups, below.Summed) else float(sum(w for w, _ in ups.values()))
@@ -317,8 +445,18 @@ async def edge(me: Any, *, boss: str, blocks: list[list[int]], job: str, server:
         state = {"w": w, **buffers, **rest}
 
     async def serve(block: range) -> None:
-        await below.server(me, clients, block, lambda r: chosen[r - said["first"]], down, merge, lambda r: None, lambda r, answers: None, hidden=hidden,
-                           stop=block.stop == said["stop"])
+        await below.server(
+            me,
+            clients,
+            block,
+            lambda r: chosen[r - said["first"]],
+            down,
+            merge,
+            lambda r: None,
+            lambda r, answers: None,
+            hidden=hidden,
+            stop=block.stop == said["stop"],
+        )
 
     def stand() -> tuple[float, State]:
         nonlocal behind

@@ -1,11 +1,14 @@
-"""Record-level privacy inside federated training: each party's local steps are DP-SGD's, and each party has an ε of its own.
+"""Record-level privacy inside federated training: each party's local steps are DP-SGD's, and each party has
+an ε of its own.
 
-Whatever the algorithm, a local step asks its task for a gradient; here the gradient it gets is a clipped and noisy one, on rows that the party drew by coins
-of its own. So what leaves the party, and every model made of it, is private for each of its rows, against the server too; nothing is assumed of the other
-parties. A party is accounted as if it took part in every round.
+Whatever the algorithm, a local step asks its task for a gradient; here the gradient it gets is a clipped and
+noisy one, on rows that the party drew by coins of its own. So what leaves the party, and every model made of
+it, is private for each of its rows, against the server too; nothing is assumed of the other parties. A party
+is accounted as if it took part in every round.
 
-ε is for a row's presence, so a party's exact number of rows shows in nothing that leaves it. Sampling rate and steps follow from a public number: the declared
-`DPSGD.public_size`, or one noisy count, which each party's ε pays for. All parties weigh the same.
+ε is for a row's presence, so a party's exact number of rows shows in nothing that leaves it. Sampling rate
+and steps follow from a public number: the declared `DPSGD.public_size`, or one noisy count, which each
+party's ε pays for. All parties weigh the same.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ from ...selection import PowerOfChoice
 if TYPE_CHECKING:
     from .plan import Plan
 
-SERVER = "the server and whoever sees this party's updates or any model; not this party's counts on its held-out rows"
+SERVER = (
+    "the server and whoever sees this party's updates or any model; not this party's counts on its "
+    "held-out rows"
+)
 
 
 class Terms(NamedTuple):
@@ -55,7 +61,10 @@ def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[in
     if s.public_size is not None:
         return (s.public_size,) * len(fed)
     release = count_release(s)
-    return tuple(noisy_count(n, release, source(secret_seed, "number of rows", name)) for name, n in zip(fed.parties, fed.train.sizes.tolist()))
+    return tuple(
+        noisy_count(n, release, source(secret_seed, "number of rows", name))
+        for name, n in zip(fed.parties, fed.train.sizes.tolist())
+    )
 
 
 def _earlier(s: DPSGD) -> tuple[Release, ...]:
@@ -71,8 +80,21 @@ def terms(p: Plan, size: int, epochs: int) -> Terms:
     if not s.private:
         return Terms(width, steps, None)
     per_epoch = -(-size // width)
-    return Terms(width, steps, training(multiplier=s.noise_multiplier, epsilon=s.epsilon, delta=s.delta, sampling="poisson", rate=width / size,
-                                        per_epoch=per_epoch, steps=steps * p.rounds, accountant=s.accountant, earlier=_earlier(s)))
+    return Terms(
+        width,
+        steps,
+        training(
+            multiplier=s.noise_multiplier,
+            epsilon=s.epsilon,
+            delta=s.delta,
+            sampling="poisson",
+            rate=width / size,
+            per_epoch=per_epoch,
+            steps=steps * p.rounds,
+            accountant=s.accountant,
+            earlier=_earlier(s),
+        ),
+    )
 
 
 def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = None) -> DPSGD | None:
@@ -80,22 +102,38 @@ def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = Non
     if given is None:
         return None
     if not isinstance(given, DPSGD) or given.tree or given.sampling != "poisson":
-        raise bad("train", "private", given, "private.DPSGD(…) with sampling='poisson', or None", "Other samplings are for one holder: tacit.train_private.")
+        raise bad(
+            "train",
+            "private",
+            given,
+            "private.DPSGD(…) with sampling='poisson', or None",
+            "Other samplings are for one holder: tacit.train_private.",
+        )
     if given.micro_batch is not None:
         raise bad("train", "private.micro_batch", given.micro_batch, "None: local batches are small already")
     if runtime not in ("cohort", "inprocess"):
-        raise BadParameter(f"train: private is given and runtime is {runtime!r}. Use 'cohort' or 'inprocess'.")
+        raise BadParameter(
+            f"train: private is given and runtime is {runtime!r}. Use 'cohort' or 'inprocess'."
+        )
     for name, value in parties.items():
         if value is not None:
-            raise BadParameter(f"train: private does not go with {name}: how often a party's rows are looked at would not be known beforehand. Leave "
-                               f"one of them out.")
+            raise BadParameter(
+                f"train: private does not go with {name}: how often a party's rows are looked at would not "
+                "be known beforehand. Leave "
+                f"one of them out."
+            )
     if isinstance(select, PowerOfChoice):
-        raise BadParameter("train: private does not go with PowerOfChoice, to which parties say the losses of their rows, which no noise covers. Use BySize.")
+        raise BadParameter(
+            "train: private does not go with PowerOfChoice, to which parties say the losses of their rows, "
+            "which no noise covers. Use BySize."
+        )
     return check(given)
 
 
 class PrivateTask(Task):
-    """A task whose gradients are DP-SGD's. `redraw` comes before a client's local work and draws its rows; no more visits follow than were accounted."""
+    """A task whose gradients are DP-SGD's. `redraw` comes before a client's local work and draws its rows; no
+    more visits follow than were accounted.
+    """
 
     settings: DPSGD
     plan: Plan
@@ -110,8 +148,12 @@ class PrivateTask(Task):
         made = cls(task.module, task.x, task.y, task.loss_name, task.precision)
         made.settings, made.plan = p.private, p
         made.draws = True  # clients go one after the other: whose turn it is, is kept here
-        made.now = terms(p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0]))  # who needs the most noise
-        made.left = 1  # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are nobody's
+        made.now = terms(
+            p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0])
+        )  # who needs the most noise
+        # until the first client's turn: what is sent is looked at after one step on rows of zeros, which are
+        # nobody's
+        made.left = 1
         made.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
         made.known, made.there = {}, {}
         return made
@@ -123,65 +165,105 @@ class PrivateTask(Task):
         return int(self.plan.sizes[self.plan.fed.parties.index(name)])
 
     def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
-        """One client's plan, made for its public size, with rows of its own drawing: each row in each step by a coin."""
+        """One client's plan, made for its public size, with rows of its own drawing: each row in each step by
+        a coin.
+        """
         size, held = self.public_size(name), int(self.plan.fed.train.sizes[self.plan.fed.parties.index(name)])
         if (size, epochs) not in self.known:
             self.known[size, epochs] = terms(self.plan, size, epochs)
         self.now = self.known[size, epochs]
         self.left = self.now.steps
-        drawn = [np.flatnonzero(discrete.uniform(size, held, self.source) < self.now.width) for _ in range(self.now.steps)]
+        drawn = [
+            np.flatnonzero(discrete.uniform(size, held, self.source) < self.now.width)
+            for _ in range(self.now.steps)
+        ]
         widest = max(self.now.width, *(len(d) for d in drawn))
-        index, live = np.zeros((1, self.now.steps, widest), np.int64), np.zeros((1, self.now.steps, widest), np.float32)
-        live[..., : self.now.width] = 1  # as many as are expected: algorithms weigh by what they see here (FedSGD, FedNova), and how many there are is secret
+        index, live = (
+            np.zeros((1, self.now.steps, widest), np.int64),
+            np.zeros((1, self.now.steps, widest), np.float32),
+        )
+        live[..., : self.now.width] = (
+            # as many as are expected: algorithms weigh by what they see here (FedSGD, FedNova), and how many
+            # there are is secret
+            1
+        )
         self.there = {}
         for t, rows in enumerate(drawn):
-            index[0, t, :len(rows)] = rows
+            index[0, t, : len(rows)] = rows
             self.there[int(plans.key[0, t])] = len(rows)
-        weight = torch.ones_like(plans.size) if self.settings.private else plans.size  # a weight would tell the server the number of rows
-        return plans._replace(index=torch.from_numpy(index), live=torch.from_numpy(live), key=plans.key[:, :self.now.steps], size=weight)
+        weight = (
+            torch.ones_like(plans.size) if self.settings.private else plans.size
+        )  # a weight would tell the server the number of rows
+        return plans._replace(
+            index=torch.from_numpy(index),
+            live=torch.from_numpy(live),
+            key=plans.key[:, : self.now.steps],
+            size=weight,
+        )
 
     def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
         self.left -= 1
         if self.left < 0:
-            raise BadParameter(f"train: {type(self.plan.algorithm).__name__} looks at more gradients than local steps, which is more than was accounted for. "
-                               "Use FedAvg, FedProx or another that looks at one a step.")
+            raise BadParameter(
+                f"train: {type(self.plan.algorithm).__name__} looks at more gradients than local steps, "
+                "which is more than was accounted for. "
+                "Use FedAvg, FedProx or another that looks at one a step."
+            )
         mine = self._of_this_thread()
         if not hasattr(self._local, "ghost"):
             s = self.settings
-            self._local.ghost = Ghost(mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method)
+            self._local.ghost = Ghost(
+                mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method
+            )
             self._local.ghost.mean = False
         ghost = self._local.ghost
         mine.load(walk.w, walk.buffers.get("buffers"))
         there = self.there[int(batch.key)] if self.there else int(batch.live.sum())
         if there:
-            batch = batch._replace(index=batch.index[:there], live=torch.ones_like(batch.index[:there], dtype=batch.live.dtype))
+            batch = batch._replace(
+                index=batch.index[:there], live=torch.ones_like(batch.index[:there], dtype=batch.live.dtype)
+            )
             with torch.enable_grad(), self._forward(batch):
-                losses = self._loss(mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index])
+                losses = self._loss(
+                    mine.module(self.x.index_select(0, batch.index)).float(), self.y[batch.index]
+                )
                 losses.sum().backward()  # type: ignore[no-untyped-call]
         sums = ghost.take()
         release = self.now.release
         if release is not None:
-            sigma = noise.deviation(release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums))
+            sigma = noise.deviation(
+                release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums)
+            )
             sums = noise.noisy(sums, sigma, self.source)
         got = dict(zip(map(id, ghost.parameters), sums))
-        g = torch.cat([got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values])
+        g = torch.cat(
+            [got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values]
+        )
         return g / self.now.width, walk
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
-        raise BadParameter(f"train: {type(self.plan.algorithm).__name__} goes by the losses of a party's rows, which no noise of private covers, and the "
-                           "server learns what came of them. Use FedAvg, FedProx or another that looks at gradients alone.")
+        raise BadParameter(
+            f"train: {type(self.plan.algorithm).__name__} goes by the losses of a party's rows, which no "
+            "noise of private covers, and the "
+            "server learns what came of them. Use FedAvg, FedProx or another that looks at gradients alone."
+        )
 
     grad = loss  # one that is neither clipped nor noisy: `visit` gives those that may leave
 
     def for_stacking(self) -> Task:
-        raise BadParameter("train: with private, clients run one by one. Leave engine at 'auto', or use 'each'.")
+        raise BadParameter(
+            "train: with private, clients run one by one. Leave engine at 'auto', or use 'each'."
+        )
 
 
 def spent(p: Plan, rounds: int) -> Ledger:
     """A line for each party."""
     ledger, s = Ledger(), p.private
     if not s.private:
-        ledger.stamp(f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; nothing is guaranteed.")
+        ledger.stamp(
+            f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; "
+            "nothing is guaranteed."
+        )
         return ledger
     known = describe_count(count_release(s)) if s.public_size is None else describe_declared(s.public_size)
     note = f"Accounted as if this party took part in every round. {known} All parties weigh the same."

@@ -1,4 +1,6 @@
-"""A client of a training run on its own machine: its rows, its model, what it remembers from round to round. All of it stays here."""
+"""A client of a training run on its own machine: its rows, its model, what it remembers from round to round.
+All of it stays here.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,26 @@ from .record import Record
 
 log = logging.getLogger("tacit.party")
 ACCEPTED = "accepted.jsonl"  # the contracts this party accepted, in its folder
-HOLDING = 5  # the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are dealt out
+# the stream of random numbers that decides which rows a party holds back; 0 to 4 are used where data are
+# dealt out
+HOLDING = 5
 
 
-async def member(me: Party, data: Mapping[str, str], state: str, model: str = "", boss: str = "server", agreement: Agreement | None = None,
-                 device: str = "cpu", again: bool = False) -> None:
-    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote}; `state` a folder for what it remembers;
-    `agreement` is what its owner agreed to (None only where one user plays all parties on one machine); `device` is where it trains; `again` allows one more
-    run of a contract in the clear."""
+async def member(
+    me: Party,
+    data: Mapping[str, str],
+    state: str,
+    model: str = "",
+    boss: str = "server",
+    agreement: Agreement | None = None,
+    device: str = "cpu",
+    again: bool = False,
+) -> None:
+    """The program of a client. `data` is {"table": a file of its own} or {"dealt": a folder `deal` wrote};
+    `state` a folder for what it remembers; `agreement` is what its owner agreed to (None only where one user
+    plays all parties on one machine); `device` is where it trains; `again` allows one more run of a contract
+    in the clear.
+    """
     work = Work(me.name, data, Path(state), model, agreement, device, again)
 
     async def free() -> None:
@@ -62,17 +76,31 @@ async def member(me: Party, data: Mapping[str, str], state: str, model: str = ""
         try:
             await answer()
         except TacitError as error:
-            if agreement is not None:  # so that nobody waits for this party; on one machine whoever started it sees its error
+            if (
+                agreement is not None
+            ):  # so that nobody waits for this party; on one machine whoever started it sees its error
                 await me.scope(joining.SCOPE).send(boss, joining.Unfit(error.outside))
             raise
 
     async def answer() -> None:
-        await work.prepared.wait()  # a round meant for this party's last process may lie before the job: it is answered after it, and does no harm
+        # a round meant for this party's last process may lie before the job: it is answered after it, and
+        # does no harm
+        await work.prepared.wait()
         if work.paced:
             await buffered.client(me, work.local_beside, work.test, boss, done=free, consent=work)
         else:
-            await rounds.client(me, work.local, work.test, boss, look=work.look, done=free, hidden=lambda: work.hidden, counted=lambda: work.counted,
-                                scores=lambda: work.scores, consent=work)
+            await rounds.client(
+                me,
+                work.local,
+                work.test,
+                boss,
+                look=work.look,
+                done=free,
+                hidden=lambda: work.hidden,
+                counted=lambda: work.counted,
+                scores=lambda: work.scores,
+                consent=work,
+            )
 
     try:
         await beside(play(), joining.attend(me, boss, __version__, work.prepare))
@@ -95,18 +123,38 @@ async def beside(main: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]
 
 
 class Work:
-    """What a client does for the contract its server offers and its owner agreed to. It is the client's `Consent` (protocols/consent.py)."""
+    """What a client does for the contract its server offers and its owner agreed to. It is the client's
+    `Consent` (protocols/consent.py).
+    """
 
-    def __init__(self, name: str, data: Mapping[str, str], state: Path, model: str, agreement: Agreement | None = None, device: str = "cpu",
-                 again: bool = False):
-        self.name, self.data, self.state, self.model, self.agreement, self.device, self.again = name, data, state, model, agreement, device, again
+    def __init__(
+        self,
+        name: str,
+        data: Mapping[str, str],
+        state: Path,
+        model: str,
+        agreement: Agreement | None = None,
+        device: str = "cpu",
+        again: bool = False,
+    ):
+        self.name, self.data, self.state, self.model, self.agreement, self.device, self.again = (
+            name,
+            data,
+            state,
+            model,
+            agreement,
+            device,
+            again,
+        )
         self.offer: joining.Work | None = None
         self.prepared = asyncio.Event()
         self.mine: Member | None = None
         self.hidden: HiddenSum | None = None
         self.counted: HiddenCounts | HiddenSum | None = None
         self.account: Account | None = None
-        self.aside = ThreadPoolExecutor(1, "tacit-work")  # one, so that work that is not wanted any more is over before the next begins
+        self.aside = ThreadPoolExecutor(
+            1, "tacit-work"
+        )  # one, so that work that is not wanted any more is over before the next begins
 
     def prepare(self, offer: joining.Work) -> joining.Ready:
         """Accept a contract: compare it first, then read the rows, then build the model."""
@@ -115,13 +163,19 @@ class Work:
                 self._accept(offer)
             except TacitError as error:
                 if self.agreement is not None and self.agreement.agreed is None:
-                    error.outside = TacitError.outside  # nobody agreed to these columns: not even their absence is told
+                    error.outside = (
+                        TacitError.outside
+                    )  # nobody agreed to these columns: not even their absence is told
                 raise
             self.offer = offer
             self.prepared.set()
         assert self.mine is not None
         fed = self.mine.fed
-        rows, held = (joining.UNTOLD,) * 2 if self.plan.hides_sizes else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
+        rows, held = (
+            (joining.UNTOLD,) * 2
+            if self.plan.hides_sizes
+            else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
+        )
         return joining.Ready(rows, held, list(fed.rows.x.shape[1:]), fed.classes or 0, self.mine.task.dim)
 
     def _accept(self, offer: joining.Work) -> None:
@@ -136,16 +190,28 @@ class Work:
 
     def _build(self, p: Plan, contract: Contract, run: str) -> None:
         terms = contract.tables
-        fed = dealt(Path(self.data["dealt"])) if "dealt" in self.data else own(self.name, self.data["table"], terms["data"], p.seed)
+        fed = (
+            dealt(Path(self.data["dealt"]))
+            if "dealt" in self.data
+            else own(self.name, self.data["table"], terms["data"], p.seed)
+        )
         shape, classes = list(fed.rows.x.shape[1:]), fed.classes or 0
         if shape != terms["features"] or classes != terms["classes"]:
-            why = (f"the rows of {self.name!r} have the shape {shape} and {classes} classes; the job is for {terms['features']} and {terms['classes']}. "
-                   "Agree on the columns and labels with whoever runs the server.")
+            why = (
+                f"the rows of {self.name!r} have the shape {shape} and {classes} classes; the job is for "
+                f"{terms['features']} and {terms['classes']}. "
+                "Agree on the columns and labels with whoever runs the server."
+            )
             raise BadData(why, outside=why)
-        limits = None if self.agreement is None or self.agreement.agreed is not None else self.agreement.limits
+        limits = (
+            None if self.agreement is None or self.agreement.agreed is not None else self.agreement.limits
+        )
         if limits is not None and int(fed.train.sizes[0]) < limits.batch_size:
-            raise NotAgreed(f"with the server's job {self.name!r} would train on {int(fed.train.sizes[0])} rows; without an agreed job at least "
-                            f"{limits.batch_size} are asked for, because an update from few rows shows them.")
+            raise NotAgreed(
+                f"with the server's job {self.name!r} would train on {int(fed.train.sizes[0])} rows; "
+                "without an agreed job at least "
+                f"{limits.batch_size} are asked for, because an update from few rows shows them."
+            )
         if self.name not in p.fed.parties:
             raise BadJob(f"{self.name!r} is not among the parties of the server's job.")
 
@@ -163,23 +229,42 @@ class Work:
         self.record = Record(self.state, self.name, contract.digest)
         if self.again:
             if self.record.uploads:
-                log.warning("party %r: --again does not apply: hidden sums of this contract stay spent. Change the job's seed to start over", self.name)
+                log.warning(
+                    "party %r: --again does not apply: hidden sums of this contract stay spent. Change the "
+                    "job's seed to start over",
+                    self.name,
+                )
             self.record.allow_again()
             self.again = False
         if "table" in self.data:
             self._bind_data(Path(self.data["table"]))
         if int(fed.train.sizes[0]) < Limits().batch_size:
-            log.warning("party %r trains on %d rows: an update from so few rows can show them", self.name, int(fed.train.sizes[0]))
+            log.warning(
+                "party %r trains on %d rows: an update from so few rows can show them",
+                self.name,
+                int(fed.train.sizes[0]),
+            )
         self.figures = fit_figures(p, guard)
         self.evaluation_release = None if guard is None else guards.evaluation_release(p, guard)
         self.account = guards.own_account(p, guard, self.state, contract.digest)
         self.hidden = self.counted = None
         if guard is not None and guard.hiding is not None:
             self.hidden = HiddenSum(guard, contract.digest)
-            self.counted = (HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest) if self.figures is None
-                            else HiddenSum(self.figures, contract.digest))
+            self.counted = (
+                HiddenCounts(guard, len(p.fed), blank_counts(task, fed.classes), contract.digest)
+                if self.figures is None
+                else HiddenSum(self.figures, contract.digest)
+            )
         fresh = fresh_state(p.algorithm, task.initial()) | ({} if guard is None else guard.client_state())
-        settings = (p.algorithm, p.seed, p.local_epochs[p.fed.parties.index(self.name)], p.batch_size, p.local_steps, guard, p.min_rows)
+        settings = (
+            p.algorithm,
+            p.seed,
+            p.local_epochs[p.fed.parties.index(self.name)],
+            p.batch_size,
+            p.local_steps,
+            guard,
+            p.min_rows,
+        )
         self.mine = Member(self.name, fed, task, *settings)
         # a paced client tests while it trains: two threads must not share a module
         self.tester = Member(self.name, fed, build_task(), *settings) if self.paced else self.mine
@@ -190,59 +275,99 @@ class Work:
         with open(file, "rb") as data:
             digest = hashlib.file_digest(data, "sha256").digest()
         if self.record.bound.get("data", digest.hex()) != digest.hex():
-            raise BadRun(f"{file} is not the file that {self.name!r} answered this job with before: answers on both would show the difference. Put the old one "
-                         "back, restart the party with --again, or, with hidden sums, change the job's seed.")
+            raise BadRun(
+                f"{file} is not the file that {self.name!r} answered this job with before: answers on both "
+                "would show the difference. Put the old one "
+                "back, restart the party with --again, or, with hidden sums, change the job's seed."
+            )
         self.record.bind("data", digest)
 
-    # --- what the owner is shown ---------------------------------------------------------------------------------------------------------
+    # --- what the owner is shown ----------------------------------------------------------------------------
 
     def _accepted(self) -> list[dict[str, Any]]:
         """The contracts this party accepted before."""
         file = self.state / ACCEPTED
-        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()] if file.exists() else []
+        return (
+            [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+            if file.exists()
+            else []
+        )
 
     def _show(self, contract: Contract) -> None:
         """Keep what was accepted, and say it in the log."""
         assert self.agreement is not None
         hiding = next((stage for stage in contract.tables["guard"] if ALL[stage["name"]].hides), None)
-        how = f"as agreed in {self.agreement.source}" if self.agreement.agreed is not None else "by default limits: no job file was given"
+        how = (
+            f"as agreed in {self.agreement.source}"
+            if self.agreement.agreed is not None
+            else "by default limits: no job file was given"
+        )
         log.info("party %r accepted %s (%s)", self.name, contract.describe(), how)
         self.state.mkdir(parents=True, exist_ok=True)
-        write_whole(self.state / f"contract-{contract.digest[:12]}.json", json.dumps(contract.tables, indent=1))
+        write_whole(
+            self.state / f"contract-{contract.digest[:12]}.json", json.dumps(contract.tables, indent=1)
+        )
         file = self.state / ACCEPTED
         lines = file.read_text() if file.exists() else ""
         if contract.digest not in lines:
-            write_whole(file, lines + json.dumps({"contract": contract.digest, "hiding": hiding, "agreed": self.agreement.source}) + "\n")
+            write_whole(
+                file,
+                lines
+                + json.dumps({"contract": contract.digest, "hiding": hiding, "agreed": self.agreement.source})
+                + "\n",
+            )
 
-    # --- consent: what may be asked --------------------------------------------------------------------------------------------------------
+    # --- consent: what may be asked -------------------------------------------------------------------------
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request against the contract, before anything is computed for it."""
         mine, p = self._ready(), self.plan
         last = p.rounds - (kind != "test")  # a test of round r is one of the model after it
-        allowed = {"update": 0 <= r <= last, "loss": p.asks_losses and 0 <= r <= last,
-                   "test": (self.agreement is None or p.reports) and -1 <= r < p.rounds and p.evaluates(r + 1)}
+        allowed = {
+            "update": 0 <= r <= last,
+            "loss": p.asks_losses and 0 <= r <= last,
+            "test": (self.agreement is None or p.reports) and -1 <= r < p.rounds and p.evaluates(r + 1),
+        }
         if not allowed[kind]:
-            raise ProtocolError(f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the contract ({p.rounds} rounds, losses "
-                                f"{'asked' if p.asks_losses else 'not asked'}, evaluation every {p.evaluate_every or p.rounds} rounds). Nothing was sent.")
+            raise ProtocolError(
+                f"the server asks {self.name!r} for a {kind} of round {r + 1}, which is not part of the "
+                f"contract ({p.rounds} rounds, losses "
+                f"{'asked' if p.asks_losses else 'not asked'}, evaluation every "
+                f"{p.evaluate_every or p.rounds} rounds). Nothing was sent."
+            )
         self._check_vectors(r, {k: v for k, v in sent.vectors.items() if k != rounds.SESSION}, mine)
         hides = self.hidden is not None and kind != "loss"
         if hides and self.record.spent(kind, r):
-            log.warning("party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take part in another", self.name, r + 1, kind)
+            log.warning(
+                "party %r is asked for round %d (%s) again, and took part in a sum of it; it does not take "
+                "part in another",
+                self.name,
+                r + 1,
+                kind,
+            )
             return False
         if kind == "test" and hides and self.figures is None and not int(mine.fed.held.sizes[0]):
             return False  # it would add nothing, and count as one of those among whom the others hide
         model = sent.of(("w", "buffers"))
         self.record.bind(f"model {r + (kind == 'test')}", model)
-        if kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1):  # counts over other participants could be subtracted
-            log.warning("party %r already reported counts of this model, and does not report them again", self.name)
+        if (
+            kind == "test" and hides and self.record.earlier("test", r, "model", model, shift=1)
+        ):  # counts over other participants could be subtracted
+            log.warning(
+                "party %r already reported counts of this model, and does not report them again", self.name
+            )
             return False
         if kind == "update":
             content = sent.of(k for k in sent.vectors if k not in ("round", rounds.SESSION))
             self.record.bind(f"content {r}", content)
             if hides and self._whole_batches and self.record.earlier("update", r, "content", content):
-                log.warning("party %r is asked in round %d for the update on a model that it has answered; with whole batches it would be the same update, so "
-                            "it does not take part", self.name, r + 1)
+                log.warning(
+                    "party %r is asked in round %d for the update on a model that it has answered; with "
+                    "whole batches it would be the same update, so "
+                    "it does not take part",
+                    self.name,
+                    r + 1,
+                )
                 return False
         return True
 
@@ -255,13 +380,18 @@ class Work:
     def commit(self, kind: str, r: int) -> Commitment:
         return self.record.commit(kind, r, lambda: self._pay(r) if kind == "update" else self._pay_test(r))
 
-    # --- what is computed --------------------------------------------------------------------------------------------------------------------
+    # --- what is computed -----------------------------------------------------------------------------------
 
     async def local_beside(self, number: int, version: int, down: State) -> tuple[float, State]:
         """On a thread of its own: meanwhile the party can be asked to test a model, or to begin anew."""
-        most = self.plan.rounds * max(len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1)))  # one party may do all the work of a run
+        most = self.plan.rounds * max(
+            len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1))
+        )  # one party may do all the work of a run
         if not 0 <= number < most:
-            raise ProtocolError(f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has {most}. Nothing was sent.")
+            raise ProtocolError(
+                f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has "
+                f"{most}. Nothing was sent."
+            )
         self.record.bind(f"order {number}", Digests(down).of(None, str(version)))
         return await asyncio.get_running_loop().run_in_executor(self.aside, self.local, version, down, number)
 
@@ -271,30 +401,59 @@ class Work:
         if self.hidden is None:
             self._pay(r)  # a hidden update is paid for when it is sent
         weight, vectors, after = mine.local(r, down, before, work)
-        if mine.guard is not None and (lost := mine.guard.events.pop("out of range", 0)):  # once in 10²² draws; never silently
-            log.warning("party %r: %d numbers of round %d did not fit the range agreed with their noise, and were cut off at its ends", self.name, lost, r + 1)
+        if mine.guard is not None and (
+            lost := mine.guard.events.pop("out of range", 0)
+        ):  # once in 10²² draws; never silently
+            log.warning(
+                "party %r: %d numbers of round %d did not fit the range agreed with their noise, and were "
+                "cut off at its ends",
+                self.name,
+                lost,
+                r + 1,
+            )
         for key, value in vectors.items():
             if not torch.isfinite(value).all():
-                raise BadData(f"the update of {self.name!r} in round {r + 1} holds NaN or infinity ({key}), so it is not sent. The learning rate is too large "
-                              "for these rows, or a number among them is out of all proportion.")
+                raise BadData(
+                    f"the update of {self.name!r} in round {r + 1} holds NaN or infinity ({key}), so it is "
+                    "not sent. The learning rate is too large "
+                    "for these rows, or a number among them is out of all proportion."
+                )
         if not self.paced:  # which goes with algorithms that remember nothing
-            self.memory.keep(r, before, after)  # before it is sent: whoever has our update must be able to rely on what we remember
+            self.memory.keep(
+                r, before, after
+            )  # before it is sent: whoever has our update must be able to rely on what we remember
         return weight, vectors
 
     def _pay(self, r: int) -> None:
-        """Before an answer is sent, each time: one asked for again has other noise, and is another release. Of a hidden round at most one sum is opened."""
+        """Before an answer is sent, each time: one asked for again has other noise, and is another release.
+        Of a hidden round at most one sum is opened.
+        """
         if self.account is None:
             return
         made = self.account.spent - self.record.evaluations  # where in doubt, an answer counts as an update
         if made >= self.plan.rounds or not self.account.may_spend():
-            cost = f" and once more would cost ε = {self.account.epsilon(self.account.spent + 1):.4g} of {self.account.budget:g}" if self.account.budget else ""
-            raise BudgetSpent(f"the server asks for round {r + 1}, and {self.name!r} has answered {made} of the {self.plan.rounds} times it "
-                              f"agreed to{cost}. Nothing more was sent.")
+            cost = (
+                f" and once more would cost ε = {self.account.epsilon(self.account.spent + 1):.4g} of "
+                f"{self.account.budget:g}"
+                if self.account.budget
+                else ""
+            )
+            raise BudgetSpent(
+                f"the server asks for round {r + 1}, and {self.name!r} has answered {made} of the "
+                f"{self.plan.rounds} times it "
+                f"agreed to{cost}. Nothing more was sent."
+            )
         self.account.spend(r + 1)
 
     def record_spending(self, ledger: Ledger) -> None:
         """What this party's account holds, as a line of its own ledger."""
-        if self.agreement is not None and self.account is not None and self.account.spent and self.mine is not None and self.mine.guard is not None:
+        if (
+            self.agreement is not None
+            and self.account is not None
+            and self.account.spent
+            and self.mine is not None
+            and self.mine.guard is not None
+        ):
             ledger.spend(guards.own_spend(self.plan, self.mine.guard, self.account, self.record.evaluations))
 
     def _pay_test(self, r: int) -> None:
@@ -314,7 +473,9 @@ class Work:
         assert mine.fed.classes is not None
         sent = add_noise(self.figures, self.name, r, self.tester.test(r, down, memory), mine.fed.classes)
         if self.counted is not None or self.account is None:
-            return sent  # a hidden answer is paid for when it is sent; where the server adds the noise, it pays
+            return (
+                sent  # a hidden answer is paid for when it is sent; where the server adds the noise, it pays
+            )
         self._pay_test(r)
         self.record.keep_figures(r, self.figures.unpack(sent, r).tolist())
         return self._pack_figures(r)
@@ -333,23 +494,46 @@ class Work:
         w = down.get("w")
         if w is None or w.shape != (mine.task.dim,) or w.dtype != torch.float32:
             what = "no model" if w is None else f"a model of shape {tuple(w.shape)} and {w.dtype}"
-            raise ProtocolError(f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} float32 numbers. "
-                                "Do both run the same job?")
+            raise ProtocolError(
+                f"the server sends {what} in round {r + 1}; {mine.name!r} has one of {mine.task.dim} "
+                "float32 numbers. "
+                "Do both run the same job?"
+            )
         if "round" in down and (down["round"].numel() != 1 or float(down["round"]) != r):
-            raise ProtocolError(f"the server sends the number of another round with round {r + 1}. Do both run the same version of tacit?")
+            raise ProtocolError(
+                f"the server sends the number of another round with round {r + 1}. Do both run the same "
+                "version of tacit?"
+            )
         state = {**mine.algorithm.server_state(w), **mine.task.initial()}
         for key in ("buffers", *mine.algorithm.sends):
             value, like = down.get(key), state.get(key)
-            if value is not None and (like is None or value.shape != like.shape or value.dtype != like.dtype or not torch.isfinite(value.float()).all()):
-                raise ProtocolError(f"the server sends {key!r} in round {r + 1} in another form than this job has it, or with NaN or infinity in it.")
-        strange = [k for k in down if k not in ("w", "buffers", "round", *mine.algorithm.sends) and not (mine.guard is not None and k.startswith("guard."))]
+            if value is not None and (
+                like is None
+                or value.shape != like.shape
+                or value.dtype != like.dtype
+                or not torch.isfinite(value.float()).all()
+            ):
+                raise ProtocolError(
+                    f"the server sends {key!r} in round {r + 1} in another form than this job has it, or "
+                    "with NaN or infinity in it."
+                )
+        strange = [
+            k
+            for k in down
+            if k not in ("w", "buffers", "round", *mine.algorithm.sends)
+            and not (mine.guard is not None and k.startswith("guard."))
+        ]
         if strange:
-            raise ProtocolError(f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do both run the same version "
-                                "of tacit?")
+            raise ProtocolError(
+                f"the server sends {strange[0]!r:.40} in round {r + 1}, which nothing in this job reads. Do "
+                "both run the same version "
+                "of tacit?"
+            )
 
 
 class Memory:
-    """What a client keeps between rounds (SCAFFOLD's c_k), on its own disk: as it was before the last round it answered, and after it.
+    """What a client keeps between rounds (SCAFFOLD's c_k), on its own disk: as it was before the last round
+    it answered, and after it.
 
     A server that goes on after a crash may ask for that round again, and must get the same answer.
     """
@@ -370,14 +554,23 @@ class Memory:
             if said.get("run") != self.run:
                 return  # of another run, which has nothing to do with this one
             self.round = int(said["round"])
-            self._before, self._after = ({k: tensors[f"{when}.{k}"].to(v.device) for k, v in self.fresh.items()} for when in ("before", "after"))
+            self._before, self._after = (
+                {k: tensors[f"{when}.{k}"].to(v.device) for k, v in self.fresh.items()}
+                for when in ("before", "after")
+            )
         except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise BadRun(f"{self.file} cannot be read: {error}. Put it back from a copy; without it this party cannot go on in this run.") from None
+            raise BadRun(
+                f"{self.file} cannot be read: {error}. Put it back from a copy; without it this party "
+                "cannot go on in this run."
+            ) from None
 
     def before(self, r: int) -> State:
         if r < self.round:
-            raise BadRun(f"the server asks for round {r + 1} and had an answer to round {self.round + 1} already: it was set back further than one round. "
-                         "Start the run anew.")
+            raise BadRun(
+                f"the server asks for round {r + 1} and had an answer to round {self.round + 1} already: it "
+                "was set back further than one round. "
+                "Start the run anew."
+            )
         return self._before if r == self.round else self._after
 
     @property
@@ -390,25 +583,41 @@ class Memory:
             from safetensors.torch import save
 
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            both = {f"{when}.{k}": v.detach().cpu().clone() for when, state in (("before", before), ("after", after)) for k, v in state.items()}
+            both = {
+                f"{when}.{k}": v.detach().cpu().clone()
+                for when, state in (("before", before), ("after", after))
+                for k, v in state.items()
+            }
             write_whole(self.file, save(both, {"run": self.run, "round": str(r)}))
 
 
 def specified(model: Any, who: str) -> str:
-    """How a process on this machine finds a model that is code; empty for one of tacit's own, which the job's table names."""
+    """How a process on this machine finds a model that is code; empty for one of tacit's own, which the job's
+    table names.
+    """
     from ...runtimes.processes import specification
 
-    return "" if isinstance(model, str) or type(model) in models.ALL.values() else json.dumps(specification(model, f"{who}, as its model,"))
+    return (
+        ""
+        if isinstance(model, str) or type(model) in models.ALL.values()
+        else json.dumps(specification(model, f"{who}, as its model,"))
+    )
 
 
 def task_of(said: Mapping[str, Any], rows: Rows) -> Task:
-    """The model a job names, on these rows; `spec` is what `specified` gave: code is taken from this machine's own configuration, never from a server."""
-    model = found(json.loads(said["spec"])) if said["spec"] else from_table(said["model"], models.ALL, "the job's model")
+    """The model a job names, on these rows; `spec` is what `specified` gave: code is taken from this
+    machine's own configuration, never from a server.
+    """
+    model = (
+        found(json.loads(said["spec"]))
+        if said["spec"]
+        else from_table(said["model"], models.ALL, "the job's model")
+    )
     built = models.build(model, tuple(said["features"]), said["classes"] or 1, said["seed"])
     return Task(built, *rows, "mse" if said["classes"] is None else "cross_entropy", said["precision"])
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------------------------
+# --- rows ---------------------------------------------------------------------------------------------------
 
 
 def deal(fed: Federation, k: int, folder: Path) -> None:
@@ -417,10 +626,31 @@ def deal(fed: Federation, k: int, folder: Path) -> None:
 
     mine = fed.party(k)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "rows.safetensors", save({"x": mine.rows.x.contiguous(), "y": mine.rows.y.contiguous(), "train": mine.train.index.contiguous(),
-                                                   "held": mine.held.index.contiguous()}))
-    write_whole(folder / "rows.json", json.dumps({"name": mine.name, "party": mine.parties[0], "classes": mine.classes, "seed": mine.seed,
-                                                  "skew": None if mine.skew is None else to_table(mine.skew), "columns": mine.columns, "labels": mine.labels}))
+    write_whole(
+        folder / "rows.safetensors",
+        save(
+            {
+                "x": mine.rows.x.contiguous(),
+                "y": mine.rows.y.contiguous(),
+                "train": mine.train.index.contiguous(),
+                "held": mine.held.index.contiguous(),
+            }
+        ),
+    )
+    write_whole(
+        folder / "rows.json",
+        json.dumps(
+            {
+                "name": mine.name,
+                "party": mine.parties[0],
+                "classes": mine.classes,
+                "seed": mine.seed,
+                "skew": None if mine.skew is None else to_table(mine.skew),
+                "columns": mine.columns,
+                "labels": mine.labels,
+            }
+        ),
+    )
 
 
 def dealt(folder: Path) -> Federation:
@@ -429,27 +659,48 @@ def dealt(folder: Path) -> Federation:
     t, said = load_file(folder / "rows.safetensors"), json.loads((folder / "rows.json").read_text())
     skew = None if said["skew"] is None else from_table(said["skew"], datasets.SKEWS, "skew")
     rows = Rows(t["x"], t["y"])
-    return Federation(said["name"], rows, Holdings.from_lists([t["train"]]), Holdings.from_lists([t["held"]]), Rows(rows.x[:0], rows.y[:0]), said["classes"],
-                      (said["party"],), skew, said["seed"], tuple(said["columns"]), tuple(said["labels"]))
+    return Federation(
+        said["name"],
+        rows,
+        Holdings.from_lists([t["train"]]),
+        Holdings.from_lists([t["held"]]),
+        Rows(rows.x[:0], rows.y[:0]),
+        said["classes"],
+        (said["party"],),
+        skew,
+        said["seed"],
+        tuple(said["columns"]),
+        tuple(said["labels"]),
+    )
 
 
 def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | None, seed: int) -> Federation:
-    """A party's own file, encoded as all parties agreed: columns, categories and labels are the job's, means and deviations its own."""
+    """A party's own file, encoded as all parties agreed: columns, categories and labels are the job's, means
+    and deviations its own.
+    """
     if layout is None:
-        raise BadJob("the job does not say which columns the parties' files have. Its [data] needs label, numbers and categories.")
+        raise BadJob(
+            "the job does not say which columns the parties' files have. Its [data] needs label, numbers "
+            "and categories."
+        )
     recipe, label, labels, fraction = read_layout(layout)
     file = Path(path)
     frame = reading.read_parquet(file) if file.suffix in (".parquet", ".pq") else reading.read_csv(file, ",")
     known = [str(c) for c in frame.columns]
     if label not in known:
-        raise BadData(f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}", outside=f"its file has no column {label!r}")
+        raise BadData(
+            f"{file}: there is no column {label!r}, the label of this job. {nearest(label, known)}",
+            outside=f"its file has no column {label!r}",
+        )
     if not len(frame):
         raise BadData(f"{file}: the table has no rows.")
     try:
         x = recipe.lay_out(frame)
     except BadData as error:
         absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
-        raise BadData(f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside) from None
+        raise BadData(
+            f"{file}: {error}", outside=f"its file has no column {absent[0]!r}" if absent else error.outside
+        ) from None
     values = tables._target(str(file), label, frame[label], labels is None)
     if labels is None:
         y = torch.from_numpy(values.astype(np.float32))
@@ -457,15 +708,33 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
         place = {text: i for i, text in enumerate(labels)}
         strange = sorted({str(v) for v in values.tolist()} - set(place))
         if strange:
-            raise BadData(f"{file}: the label {label!r} has the value {strange[0]!r}, which this job does not know. Known: {', '.join(labels)}.",
-                          outside=f"its label {label!r} has a value that this job does not know")
+            raise BadData(
+                f"{file}: the label {label!r} has the value {strange[0]!r}, which this job does not know. "
+                f"Known: {', '.join(labels)}.",
+                outside=f"its label {label!r} has a value that this job does not know",
+            )
         y = torch.tensor([place[str(v)] for v in values.tolist()], dtype=torch.int64)
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
     held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
     train = order[held:]
-    x = recipe.applied(x, *recipe.statistics(x[train], torch.zeros(len(train), dtype=torch.int64), 1), torch.zeros(len(y), dtype=torch.int64))
-    return Federation(file.name, Rows(x, y), Holdings.from_lists([train]), Holdings.from_lists([order[:held]]), Rows(x[:0], y[:0]),
-                      None if labels is None else len(labels), (name,), None, seed, recipe.columns, tuple(labels or ()))
+    x = recipe.applied(
+        x,
+        *recipe.statistics(x[train], torch.zeros(len(train), dtype=torch.int64), 1),
+        torch.zeros(len(y), dtype=torch.int64),
+    )
+    return Federation(
+        file.name,
+        Rows(x, y),
+        Holdings.from_lists([train]),
+        Holdings.from_lists([order[:held]]),
+        Rows(x[:0], y[:0]),
+        None if labels is None else len(labels),
+        (name,),
+        None,
+        seed,
+        recipe.columns,
+        tuple(labels or ()),
+    )
 
 
 LAYOUT = ("label", "labels", "numbers", "categories", "missing", "held_fraction")
@@ -475,11 +744,18 @@ def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str]
     """(recipe, label, its values or None for a regression, the share held back) of a job's [data]."""
     for key in table:
         if key not in LAYOUT:
-            raise BadJob(f"[data] of a job for real parties has no {key!r}: it says what columns each party's own file has. {nearest(key, list(LAYOUT))}")
+            raise BadJob(
+                f"[data] of a job for real parties has no {key!r}: it says what columns each party's own "
+                f"file has. {nearest(key, list(LAYOUT))}"
+            )
 
     def texts(key: str) -> list[str]:
         value = table.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
+        if (
+            not isinstance(value, list)
+            or not all(isinstance(v, str) for v in value)
+            or len(set(value)) < len(value)
+        ):
             raise BadJob(f"[data]: {key} is {value!r}; it must be a list of different texts.")
         return value
 
@@ -489,12 +765,23 @@ def read_layout(table: Mapping[str, Any]) -> tuple[tables.Recipe, str, list[str]
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise BadJob(f"[data]: held_fraction is {fraction!r}; it must be a number at least 0 and below 1.")
     kinds = table.get("categories", {})
-    if not isinstance(kinds, dict) or not all(isinstance(v, list) and v and all(isinstance(t, str) for t in v) for v in kinds.values()):
-        raise BadJob(f"[data]: categories is {kinds!r}; it must be a table: a column, and the list of its values.")
-    recipe = tables.Recipe(tuple(texts("numbers")), {k: tuple(v) for k, v in kinds.items()}, tuple(texts("missing")))
+    if not isinstance(kinds, dict) or not all(
+        isinstance(v, list) and v and all(isinstance(t, str) for t in v) for v in kinds.values()
+    ):
+        raise BadJob(
+            f"[data]: categories is {kinds!r}; it must be a table: a column, and the list of its values."
+        )
+    recipe = tables.Recipe(
+        tuple(texts("numbers")), {k: tuple(v) for k, v in kinds.items()}, tuple(texts("missing"))
+    )
     if not recipe.columns:
-        raise BadJob("[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the columns.")
+        raise BadJob(
+            "[data]: there are neither numbers nor categories, so there is nothing to learn from. Name the "
+            "columns."
+        )
     labels = texts("labels") if "labels" in table else None
     if labels is not None and len(labels) < 2:
-        raise BadJob(f"[data]: labels is {labels!r}; it must name at least two, or be left out for a regression.")
+        raise BadJob(
+            f"[data]: labels is {labels!r}; it must name at least two, or be left out for a regression."
+        )
     return recipe, label, labels, float(fraction)

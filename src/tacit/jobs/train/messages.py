@@ -1,4 +1,6 @@
-"""Training with one program per party, over messages: what real organisations run, here in one process (or, in networked.py, in many)."""
+"""Training with one program per party, over messages: what real organisations run, here in one process (or,
+in networked.py, in many).
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Parties:
         self.clock = 0.0  # what the virtual clock shows, where there is a speed
         self.told: list[dict[str, Any]] = [{}]  # what the round's event says besides
         at = saved[0]
-        self.server = starts[0] | ({k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {})
+        self.server = starts[0] | (
+            {k: v for k, v in p.algorithm.server_state(starts[0]["w"]).items()} if at is None else {}
+        )
         self.guard = fit(p, task, starts[0])
         self.guards = [] if self.guard is None else [self.guard]
         self.hidden: HiddenSum | None = None
@@ -73,13 +77,22 @@ class Parties:
         if self.guard is not None and self.guard.hiding is not None:
             keys, binding = signing_keys(p, self.guard), self.binding()
             self.hidden = HiddenSum(self.guard, binding, keys)
-            self.counted = (HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys) if self.figures is None
-                            else HiddenSum(self.figures, binding, keys))
+            self.counted = (
+                HiddenCounts(self.guard, len(p.fed), blank_counts(task, p.fed.classes), binding, keys)
+                if self.figures is None
+                else HiddenSum(self.figures, binding, keys)
+            )
         self.heard = 0  # bytes the server had been sent before this round, where sums are hidden
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
-        self.begin_test: Callable[[int], bool] = lambda r: True  # called before the model after round r (counted from 1) is evaluated: whether it may be
-        self.merged: Callable[[int, list[str]], None] = lambda r, names: None  # called with round r (from 1) when its model stands, before it is evaluated
-        self.unevaluated: list[str] | None = None  # who is in the model that a server which was killed had not evaluated yet
+        self.begin_test: Callable[[int], bool] = lambda r: (
+            True
+        )  # called before the model after round r (counted from 1) is evaluated: whether it may be
+        self.merged: Callable[[int, list[str]], None] = lambda r, names: (
+            None
+        )  # called with round r (from 1) when its model stands, before it is evaluated
+        self.unevaluated: list[str] | None = (
+            None  # who is in the model that a server which was killed had not evaluated yet
+        )
         self.at = 0  # the round at hand
         self.memory: State = {}  # what the rule remembers of earlier rounds
         self.fresh = fresh(p.algorithm, starts[0]) | ({} if self.guard is None else self.guard.client_state())
@@ -92,11 +105,16 @@ class Parties:
             self.go_on(at)
 
     def binding(self) -> str:
-        """What hidden sums are bound to besides the round and what was sent down: between real parties, the contract."""
+        """What hidden sums are bound to besides the round and what was sent down: between real parties, the
+        contract.
+        """
         return self.plan.fed.name
 
     def go_on(self, at: State) -> None:
-        self.kept |= {name: {k: at[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()} for j, name in enumerate(self.plan.fed.parties)}
+        self.kept |= {
+            name: {k: at[f"kept.{j}.{k}"].to(v.device) for k, v in self.fresh.items()}
+            for j, name in enumerate(self.plan.fed.parties)
+        }
 
     @property
     def w(self) -> Tensor:
@@ -111,8 +129,11 @@ class Parties:
 
     def down(self, r: int) -> State:
         keys = ("w", "buffers", *self.plan.algorithm.sends)
-        return {k: v.cpu() for k, v in self.server.items() if k in keys} | {"round": torch.tensor(float(r))} | (
-            {} if self.guard is None else self.guard.sent())
+        return (
+            {k: v.cpu() for k, v in self.server.items() if k in keys}
+            | {"round": torch.tensor(float(r))}
+            | ({} if self.guard is None else self.guard.sent())
+        )
 
     def downs(self, r: int) -> State | protocol.Apart:
         """What everyone is sent, or what each is."""
@@ -128,8 +149,16 @@ class Parties:
         given, p = self.tests(), self.plan
         out = []
         for name in p.fed.parties:
-            down = placed(self.task.x.device, given.models[given.of[name]] if isinstance(given, protocol.Apart) else given)
-            out.append({**down, **(p.algorithm.personal(self.task, down, self.kept[name]) if self.kept[name] else {})})
+            down = placed(
+                self.task.x.device,
+                given.models[given.of[name]] if isinstance(given, protocol.Apart) else given,
+            )
+            out.append(
+                {
+                    **down,
+                    **(p.algorithm.personal(self.task, down, self.kept[name]) if self.kept[name] else {}),
+                }
+            )
         return out
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
@@ -142,7 +171,9 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None) -> None:
+        def merge(
+            r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None
+        ) -> None:
             if ups is None:
                 self.told[0]["lost"] = True
                 took_part.clear()
@@ -150,14 +181,20 @@ class Parties:
                 return
             if isinstance(ups, picking.Picked):
                 took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
-                self.told[0] |= {"scored": len(took_part), "uploaded": 1, **({"best": ups.best} if found else {})}
+                self.told[0] |= {
+                    "scored": len(took_part),
+                    "uploaded": 1,
+                    **({"best": ups.best} if found else {}),
+                }
                 ups = {ups.best: ups.upload}
             else:
                 took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
                 self.told[0]["clock"] = self.clock
-            if took_part or (self.guard is not None and self.guard.noise is not None):  # under noise nobody may see that nobody came
+            if took_part or (
+                self.guard is not None and self.guard.noise is not None
+            ):  # under noise nobody may see that nobody came
                 self.merge(r, ups, len(took_part))
             if not due(r + 1):
                 after(r + 1, [list(took_part)], [{}])
@@ -181,11 +218,27 @@ class Parties:
             self.dropped = {**who, **self.dropped}  # its first reason is the one that tells
 
         def start(me: Party, **network: Any) -> Any:
-            return protocol.server(me, names, rounds, choose, self.downs, merge, model, tested, within=self.within, at_least=self.at_least, dropped=without,
-                                   aborted=lambda r, why: self.note(f"round {r + 1}: {why}"), hidden=self.hidden,
-                                   counted=self.counted, scores=p.picks,
-                                   meet=p.select is not None, pending=None if self.unevaluated is None else rounds.start - 1, testers=self.testers,
-                                   **network)
+            return protocol.server(
+                me,
+                names,
+                rounds,
+                choose,
+                self.downs,
+                merge,
+                model,
+                tested,
+                within=self.within,
+                at_least=self.at_least,
+                dropped=without,
+                aborted=lambda r, why: self.note(f"round {r + 1}: {why}"),
+                hidden=self.hidden,
+                counted=self.counted,
+                scores=p.picks,
+                meet=p.select is not None,
+                pending=None if self.unevaluated is None else rounds.start - 1,
+                testers=self.testers,
+                **network,
+            )
 
         self.perform(start)
 
@@ -196,10 +249,16 @@ class Parties:
     def known(self, r: int) -> Known:
         """What the server knows of the parties before a round, but for losses."""
         n = len(self.plan.fed)
-        return Known(self.plan.sizes, lambda who: np.zeros(0), None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)))
+        return Known(
+            self.plan.sizes,
+            lambda who: np.zeros(0),
+            None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)),
+        )
 
     def _selected(self, r: int) -> list[str] | protocol.Candidates:
-        """Who is asked, by the plan's rule; whoever's loss it wants is asked for it first, and is not chosen if it stays silent."""
+        """Who is asked, by the plan's rule; whoever's loss it wants is asked for it first, and is not chosen
+        if it stays silent.
+        """
         p, names = self.plan, self.plan.fed.parties
         losses: dict[int, float] = {}
         silent: set[int] = set()
@@ -210,7 +269,9 @@ class Parties:
                 raise Wanted(np.array(new))
             return np.array([losses.get(int(k), -np.inf) for k in who])
 
-        def settle(answers: Mapping[str, float], asked: Sequence[int] = ()) -> list[str] | protocol.Candidates:
+        def settle(
+            answers: Mapping[str, float], asked: Sequence[int] = ()
+        ) -> list[str] | protocol.Candidates:
             losses.update({k: answers[names[k]] for k in asked if names[k] in answers})
             silent.update(k for k in asked if names[k] not in answers)
             try:
@@ -239,9 +300,22 @@ class Parties:
         def member(k: int, name: str) -> Member:
             fed = p.fed.party(k)
             task = self.task.on(*(t.to(device) for t in fed.at(0)))
-            return Member(name, fed, task, p.algorithm, p.seed, p.local_epochs[k], p.batch_size, p.local_steps, self.guard, p.min_rows)
+            return Member(
+                name,
+                fed,
+                task,
+                p.algorithm,
+                p.seed,
+                p.local_epochs[k],
+                p.batch_size,
+                p.local_steps,
+                self.guard,
+                p.min_rows,
+            )
 
-        clients = {name: program(name, self.client(k, member(k, name))) for k, name in enumerate(p.fed.parties)}
+        clients = {
+            name: program(name, self.client(k, member(k, name))) for k, name in enumerate(p.fed.parties)
+        }
         InProcess(seed=p.seed, start=self.clock).run_sync({SERVER: program(SERVER, server), **clients})
 
     def client(self, k: int, mine: Member) -> Callable[[Party], Any]:
@@ -263,12 +337,24 @@ class Parties:
             def test(r: int, down: State) -> State:
                 return mine.test(r, down, self.kept[mine.name], summed=self.hidden is not None)
 
-            return protocol.client(me, local, test, boss=SERVER, look=mine.loss, hidden=lambda: self.hidden, counted=lambda: self.counted,
-                                   scores=lambda: self.plan.picks, takes=takes, consent=OneSumEach())
+            return protocol.client(
+                me,
+                local,
+                test,
+                boss=SERVER,
+                look=mine.loss,
+                hidden=lambda: self.hidden,
+                counted=lambda: self.counted,
+                scores=lambda: self.plan.picks,
+                takes=takes,
+                consent=OneSumEach(),
+            )
 
         return start
 
-    def merge(self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None) -> None:
+    def merge(
+        self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None
+    ) -> None:
         """The server's step from what `n` parties sent, `among` so many."""
         p = self.plan
         down, counted = self.down(r), float(n)
@@ -278,65 +364,112 @@ class Parties:
             self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
             mean = self.guard.back(ups.total, counted, there, r)
         else:
-            blank = {} if self.guard is None else self.guard.blank()  # where nobody was drawn, what somebody would have sent: it must not show
+            blank = (
+                {} if self.guard is None else self.guard.blank()
+            )  # where nobody was drawn, what somebody would have sent: it must not show
             self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default=blank))
             mean = self._made(ups, there) if self.guard is None else self.guard.take(ups, there, r)
         if self.guard is not None and self.guard.noise is not None:
             counted = self.guard.expected
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
         state = {k: v for k, v in self.server.items() if k not in ("w", "buffers")}
-        w, state = p.algorithm.merge(self.server["w"], state, mean, torch.tensor(counted / (among or len(p.fed))))
+        w, state = p.algorithm.merge(
+            self.server["w"], state, mean, torch.tensor(counted / (among or len(p.fed)))
+        )
         if self.guard is not None:
             self.guard.moved(self.server["w"], w)
         self.server = {"w": w, **buffers, **state}
 
     def _made(self, ups: Mapping[str, tuple[float, State]], down: State) -> State:
-        """What the rule makes of the uploads; what it remembers of earlier rounds is the server's state, too."""
+        """What the rule makes of the uploads; what it remembers of earlier rounds is the server's state,
+        too.
+        """
         rule = fitted([self.plan], self.task)
         rule = rule.at({k: v[None] for k, v in down.items()}) if hasattr(rule, "at") else rule
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
-        mean, self.memory = recalled(list(ups.values()), rule, [seats[name] for name in ups], self.memory, {k: v.cpu() for k, v in down.items()})
+        mean, self.memory = recalled(
+            list(ups.values()),
+            rule,
+            [seats[name] for name in ups],
+            self.memory,
+            {k: v.cpu() for k, v in down.items()},
+        )
         return placed(self.task.x.device, mean)
 
     def _sent_up(self) -> int:
         """Bytes of all the messages of a hidden sum that reached the server in this round."""
         others = {m.kind for m in self.kinds}
-        before, self.heard = self.heard, sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind not in others)
+        before, self.heard = (
+            self.heard,
+            sum(s.bytes for s in self.here[SERVER].ledger.seen if s.kind not in others),
+        )
         return self.heard - before
 
     def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
         p = self.plan
         if self.figures is not None:
             there = placed(self.task.x.device, {"w": self.server["w"]})
-            mean = (self.figures.back(answers.total, float(len(answers.included)), there, r - 1) if isinstance(answers, protocol.Summed)
-                    else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1))
+            mean = (
+                self.figures.back(answers.total, float(len(answers.included)), there, r - 1)
+                if isinstance(answers, protocol.Summed)
+                else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
+            )
             assert p.fed.classes is not None
             return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalises)
         if isinstance(answers, protocol.Summed):
             assert isinstance(self.counted, HiddenCounts)
             total = self.counted.decode(answers.total)
-            return evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), [total], p.fed.classes, p.min_rows, True,
-                                     p.algorithm.personalises)
+            return evaluation.gather(
+                self.task,
+                self.server["w"],
+                self.server.get("buffers"),
+                p.fed.test_at(r),
+                [total],
+                p.fed.classes,
+                p.min_rows,
+                True,
+                p.algorithm.personalises,
+            )
         came = [name for name in p.fed.parties if name in answers]
         counts = [Counts(**answers[name]) if answers[name] else None for name in came]
-        found = evaluation.gather(self.task, self.server["w"], self.server.get("buffers"), p.fed.test_at(r), counts, p.fed.classes, p.min_rows, p.sums_only,
-                                  p.algorithm.personalises)
+        found = evaluation.gather(
+            self.task,
+            self.server["w"],
+            self.server.get("buffers"),
+            p.fed.test_at(r),
+            counts,
+            p.fed.classes,
+            p.min_rows,
+            p.sums_only,
+            p.algorithm.personalises,
+        )
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
             found["parties"] = {"accuracy": [each.get(name) for name in p.fed.parties]}
         return found
 
     def save(self, i: int) -> State:
-        kept = {f"kept.{j}.{k}": v for j, name in enumerate(self.plan.fed.parties) for k, v in self.kept[name].items()}
+        kept = {
+            f"kept.{j}.{k}": v
+            for j, name in enumerate(self.plan.fed.parties)
+            for k, v in self.kept[name].items()
+        }
         return {**self.of_server(), **{k: v.to("cpu", copy=True) for k, v in kept.items()}}
 
     def of_server(self) -> State:
         """What the server must have to go on."""
         guarded = {} if self.guard is None else {f"guard.{k}": v for k, v in self.guard.save().items()}
-        return {f"server.{k}": v.cpu() for k, v in self.server.items()} | {f"rule.{k}": v for k, v in self.memory.items()} | guarded
+        return (
+            {f"server.{k}": v.cpu() for k, v in self.server.items()}
+            | {f"rule.{k}": v for k, v in self.memory.items()}
+            | guarded
+        )
 
     def beside(self) -> dict[str, Any]:
-        return {"ledger": self.ledger(0, []).to_dict(), **({} if self.seconds is None else {"clock": self.clock})}
+        return {
+            "ledger": self.ledger(0, []).to_dict(),
+            **({} if self.seconds is None else {"clock": self.clock}),
+        }
 
     def proceed(self, beside: dict[str, Any]) -> None:
         """Go on from what was saved beside the state."""
@@ -349,8 +482,17 @@ class Parties:
     def ledgers(self) -> list[Ledger]:
         return [me.ledger for me in self.here.values()]
 
-    kinds: tuple[type[Message], ...] = (protocol.Upload, picking.Score, protocol.Loss, protocol.Tested, protocol.Down, picking.Pick, protocol.Look,
-                                         protocol.Test, protocol.Stop)
+    kinds: tuple[type[Message], ...] = (
+        protocol.Upload,
+        picking.Score,
+        protocol.Loss,
+        protocol.Tested,
+        protocol.Down,
+        picking.Pick,
+        protocol.Look,
+        protocol.Test,
+        protocol.Stop,
+    )
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """What has been seen so far; it is saved with the state, so that a resumed run's ledger is whole."""
@@ -360,7 +502,10 @@ class Parties:
         order = {m.kind: k for k, m in enumerate(self.kinds)}
         place = {name: k for k, name in enumerate((SERVER, *self.plan.fed.parties))}
         last = len(order) + len(place)
-        for s in sorted(mixed.seen, key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last))):  # whatever a resume did
+        for s in sorted(
+            mixed.seen,
+            key=lambda s: (order.get(s.kind, last), place.get(s.party, last), place.get(s.sender, last)),
+        ):  # whatever a resume did
             told = s.reveals
             if s.kind in (protocol.Upload.kind, "Answer"):
                 told = upload_reveals(self.plan, self.guard) or told
@@ -373,35 +518,66 @@ class Parties:
 def blank_counts(task: Task, classes: int | None) -> Counts:
     """The counts of no rows: their shapes are those of every party's."""
     labels = tuple(task.y.shape[1:])  # one a row, or one a token
-    return count(torch.zeros(0, *labels, classes or 1), torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32), classes)
+    return count(
+        torch.zeros(0, *labels, classes or 1),
+        torch.zeros(0, *labels, dtype=torch.int64 if classes else torch.float32),
+        classes,
+    )
 
 
 class Member:
     """What one party does with its own rows. It never sees anyone else's."""
 
-    def __init__(self, name: str, fed: Federation, task: Task, algorithm: Algorithm, seed: int, epochs: int, batch_size: int | None,
-                 local_steps: int | None, guard: Guard | None = None, min_rows: int = MIN_ROWS):
+    def __init__(
+        self,
+        name: str,
+        fed: Federation,
+        task: Task,
+        algorithm: Algorithm,
+        seed: int,
+        epochs: int,
+        batch_size: int | None,
+        local_steps: int | None,
+        guard: Guard | None = None,
+        min_rows: int = MIN_ROWS,
+    ):
         self.guard, self.min_rows = guard, min_rows
         self.name, self.fed, self.task, self.algorithm = name, fed, task, algorithm
         self.seed, self.epochs, self.batch_size, self.local_steps = seed, epochs, batch_size, local_steps
 
     def local(self, r: int, down: State, mine: State, work: int | None = None) -> tuple[float, State, State]:
-        """(weight, what is sent, what is kept) of round r. `work` counts instead of the round where training does not go by rounds."""
+        """(weight, what is sent, what is kept) of round r. `work` counts instead of the round where training
+        does not go by rounds.
+        """
         number = r if work is None else work
         (x, y), device = self.fed.at(r + 1), self.task.x.device  # data that drifts counts its rounds from 1
         self.task.x, self.task.y = x.to(device), y.to(device)
         private = self.task if isinstance(self.task, PrivateTask) else None
         size = int(self.fed.train.sizes[0]) if private is None else private.public_size(self.name)
-        plans = plan(self.seed, number, identify([self.name]), np.array([size]), self.epochs, self.batch_size, self.local_steps)
+        plans = plan(
+            self.seed,
+            number,
+            identify([self.name]),
+            np.array([size]),
+            self.epochs,
+            self.batch_size,
+            self.local_steps,
+        )
         if private is not None:
             plans = private.redraw(plans, self.name, int(np.max(self.epochs)))
         batches = plans.of(0)
-        batches = Batches(*(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index])))
+        batches = Batches(
+            *(t.to(device) for t in batches._replace(index=self.fed.train.index[batches.index]))
+        )
         with torch.no_grad():
             upload, kept = self.algorithm.local(self.task, placed(device, down), mine, batches)
         vectors = {k: v.cpu() for k, v in upload.vectors.items()}
         weight = float(upload.weight)
-        return (weight, vectors, kept) if self.guard is None else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
+        return (
+            (weight, vectors, kept)
+            if self.guard is None
+            else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
+        )
 
     def loss(self, r: int, down: State) -> float:
         """The mean loss of the server's model on the rows this party trains on in round r."""
@@ -410,8 +586,10 @@ class Member:
         return float(LOSSES[self.task.loss_name](out, rows.y[index]).mean())
 
     def test(self, r: int, down: State, mine: State | None = None, summed: bool = False) -> State:
-        """What this party counts on the rows it held back: of the server's model, or of its own where the algorithm gives it one. Nothing where those are
-        fewer than `min_rows`, unless `summed`: the server will see the counts in a hidden sum only."""
+        """What this party counts on the rows it held back: of the server's model, or of its own where the
+        algorithm gives it one. Nothing where those are fewer than `min_rows`, unless `summed`: the server
+        will see the counts in a hidden sum only.
+        """
         if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
             return {}
         if mine and self.algorithm.personalises:
@@ -419,4 +597,6 @@ class Member:
             down |= self.algorithm.personal(self.task, down, mine)
         rows = self.fed.at(r + 1)
         x, y = rows.x[self.fed.held.index].to(self.task.x.device), rows.y[self.fed.held.index]
-        return count(self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes)._asdict()
+        return count(
+            self.task.predict(down["w"], x, down.get("buffers")).cpu(), y, self.fed.classes
+        )._asdict()

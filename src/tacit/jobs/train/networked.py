@@ -37,15 +37,28 @@ __all__ = ["Deployed", "Elsewhere", "Networked"]
 
 
 class Networked(Parties):
-    """Each round is on disk before the next begins: a server that is killed goes on where it was, and asks for one round again at most."""
+    """Each round is on disk before the next begins: a server that is killed goes on where it was, and asks
+    for one round again at most.
+    """
 
     durable = True
-    kinds = (*Parties.kinds, joining.Join, joining.Ready, joining.Unfit, joining.Free, joining.Call, joining.Work, joining.Refused)
+    kinds = (
+        *Parties.kinds,
+        joining.Join,
+        joining.Ready,
+        joining.Unfit,
+        joining.Free,
+        joining.Call,
+        joining.Work,
+        joining.Refused,
+    )
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         super().__init__(task, starts, plans, saved)
         self.through: Processes | Deployed = self.plan.through
-        self.name = "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
+        self.name = (
+            "one process a party" if isinstance(self.through, Processes) else "parties on their own machines"
+        )
         self.within, self.at_least = self.through.deadline, self.through.at_least
         self.run_id = secrets.token_hex(8)
         self.place: Path | None = None
@@ -64,25 +77,44 @@ class Networked(Parties):
         return Contract.of(self.plan, layout, server, list(self.task.x.shape[1:]))
 
     def testers(self) -> list[str]:
-        """As parties said when they joined; everyone where figures are noisy, because who holds back rows is covered by the noise."""
+        """As parties said when they joined; everyone where figures are noisy, because who holds back rows is
+        covered by the noise.
+        """
         if self.figures is not None:
             return list(self.plan.fed.parties)
-        return [name for name in self.plan.fed.parties if name not in self.door.ready or self.door.ready[name].held != 0]
+        return [
+            name
+            for name in self.plan.fed.parties
+            if name not in self.door.ready or self.door.ready[name].held != 0
+        ]
 
     def known(self, r: int) -> Known:
-        """As parties said when they joined, as they are there now, and by how long each took for its last round."""
+        """As parties said when they joined, as they are there now, and by how long each took for its last
+        round.
+        """
         names = self.plan.fed.parties
-        sizes = np.array([self.rows.get(name, 0) for name in names]) if isinstance(self.through, Deployed) else self.plan.fed.train.sizes.numpy()
-        there = None if self.within is None else np.isin(names, self.door.there(busy=True))  # without a deadline, everybody is waited for
-        return Known(sizes, lambda who: np.zeros(0), np.array([self.door.took.get(name, 0.0) for name in names]), there)
+        sizes = (
+            np.array([self.rows.get(name, 0) for name in names])
+            if isinstance(self.through, Deployed)
+            else self.plan.fed.train.sizes.numpy()
+        )
+        there = (
+            None if self.within is None else np.isin(names, self.door.there(busy=True))
+        )  # without a deadline, everybody is waited for
+        return Known(
+            sizes, lambda who: np.zeros(0), np.array([self.door.took.get(name, 0.0) for name in names]), there
+        )
 
     def go_on(self, at: State) -> None:
         """What clients keep, they keep themselves."""
 
     def personal(self, i: int) -> list[State]:
         if self.fresh:
-            raise BadParameter(f"models: with {type(self.plan.algorithm).__name__} a party's own model is made of what it keeps, and here it keeps that to "
-                               "itself. Ask the parties, or train with runtime='cohort'.")
+            raise BadParameter(
+                f"models: with {type(self.plan.algorithm).__name__} a party's own model is made of what it "
+                "keeps, and here it keeps that to "
+                "itself. Ask the parties, or train with runtime='cohort'."
+            )
         return super().personal(i)
 
     def save(self, i: int) -> State:
@@ -94,7 +126,7 @@ class Networked(Parties):
     def ledgers(self) -> list[Ledger]:
         return [*super().ledgers(), self.theirs]
 
-    # --- what parties are told, and held to ----------------------------------------------------------------------------------------------
+    # --- what parties are told, and held to -----------------------------------------------------------------
 
     def offer(self, name: str) -> joining.Work:
         return joining.Work(self.contract.text, self.run_id)
@@ -102,18 +134,29 @@ class Networked(Parties):
     def fits(self, name: str, ready: joining.Ready) -> str | None:
         want = (list(self.task.x.shape[1:]), self.plan.fed.classes or 0, self.task.dim)
         if (ready.features, ready.classes, ready.parameters) != want:
-            return (f"its rows have the shape {ready.features}, {ready.classes} classes, and its model {ready.parameters} parameters; the job has {want[0]}, "
-                    f"{want[1]} and {want[2]}")
+            return (
+                f"its rows have the shape {ready.features}, {ready.classes} classes, and its model "
+                f"{ready.parameters} parameters; the job has {want[0]}, "
+                f"{want[1]} and {want[2]}"
+            )
         if ready.rows == joining.UNTOLD and self.plan.hides_sizes:
             return None
         self.rows[name] = ready.rows
         return None if ready.rows >= 1 else "it has no rows to train on"
 
     def wrong(self, name: str, answer: Message) -> str | None:
-        """What is wrong with a party's answer: a vector that should not be there, of another shape or kind, or one that is no finite number."""
+        """What is wrong with a party's answer: a vector that should not be there, of another shape or kind,
+        or one that is no finite number.
+        """
         if isinstance(answer, protocol.Loss | picking.Score):
-            word, stated = ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
-            return None if math.isfinite(stated) else f"the {word} it states is {stated}; it must be a finite number"
+            word, stated = (
+                ("loss", answer.loss) if isinstance(answer, protocol.Loss) else ("score", answer.score)
+            )
+            return (
+                None
+                if math.isfinite(stated)
+                else f"the {word} it states is {stated}; it must be a finite number"
+            )
         if isinstance(answer, protocol.Tested):
             if self.figures is not None:
                 return self._unreadable(self.figures, answer.counts, self.at)
@@ -126,13 +169,18 @@ class Networked(Parties):
             if not 0 < answer.weight < float("inf"):
                 return f"its update has the weight {answer.weight}; it must be a number above 0"
             if self.guard is not None:
-                return self._guarded(name, got, answer.number if isinstance(answer, buffered.Answer) else self.at)
+                return self._guarded(
+                    name, got, answer.number if isinstance(answer, buffered.Answer) else self.at
+                )
         for key in (*want, *got):
             if key not in got or key not in want:
                 return f"its answer has {'no' if key in want else 'a strange'} vector {key!r:.40}"
             shape, dtype = want[key]
             if tuple(got[key].shape) != shape or got[key].dtype != dtype:
-                return f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it must be {shape} and {dtype}"
+                return (
+                    f"its vector {key!r} has the shape {tuple(got[key].shape)} and {got[key].dtype}; it "
+                    f"must be {shape} and {dtype}"
+                )
             if not isinstance(answer, protocol.Tested) and not torch.isfinite(got[key]).all():
                 return f"its vector {key!r} holds NaN or infinity"
         return None
@@ -140,7 +188,11 @@ class Networked(Parties):
     def _guarded(self, name: str, sent: State, number: int) -> str | None:
         assert self.guard is not None
         if not sent:
-            return None if name in self.guard.last else "it sent nothing, and nothing it sent before is there to be taken again"
+            return (
+                None
+                if name in self.guard.last
+                else "it sent nothing, and nothing it sent before is there to be taken again"
+            )
         return self._unreadable(self.guard, sent, number)
 
     @staticmethod
@@ -156,21 +208,39 @@ class Networked(Parties):
         if self.shapes is None:
             p, x = self.plan, self.task.x
             one = self.task.on(x.new_zeros(1, *x.shape[1:]), self.task.y.new_zeros(1, *self.task.y.shape[1:]))
-            batches = plan(p.seed, 0, identify(["nobody"]), torch.ones(1, dtype=torch.int64).numpy(), 1, 1, 1).of(0)
+            batches = plan(
+                p.seed, 0, identify(["nobody"]), torch.ones(1, dtype=torch.int64).numpy(), 1, 1, 1
+            ).of(0)
             with torch.no_grad():
-                upload, _ = p.algorithm.local(one, placed(x.device, self.down(0)), self.fresh, Batches(*(t.to(x.device) for t in batches)))
+                upload, _ = p.algorithm.local(
+                    one,
+                    placed(x.device, self.down(0)),
+                    self.fresh,
+                    Batches(*(t.to(x.device) for t in batches)),
+                )
             self.shapes = {k: (tuple(v.shape), v.dtype) for k, v in upload.vectors.items()}
         return self.shapes
 
     def _counts(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        return {k: (tuple(v.shape), v.dtype) for k, v in blank_counts(self.task, self.plan.fed.classes)._asdict().items()}
+        return {
+            k: (tuple(v.shape), v.dtype)
+            for k, v in blank_counts(self.task, self.plan.fed.classes)._asdict().items()
+        }
 
-    # --- bringing everybody together -------------------------------------------------------------------------------------------------------
+    # --- bringing everybody together ------------------------------------------------------------------------
 
     def perform(self, server: Callable[..., Any]) -> None:
         async def program(me: Party) -> None:
             self.here[SERVER] = me
-            self.door = joining.Door(me, self.plan.fed.parties, __version__, self.offer, self.fits, self.note, everyone=self.within is None)
+            self.door = joining.Door(
+                me,
+                self.plan.fed.parties,
+                __version__,
+                self.offer,
+                self.fits,
+                self.note,
+                everyone=self.within is None,
+            )
             await beside(server(me, door=self.door, wrong=self.wrong), self.door.keep())
 
         if isinstance(self.through, Processes):
@@ -182,17 +252,27 @@ class Networked(Parties):
         p = self.plan
         spec = specified(p.model, "a client")
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
-            place = Path(folder) if self.place is None else self.place / "parties"  # a run that can be resumed keeps what its clients remember
+            place = (
+                Path(folder) if self.place is None else self.place / "parties"
+            )  # a run that can be resumed keeps what its clients remember
             programs: dict[str, Any] = {SERVER: program}
             for k, name in enumerate(p.fed.parties):
                 deal(p.fed, k, Path(folder) / f"rows-{k}")
-                programs[name] = partial(member, data={"dealt": str(Path(folder) / f"rows-{k}")}, state=str(place / str(k)), model=spec, device=p.device)
+                programs[name] = partial(
+                    member,
+                    data={"dealt": str(Path(folder) / f"rows-{k}")},
+                    state=str(place / str(k)),
+                    model=spec,
+                    device=p.device,
+                )
             seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
             mine = Ledger()
             seeded.run_sync(programs, here=(SERVER,), ledger=mine, may_leave=p.fed.parties)
             for s in mine.seen:  # the server's own lines are in `here` already
                 if s.party != SERVER:
-                    self.theirs.record(s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how)
+                    self.theirs.record(
+                        s.party, s.sender, s.kind, s.reveals, count=s.count, bytes=s.bytes, how=s.how
+                    )
 
     def _from_here(self, at: Deployed, program: Any) -> None:
         import asyncio

@@ -1,4 +1,6 @@
-"""Asynchronous training: from an answer to a new version of the model, and the simulation of it under a virtual clock."""
+"""Asynchronous training: from an answer to a new version of the model, and the simulation of it under a
+virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,27 @@ def agree(p: Plan, task: Task, start: State) -> None:
     layout = layout_of(task, p.algorithm, start)
     strange = [k for k in layout.shapes if k not in layout.known and k != WAY]
     if p.pace.sends_models and strange:
-        raise BadParameter(f"train: {type(p.pace).__name__} works on the models that parties arrive at, and {type(p.algorithm).__name__} sends {strange[0]!r}. "
-                           "Use FedAvg or FedProx with it, or FedBuff, which works on updates.")
+        raise BadParameter(
+            f"train: {type(p.pace).__name__} works on the models that parties arrive at, and "
+            f"{type(p.algorithm).__name__} sends {strange[0]!r}. "
+            "Use FedAvg or FedProx with it, or FedBuff, which works on updates."
+        )
 
 
 class Merger:
-    """The server's side of a pace. `now` gives the model at hand (what an order is sent with), `move` takes the mean of what came."""
+    """The server's side of a pace. `now` gives the model at hand (what an order is sent with), `move` takes
+    the mean of what came.
+    """
 
-    def __init__(self, p: Plan, task: Task, start: State, guard: Guard | None, now: Callable[[], State], move: Callable[[State, float], None]):
+    def __init__(
+        self,
+        p: Plan,
+        task: Task,
+        start: State,
+        guard: Guard | None,
+        now: Callable[[], State],
+        move: Callable[[State, float], None],
+    ):
         self.plan, self.pace, self.guard, self.now, self.move = p, p.pace, guard, now, move
         self.desk = p.pace.desk(p.fed.parties, p.per_round, p.seed)
         self.known = set(layout_of(task, p.algorithm, start).known)
@@ -46,10 +61,14 @@ class Merger:
         self.dropped: dict[str, str] = {}
         self.told: dict[str, Any] = {}
         self.asked = 0  # orders given so far
-        self.example: tuple[Order, State, State] | None = None  # an order with what went down and up, for counting bytes
+        self.example: tuple[Order, State, State] | None = (
+            None  # an order with what went down and up, for counting bytes
+        )
 
     def down(self, order: Order) -> State:
-        """What goes with an order. The version is kept until nobody works on it: an answer is measured from where it began."""
+        """What goes with an order. The version is kept until nobody works on it: an answer is measured from
+        where it began.
+        """
         if order.version not in self.sent:
             self.sent[order.version] = self.now()
         return self.sent[order.version]
@@ -67,7 +86,11 @@ class Merger:
             vectors = {k: v - base[k] if k in self.known else v for k, v in vectors.items()}
         self.desk.add(Arrival(order, weight, vectors))
         at = {o.version for o in self.desk.at_work.values()}
-        self.sent = {version: down for version, down in self.sent.items() if version in at or version == self.desk.version}
+        self.sent = {
+            version: down
+            for version, down in self.sent.items()
+            if version in at or version == self.desk.version
+        }
 
     def merge(self) -> bool:
         """A new version, if enough has come."""
@@ -84,14 +107,21 @@ class Merger:
         self.took = [a.order.name for a in took]
         stale = Counter(version - a.order.version for a in took)
         self.dropped = dict(self.desk.dropped)
-        self.told = {"staleness": {str(s): stale[s] for s in sorted(stale)}, "asked": self.desk.serial - self.asked}
+        self.told = {
+            "staleness": {str(s): stale[s] for s in sorted(stale)},
+            "asked": self.desk.serial - self.asked,
+        }
         self.asked = self.desk.serial
-        self.move({k: v + now[k] if k in self.known else v for k, v in mean.items()}, len(took) / len(self.plan.fed))
+        self.move(
+            {k: v + now[k] if k in self.known else v for k, v in mean.items()}, len(took) / len(self.plan.fed)
+        )
         self.desk.moved()
         return True
 
     def bytes(self) -> tuple[int, int]:
-        """Of one order and one answer, as they are on the wire; without msgpack (a bare GPU machine) the numbers alone are counted."""
+        """Of one order and one answer, as they are on the wire; without msgpack (a bare GPU machine) the
+        numbers alone are counted.
+        """
         if self.example is None:
             return 0, 0
         order, down, up = self.example
@@ -102,13 +132,18 @@ class Merger:
         except ImportError:
             return sum(4 * v.numel() for v in down.values()), sum(4 * v.numel() for v in up.values())
         there, back = ({k: v.cpu() for k, v in part.items()} for part in (down, up))
-        return (sum(map(len, encode_parts(Ordered(order.number, order.version, there)))), sum(map(len, encode_parts(Answer(order.number, 1.0, back)))))
+        return (
+            sum(map(len, encode_parts(Ordered(order.number, order.version, there)))),
+            sum(map(len, encode_parts(Answer(order.number, 1.0, back)))),
+        )
 
     def save(self) -> tuple[dict[str, Any], State]:
         said, tensors = self.desk.save()
         kept = {f"sent.{version}.{k}": v for version, down in self.sent.items() for k, v in down.items()}
         whole = {f"desk.{k}": v for k, v in tensors.items()} | kept
-        return {"desk": said, "asked": self.asked}, {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in whole.items()}
+        return {"desk": said, "asked": self.asked}, {
+            k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in whole.items()
+        }
 
     def load(self, said: dict[str, Any], tensors: State, device: torch.device | str = "cpu") -> None:
         there = placed(device, tensors)
@@ -119,12 +154,16 @@ class Merger:
 
 
 class PacedSimulation(Simulated):
-    """Clients as tensor programs: those that began with the same version and are not done are worked out as one stack, when the first of them is due."""
+    """Clients as tensor programs: those that began with the same version and are not done are worked out as
+    one stack, when the first of them is due.
+    """
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         (p,) = plans  # what runs side by side shares its rounds, and here there are none
         super().__init__(task, starts, plans, saved)
-        self.merger = Merger(p, self.task, starts[0], self.guards[0] if self.guards else None, self._now, self._move)
+        self.merger = Merger(
+            p, self.task, starts[0], self.guards[0] if self.guards else None, self._now, self._move
+        )
         self.made: dict[int, tuple[float, State]] = {}  # by serial: worked out, and not due yet
         self.seat = {name: k for k, name in enumerate(p.fed.parties)}
         self.rest = saved[0]
@@ -132,8 +171,13 @@ class PacedSimulation(Simulated):
     def proceed(self, beside: dict[str, Any]) -> None:
         super().proceed(beside)
         assert self.rest is not None
-        self.merger.load(beside, {k: v for k, v in self.rest.items() if k.startswith(("desk.", "sent."))}, self.w.device)
-        self.made = {serial: (weight, {k: v.to(self.w.device) for k, v in under(f"made.{serial}.", self.rest).items()}) for serial, weight in beside["made"]}
+        self.merger.load(
+            beside, {k: v for k, v in self.rest.items() if k.startswith(("desk.", "sent."))}, self.w.device
+        )
+        self.made = {
+            serial: (weight, {k: v.to(self.w.device) for k, v in under(f"made.{serial}.", self.rest).items()})
+            for serial, weight in beside["made"]
+        }
         self.rest = None
 
     def _now(self) -> State:
@@ -157,7 +201,16 @@ class PacedSimulation(Simulated):
             self.dropped = merger.dropped
             after(version, [merger.took], self.evaluate(version) if due(version) else [{}])
 
-        ideal(merger.desk, rounds.stop, self._seconds, self._answer, merger.came, merger.merge, tell, self.clocks[0])
+        ideal(
+            merger.desk,
+            rounds.stop,
+            self._seconds,
+            self._answer,
+            merger.came,
+            merger.merge,
+            tell,
+            self.clocks[0],
+        )
 
     def _seconds(self, orders: Sequence[Order]) -> Sequence[float]:
         (takes,) = self.seconds
@@ -166,11 +219,20 @@ class PacedSimulation(Simulated):
             self.merger.down(order)
         if not orders:
             return ()
-        return [float(s) for s in takes(np.array([self.seat[o.name] for o in orders]), np.array([o.number for o in orders]))]
+        return [
+            float(s)
+            for s in takes(
+                np.array([self.seat[o.name] for o in orders]), np.array([o.number for o in orders])
+            )
+        ]
 
     def _answer(self, order: Order) -> tuple[float, State]:
         if order.serial not in self.made:
-            live = [o for o in self.merger.desk.at_work.values() if o.version == order.version and o.serial not in self.made]
+            live = [
+                o
+                for o in self.merger.desk.at_work.values()
+                if o.version == order.version and o.serial not in self.made
+            ]
             orders = sorted([order, *live], key=lambda o: o.serial)
             down = self.merger.sent[order.version]
             who, works = np.array([self.seat[o.name] for o in orders]), np.array([o.number for o in orders])
@@ -179,15 +241,25 @@ class PacedSimulation(Simulated):
         weight, vectors = self.made.pop(order.serial)
         if self.guards:
             plain = {k: v.cpu() for k, v in self.merger.sent[order.version].items()}
-            weight, vectors, _ = self.guards[0].give(order.name, order.number, weight, {k: v.cpu() for k, v in vectors.items()}, plain, {})
+            weight, vectors, _ = self.guards[0].give(
+                order.name, order.number, weight, {k: v.cpu() for k, v in vectors.items()}, plain, {}
+            )
         return weight, vectors
 
     def save(self, i: int) -> State:
-        kept = {f"made.{serial}.{k}": v.detach().cpu().clone() for serial, (_, vectors) in self.made.items() for k, v in vectors.items()}
+        kept = {
+            f"made.{serial}.{k}": v.detach().cpu().clone()
+            for serial, (_, vectors) in self.made.items()
+            for k, v in vectors.items()
+        }
         return super().save(i) | self.merger.save()[1] | kept
 
     def beside(self) -> dict[str, Any]:
-        return {**super().beside(), **self.merger.save()[0], "made": [[serial, weight] for serial, (weight, _) in self.made.items()]}
+        return {
+            **super().beside(),
+            **self.merger.save()[0],
+            "made": [[serial, weight] for serial, (weight, _) in self.made.items()],
+        }
 
     def bytes(self, r: int) -> tuple[int, int]:
         return self.merger.bytes()
@@ -199,10 +271,34 @@ class PacedSimulation(Simulated):
         ledger, p = Ledger(), self.plans[i]
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
         tests = sum(e["tested"] for e in rounds)
-        test, tested = test_bytes({k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes)
-        ledger.record("server", everyone, Answer, reveals(self.guards[i]) if self.guards else None, count=sum(e["sampled"] for e in rounds),
-                      bytes=sum(e["bytes_up"] for e in rounds), how="ideal")
-        ledger.record("server", everyone, Tested, of_tested(p), count=tests, bytes=tests_bytes(rounds, tested), how="ideal")
-        ledger.record(everyone, "server", Order, count=self.merger.desk.serial, bytes=sum(e["bytes_down"] for e in rounds), how="ideal")
+        test, tested = test_bytes(
+            {k: v[i] for k, v in self.cohort.down(0.0).items() if k in ("w", "buffers")}, p.fed.classes
+        )
+        ledger.record(
+            "server",
+            everyone,
+            Answer,
+            reveals(self.guards[i]) if self.guards else None,
+            count=sum(e["sampled"] for e in rounds),
+            bytes=sum(e["bytes_up"] for e in rounds),
+            how="ideal",
+        )
+        ledger.record(
+            "server",
+            everyone,
+            Tested,
+            of_tested(p),
+            count=tests,
+            bytes=tests_bytes(rounds, tested),
+            how="ideal",
+        )
+        ledger.record(
+            everyone,
+            "server",
+            Order,
+            count=self.merger.desk.serial,
+            bytes=sum(e["bytes_down"] for e in rounds),
+            how="ideal",
+        )
         ledger.record(everyone, "server", Test, count=tests, bytes=tests * test, how="ideal")
         return ledger

@@ -1,4 +1,6 @@
-"""Asynchronous training with one program per party, over messages: in one process under a virtual clock, or in many under the real one."""
+"""Asynchronous training with one program per party, over messages: in one process under a virtual clock, or
+in many under the real one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class _Paced(Parties):
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         super().__init__(task, starts, plans, saved)
-        self.merger = Merger(self.plan, task, starts[0], self.guard, lambda: self.down(self.merger.desk.version), self._move)
+        self.merger = Merger(
+            self.plan, task, starts[0], self.guard, lambda: self.down(self.merger.desk.version), self._move
+        )
         self.rest = saved[0]
 
     def proceed(self, beside: dict[str, Any]) -> None:
@@ -66,7 +70,11 @@ class _Paced(Parties):
             return True
 
         def model(version: int) -> State | None:
-            return {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")} if due(version + 1) else None
+            return (
+                {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")}
+                if due(version + 1)
+                else None
+            )
 
         def tested(version: int, answers: dict[str, State]) -> None:
             after(version + 1, [merger.took], [self._metrics(version + 1, answers)])
@@ -79,9 +87,22 @@ class _Paced(Parties):
             return merger.down(order)
 
         def start(me: Party, **network: Any) -> Any:
-            return buffered.server(me, self.plan.fed.parties, merger.desk, rounds.stop, down, merger.came, merge, model, tested,
-                                   within=self.within, at_least=self.at_least, dropped=without,
-                                   pending=None if self.unevaluated is None else merger.desk.version - 1, **network)
+            return buffered.server(
+                me,
+                self.plan.fed.parties,
+                merger.desk,
+                rounds.stop,
+                down,
+                merger.came,
+                merge,
+                model,
+                tested,
+                within=self.within,
+                at_least=self.at_least,
+                dropped=without,
+                pending=None if self.unevaluated is None else merger.desk.version - 1,
+                **network,
+            )
 
         self.perform(start)
 
@@ -95,30 +116,50 @@ class _Paced(Parties):
         return self.merger.bytes()
 
 
-KINDS: tuple[type[Message], ...] = (buffered.Answer, buffered.Tested, buffered.Order, buffered.Test, buffered.Stop)
+KINDS: tuple[type[Message], ...] = (
+    buffered.Answer,
+    buffered.Tested,
+    buffered.Order,
+    buffered.Test,
+    buffered.Stop,
+)
 
 
 class PacedParties(_Paced):
-    """Everybody in one process. A client sleeps on the virtual clock for as long as its work would take, then does it."""
+    """Everybody in one process. A client sleeps on the virtual clock for as long as its work would take, then
+    does it.
+    """
 
     kinds = KINDS
 
     def beside(self) -> dict[str, Any]:
-        """Orders that are under way will be given again by whoever goes on from here, so they are not counted yet."""
+        """Orders that are under way will be given again by whoever goes on from here, so they are not counted
+        yet.
+        """
         again, ledger = {}, Ledger()
         for order in self.merger.desk.at_work.values():
             sent = {k: v.cpu() for k, v in self.merger.sent[order.version].items()}
             again[order.name] = sum(map(len, encode_parts(buffered.Order(order.number, order.version, sent))))
         for s in self.ledger(0, []).seen:
             size = again.get(s.party) if s.kind == buffered.Order.kind else None
-            ledger.record(s.party, s.sender, s.kind, s.reveals, count=s.count - (size is not None), bytes=s.bytes - (size or 0), how=s.how)
+            ledger.record(
+                s.party,
+                s.sender,
+                s.kind,
+                s.reveals,
+                count=s.count - (size is not None),
+                bytes=s.bytes - (size or 0),
+                how=s.how,
+            )
         return {**super().beside(), "ledger": ledger.to_dict()}
 
     def client(self, k: int, mine: Member) -> Callable[[Party], Any]:
         def start(me: Party) -> Any:
             async def work(number: int, version: int, down: State) -> tuple[float, State]:
                 assert self.seconds is not None
-                begun = self.merger.desk.at_work[mine.name].begun  # a run that is resumed goes on with work half done
+                begun = self.merger.desk.at_work[
+                    mine.name
+                ].begun  # a run that is resumed goes on with work half done
                 await me.clock.until(begun + float(self.seconds(np.array([k]), np.array([number]))[0]))
                 weight, vectors, _ = mine.local(version, down, {}, number)
                 return weight, vectors

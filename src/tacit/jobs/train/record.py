@@ -1,6 +1,7 @@
 """What a party has answered under one contract, on its own disk, written before an answer leaves.
 
-A server cannot reset it: it is keyed by the contract, not by a name the server chooses, and a party that was killed and restarted reads it again.
+A server cannot reset it: it is keyed by the contract, not by a name the server chooses, and a party that
+was killed and restarted reads it again.
 
     {"what": "bound", "key": "model 3", "digest": "…"}               the model of round 3 is this one, whichever message brings it
     {"what": "upload", "kind": "update", "round": 3, "among": "…"}    a masked vector was sent, among these participants
@@ -50,8 +51,11 @@ class Record:
             for line in lines:
                 self._apply(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise BadRun(f"{self.file} cannot be read: {error}. It says what this party has answered. Put it back from a copy; without it the party cannot "
-                         "tell what it may still send.") from None
+            raise BadRun(
+                f"{self.file} cannot be read: {error}. It says what this party has answered. Put it back "
+                "from a copy; without it the party cannot "
+                "tell what it may still send."
+            ) from None
 
     def _apply(self, entry: dict[str, Any]) -> None:
         match entry["what"]:
@@ -70,7 +74,10 @@ class Record:
                 raise ValueError(f"unknown entry {other!r}")
 
     def _write(self, allowed: Callable[[], bool], **entry: Any) -> bool:
-        """Add an entry if it is `allowed` by what is on disk, which another process of this party may have written. On disk before this returns."""
+        """Add an entry if it is `allowed` by what is on disk, which another process of this party may have
+        written. On disk before this returns.
+        """
+
         def admit(lines: list[str]) -> None:
             self._read(lines)
             if not allowed():
@@ -89,7 +96,9 @@ class Record:
         return not (self.bound or self.uploads or self.reveals)
 
     def allow_again(self) -> None:
-        """Forget which models were seen, at the owner's word. Not where sums are hidden: those stay spent, and so do their models."""
+        """Forget which models were seen, at the owner's word. Not where sums are hidden: those stay spent,
+        and so do their models.
+        """
         if self.bound and not self.uploads:
             self._write(lambda: True, what="again")
 
@@ -98,9 +107,13 @@ class Record:
         if self.bound.get(key) is None:
             self._write(lambda: key not in self.bound, what="bound", key=key, digest=digest.hex())
         if self.bound[key] != digest.hex():
-            raise ProtocolError(f"the server sends a different {key} than before under the same contract, and party {self.party!r} answers only one. "
-                                "The server was rolled back, or the job is run again with other parties or data. To allow one more run, restart the party "
-                                "with --again; with hidden sums, change the job's seed. Nothing was sent in answer.")
+            raise ProtocolError(
+                f"the server sends a different {key} than before under the same contract, and party "
+                f"{self.party!r} answers only one. "
+                "The server was rolled back, or the job is run again with other parties or data. To allow "
+                "one more run, restart the party "
+                "with --again; with hidden sums, change the job's seed. Nothing was sent in answer."
+            )
 
     @property
     def evaluations(self) -> int:
@@ -116,29 +129,48 @@ class Record:
         return (kind, r) in self.reveals
 
     def earlier(self, kind: str, r: int, key: str, digest: bytes, shift: int = 0) -> bool:
-        """Whether an upload of another round was made on the same value of `key`, which is bound as f"{key} {round + shift}"."""
-        return any(k == kind and other != r and self.bound.get(f"{key} {other + shift}") == digest.hex() for k, other in self.uploads)
+        """Whether an upload of another round was made on the same value of `key`, which is bound as f"{key}
+        {round + shift}".
+        """
+        return any(
+            k == kind and other != r and self.bound.get(f"{key} {other + shift}") == digest.hex()
+            for k, other in self.uploads
+        )
 
     def commit(self, kind: str, r: int, before: Callable[[], None] = lambda: None) -> RecordedSum:
         return RecordedSum(self, kind, r, before)
 
 
 class RecordedSum:
-    """The commitment (protocols/consent.py) of one hidden sum. `before` is called once a round, before its first masked vector."""
+    """The commitment (protocols/consent.py) of one hidden sum. `before` is called once a round, before its
+    first masked vector.
+    """
 
     def __init__(self, record: Record, kind: str, r: int, before: Callable[[], None]):
         self.record, self.kind, self.r, self.before = record, kind, r, before
 
     def upload(self, participants: Sequence[str] | None) -> bool:
         key = self.kind, self.r
-        among = None if participants is None else hashlib.sha256(json.dumps(list(participants)).encode()).hexdigest()
+        among = (
+            None
+            if participants is None
+            else hashlib.sha256(json.dumps(list(participants)).encode()).hexdigest()
+        )
         if self.record.spent(*key):
             return False
         if key not in self.record.uploads:
             self.before()
-            return self.record._write(lambda: key not in self.record.uploads, what="upload", kind=self.kind, round=self.r, among=among)
+            return self.record._write(
+                lambda: key not in self.record.uploads,
+                what="upload",
+                kind=self.kind,
+                round=self.r,
+                among=among,
+            )
         return among is not None and self.record.uploads[key] == among
 
     def reveal(self) -> bool:
         key = self.kind, self.r
-        return self.record._write(lambda: not self.record.spent(*key), what="reveal", kind=self.kind, round=self.r)
+        return self.record._write(
+            lambda: not self.record.spent(*key), what="reveal", kind=self.kind, round=self.r
+        )

@@ -24,8 +24,16 @@ from ...selection import Known
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
 
-NOISY = "one party's model update, made of clipped gradients with that party's own noise; every party weighs the same"  # under private.DPSGD
-SORTED = "one party's model update and its weight (its number of rows), in the clear; beside the others', which parties are alike"  # where each is looked at
+# under private.DPSGD
+NOISY = (
+    "one party's model update, made of clipped gradients with that party's own noise; every party "
+    "weighs the same"
+)
+# where each is looked at
+SORTED = (
+    "one party's model update and its weight (its number of rows), in the clear; beside the others', "
+    "which parties are alike"
+)
 
 
 class Simulated:
@@ -36,10 +44,19 @@ class Simulated:
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], saved: list[State | None]):
         self.plans = plans
         self.guards = [guard for p, start in zip(plans, starts) if (guard := fit(p, task, start)) is not None]
-        self.cohort = Cohort(task, starts, [p.run() for p in plans], plans[0].engine, guards=self.guards, rule=fitted(plans, task))
+        self.cohort = Cohort(
+            task,
+            starts,
+            [p.run() for p in plans],
+            plans[0].engine,
+            guards=self.guards,
+            rule=fitted(plans, task),
+        )
         for i, p in enumerate(plans):
             if p.select is not None:
-                self.cohort.runs[i] = dataclasses.replace(self.cohort.runs[i], choose=partial(self._choose, i))
+                self.cohort.runs[i] = dataclasses.replace(
+                    self.cohort.runs[i], choose=partial(self._choose, i)
+                )
         self.begin: Callable[[int], None] = lambda r: None  # called before anything of round r is computed
         if all(s is not None for s in saved):
             self.cohort.load([s for s in saved if s is not None])
@@ -71,7 +88,11 @@ class Simulated:
             chosen = self.step(r)
             for i, p in enumerate(self.plans):
                 if p.picks and p.talks and len(chosen[i]):
-                    self.told[i] |= {"scored": len(chosen[i]), "uploaded": 1, **{k: p.fed.parties[int(v)] for k, v in self.cohort.memories[i].items()}}
+                    self.told[i] |= {
+                        "scored": len(chosen[i]),
+                        "uploaded": 1,
+                        **{k: p.fed.parties[int(v)] for k, v in self.cohort.memories[i].items()},
+                    }
             for i, (takes, who) in enumerate(zip(self.seconds, chosen)):
                 if takes is not None:  # a synchronous round takes as long as its slowest party
                     self.clocks[i] += float(takes(who, np.full(len(who), r)).max(initial=0.0))
@@ -94,8 +115,11 @@ class Simulated:
         """Who is asked in this round, by the plan's rule and the model as it stands."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
-        known = Known(p.sizes[members], lambda who: self._losses(i, members[who], number),
-                      None if takes is None else takes(members, np.full(len(members), number)))
+        known = Known(
+            p.sizes[members],
+            lambda who: self._losses(i, members[who], number),
+            None if takes is None else takes(members, np.full(len(members), number)),
+        )
         return members[selection.chosen(p.select, p.seed, number, known, p.per_round)]
 
     def _losses(self, i: int, who: np.ndarray, number: int) -> np.ndarray:
@@ -104,22 +128,44 @@ class Simulated:
         rows, fed = self.plans[i].fed.at(number + 1), self.plans[i].fed
         held = [fed.train.of(int(k)) for k in who]
         index = torch.cat(held)
-        out = self.task.predict(self.w[i], rows.x[index].to(self.w.device), None if self.buffers is None else self.buffers[i]).cpu()
+        out = self.task.predict(
+            self.w[i], rows.x[index].to(self.w.device), None if self.buffers is None else self.buffers[i]
+        ).cpu()
         losses = LOSSES[self.task.loss_name](out, rows.y[index])
         return np.array([float(part.mean()) for part in losses.split([len(h) for h in held])])
 
     def evaluate(self, r: int) -> list[dict[str, Any]]:
         tests = [p.fed.test_at(r) for p in self.plans]
-        parties = {(id(p.fed), p.min_rows, p.sums_only): p for p in self.plans}  # once for the runs that share a federation
-        made = {key: evaluation.of_parties(p.fed, p.fed.at(r), p.min_rows, p.sums_only) for key, p in parties.items()}
+        parties = {
+            (id(p.fed), p.min_rows, p.sums_only): p for p in self.plans
+        }  # once for the runs that share a federation
+        made = {
+            key: evaluation.of_parties(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
+            for key, p in parties.items()
+        }
         held = [made[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
-        found = evaluation.evaluate(self.task, self.w, self.buffers, tests, held, [p.fed.classes for p in self.plans],
-                                    stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda")
+        found = evaluation.evaluate(
+            self.task,
+            self.w,
+            self.buffers,
+            tests,
+            held,
+            [p.fed.classes for p in self.plans],
+            stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda",
+        )
         for i, p in enumerate(self.plans):
             if p.algorithm.personalises and len(held[i].rows.y):
                 found[i] |= self._personal(i, held[i])
             if p.adversaries is not None and (wanted := p.adversaries.wanted(tests[i])) is not None:
-                answers = self.task.predict(self.w[i], wanted.x.to(self.w.device), None if self.buffers is None else self.buffers[i]).argmax(-1).cpu()
+                answers = (
+                    self.task.predict(
+                        self.w[i],
+                        wanted.x.to(self.w.device),
+                        None if self.buffers is None else self.buffers[i],
+                    )
+                    .argmax(-1)
+                    .cpu()
+                )
                 found[i]["attack_success"] = float((answers == wanted.y).double().mean())
         return found
 
@@ -129,14 +175,18 @@ class Simulated:
         for k, model in enumerate(self.personal(i)):
             x = held.rows.x[held.owner == k].to(self.w.device)
             outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
-        return evaluation.of_own_models(torch.cat(outs), held, self.plans[i].fed.classes)  # rows stand owner by owner
+        return evaluation.of_own_models(
+            torch.cat(outs), held, self.plans[i].fed.classes
+        )  # rows stand owner by owner
 
     def save(self, i: int) -> State:
         return self.cohort.save(i)
 
     def beside(self) -> dict[str, Any]:
         """What is saved with the state; the ledger follows from the rounds."""
-        return {} if self.seconds[0] is None else {"clock": self.clocks[0]}  # runs side by side are not resumed
+        return (
+            {} if self.seconds[0] is None else {"clock": self.clocks[0]}
+        )  # runs side by side are not resumed
 
     def proceed(self, beside: dict[str, Any]) -> None:
         """Go on from what was saved beside the state."""
@@ -151,7 +201,11 @@ class Simulated:
             up = {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
             if self.guards:  # what its guard lets out, in as many bits as that takes
                 up = self.guards[0].blank()
-            self._wire = {k: torch.zeros(s) for k, s in shapes.items()} | (self.guards[0].sent() if self.guards else {}), up
+            self._wire = (
+                {k: torch.zeros(s) for k, s in shapes.items()}
+                | (self.guards[0].sent() if self.guards else {}),
+                up,
+            )
         return sizes(self.plans[0], self.guards[0] if self.guards else None, r, *self._wire)
 
     def landscape(self, i: int) -> dict[str, Any]:
@@ -160,14 +214,25 @@ class Simulated:
 
         p = self.plans[i]
         start = {"w": self.w[i]} | ({} if self.buffers is None else {"buffers": self.buffers[i]})
-        by_itself = dataclasses.replace(p, per_round=1, algorithm=plain(p.algorithm), guard=(), sampling="fixed")
+        by_itself = dataclasses.replace(
+            p, per_round=1, algorithm=plain(p.algorithm), guard=(), sampling="fixed"
+        )
         alone = [dataclasses.replace(by_itself, members=(k,)) for k in range(min(len(p.fed), 3 * PARTIES))]
         more = Cohort(self.task, [start] * len(alone), [a.run() for a in alone], p.engine)
         more.round(p.rounds)
         test = p.fed.test_at(p.rounds) if len(p.fed.test.y) else p.fed.at(p.rounds)
-        some = slice(None, None, -(-len(test.y) // 512))  # rows enough for a picture, from all over the test set
+        some = slice(
+            None, None, -(-len(test.y) // 512)
+        )  # rows enough for a picture, from all over the test set
         optima = dict(zip(p.fed.parties, more.w))
-        return landscape(self.task, self.w[i], optima, test.x[some].to(self.w.device), test.y[some].to(self.w.device), start.get("buffers"))
+        return landscape(
+            self.task,
+            self.w[i],
+            optima,
+            test.x[some].to(self.w.device),
+            test.y[some].to(self.w.device),
+            start.get("buffers"),
+        )
 
     def ledger(self, i: int, rounds: list[Event]) -> Ledger:
         """The messages that real parties would have exchanged, one line a kind; a baseline exchanges none."""
@@ -176,7 +241,13 @@ class Simulated:
 
         ledger, p = Ledger(), self.plans[i]
         if p.pooled:
-            ledger.record("whoever trains the central model", "every party", "Rows", "every row of every party, in the clear", how="ideal")
+            ledger.record(
+                "whoever trains the central model",
+                "every party",
+                "Rows",
+                "every row of every party, in the clear",
+                how="ideal",
+            )
         if not p.talks:
             return ledger
         everyone = f"{len(p.fed)} parties, together" if len(p.fed) > 1 else p.fed.parties[0]
@@ -186,13 +257,36 @@ class Simulated:
         looked, (ask, answer) = sum(e.get("looked", 0) for e in rounds), look_bytes(self._model(i))
         scored, picked, scores = scores_of(rounds)
         models = sum(e["uploaded"] if "uploaded" in e else e["sampled"] for e in rounds)
-        ledger.record("server", everyone, Upload, said, count=models, bytes=sum(e["bytes_up"] for e in rounds) - looked * answer - scores, how="ideal")
+        ledger.record(
+            "server",
+            everyone,
+            Upload,
+            said,
+            count=models,
+            bytes=sum(e["bytes_up"] for e in rounds) - looked * answer - scores,
+            how="ideal",
+        )
         if scored:
             ledger.record("server", everyone, Score, count=scored, bytes=scores, how="ideal")
         if looked:
             ledger.record("server", everyone, Loss, count=looked, bytes=looked * answer, how="ideal")
-        ledger.record("server", everyone, Tested, of_tested(p), count=tests, bytes=tests_bytes(rounds, tested), how="ideal")
-        ledger.record(everyone, "server", Down, count=steps, bytes=sum(e["bytes_down"] for e in rounds) - looked * ask - picked, how="ideal")
+        ledger.record(
+            "server",
+            everyone,
+            Tested,
+            of_tested(p),
+            count=tests,
+            bytes=tests_bytes(rounds, tested),
+            how="ideal",
+        )
+        ledger.record(
+            everyone,
+            "server",
+            Down,
+            count=steps,
+            bytes=sum(e["bytes_down"] for e in rounds) - looked * ask - picked,
+            how="ideal",
+        )
         if scored:
             ledger.record(everyone, "server", Pick, count=scored, bytes=picked, how="ideal")
         if looked:
@@ -211,7 +305,9 @@ def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
 
 
 def fitted(plans: list[Plan], task: Task) -> Any:
-    """The rule of runs side by side; one that goes layer by layer is told the layers, one that looks at models the task."""
+    """The rule of runs side by side; one that goes layer by layer is told the layers, one that looks at
+    models the task.
+    """
     rule = plans[0].aggregate
     if hasattr(rule, "with_task"):
         return rule.with_task(task, [p.fed.test.x for p in plans])
@@ -230,12 +326,18 @@ def test_bytes(model: State, classes: int | None) -> tuple[int, int]:
         from ...protocols.rounds import Test, Tested
     except ImportError:
         return 0, 0
-    counts = count(torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes)._asdict()
-    return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Tested(counts))))
+    counts = count(
+        torch.zeros(0, classes or 1), torch.zeros(0, dtype=torch.int64 if classes else torch.float32), classes
+    )._asdict()
+    return sum(map(len, encode_parts(Test(0, {k: v.cpu() for k, v in model.items()})))), sum(
+        map(len, encode_parts(Tested(counts)))
+    )
 
 
 def tests_bytes(rounds: list[Event], tested: int) -> int:
-    """What all Tested of these rounds take on the wire, if one with counts takes `tested`: a party with too few held-out rows sends one without."""
+    """What all Tested of these rounds take on the wire, if one with counts takes `tested`: a party with too
+    few held-out rows sends one without.
+    """
     left_out = sum(e.get("untested", 0) for e in rounds)
     return (sum(e["tested"] for e in rounds) - left_out) * tested + left_out * _no_counts()
 
@@ -255,9 +357,20 @@ def of_tested(p: Plan) -> str:
     if p.noisy_figures:
         noise = next(s for s in p.guard if isinstance(s, Noise))
         whose = "the sum of all parties' figures" if p.sums_only else "one party's figures"
-        how = {"central": "to which it adds noise", "local": "with noise of the party's own", "distributed": "with noise of the parties' own"}
-        return f"{whose} on held-out rows, {how[noise.placement]}: accuracy, clipped mean loss, whether there are at least {p.min_rows} rows"
-    whose = "the sum of all parties' counts on their held-out rows" if p.sums_only else f"one party's counts on at least {p.min_rows} held-out rows"
+        how = {
+            "central": "to which it adds noise",
+            "local": "with noise of the party's own",
+            "distributed": "with noise of the parties' own",
+        }
+        return (
+            f"{whose} on held-out rows, {how[noise.placement]}: accuracy, clipped mean loss, whether "
+            f"there are at least {p.min_rows} rows"
+        )
+    whose = (
+        "the sum of all parties' counts on their held-out rows"
+        if p.sums_only
+        else f"one party's counts on at least {p.min_rows} held-out rows"
+    )
     return f"{whose}: confusion matrix, summed loss, score histograms"
 
 
@@ -268,11 +381,15 @@ def look_bytes(model: State) -> tuple[int, int]:
         from ...protocols.rounds import Look, Loss
     except ImportError:
         return sum(4 * v.numel() for v in model.values()), 8
-    return sum(map(len, encode_parts(Look(0, 0, {k: v.cpu() for k, v in model.items()})))), sum(map(len, encode_parts(Loss(0.0))))
+    return sum(map(len, encode_parts(Look(0, 0, {k: v.cpu() for k, v in model.items()})))), sum(
+        map(len, encode_parts(Loss(0.0)))
+    )
 
 
 def score_bytes(r: int) -> tuple[int, int]:
-    """What one Pick and one Score of round r (counted from 1) take on the wire; without msgpack the numbers alone are counted."""
+    """What one Pick and one Score of round r (counted from 1) take on the wire; without msgpack the numbers
+    alone are counted.
+    """
     try:
         from ...parties.codec import encode_parts
         from ...protocols.picking import Pick, Score
@@ -282,13 +399,21 @@ def score_bytes(r: int) -> tuple[int, int]:
 
 
 def scores_of(rounds: list[Event]) -> tuple[int, int, int]:
-    """(how many scores were stated, bytes of all Picks, bytes of all Scores) in these rounds: everyone who states one is told whether its model is wanted."""
+    """(how many scores were stated, bytes of all Picks, bytes of all Scores) in these rounds: everyone who
+    states one is told whether its model is wanted.
+    """
     each = [(int(e["scored"]), *score_bytes(e["round"])) for e in rounds if "scored" in e]
-    return sum(n for n, _, _ in each), sum(n * pick for n, pick, _ in each), sum(n * score for n, _, score in each)
+    return (
+        sum(n for n, _, _ in each),
+        sum(n * pick for n, pick, _ in each),
+        sum(n * score for n, _, score in each),
+    )
 
 
 def sizes(p: Plan, guard: Guard | None, r: int, down: State, up: State) -> tuple[int, int]:
-    """What a client hears and sends in round r (counted from 1). Where its updates are hidden, that is more than Down and Upload: keys and shares, too."""
+    """What a client hears and sends in round r (counted from 1). Where its updates are hidden, that is more
+    than Down and Upload: keys and shares, too.
+    """
     if guard is not None and guard.hiding is not None:
         try:
             from .hidden_sums import bytes_of
@@ -304,7 +429,9 @@ def silence() -> int:
 
 
 def wire_bytes(r: int, down: State, up: State) -> tuple[int, int]:
-    """What one Down and one Upload of round r (counted from 1) take on the wire. Without msgpack (a bare GPU machine) the numbers alone are counted."""
+    """What one Down and one Upload of round r (counted from 1) take on the wire. Without msgpack (a bare GPU
+    machine) the numbers alone are counted.
+    """
     try:
         from ...parties.codec import encode_parts
         from ...protocols.rounds import Down, Upload

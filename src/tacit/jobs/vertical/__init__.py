@@ -1,1 +1,3 @@
-"""Parties that hold different columns of the same people: private set intersection, split networks, regression, transfer."""
+"""Parties that hold different columns of the same people: private set intersection, split networks,
+regression, transfer.
+"""

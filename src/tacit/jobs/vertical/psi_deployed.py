@@ -1,4 +1,6 @@
-"""Matching tables of real parties by an id column: what each operator starts on its own machine, and the same tried out with both files at hand."""
+"""Matching tables of real parties by an id column: what each operator starts on its own machine, and the same
+tried out with both files at hand.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def read_values(file: str | Path, column: str) -> list[int]:
         try:
             values.append(int(text))
         except ValueError:
-            raise BadData(f"{file}, column {column!r}: row {row} has {text!r:.80}; a sum is exact, so it must be a whole number.") from None
+            raise BadData(
+                f"{file}, column {column!r}: row {row} has {text!r:.80}; a sum is exact, so it must be a "
+                "whole number."
+            ) from None
     return values
 
 
@@ -56,7 +61,9 @@ def _column(file: Path, column: str) -> Iterator[str]:
         if column not in names:
             raise BadData(f"{file} has no column {column!r}. {nearest(column, names)}")
         # as text: 007 is not 7; which ids are missing, `identify` says
-        with pandas.read_csv(file, usecols=[column], dtype=str, keep_default_na=False, chunksize=AT_ONCE) as parts:
+        with pandas.read_csv(
+            file, usecols=[column], dtype=str, keep_default_na=False, chunksize=AT_ONCE
+        ) as parts:
             for part in parts:
                 yield from part[column].tolist()
     except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -68,24 +75,48 @@ def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
     """These rows of a .csv file, in this order, into another."""
     import pandas
 
-    table = pandas.concat([part.loc[part.index.isin(rows)] for part in pandas.read_csv(file, dtype=str, keep_default_na=False, chunksize=AT_ONCE)])
+    table = pandas.concat(
+        [
+            part.loc[part.index.isin(rows)]
+            for part in pandas.read_csv(file, dtype=str, keep_default_na=False, chunksize=AT_ONCE)
+        ]
+    )
     write_whole(Path(out), table.loc[rows].to_csv(index=False))
 
 
-def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (), receiver: str | None = None, reveal: str = "both", method: str = "auto",
-               values: str | None = None, limit: int = protocol.LIMIT, out: str | Path | None = None, policy: str | Path | None = None,
-               wait: float | None = None, patience: float = 300.0) -> dict[str, Any]:
-    """This party's part: whom of `file` do the others hold, too? Writes the shared rows, in the order that everybody's have, and the ledger beside them.
+def match_with(
+    kit: Kit,
+    file: str | Path,
+    id: str,
+    *,
+    others: Sequence[str] = (),
+    receiver: str | None = None,
+    reveal: str = "both",
+    method: str = "auto",
+    values: str | None = None,
+    limit: int = protocol.LIMIT,
+    out: str | Path | None = None,
+    policy: str | Path | None = None,
+    wait: float | None = None,
+    patience: float = 300.0,
+) -> dict[str, Any]:
+    """This party's part: whom of `file` do the others hold, too? Writes the shared rows, in the order that
+    everybody's have, and the ledger beside them.
 
-    `policy`: a policy file (default: policy.toml in the kit, or else the default policy), by which this party answers others. Queries are counted, and the
-    ledger is kept, in the kit.
+    `policy`: a policy file (default: policy.toml in the kit, or else the default policy), by which this party
+    answers others. Queries are counted, and the ledger is kept, in the kit.
     """
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
     names = _everyone(kit, others)
     first = receiver if receiver is not None else min(names)
     if first not in names:
-        raise bad("tacit psi", "receiver", first, f"one of those who take part: {', '.join(map(repr, sorted(names)))}")
+        raise bad(
+            "tacit psi",
+            "receiver",
+            first,
+            f"one of those who take part: {', '.join(map(repr, sorted(names)))}",
+        )
     many = len(names) > 2
     if many and reveal not in ("both", "receiver"):
         raise bad("tacit psi", "reveal", reveal, "'both' or 'receiver' with more than two parties")
@@ -93,7 +124,12 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
     group.ready()
     held = read_ids(file, id)
     if (reveal == "sum" and kit.name != first) != (values is not None):
-        raise bad("tacit psi", "values", values, "a column of whole numbers at the sender with reveal='sum', and not given otherwise")
+        raise bad(
+            "tacit psi",
+            "values",
+            values,
+            "a column of whole numbers at the sender with reveal='sum', and not given otherwise",
+        )
     numbers = [] if values is None else _numbers(file, values, held)
     rest = sorted(names - {first})
     rules = read_policy(policy, kit.directory)
@@ -104,11 +140,21 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
         common: dict[str, Any] = {"within": wait}
         if many:
             common |= {"others": rest, "reveal": "all" if reveal == "both" else "leader"}
-            return await (psi_many.leader(inside, held.digests, **common) if kit.name == first else
-                          psi_many.member(inside, held.digests, leader=first, policy=rules, queries=queries, **common))
+            return await (
+                psi_many.leader(inside, held.digests, **common)
+                if kit.name == first
+                else psi_many.member(
+                    inside, held.digests, leader=first, policy=rules, queries=queries, **common
+                )
+            )
         common |= {"method": method, "reveal": reveal, "limit": limit}
-        return await (protocol.receiver(inside, held.digests, other=rest[0], **common) if kit.name == first else
-                      protocol.sender(inside, held.digests, other=first, values=numbers, policy=rules, queries=queries, **common))
+        return await (
+            protocol.receiver(inside, held.digests, other=rest[0], **common)
+            if kit.name == first
+            else protocol.sender(
+                inside, held.digests, other=first, values=numbers, policy=rules, queries=queries, **common
+            )
+        )
 
     async def concluded(me: Party) -> dict[str, Any]:
         made = await program(me)
@@ -118,18 +164,39 @@ def match_with(kit: Kit, file: str | Path, id: str, *, others: Sequence[str] = (
     found, seen = run_with_kit("psi", kit, concluded, patience)
     sizes = _sizes(kit.name, names, len(held), found)
     rows = None if found["rows"] is None else held.rows[found["rows"]]
-    value = {"party": kit.name, "shared": found["size"], "sum": found.get("sum"), "sizes": sizes, "method": found.get("method", "many"),
-             "notes": list(held.notes)}
+    value = {
+        "party": kit.name,
+        "shared": found["size"],
+        "sum": found.get("sum"),
+        "sizes": sizes,
+        "method": found.get("method", "many"),
+        "notes": list(held.notes),
+    }
     if kit.directory is not None:
         value["ledger_of_party"] = str(kit.directory / NAME)
     return _kept(file, rows, out, seen, value)
 
 
 def _sizes(name: str, names: set[str], held: int, found: dict[str, Any]) -> dict[str, int]:
-    return {name: held, **(found["theirs"] if isinstance(found["theirs"], dict) else {next(iter(names - {name})): found["theirs"]})}
+    return {
+        name: held,
+        **(
+            found["theirs"]
+            if isinstance(found["theirs"], dict)
+            else {next(iter(names - {name})): found["theirs"]}
+        ),
+    }
 
 
-def _conclude(ledger: Ledger, name: str, first: str, rest: list[str], held: Identified, found: dict[str, Any], reveal: str) -> None:
+def _conclude(
+    ledger: Ledger,
+    name: str,
+    first: str,
+    rest: list[str],
+    held: Identified,
+    found: dict[str, Any],
+    reveal: str,
+) -> None:
     """What this party has learned; of the others it cannot know more."""
     whole, sizes = Ledger(), _sizes(name, {first, *rest}, len(held), found)
     if len(rest) > 1:
@@ -141,39 +208,83 @@ def _conclude(ledger: Ledger, name: str, first: str, rest: list[str], held: Iden
             ledger.record(line.party, line.sender, line.kind, line.reveals)
 
 
-def match_here(file: str | Path, other: str | Path, id: str, *, reveal: str = "both", method: str = "auto", values: str | None = None,
-               limit: int = protocol.LIMIT, out: str | Path | None = None, policy: str | Path | None = None, runtime: Any = None) -> dict[str, Any]:
-    """The same with both files on this machine, to try it out: `file` is the receiver's, `other` the sender's, with `values` a column of it and `policy`
-    its policy file."""
+def match_here(
+    file: str | Path,
+    other: str | Path,
+    id: str,
+    *,
+    reveal: str = "both",
+    method: str = "auto",
+    values: str | None = None,
+    limit: int = protocol.LIMIT,
+    out: str | Path | None = None,
+    policy: str | Path | None = None,
+    runtime: Any = None,
+) -> dict[str, Any]:
+    """The same with both files on this machine, to try it out: `file` is the receiver's, `other` the
+    sender's, with `values` a column of it and `policy` its policy file.
+    """
     sets = [read_ids(file, id), read_ids(other, id)]
     numbers = None if values is None else _numbers(other, values, sets[1])
     # ids were made into digests by the rule already; as hexadecimal text the rule leaves them as they are
-    found = psi(*([d.tobytes().hex() for d in s.digests] for s in sets), method=method, reveal=reveal, values=numbers, limit=limit,
-                policy=read_policy(policy), runtime=runtime)
+    found = psi(
+        *([d.tobytes().hex() for d in s.digests] for s in sets),
+        method=method,
+        reveal=reveal,
+        values=numbers,
+        limit=limit,
+        policy=read_policy(policy),
+        runtime=runtime,
+    )
     rows = sets[0].rows[found.rows["receiver"]] if "receiver" in found.rows else None
-    return _kept(file, rows, out, found.ledger, {"party": "receiver", "shared": found.size, "sum": found.value if reveal == "sum" else None,
-                                                 "sizes": found.sizes, "method": found.method, "notes": [note for s in sets for note in s.notes]})
+    return _kept(
+        file,
+        rows,
+        out,
+        found.ledger,
+        {
+            "party": "receiver",
+            "shared": found.size,
+            "sum": found.value if reveal == "sum" else None,
+            "sizes": found.sizes,
+            "method": found.method,
+            "notes": [note for s in sets for note in s.notes],
+        },
+    )
 
 
 def _everyone(kit: Kit, others: Sequence[str]) -> set[str]:
     """Who takes part: those named and this party, or all clients of the federation."""
     for name in others:
         if name not in kit.parties or name == kit.name:
-            raise bad("tacit psi", "with", name, "another party of the federation", nearest(name, [p for p in kit.parties if p != kit.name]))
+            raise bad(
+                "tacit psi",
+                "with",
+                name,
+                "another party of the federation",
+                nearest(name, [p for p in kit.parties if p != kit.name]),
+            )
     names = {kit.name, *others} if others else {kit.name, *(p for p in kit.parties if p != kit.server)}
     if len(names) < 2:
-        raise bad("tacit psi", "with", None, "another party of the federation", f"Known: {', '.join(kit.parties)}.")
+        raise bad(
+            "tacit psi", "with", None, "another party of the federation", f"Known: {', '.join(kit.parties)}."
+        )
     return names
 
 
 def _numbers(file: str | Path, column: str, held: Identified) -> list[int]:
     if len(held) < held.total:
-        raise BadData(f"{file}: some rows have the same id or none, so it is not clear which value counts. {' '.join(held.notes)} "
-                      "Add them up or drop them first.")
+        raise BadData(
+            f"{file}: some rows have the same id or none, so it is not clear which value counts. "
+            f"{' '.join(held.notes)} "
+            "Add them up or drop them first."
+        )
     return read_values(file, column)
 
 
-def _kept(file: str | Path, rows: np.ndarray | None, out: str | Path | None, ledger: Ledger, value: dict[str, Any]) -> dict[str, Any]:
+def _kept(
+    file: str | Path, rows: np.ndarray | None, out: str | Path | None, ledger: Ledger, value: dict[str, Any]
+) -> dict[str, Any]:
     if out is not None:
         if rows is not None:
             write_rows(file, rows, out)

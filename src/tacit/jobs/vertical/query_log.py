@@ -1,7 +1,8 @@
-"""Counts private set intersection queries on disk, so that a restart does not forget them; and reads a party's policy file.
+"""Counts private set intersection queries on disk, so that a restart does not forget them; and reads a
+party's policy file.
 
-    KIT/policy.toml          [psi] reveal = ["both"], min_ids = 10, min_overlap = 10, max_ids = 100000000, queries_per_day = 10
-    KIT/psi-queries.jsonl    one line for each query that was admitted, written before it is answered
+KIT/policy.toml          [psi] reveal = ["both"], min_ids = 10, min_overlap = 10, max_ids = 100000000, queries_per_day = 10
+KIT/psi-queries.jsonl    one line for each query that was admitted, written before it is answered
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ QUERIES = "psi-queries.jsonl"
 
 
 class QueryLog:
-    """A file with one line for each query. A line that cannot be read, as a crash may leave it, counts for every receiver."""
+    """A file with one line for each query. A line that cannot be read, as a crash may leave it, counts for
+    every receiver.
+    """
 
     def __init__(self, path: str | Path, clock: Callable[[], float] = time.time):
         self.path, self.clock = Path(path), clock
@@ -34,7 +37,9 @@ class QueryLog:
         def check(lines: list[str]) -> None:
             asked = sum(_counts(line, receiver, now) for line in lines)
             if asked >= most:
-                raise QueryRefused(f"{receiver!r} has asked {asked} times within 24 hours; {most} are allowed ({self.path}).")
+                raise QueryRefused(
+                    f"{receiver!r} has asked {asked} times within 24 hours; {most} are allowed ({self.path})."
+                )
 
         append_line(self.path, json.dumps({"time": now, "receiver": receiver}), check)
 
@@ -45,21 +50,30 @@ def _counts(line: str, receiver: str, now: float) -> bool:
         when, who = float(told["time"]), str(told["receiver"])
     except (ValueError, KeyError, TypeError):
         return bool(line.strip())
-    return who == receiver and when > now - DAY  # one that lies in the future counts, too: a clock that was set back refunds nothing
+    return (
+        who == receiver and when > now - DAY
+    )  # one that lies in the future counts, too: a clock that was set back refunds nothing
 
 
 def read_policy(file: str | Path | None, kit: Path | None = None) -> PsiPolicy:
-    """The [psi] table of `file`, or of policy.toml in the kit; the default policy where there is neither. Other tables are other verbs'."""
+    """The [psi] table of `file`, or of policy.toml in the kit; the default policy where there is neither.
+    Other tables are other verbs'.
+    """
     place = Path(file) if file is not None else None if kit is None else kit / "policy.toml"
     if place is None or (file is None and not place.is_file()):
         return PsiPolicy()
     try:
         tables = toml.read(place)
     except OSError as error:
-        raise BadJob(f"{place} cannot be read: {error.strerror}. Give a policy file (TOML) with a [psi] table.") from None
+        raise BadJob(
+            f"{place} cannot be read: {error.strerror}. Give a policy file (TOML) with a [psi] table."
+        ) from None
     if "psi" not in tables:
         if file is not None:
-            raise BadJob(f"{place} has no [psi] table. Write one, for instance with min_overlap = 20; what it leaves out has its default.")
+            raise BadJob(
+                f"{place} has no [psi] table. Write one, for instance with min_overlap = 20; what it leaves "
+                "out has its default."
+            )
         return PsiPolicy()
     table, where = toml.table(str(place), "psi", tables["psi"]), f"{place}, psi"
     known = [f.name for f in fields(PsiPolicy)]

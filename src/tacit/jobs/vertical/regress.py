@@ -1,4 +1,6 @@
-"""`tacit.regress`: linear, ridge or logistic regression over columns held by different parties, on secret shares."""
+"""`tacit.regress`: linear, ridge or logistic regression over columns held by different parties, on secret
+shares.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,19 @@ from .split_layout import Rows, lay_out
 from .split_parts import measured
 
 HELPER = "helper"
-WITHDRAWN = ("The encrypted mode was withdrawn: it showed the label holder scores that span the other party's columns, and a party with columns gradients that "
-             "give the training labels away. secure='shared' shows neither, and has ridge (l2) too.")
+WITHDRAWN = (
+    "The encrypted mode was withdrawn: it showed the label holder scores that span the other party's "
+    "columns, and a party with columns gradients that "
+    "give the training labels away. secure='shared' shows neither, and has ridge (l2) too."
+)
 
 
 @dataclass
 class Regression:
-    """`weights`: each party's own coefficients, in the order and the units of its columns; the label holder has the intercept and the metrics. All of them are
-    in one object only because this is one process: a party by itself has its own."""
+    """`weights`: each party's own coefficients, in the order and the units of its columns; the label holder
+    has the intercept and the metrics. All of them are in one object only because this is one process: a party
+    by itself has its own.
+    """
 
     weights: dict[str, Tensor]
     intercept: float
@@ -35,18 +42,36 @@ class Regression:
     columns: dict[str, tuple[str, ...]] = field(repr=False, default_factory=dict)
 
 
-def regress(parties: Any, labels: Any = None, *, family: str | None = None, secure: str = "shared", epochs: int = 100, batch_size: int | None = None,
-            lr: float | None = None, momentum: float = 0.8, l2: float = 0.0, test: Any = None, test_fraction: float = 0.2, test_scores: bool = False,
-            seed: int = 0, runtime: Any = None) -> Regression:
-    """Fit one regression over all parties' columns; `parties` and `labels` are as for `tacit.splitnn`, aligned by private set intersection if need be.
+def regress(
+    parties: Any,
+    labels: Any = None,
+    *,
+    family: str | None = None,
+    secure: str = "shared",
+    epochs: int = 100,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    momentum: float = 0.8,
+    l2: float = 0.0,
+    test: Any = None,
+    test_fraction: float = 0.2,
+    test_scores: bool = False,
+    seed: int = 0,
+    runtime: Any = None,
+) -> Regression:
+    """Fit one regression over all parties' columns; `parties` and `labels` are as for `tacit.splitnn`,
+    aligned by private set intersection if need be.
 
-    `family`: "logistic" (two classes) or "linear" (numbers). Everything is computed on secret shares, with randomness from a helper. Opened are each party's
-    own coefficients, to that party; the intercept and the test metrics, to the label holder. `test_scores=True` also opens the score of each test row to the
-    label holder; `test_fraction=0` opens nothing about test rows. Columns are standardized by their owners, and coefficients are in the columns' own units.
+    `family`: "logistic" (two classes) or "linear" (numbers). Everything is computed on secret shares, with
+    randomness from a helper. Opened are each party's own coefficients, to that party; the intercept and the
+    test metrics, to the label holder. `test_scores=True` also opens the score of each test row to the label
+    holder; `test_fraction=0` opens nothing about test rows. Columns are standardized by their owners, and
+    coefficients are in the columns' own units.
 
-    `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's LogisticRegression, alpha/n of its Ridge. `lr=None` takes the largest step that is
-    safe whatever the data; `batch_size=None` takes all rows in every step. With little or no ridge raise `epochs` and `momentum` (400 and 0.9): classes that
-    separate well take many steps.
+    `l2` is the ridge on standardized columns: 1/(n·C) of scikit-learn's LogisticRegression, alpha/n of its
+    Ridge. `lr=None` takes the largest step that is safe whatever the data; `batch_size=None` takes all rows
+    in every step. With little or no ridge raise `epochs` and `momentum` (400 and 0.9): classes that separate
+    well take many steps.
     """
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
@@ -54,18 +79,44 @@ def regress(parties: Any, labels: Any = None, *, family: str | None = None, secu
     rows = lay_out(parties, labels, "vertical", test, test_fraction, seed, runtime, ledger)
     family = family or ("linear" if rows.classes is None else "logistic")
     if (family == "linear") != (rows.classes is None) or (family == "logistic" and rows.classes != 2):
-        raise bad("regress", "family", family, "'logistic' for two classes, 'linear' for numbers",
-                  f"These labels are {'numbers' if rows.classes is None else f'of {rows.classes} classes'}.")
-    terms = _terms(rows, {"family": family, "epochs": epochs, "batch_size": batch_size, "lr": lr, "momentum": momentum, "l2": l2, "test_scores": test_scores})
+        raise bad(
+            "regress",
+            "family",
+            family,
+            "'logistic' for two classes, 'linear' for numbers",
+            f"These labels are {'numbers' if rows.classes is None else f'of {rows.classes} classes'}.",
+        )
+    terms = _terms(
+        rows,
+        {
+            "family": family,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "momentum": momentum,
+            "l2": l2,
+            "test_scores": test_scores,
+        },
+    )
     programs = _programs(rows, terms)
     made = to_the_end("regress", runtime).run_sync(programs, ledger=ledger)
     holder = made[terms.label_at]
     notes = list(rows.notes)
     metrics = _metrics(terms, rows.test_y[0], holder) if terms.tests else {}
     if family == "logistic" and not test_scores and terms.tests > scoring.AUC_ROWS:
-        notes.append(f"The AUC was not computed: on shares it takes comparisons of all pairs, and there are {terms.tests} test rows, more than "
-                     f"{scoring.AUC_ROWS}. test_scores=True opens the score of each test row to the label holder.")
-    return Regression({who: made[who]["weights"] for who in rows.x[0]}, holder["intercept"], metrics, ledger, tuple(notes), rows.columns)
+        notes.append(
+            "The AUC was not computed: on shares it takes comparisons of all pairs, and there are "
+            f"{terms.tests} test rows, more than "
+            f"{scoring.AUC_ROWS}. test_scores=True opens the score of each test row to the label holder."
+        )
+    return Regression(
+        {who: made[who]["weights"] for who in rows.x[0]},
+        holder["intercept"],
+        metrics,
+        ledger,
+        tuple(notes),
+        rows.columns,
+    )
 
 
 def _terms(rows: Rows, settings: dict[str, Any]) -> vertical.RegressionTerms:
@@ -73,7 +124,12 @@ def _terms(rows: Rows, settings: dict[str, Any]) -> vertical.RegressionTerms:
     x, holder = rows.x[0], rows.label_at[0]
     names = tuple(dict.fromkeys((*x, holder)))
     if len(names) < 2 or HELPER in names:
-        raise bad("regress", "parties", list(names), f"at least two, and none called {HELPER!r}, who deals the randomness")
+        raise bad(
+            "regress",
+            "parties",
+            list(names),
+            f"at least two, and none called {HELPER!r}, who deals the randomness",
+        )
     terms = vertical.RegressionTerms(names, holder, HELPER, len(rows.y[0]), len(rows.test_y[0]), **settings)
     vertical.check_terms(terms)
     widths = {who: math.prod(v.shape[1:]) for who, v in x.items()}
@@ -87,13 +143,23 @@ def _programs(rows: Rows, terms: vertical.RegressionTerms) -> dict[str, Any]:
     told = {**asdict(terms), "names": list(terms.names)}  # plain settings, as another process takes them
 
     def flat(x: dict[str, Tensor], who: str, count: int) -> Tensor:
-        return x[who].reshape(count, math.prod(x[who].shape[1:])).double() if who in x else torch.zeros(count, 0, dtype=torch.float64)
+        return (
+            x[who].reshape(count, math.prod(x[who].shape[1:])).double()
+            if who in x
+            else torch.zeros(count, 0, dtype=torch.float64)
+        )
 
     programs: dict[str, Any] = {terms.helper: functools.partial(vertical.helps, terms=told)}
     for who in terms.names:
         y, test_y = (rows.y[0], rows.test_y[0]) if who == terms.label_at else (None, None)
-        programs[who] = functools.partial(vertical.holder, terms=told, x=flat(rows.x[0], who, terms.rows), y=y,
-                                          test_x=flat(rows.test_x[0], who, terms.tests), test_y=test_y)
+        programs[who] = functools.partial(
+            vertical.holder,
+            terms=told,
+            x=flat(rows.x[0], who, terms.rows),
+            y=y,
+            test_x=flat(rows.test_x[0], who, terms.tests),
+            test_y=test_y,
+        )
     return programs
 
 
@@ -103,4 +169,8 @@ def _metrics(terms: vertical.RegressionTerms, y: Tensor, holder: dict[str, Any])
     if not terms.test_scores:
         return scoring.metrics_of(terms.family, holder["opened"], y, std)
     scores = (holder["opened"] * std + mean)[:, None]
-    return measured("mse", None, scores, y.double()) if terms.family == "linear" else measured("bce", 2, scores, y)
+    return (
+        measured("mse", None, scores, y.double())
+        if terms.family == "linear"
+        else measured("bce", 2, scores, y)
+    )

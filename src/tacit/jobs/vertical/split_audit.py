@@ -27,16 +27,21 @@ if TYPE_CHECKING:
     from .split import Split
     from .split_parts import Share
 
-MEANS = {"distance_correlation": "columns in activations: 0 none, 1 all", "hsic": "columns in activations, by kernels: 0 none, 1 all",
-         "constrained_covariance": "the strongest single relation of columns and activations",
-         "maximal_information": "the strongest relation of two columns: 0 none, 1 exact",
-         "kernel_target_alignment": "labels in activations: 0 none, 1 nothing else", "mmd": "distance of the last class's activations from the others'"}
+MEANS = {
+    "distance_correlation": "columns in activations: 0 none, 1 all",
+    "hsic": "columns in activations, by kernels: 0 none, 1 all",
+    "constrained_covariance": "the strongest single relation of columns and activations",
+    "maximal_information": "the strongest relation of two columns: 0 none, 1 exact",
+    "kernel_target_alignment": "labels in activations: 0 none, 1 nothing else",
+    "mmd": "distance of the last class's activations from the others'",
+}
 
 
 @dataclass
 class Audit:
-    """By party with columns: `measures` of what its activations show, `labels`: AUC of attacks on the gradients it gets, `rebuilt`: its rows, from
-    activations."""
+    """By party with columns: `measures` of what its activations show, `labels`: AUC of attacks on the
+    gradients it gets, `rebuilt`: its rows, from activations.
+    """
 
     measures: dict[str, dict[str, float]]
     labels: dict[str, dict[str, float]]
@@ -46,23 +51,54 @@ class Audit:
         """One row a party."""
         import pandas
 
-        rows = {who: {**m, **{f"labels by {k}": v for k, v in self.labels.get(who, {}).items()},
-                      **({"variance rebuilt": self.rebuilt[who].variance, "recognised": self.rebuilt[who].recognised} if who in self.rebuilt else {})}
-                for who, m in self.measures.items()}
+        rows = {
+            who: {
+                **m,
+                **{f"labels by {k}": v for k, v in self.labels.get(who, {}).items()},
+                **(
+                    {
+                        "variance rebuilt": self.rebuilt[who].variance,
+                        "recognised": self.rebuilt[who].recognised,
+                    }
+                    if who in self.rebuilt
+                    else {}
+                ),
+            }
+            for who, m in self.measures.items()
+        }
         return pandas.DataFrame.from_dict(rows, orient="index")
 
     def sections(self) -> list[Section]:
         made: list[Section] = []
         for who, found in self.measures.items():
-            body = [table(["measure", "value", "what it says"], [[k.replace("_", " "), f"{v:.3f}", MEANS[k]] for k, v in found.items()],
-                          caption=f"activations of {who}", sortable=False)]
+            body = [
+                table(
+                    ["measure", "value", "what it says"],
+                    [[k.replace("_", " "), f"{v:.3f}", MEANS[k]] for k, v in found.items()],
+                    caption=f"activations of {who}",
+                    sortable=False,
+                )
+            ]
             if who in self.labels:
-                body.append(table(["attack", "AUC"], [[k, f"{v:.3f}"] for k, v in self.labels[who].items()],
-                                  caption=f"labels from the gradients {who} gets: 0.5 is nothing, 1 is every label", sortable=False))
+                body.append(
+                    table(
+                        ["attack", "AUC"],
+                        [[k, f"{v:.3f}"] for k, v in self.labels[who].items()],
+                        caption=f"labels from the gradients {who} gets: 0.5 is nothing, 1 is every label",
+                        sortable=False,
+                    )
+                )
             if who in self.rebuilt:
                 r = self.rebuilt[who]
-                body.append(tag("p", f"From activations alone, {max(r.variance, 0):.0%} of the variance of {r.rows} rows the attacker never had was rebuilt; "
-                                     f"{r.recognised:.0%} of the rebuilt rows lie nearest to their own original (chance: {1 / r.rows:.1%})."))
+                body.append(
+                    tag(
+                        "p",
+                        f"From activations alone, {max(r.variance, 0):.0%} of the variance of {r.rows} rows "
+                        "the attacker never had was rebuilt; "
+                        f"{r.recognised:.0%} of the rebuilt rows lie nearest to their own original (chance: "
+                        f"{1 / r.rows:.1%}).",
+                    )
+                )
                 body += [p for p in (pictures.beside(r),) if p is not None]
             made.append(Section(f"cut-{len(made)}", f"What {who} gives away", join(body)))
         return made
@@ -90,9 +126,18 @@ def _leaves(share: Share) -> Any:
     return part
 
 
-def audit(run: Split, rows: Mapping[str, Any], y: Any = None, own: Mapping[str, Any] | None = None, sample: int = 500, seed: int = 0) -> Audit:
-    """Attack the cuts of a trained network on `rows` by party, as their bottoms take them. With `y`, labels too; with `own`, rows an attacker has of its
-    own, it also rebuilds. Everything is computed in one place: this is a study, of one's own network and rows one may see."""
+def audit(
+    run: Split,
+    rows: Mapping[str, Any],
+    y: Any = None,
+    own: Mapping[str, Any] | None = None,
+    sample: int = 500,
+    seed: int = 0,
+) -> Audit:
+    """Attack the cuts of a trained network on `rows` by party, as their bottoms take them. With `y`, labels
+    too; with `own`, rows an attacker has of its own, it also rebuilds. Everything is computed in one place:
+    this is a study, of one's own network and rows one may see.
+    """
     shares = run.shares
     terms = next(iter(shares.values())).terms
     route = route_of(terms, rows, "audit")
@@ -101,17 +146,25 @@ def audit(run: Split, rows: Mapping[str, Any], y: Any = None, own: Mapping[str, 
     z = {who: parts[who](v).detach() for who, v in x.items()}
     label = None if y is None else torch.as_tensor(y)
     shown = label if label is not None and terms.loss != "mse" else None
-    measures = {who: leakage.report(v, z[who], shown, sample, seed) for who, v in x.items() if who != route.stops[0]}
+    measures = {
+        who: leakage.report(v, z[who], shown, sample, seed) for who, v in x.items() if who != route.stops[0]
+    }
     found: dict[str, dict[str, float]] = {}
     if shown is not None:
         for who, g in _gradients(shares, route, z, shown).items():
             kinds, counts = torch.unique(shown, return_counts=True)
             found[who] = labels.attack(g, shown == kinds[counts.argmin()])
-    rebuilt = {who: reconstruction.learned(parts[who], v, x[who], seed=seed) for who, v in (own or {}).items() if who in measures}
+    rebuilt = {
+        who: reconstruction.learned(parts[who], v, x[who], seed=seed)
+        for who, v in (own or {}).items()
+        if who in measures
+    }
     return Audit(measures, found, rebuilt)
 
 
-def _gradients(shares: Mapping[str, Share], route: Route, z: Mapping[str, Tensor], y: Tensor) -> dict[str, Tensor]:
+def _gradients(
+    shares: Mapping[str, Share], route: Route, z: Mapping[str, Tensor], y: Tensor
+) -> dict[str, Tensor]:
     """What each party with columns gets back for these rows, as one batch."""
     terms = shares[route.stops[-1]].terms
     inputs = [[z[who].clone().requires_grad_() for who in route.sources]]
@@ -128,25 +181,64 @@ def _gradients(shares: Mapping[str, Share], route: Route, z: Mapping[str, Tensor
                     v.grad = protect.out(v.grad, y, Secret())
         else:
             outs[depth].backward(inputs[depth + 1][0].grad)
-    return {who: v.grad for who, v in zip(route.sources, inputs[0]) if who != route.stops[0] and v.grad is not None}
+    return {
+        who: v.grad
+        for who, v in zip(route.sources, inputs[0])
+        if who != route.stops[0] and v.grad is not None
+    }
 
 
 def write(path: Path, run: Split, audited: Audit | None = None) -> Path:
     """The page of a run: how it went, who saw what, and what was given away where that was measured."""
     facts = [f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs"]
-    return page(path, "A split network", facts, run, "on held-out rows", () if audited is None else audited.sections())
+    return page(
+        path, "A split network", facts, run, "on held-out rows", () if audited is None else audited.sections()
+    )
 
 
-def page(path: Path, title: str, facts: Sequence[str], run: Any, measured: str, more: Sequence[Section] = ()) -> Path:
+def page(
+    path: Path, title: str, facts: Sequence[str], run: Any, measured: str, more: Sequence[Section] = ()
+) -> Path:
     """The page of anything with metrics, a history by epoch, notes and a ledger."""
     epochs = [row["epoch"] for row in run.history]
     numbers = [[k, f"{v:.4f}"] for k, v in run.metrics.items()]
-    curves = [figure(plot(name.replace("_", " "), [Series(name.replace("_", " "), epochs, [row.get(name) for row in run.history])], Axis("epoch"), Axis(name)))
-              for name in ("train_loss", "auc", "accuracy", "r2") if any(name in row for row in run.history)]
-    body = [table(["metric", measured], numbers, caption="result", sortable=False), *(tag("p", n) for n in run.notes)]
+    curves = [
+        figure(
+            plot(
+                name.replace("_", " "),
+                [Series(name.replace("_", " "), epochs, [row.get(name) for row in run.history])],
+                Axis("epoch"),
+                Axis(name),
+            )
+        )
+        for name in ("train_loss", "auc", "accuracy", "r2")
+        if any(name in row for row in run.history)
+    ]
+    body = [
+        table(["metric", measured], numbers, caption="result", sortable=False),
+        *(tag("p", n) for n in run.notes),
+    ]
     shown = [Section("result", "Result", join([*body, tag("div", curves, class_="figures")])), *more]
     lines = [[s.party, s.sender, s.kind, str(s.count), str(s.bytes), s.reveals] for s in run.ledger.seen]
-    shown.append(Section("ledger", "Who saw what", table(["party", "from", "message", "count", "bytes", "what it learns"], lines, caption="messages received")))
+    shown.append(
+        Section(
+            "ledger",
+            "Who saw what",
+            table(
+                ["party", "from", "message", "count", "bytes", "what it learns"],
+                lines,
+                caption="messages received",
+            ),
+        )
+    )
     stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in run.ledger.stamps]
-    return put(path, assemble(title, join([tag("span", f) for f in facts]), stamps, shown,
-                              "Made by tacit from the run's own records. This file makes no network request."))
+    return put(
+        path,
+        assemble(
+            title,
+            join([tag("span", f) for f in facts]),
+            stamps,
+            shown,
+            "Made by tacit from the run's own records. This file makes no network request.",
+        ),
+    )

@@ -1,11 +1,13 @@
-"""A split network whose parties are organisations: one job file that all have, each with its own table; training, and prediction with the saved parts.
+"""A split network whose parties are organisations: one job file that all have, each with its own table;
+training, and prediction with the saved parts.
 
     [split]                                       [parties.bank]            [parties.shop]
     labels = "bank"                               file = "bank.csv"         file = "shop.csv"
     epochs = 20                                   id = "id"                 id = "customer"
     top = [16]                                    label = "default"         bottom = [16]
                                                   bottom = [16]
-A party without a table holds a stretch of the network between: `middle = [32]`. Numbers in brackets are widths of layers, each with ReLU behind it.
+A party without a table holds a stretch of the network between: `middle = [32]`. Numbers in brackets are
+widths of layers, each with ReLU behind it.
 """
 
 from __future__ import annotations
@@ -46,15 +48,43 @@ from .split_parts import Share, Stop, may_write
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
-SPLIT: dict[str, Any] = {"labels": None, "merge": "concat", "top": [], "epochs": 10, "batch_size": 64, "lr": 0.1, "optimizer": "sgd", "momentum": 0.0,
-                         "weight_decay": 0.0, "regression": False, "test_fraction": 0.2, "slices": 1, "every": 1, "seed": 0, "nopeek": 0.0, "guards": [],
-                         "protect": None}
-PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "bottom": list[int], "middle": list[int], "drop": list[str], "categories": list[str],
-                         "duplicates": str}
+SPLIT: dict[str, Any] = {
+    "labels": None,
+    "merge": "concat",
+    "top": [],
+    "epochs": 10,
+    "batch_size": 64,
+    "lr": 0.1,
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "regression": False,
+    "test_fraction": 0.2,
+    "slices": 1,
+    "every": 1,
+    "seed": 0,
+    "nopeek": 0.0,
+    "guards": [],
+    "protect": None,
+}
+PARTY: dict[str, Any] = {
+    "file": str,
+    "id": str,
+    "label": str,
+    "bottom": list[int],
+    "middle": list[int],
+    "drop": list[str],
+    "categories": list[str],
+    "duplicates": str,
+}
 
 
-def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """([verb] with what it leaves out, [parties.…]) of a job file; what is in neither is refused, and what is of another type than an entry `takes`."""
+def tables_of(
+    path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """([verb] with what it leaves out, [parties.…]) of a job file; what is in neither is refused, and what is
+    of another type than an entry `takes`.
+    """
     file = Path(path)
     try:
         raw = toml.read(file)
@@ -64,7 +94,10 @@ def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapp
         raise BadJob(f"{file} cannot be read: {error.strerror}. Give a job file (TOML).") from None
     for key in raw:
         if key not in (verb, "parties"):
-            raise BadJob(f"{file}: there is no table [{key}] in a job for `tacit {verb}`. {nearest(key, [verb, 'parties'])}")
+            raise BadJob(
+                f"{file}: there is no table [{key}] in a job for `tacit {verb}`. "
+                f"{nearest(key, [verb, 'parties'])}"
+            )
     given, who = (toml.table(str(file), key, raw.get(key, {})) for key in (verb, "parties"))
     for key in given:
         if key not in usual:
@@ -80,7 +113,11 @@ def tables_of(path: str | Path, verb: str, usual: Mapping[str, Any], takes: Mapp
 
 
 def _widths(where: str, key: str, value: Any, least: int = 0) -> None:
-    if not isinstance(value, list) or len(value) < least or not all(isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in value):
+    if (
+        not isinstance(value, list)
+        or len(value) < least
+        or not all(isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in value)
+    ):
         raise BadJob(f"{where}: {key} is {value!r}; it must be a list of widths, like [16].")
 
 
@@ -102,27 +139,44 @@ def read(path: str | Path) -> dict[str, Any]:
         raise BadJob(f"{file}: name at least two parties, as [parties.bank] and [parties.shop].")
     for name, table in who.items():
         if ("middle" in table) == ("id" in table):
-            raise BadJob(f"{file}, parties.{name}: give id (and file, bottom) for a party with a table, or middle for one without.")
+            raise BadJob(
+                f"{file}, parties.{name}: give id (and file, bottom) for a party with a table, or middle "
+                "for one without."
+            )
     holders = [name for name, table in who.items() if "label" in table]
     if len(holders) != 1 or settings["labels"] not in (None, holders[0]):
-        raise BadJob(f"{file}: the label is at {holders or 'nobody'}; exactly one party has one, and split.labels, if given, names it.")
+        raise BadJob(
+            f"{file}: the label is at {holders or 'nobody'}; exactly one party has one, and split.labels, "
+            "if given, names it."
+        )
     settings["labels"] = holders[0]
     _check(f"{file}, split", settings, [table["bottom"][-1] for table in who.values() if "bottom" in table])
     return {"split": settings, "parties": who}
 
 
 def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
-    """[split], held to what each setting may be, before anybody reads a table; `cuts` are how wide the bottoms end."""
+    """[split], held to what each setting may be, before anybody reads a table; `cuts` are how wide the
+    bottoms end.
+    """
     if not cuts:
-        raise BadJob(f"{where}: no party has a bottom, so nobody's columns enter the network. Give bottom = [16] to those with columns.")
+        raise BadJob(
+            f"{where}: no party has a bottom, so nobody's columns enter the network. Give bottom = [16] to "
+            "those with columns."
+        )
     if split["merge"] not in parts.MERGES or (split["merge"] != "concat" and len(set(cuts)) > 1):
-        raise BadJob(f"{where}: merge is {split['merge']!r}, and the bottoms end {cuts} wide. It must be one of {', '.join(parts.MERGES)}; the last two need "
-                     "equal widths.")
+        raise BadJob(
+            f"{where}: merge is {split['merge']!r}, and the bottoms end {cuts} wide. It must be one of "
+            f"{', '.join(parts.MERGES)}; the last two need "
+            "equal widths."
+        )
     _widths(where, "top", split["top"])
     toml.held(where, "regression", split["regression"], bool)
     check_guards(where, split)
     try:
-        check(Terms((), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}), where)
+        check(
+            Terms((), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}),
+            where,
+        )
         parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"], where)
         parts.check_nopeek(split["nopeek"], split["slices"], where)
         held_out(0, split["test_fraction"], split["seed"], where)
@@ -132,7 +186,13 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
 
 def agreed(job: Mapping[str, Any]) -> str:
     """What all parties' job files must have alike: everything but where each keeps its file."""
-    plain = {**job, "parties": {n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories", "duplicates")} for n, t in job["parties"].items()}}
+    plain = {
+        **job,
+        "parties": {
+            n: {k: v for k, v in t.items() if k not in ("file", "drop", "categories", "duplicates")}
+            for n, t in job["parties"].items()
+        },
+    }
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -142,9 +202,13 @@ def _route(job: Mapping[str, Any]) -> Route:
 
 
 def _layers(seed: int, name: str, start: int, widths: list[int], out: int | None) -> nn.Sequential:
-    """A stretch of Linear and ReLU. Its first values follow from the seed and the party's name: nobody needs another's."""
+    """A stretch of Linear and ReLU. Its first values follow from the seed and the party's name: nobody needs
+    another's.
+    """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}|{name}".encode()).digest()[:7], "little"))
+        torch.default_generator.manual_seed(
+            int.from_bytes(hashlib.sha256(f"{seed}|{name}".encode()).digest()[:7], "little")
+        )
         made: list[nn.Module] = []
         for width in widths:
             made += [nn.Linear(start, width), nn.ReLU()]
@@ -159,11 +223,16 @@ async def same_job(me: Party, everybody: Iterable[str], mark: str) -> None:
         await me.send(name, Asked(-1, mark))
     for name, said in (await me.gather(others, Asked)).items():
         if said.job != mark:
-            raise BadJob(f"{name!r} and {me.name!r} have different job files, or parts of different runs. All must have the same but for their own file.")
+            raise BadJob(
+                f"{name!r} and {me.name!r} have different job files, or parts of different runs. All must "
+                "have the same but for their own file."
+            )
 
 
 class Aligned(NamedTuple):
-    """`table`: my rows of those all share (None: I have no table). `shared`: how many. `mark`: a fingerprint of their order, keyed."""
+    """`table`: my rows of those all share (None: I have no table). `shared`: how many. `mark`: a fingerprint
+    of their order, keyed.
+    """
 
     table: Columns | None
     shared: int
@@ -171,7 +240,15 @@ class Aligned(NamedTuple):
     notes: list[str]
 
 
-async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], everybody: tuple[str, ...], mark: str, kit: str, duplicates: str) -> Aligned:
+async def _people(
+    me: Party,
+    table: Columns | None,
+    holders: tuple[str, ...],
+    everybody: tuple[str, ...],
+    mark: str,
+    kit: str,
+    duplicates: str,
+) -> Aligned:
     """The people all share. A party without a table hears how many from the first who has one."""
     without = [n for n in everybody if n not in holders]
     await same_job(me, everybody, mark)
@@ -185,7 +262,10 @@ async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], ev
         table, notes = table.take(found.rows), [*notes, *found.notes]
         order = splitnn.fingerprint([normal(str(i)) for i in table.ids], found.key)
     if not len(table):
-        raise BadData(f"{me.name!r} shares nobody with {', '.join(n for n in holders if n != me.name)}. Are the ids written in the same way?")
+        raise BadData(
+            f"{me.name!r} shares nobody with {', '.join(n for n in holders if n != me.name)}. Are the ids "
+            "written in the same way?"
+        )
     if me.name == holders[0]:
         await me.send(without, Asked(len(table), mark))
     return Aligned(table, len(table), order, notes)
@@ -194,22 +274,43 @@ async def _people(me: Party, table: Columns | None, holders: tuple[str, ...], ev
 def table_of(file: str | Path, entry: Mapping[str, Any], regression: bool = False) -> Columns:
     """A party's own table, as its entry of the job says."""
     read: Any = from_csv
-    made = read(file, entry.get("label"), id=entry["id"], drop=entry.get("drop", []), categories=entry.get("categories", []),
-                **({"regression": regression, "test_fraction": 0} if "label" in entry else {}))
+    made = read(
+        file,
+        entry.get("label"),
+        id=entry["id"],
+        drop=entry.get("drop", []),
+        categories=entry.get("categories", []),
+        **({"regression": regression, "test_fraction": 0} if "label" in entry else {}),
+    )
     return made if isinstance(made, Columns) else Columns.of(made)
 
 
 async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
-    """A party's program: read its table, align, train, save its part. Gives what it may tell: {"history", "rows", "folder", "notes"}."""
+    """A party's program: read its table, align, train, save its part. Gives what it may tell: {"history",
+    "rows", "folder", "notes"}.
+    """
     split, mine = job["split"], job["parties"][me.name]
     route = _route(job)
     holders = tuple(n for n, t in job["parties"].items() if "id" in t)
     table = table_of(file, mine, split["regression"]) if "id" in mine else None
-    table, count, mark, notes = await _people(me, table, holders, tuple(job["parties"]), agreed(job), kit, mine.get("duplicates", "refuse"))
+    table, count, mark, notes = await _people(
+        me, table, holders, tuple(job["parties"]), agreed(job), kit, mine.get("duplicates", "refuse")
+    )
     train, test = held_out(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
-    terms = check(Terms((route,), (len(train),), (len(test),), split["epochs"], split["batch_size"], split["slices"], split["seed"], loss,
-                        every=split["every"]))
+    terms = check(
+        Terms(
+            (route,),
+            (len(train),),
+            (len(test),),
+            split["epochs"],
+            split["batch_size"],
+            split["slices"],
+            split["seed"],
+            loss,
+            every=split["every"],
+        )
+    )
     share = _share(me.name, job, terms, route, table)
     share.fingerprint = mark
     if table is not None:
@@ -249,20 +350,42 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
             join = (split["merge"], len(route.sources), cuts[0]) if depth == 0 else ("concat", 1, 0)
             stops[depth] = Stop(_layers(split["seed"], f"stop {depth}", wide, widths, outputs), *join)
         wide = widths[-1] if widths else wide
-    guards = tuple(from_table(g, ACTIVATIONS, "split.guards") for g in split["guards"]) if name in route.sources else ()
+    guards = (
+        tuple(from_table(g, ACTIVATIONS, "split.guards") for g in split["guards"])
+        if name in route.sources
+        else ()
+    )
     holder = name == route.stops[-1]
-    return Share(name, terms, bottom, stops, {}, split["optimizer"], settings, guards,
-                 from_table(split["protect"], GRADIENTS, "split.protect") if holder and split["protect"] is not None else None,
-                 float(split["nopeek"]) if name in route.sources else 0.0, None if table is None else table.classes,
-                 table.labels if holder and table is not None else ())
+    return Share(
+        name,
+        terms,
+        bottom,
+        stops,
+        {},
+        split["optimizer"],
+        settings,
+        guards,
+        from_table(split["protect"], GRADIENTS, "split.protect")
+        if holder and split["protect"] is not None
+        else None,
+        float(split["nopeek"]) if name in route.sources else 0.0,
+        None if table is None else table.classes,
+        table.labels if holder and table is not None else (),
+    )
 
 
-async def foresee(me: Party, folder: str, file: str, out: str, kit: str = "", duplicates: str = "refuse") -> dict[str, Any]:
-    """A party's program of a joint prediction with saved parts: its own part, its own new rows. The holder of the top writes the answer to `out`."""
+async def foresee(
+    me: Party, folder: str, file: str, out: str, kit: str = "", duplicates: str = "refuse"
+) -> dict[str, Any]:
+    """A party's program of a joint prediction with saved parts: its own part, its own new rows. The holder of
+    the top writes the answer to `out`.
+    """
     share = parts.read(folder)
     route = share.terms.routes[0]
     if share.party != me.name:
-        raise BadKit(f"{folder} holds the part of {share.party!r}, and this is {me.name!r}. Give each party its own.")
+        raise BadKit(
+            f"{folder} holds the part of {share.party!r}, and this is {me.name!r}. Give each party its own."
+        )
     mark = hashlib.sha256(json.dumps([share.terms.text()]).encode()).hexdigest()
     table = None
     if me.name in route.sources:
@@ -300,81 +423,159 @@ def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share
     write_whole(out, frame.to_csv(index=False))
 
 
-# --- started by an operator ---------------------------------------------------------------------------------------------------------------
+# --- started by an operator ---------------------------------------------------------------------------------
 
 
-def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None) -> dict[str, Any]:
+def here(
+    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+) -> dict[str, Any]:
     """All parties of a job on this machine, each with the file the job names: to try it out."""
     job = read(path)
     made = everybody("split", path, job, attend, out, runtime, ledger)
     holder = made[job["split"]["labels"]]
-    return {"history": holder["history"], "rows": holder["rows"], "folder": str(out), "notes": [n for one in made.values() for n in one["notes"]]}
+    return {
+        "history": holder["history"],
+        "rows": holder["rows"],
+        "folder": str(out),
+        "notes": [n for one in made.values() for n in one["notes"]],
+    }
 
 
 def vacant(folder: Path) -> Path:
-    """A party's folder, if no part lies there: what was learnt is never written over. Said before anybody reads or learns, too."""
+    """A party's folder, if no part lies there: what was learnt is never written over. Said before anybody
+    reads or learns, too.
+    """
     may_write(folder)
-    if any((folder / name).exists() for name in ("part.safetensors", "part.json", "ledger.json", "answers.csv")):
-        raise BadRun(f"{folder} already holds a party's part, which is never written over. Give another --out.")
+    if any(
+        (folder / name).exists() for name in ("part.safetensors", "part.json", "ledger.json", "answers.csv")
+    ):
+        raise BadRun(
+            f"{folder} already holds a party's part, which is never written over. Give another --out."
+        )
     return folder
 
 
-def everybody(verb: str, path: str | Path, job: Mapping[str, Any], program: Any, out: str | Path, runtime: Any, ledger: Ledger | None) -> dict[str, Any]:
+def everybody(
+    verb: str,
+    path: str | Path,
+    job: Mapping[str, Any],
+    program: Any,
+    out: str | Path,
+    runtime: Any,
+    ledger: Ledger | None,
+) -> dict[str, Any]:
     """`program(me, job, file, out)` of every party of a job, on this machine."""
     programs = {}
     for k, (name, entry) in enumerate(job["parties"].items()):
         if "id" in entry and "file" not in entry:
-            raise BadJob(f"{path}, parties.{name}: file is missing; to run everybody here, the job must say where each table lies.")
+            raise BadJob(
+                f"{path}, parties.{name}: file is missing; to run everybody here, the job must say where "
+                "each table lies."
+            )
         folder = vacant(Path(out) / folder_of(name, k))
-        programs[name] = functools.partial(program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder))
+        programs[name] = functools.partial(
+            program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder)
+        )
     return dict(to_the_end(verb, runtime).run_sync(programs, ledger=ledger))
 
 
-def take_part(kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0) -> dict[str, Any]:
+def take_part(
+    kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0
+) -> dict[str, Any]:
     """One party's side of a job, over the federation's hub."""
     return join("split", kit, path, read(path), attend, file, out, patience)
 
 
-def join(verb: str, kit: Kit, path: str | Path, job: Mapping[str, Any], program: Any, file: str | Path | None, out: str | Path | None,
-         patience: float) -> dict[str, Any]:
-    """The kit's party runs `program(me, job, file, out, kit)` with its own table; what it saw is added to the kit's ledger."""
+def join(
+    verb: str,
+    kit: Kit,
+    path: str | Path,
+    job: Mapping[str, Any],
+    program: Any,
+    file: str | Path | None,
+    out: str | Path | None,
+    patience: float,
+) -> dict[str, Any]:
+    """The kit's party runs `program(me, job, file, out, kit)` with its own table; what it saw is added to the
+    kit's ledger.
+    """
     if kit.name not in job["parties"]:
-        raise BadKit(f"this is the kit of {kit.name!r}, which {path} does not name. Its parties are {', '.join(job['parties'])}.")
+        raise BadKit(
+            f"this is the kit of {kit.name!r}, which {path} does not name. Its parties are "
+            f"{', '.join(job['parties'])}."
+        )
     entry = job["parties"][kit.name]
     where = file if file is not None else Path(path).parent / entry["file"] if "file" in entry else ""
     if "id" in entry and not where:
         raise BadJob(f"{path}, parties.{kit.name}: no file is named; give yours with --file.")
     folder = vacant(Path(out) if out is not None else (kit.directory or Path(".")) / "part")
-    program = functools.partial(program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or ""))
+    program = functools.partial(
+        program, job=job, file=str(where), out=str(folder), kit=str(kit.directory or "")
+    )
     made, ledger = run_with_kit(verb, kit, program, patience)
     return {"party": kit.name, **made, "ledger": ledger.to_dict()}
 
 
-def predict_part(kit: Kit, folder: str | Path, file: str | Path | None, out: str | Path, patience: float = 300.0,
-                 force: bool = False, duplicates: str = "refuse") -> dict[str, Any]:
+def predict_part(
+    kit: Kit,
+    folder: str | Path,
+    file: str | Path | None,
+    out: str | Path,
+    patience: float = 300.0,
+    force: bool = False,
+    duplicates: str = "refuse",
+) -> dict[str, Any]:
     """One party's side of a joint prediction, over the federation's hub."""
     if parts.read(folder).terms.routes[0].stops[-1] == kit.name:  # nobody else writes an answer
         may_write(check_new(out, force).parent)
-    program = functools.partial(foresee, folder=str(folder), file=str(file or ""), out=str(out), kit=str(kit.directory or ""), duplicates=duplicates)
+    program = functools.partial(
+        foresee,
+        folder=str(folder),
+        file=str(file or ""),
+        out=str(out),
+        kit=str(kit.directory or ""),
+        duplicates=duplicates,
+    )
     made, ledger = run_with_kit("predict", kit, program, patience)
     return {"party": kit.name, **made, "ledger": ledger.to_dict()}
 
 
-def predict_here(folder: str | Path, files: Mapping[str, str], out: str | Path, runtime: Any = None, ledger: Ledger | None = None,
-                 force: bool = False, duplicates: str = "refuse") -> dict[str, Any]:
+def predict_here(
+    folder: str | Path,
+    files: Mapping[str, str],
+    out: str | Path,
+    runtime: Any = None,
+    ledger: Ledger | None = None,
+    force: bool = False,
+    duplicates: str = "refuse",
+) -> dict[str, Any]:
     """The same with all parts and files on this machine."""
     places = {p.parent for p in Path(folder).glob("*/part.json")}
     if not places:
-        raise MissingFiles(f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or `tacit ftl --out` wrote.")
+        raise MissingFiles(
+            f"there is no saved split network in {folder}. Give the folder that `tacit split --out` or "
+            "`tacit ftl --out` wrote."
+        )
     may_write(check_new(out, force).parent)
     shares = {parts.read(p).party: p for p in sorted(places)}
     for name in files:
         if name not in shares:
             raise BadData(f"there is no party {name!r} in {folder}. {nearest(name, list(shares))}")
-    asked = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(shares)  # predictors may lie beside each other
-    programs = {n: functools.partial(foresee, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates) for n in asked}
+    asked = [n for n, p in shares.items() if set(files) & set(parts.read(p).terms.routes[0].parties)] or list(
+        shares
+    )  # predictors may lie beside each other
+    programs = {
+        n: functools.partial(
+            foresee, folder=str(shares[n]), file=files.get(n, ""), out=str(out), duplicates=duplicates
+        )
+        for n in asked
+    }
     made = to_the_end("predict", runtime).run_sync(programs, ledger=ledger)
-    return {"rows": next(iter(made.values()))["rows"], "out": str(out), "notes": [n for one in made.values() for n in one["notes"]]}
+    return {
+        "rows": next(iter(made.values()))["rows"],
+        "out": str(out),
+        "notes": [n for one in made.values() for n in one["notes"]],
+    }
 
 
 def policy_in(kit: str) -> PsiPolicy:

@@ -1,8 +1,8 @@
 """A party's part of a split network as plain data: to a folder, to another process, and back.
 
-    part.json          what it is: layers, route, settings, columns and how they are encoded
-    part.safetensors   its weights
-    rows.safetensors   its own rows, for a process of a run that is just starting; never in what is saved for later
+part.json          what it is: layers, route, settings, columns and how they are encoded
+part.safetensors   its weights
+rows.safetensors   its own rows, for a process of a run that is just starting; never in what is saved for later
 """
 
 from __future__ import annotations
@@ -48,13 +48,17 @@ class Stop:
 
 @dataclass
 class Share:
-    """One party's share of a split network: its parts, its guards, and what it needs to read its own file again."""
+    """One party's share of a split network: its parts, its guards, and what it needs to read its own file
+    again.
+    """
 
     party: str
     terms: Terms
     bottom: nn.Module | None = None
     stops: dict[int, Stop] = field(default_factory=dict)
-    state: dict[str, Tensor] = field(default_factory=dict)  # weights, by "bottom.…" and "stop0.…"; empty: those of the modules
+    state: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # weights, by "bottom.…" and "stop0.…"; empty: those of the modules
     optimizer: str = "sgd"
     settings: dict[str, float] = field(default_factory=lambda: {"lr": 0.1})
     guards: tuple[Any, ...] = ()
@@ -66,13 +70,22 @@ class Share:
     recipe: Recipe | None = None
     fingerprint: bytes = b""
     id: str = ""  # the column of its file that says whose a row is
-    makers: dict[str, Callable[[], nn.Module]] = field(default_factory=dict)  # functions that make a part no table can describe, by "bottom" or "stop0"
+    makers: dict[str, Callable[[], nn.Module]] = field(
+        default_factory=dict
+    )  # functions that make a part no table can describe, by "bottom" or "stop0"
 
     def mine(self) -> Mine:
         """As the party's program takes it, with modules that hold its weights."""
-        made = Mine(functools.partial(OPTIMIZERS[self.optimizer], **self.settings), self.bottom, {d: s.stretch() for d, s in self.stops.items()},
-                    guards=self.guards, protect=self.protect, fingerprint=self.fingerprint, measure=functools.partial(measured, self.terms.loss, self.classes),
-                    peek=functools.partial(nopeek, self.nopeek) if self.nopeek else None)
+        made = Mine(
+            functools.partial(OPTIMIZERS[self.optimizer], **self.settings),
+            self.bottom,
+            {d: s.stretch() for d, s in self.stops.items()},
+            guards=self.guards,
+            protect=self.protect,
+            fingerprint=self.fingerprint,
+            measure=functools.partial(measured, self.terms.loss, self.classes),
+            peek=functools.partial(nopeek, self.nopeek) if self.nopeek else None,
+        )
         if self.state:
             try:
                 made.parts.load_state_dict(self.state)
@@ -82,13 +95,32 @@ class Share:
 
     def tables(self) -> dict[str, Any]:
         """Everything but weights and rows, as JSON takes it."""
-        return {"format": 1, "party": self.party, "terms": asdict(self.terms), "bottom": None if self.bottom is None else self._layers("bottom", self.bottom),
-                "stops": {str(d): {"merge": s.merge, "holders": s.holders, "width": s.width, "layers": self._layers(f"stop{d}", s.body)}
-                          for d, s in self.stops.items()},
-                "optimizer": self.optimizer, "settings": self.settings, "guards": [to_table(g) for g in self.guards],
-                "protect": None if self.protect is None else to_table(self.protect), "nopeek": self.nopeek, "classes": self.classes,
-                "labels": list(self.labels), "columns": list(self.columns), "recipe": None if self.recipe is None else asdict(self.recipe),
-                "fingerprint": self.fingerprint.hex(), "id": self.id}
+        return {
+            "format": 1,
+            "party": self.party,
+            "terms": asdict(self.terms),
+            "bottom": None if self.bottom is None else self._layers("bottom", self.bottom),
+            "stops": {
+                str(d): {
+                    "merge": s.merge,
+                    "holders": s.holders,
+                    "width": s.width,
+                    "layers": self._layers(f"stop{d}", s.body),
+                }
+                for d, s in self.stops.items()
+            },
+            "optimizer": self.optimizer,
+            "settings": self.settings,
+            "guards": [to_table(g) for g in self.guards],
+            "protect": None if self.protect is None else to_table(self.protect),
+            "nopeek": self.nopeek,
+            "classes": self.classes,
+            "labels": list(self.labels),
+            "columns": list(self.columns),
+            "recipe": None if self.recipe is None else asdict(self.recipe),
+            "fingerprint": self.fingerprint.hex(),
+            "id": self.id,
+        }
 
     def _layers(self, name: str, body: nn.Module) -> list[dict[str, Any]] | str:
         return name if name in self.makers else describe(body)
@@ -97,7 +129,10 @@ class Share:
         from safetensors.torch import save
 
         folder.mkdir(parents=True, exist_ok=True)
-        weights = {k: v.detach().contiguous().clone() for k, v in (self.state or self.mine().parts.state_dict()).items()}
+        weights = {
+            k: v.detach().contiguous().clone()
+            for k, v in (self.state or self.mine().parts.state_dict()).items()
+        }
         write_whole(folder / "part.safetensors", save(weights))
         write_whole(folder / "part.json", json.dumps(self.tables(), indent=1))
         return folder
@@ -107,7 +142,10 @@ def may_write(out: str | Path) -> None:
     """What comes out in the end must have a place: said before anybody reads or learns."""
     place = next(p for p in (Path(out).absolute(), *Path(out).absolute().parents) if p.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise BadParameter(f"{out} cannot be written: {place} {'may not be written to' if place.is_dir() else 'is no folder'}. Choose another place.")
+        raise BadParameter(
+            f"{out} cannot be written: {place} "
+            f"{'may not be written to' if place.is_dir() else 'is no folder'}. Choose another place."
+        )
 
 
 def check_unused(out: str | Path | None) -> None:
@@ -117,47 +155,96 @@ def check_unused(out: str | Path | None) -> None:
     may_write(out)
     held = next(Path(out).glob("*/part.*"), None)
     if held is not None:
-        raise BadRun(f"{held.parent} already holds a party's part, which is never written over. Give another out.")
+        raise BadRun(
+            f"{held.parent} already holds a party's part, which is never written over. Give another out."
+        )
 
 
 def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | None = None) -> Share:
-    """A share from its folder. The files are data: only known layers come of them; a part that is code must be given by its maker."""
+    """A share from its folder. The files are data: only known layers come of them; a part that is code must
+    be given by its maker.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     place = Path(folder)
     if not (place / "part.json").is_file():
-        raise MissingFiles(f"there is no part of a split network in {place}: part.json is missing. Give the folder of one party.")
+        raise MissingFiles(
+            f"there is no part of a split network in {place}: part.json is missing. Give the folder of one "
+            "party."
+        )
     try:
         told = json.loads((place / "part.json").read_text(encoding="utf-8"))
         if told["format"] != 1:
-            raise BadData(f"{place} was written by another version of tacit (format {told['format']}). Bring both to the same version.")
+            raise BadData(
+                f"{place} was written by another version of tacit (format {told['format']}). Bring both to "
+                "the same version."
+            )
         weights = load_file(place / "part.safetensors")
 
         def made(name: str, layers: Any) -> nn.Module:
             if isinstance(layers, str):
                 if name not in (makers or {}):
-                    raise BadData(f"{place}: the part {name!r} is code, which no file holds. Give the function that makes it: makers={{{name!r}: …}}.")
+                    raise BadData(
+                        f"{place}: the part {name!r} is code, which no file holds. Give the function that "
+                        f"makes it: makers={{{name!r}: …}}."
+                    )
                 return makers[name]()  # type: ignore[index]
             return build(layers)
 
         t = told["terms"]
-        terms = Terms(**{**t, "routes": tuple(Route(tuple(r["sources"]), tuple(r["stops"])) for r in t["routes"]), "rows": tuple(t["rows"]),
-                         "tests": tuple(t["tests"])})
-        stops = {int(d): Stop(made(f"stop{d}", s["layers"]), s["merge"], int(s["holders"]), int(s["width"])) for d, s in told["stops"].items()}
+        terms = Terms(
+            **{
+                **t,
+                "routes": tuple(Route(tuple(r["sources"]), tuple(r["stops"])) for r in t["routes"]),
+                "rows": tuple(t["rows"]),
+                "tests": tuple(t["tests"]),
+            }
+        )
+        stops = {
+            int(d): Stop(made(f"stop{d}", s["layers"]), s["merge"], int(s["holders"]), int(s["width"]))
+            for d, s in told["stops"].items()
+        }
         if any(s.merge not in MERGES for s in stops.values()) or told["optimizer"] not in OPTIMIZERS:
             raise BadData(f"{place}/part.json names a merge or an optimiser that is not known here.")
         r = told["recipe"]
-        recipe = None if r is None else Recipe(tuple(r["numbers"]), {k: tuple(v) for k, v in r["categories"].items()}, tuple(r["missing"]), r["fit"],
-                                               None if r["mean"] is None else tuple(r["mean"]), None if r["std"] is None else tuple(r["std"]))
-        return Share(told["party"], terms, None if told["bottom"] is None else made("bottom", told["bottom"]), stops, weights, told["optimizer"],
-                     dict(told["settings"]), tuple(from_table(g, ACTIVATIONS, "guards") for g in told["guards"]),
-                     None if told["protect"] is None else from_table(told["protect"], GRADIENTS, "protect"), float(told["nopeek"]), told["classes"],
-                     tuple(told["labels"]), tuple(told["columns"]), recipe, bytes.fromhex(told["fingerprint"]), str(told["id"]), dict(makers or {}))
+        recipe = (
+            None
+            if r is None
+            else Recipe(
+                tuple(r["numbers"]),
+                {k: tuple(v) for k, v in r["categories"].items()},
+                tuple(r["missing"]),
+                r["fit"],
+                None if r["mean"] is None else tuple(r["mean"]),
+                None if r["std"] is None else tuple(r["std"]),
+            )
+        )
+        return Share(
+            told["party"],
+            terms,
+            None if told["bottom"] is None else made("bottom", told["bottom"]),
+            stops,
+            weights,
+            told["optimizer"],
+            dict(told["settings"]),
+            tuple(from_table(g, ACTIVATIONS, "guards") for g in told["guards"]),
+            None if told["protect"] is None else from_table(told["protect"], GRADIENTS, "protect"),
+            float(told["nopeek"]),
+            told["classes"],
+            tuple(told["labels"]),
+            tuple(told["columns"]),
+            recipe,
+            bytes.fromhex(told["fingerprint"]),
+            str(told["id"]),
+            dict(makers or {}),
+        )
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError, OSError) as error:
         if isinstance(error, BadData):
             raise
-        raise BadData(f"{place} holds no part of a split network that can be read: {type(error).__name__}: {error}.") from None
+        raise BadData(
+            f"{place} holds no part of a split network that can be read: {type(error).__name__}: {error}."
+        ) from None
 
 
 def nopeek(alpha: float, x: Tensor, z: Tensor) -> Tensor:
@@ -165,23 +252,33 @@ def nopeek(alpha: float, x: Tensor, z: Tensor) -> Tensor:
 
 
 def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str, float]:
-    """Loss, and accuracy and AUC of classes, or absolute error and R² of numbers. Whoever holds the labels has all outputs, so the AUC is exact."""
+    """Loss, and accuracy and AUC of classes, or absolute error and R² of numbers. Whoever holds the labels
+    has all outputs, so the AUC is exact.
+    """
     if loss == "mse":
         return {"loss": float(((out.reshape(y.shape) - y) ** 2).mean()), **of_numbers(out, y)}
     scores = torch.cat([torch.zeros_like(out[:, :1]), out.reshape(len(out), -1)], 1) if loss == "bce" else out
     found = measure(count(scores, y.long(), scores.shape[1], curves=False))
-    areas = [leakage.auc((scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else torch.log_softmax(scores, 1)[:, c], y == c)
-             for c in ((1,) if scores.shape[1] == 2 else range(scores.shape[1])) if 0 < int((y == c).sum()) < len(y)]
+    areas = [
+        leakage.auc(
+            (scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else torch.log_softmax(scores, 1)[:, c],
+            y == c,
+        )
+        for c in ((1,) if scores.shape[1] == 2 else range(scores.shape[1]))
+        if 0 < int((y == c).sum()) < len(y)
+    ]
     return found | ({"auc": sum(areas) / len(areas)} if areas else {})
 
 
-# --- another process ----------------------------------------------------------------------------------------------------------------------
+# --- another process ----------------------------------------------------------------------------------------
 
 KEYS = ("x", "y", "test_x", "test_y")
 
 
 def deal(share: Share, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -> dict[str, str]:
-    """Write a party's share and rows for a process of its own; gives how that process finds functions that make parts."""
+    """Write a party's share and rows for a process of its own; gives how that process finds functions that
+    make parts.
+    """
     from safetensors.torch import save
 
     from ...runtimes.processes import specification
@@ -217,11 +314,17 @@ async def foretell(me: Party, folder: str, made: Mapping[str, str] | None = None
     return await splitnn.predict(me, share.terms, mine)
 
 
-def optimizer_of(name: str, lr: float, momentum: float, weight_decay: float, owner: str = "splitnn") -> dict[str, float]:
+def optimizer_of(
+    name: str, lr: float, momentum: float, weight_decay: float, owner: str = "splitnn"
+) -> dict[str, float]:
     if name not in list(OPTIMIZERS):  # a list: what cannot be hashed is told, too
         raise bad(owner, "optimizer", name, f"one of {', '.join(map(repr, OPTIMIZERS))}")
     for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 if what == "lr" else value >= 0):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not (value > 0 if what == "lr" else value >= 0)
+        ):
             raise bad(owner, what, value, "a number above 0" if what == "lr" else "a number of at least 0")
     if name == "adam" and momentum:
         raise bad(owner, "momentum", momentum, "0 with adam, which has its own")

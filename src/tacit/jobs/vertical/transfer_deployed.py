@@ -5,8 +5,9 @@
     epochs = 60                             id = "id"                 id = "customer"
     secure = "shared"                       label = "default"
 
-The party with a label is the source, the other one with an id the target; on shares a third one helps, and has no table. The target's table may hold
-the label under the same name in its own entry as `measure`: it is measured by, and nothing else.
+The party with a label is the source, the other one with an id the target; on shares a third one helps, and
+has no table. The target's table may hold the label under the same name in its own entry as `measure`: it
+is measured by, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,15 +33,46 @@ from ...protocols.splitnn_terms import Asked, Route
 from . import transfer as job_of
 from .psi import align_rows
 from .split import told
-from .split_deployed import agreed, answer, check_guards, everybody, join, policy_in, same_job, table_of, tables_of
+from .split_deployed import (
+    agreed,
+    answer,
+    check_guards,
+    everybody,
+    join,
+    policy_in,
+    same_job,
+    table_of,
+    tables_of,
+)
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
 
-FTL: dict[str, Any] = {"secure": "cut", "width": 8, "epochs": 60, "first_epochs": 100, "batch_size": 64, "lr": 0.01, "weight_decay": 0.03,
-                       "gamma": 1.0, "own": 1.0, "rebuild": 1.0, "seed": 0, "guards": [], "protect": None}
-PARTY: dict[str, Any] = {"file": str, "id": str, "label": str, "drop": list[str], "categories": list[str], "helper": bool, "measure": str,
-                         "duplicates": str}
+FTL: dict[str, Any] = {
+    "secure": "cut",
+    "width": 8,
+    "epochs": 60,
+    "first_epochs": 100,
+    "batch_size": 64,
+    "lr": 0.01,
+    "weight_decay": 0.03,
+    "gamma": 1.0,
+    "own": 1.0,
+    "rebuild": 1.0,
+    "seed": 0,
+    "guards": [],
+    "protect": None,
+}
+PARTY: dict[str, Any] = {
+    "file": str,
+    "id": str,
+    "label": str,
+    "drop": list[str],
+    "categories": list[str],
+    "helper": bool,
+    "measure": str,
+    "duplicates": str,
+}
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -48,13 +80,23 @@ def read(path: str | Path) -> dict[str, Any]:
     settings, who = tables_of(path, "ftl", FTL, PARTY)
     sources, targets, helpers = _roles(who)
     if settings["secure"] not in job_of.SECURE:
-        raise BadJob(f"{path}, ftl: secure is {settings['secure']!r}; it must be one of {', '.join(map(repr, job_of.SECURE))}.")
+        raise BadJob(
+            f"{path}, ftl: secure is {settings['secure']!r}; it must be one of "
+            f"{', '.join(map(repr, job_of.SECURE))}."
+        )
     wanted = 1 if settings["secure"] == "shared" else 0
     if (len(sources), len(targets), len(helpers), len(who)) != (1, 1, wanted, 2 + wanted):
-        raise BadJob(f"{path}: the parties are {len(sources)} with id and label (the source), {len(targets)} with id alone (the target) and "
-                     f"{len(helpers)} with helper = true; there must be one, one and {wanted} with secure = {settings['secure']!r}.")
+        raise BadJob(
+            f"{path}: the parties are {len(sources)} with id and label (the source), {len(targets)} with id "
+            "alone (the target) and "
+            f"{len(helpers)} with helper = true; there must be one, one and {wanted} with secure = "
+            f"{settings['secure']!r}."
+        )
     if wanted and (settings["guards"] or settings["protect"] is not None):
-        raise BadJob(f"{path}, ftl: guards and protect stand at a cut, and with secure = 'shared' nothing crosses one. Leave them out.")
+        raise BadJob(
+            f"{path}, ftl: guards and protect stand at a cut, and with secure = 'shared' nothing crosses "
+            "one. Leave them out."
+        )
     check_guards(f"{path}, ftl", settings)
     try:
         _terms(settings, sources[0], targets[0], f"{path}, ftl")
@@ -64,18 +106,34 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> Terms:
-    terms = Terms((Route((target,), (source,)),), (0,), (0,), settings["epochs"], settings["batch_size"], 1, settings["seed"], "bce",
-                  **{k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")})
+    terms = Terms(
+        (Route((target,), (source,)),),
+        (0,),
+        (0,),
+        settings["epochs"],
+        settings["batch_size"],
+        1,
+        settings["seed"],
+        "bce",
+        **{
+            k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")
+        },
+    )
     return cast(Terms, check(terms, owner))
 
 
 def _roles(who: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    return ([n for n, t in who.items() if "id" in t and "label" in t], [n for n, t in who.items() if "id" in t and "label" not in t],
-            [n for n, t in who.items() if t.get("helper") is True and "id" not in t])
+    return (
+        [n for n, t in who.items() if "id" in t and "label" in t],
+        [n for n, t in who.items() if "id" in t and "label" not in t],
+        [n for n, t in who.items() if t.get("helper") is True and "id" not in t],
+    )
 
 
 async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: str = "") -> dict[str, Any]:
-    """A party's program: read its table, find whom it shares, learn, save its predictor. The target also writes its answers for all its rows."""
+    """A party's program: read its table, find whom it shares, learn, save its predictor. The target also
+    writes its answers for all its rows.
+    """
     settings, who = job["ftl"], job["parties"]
     (source,), (target,), helpers = _roles(who)
     terms = _terms(settings, source, target, "ftl")
@@ -95,7 +153,9 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     job_of.some(len(rows_here), (source, target))
     terms = replace(terms, rows=(len(rows_here),))
     guards = tuple(from_table(g, ACTIVATIONS, "ftl.guards") for g in settings["guards"])
-    protect = None if settings["protect"] is None else from_table(settings["protect"], GRADIENTS, "ftl.protect")
+    protect = (
+        None if settings["protect"] is None else from_table(settings["protect"], GRADIENTS, "ftl.protect")
+    )
     given = job_of.prepared(terms, me.name, table, rows_here, None, guards, protect, found.key)
     if helpers and me.name == source:
         await me.send(helpers, Asked(len(rows_here), agreed(job)))
@@ -108,7 +168,13 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     if me.name == target:
         metrics = job_of.measured_on_the_rest(terms, share, table, rows_here, names)
         answer(folder / "answers.csv", told(terms.loss, job_of.outputs(share, table)), table.ids, share)
-    return {"history": made["history"], "rows": len(rows_here), "folder": str(folder), "metrics": metrics, "notes": notes}
+    return {
+        "history": made["history"],
+        "rows": len(rows_here),
+        "folder": str(folder),
+        "metrics": metrics,
+        "notes": notes,
+    }
 
 
 async def _labels(me: Party, source: str, target: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -119,15 +185,24 @@ async def _labels(me: Party, source: str, target: str, names: tuple[str, ...]) -
     return tuple((await me.recv(source, job_of.ClassNames)).names)
 
 
-def here(path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None) -> dict[str, Any]:
+def here(
+    path: str | Path, out: str | Path, runtime: Any = None, ledger: Ledger | None = None
+) -> dict[str, Any]:
     """All parties of a job on this machine, each with the file the job names: to try it out."""
     job = read(path)
     (source,), (target,), _ = _roles(job["parties"])
     made = everybody("ftl", path, job, attend, out, runtime, ledger)
-    return {"history": made[source]["history"], "rows": made[source]["rows"], "folder": str(out), "metrics": made[target]["metrics"],
-            "notes": [note for one in made.values() for note in one["notes"]]}
+    return {
+        "history": made[source]["history"],
+        "rows": made[source]["rows"],
+        "folder": str(out),
+        "metrics": made[target]["metrics"],
+        "notes": [note for one in made.values() for note in one["notes"]],
+    }
 
 
-def take_part(kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0) -> dict[str, Any]:
+def take_part(
+    kit: Kit, path: str | Path, file: str | Path | None, out: str | Path | None, patience: float = 300.0
+) -> dict[str, Any]:
     """One party's side of a job, over the federation's hub."""
     return join("ftl", kit, path, read(path), attend, file, out, patience)
