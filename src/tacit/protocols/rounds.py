@@ -480,7 +480,7 @@ async def server(
                 chosen,
                 hidden,
                 lambda vectors, r=r: Down(r, vectors),  # type: ignore[misc]
-                lambda r=r: down(r),
+                lambda r=r: down(r),  # type: ignore[misc]
             )
             merge(r, summed)
             if summed is None:
