@@ -296,7 +296,7 @@ def test_a_party_that_agreed_to_a_score_does_not_send_everybodys_model(tmp_path)
     ours = deployed.agreement(kit["p0"], file)
     assert ours.check_offer(ours.agreed).picks
     everybody = Contract({**ours.agreed.tables, "scores": False})
-    with pytest.raises(BadJob, match=r"to which this party agreed, in scores\. Nothing was read or sent"):
+    with pytest.raises(BadJob, match=r"to which this party agreed, in scores \(agreed: true, offered: false\)\. Nothing was read"):
         ours.check_offer(everybody)
 
 
