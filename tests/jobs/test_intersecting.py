@@ -130,8 +130,8 @@ def test_between_processes() -> None:
         ({"policy": tacit.PsiPolicy(min_overlap=-1)}, "psi: min_overlap is -1; it must be a whole number"),
         ({"names": ("a", "a")}, "psi: names is ('a', 'a'); it must be different words, one for each party"),
         (
-            {"runtime": "processes"},
-            "psi: runtime is 'processes'; it must be tacit.InProcess(…) or tacit.Processes(…)",
+            {"runtime": "cohort"},
+            "psi: runtime is 'cohort'; it must be one of 'inprocess', 'processes', or tacit.InProcess(…) or",
         ),
         (
             {"reveal": "sum", "values": [1, 2]},

@@ -22,8 +22,8 @@ from ..mpc.prime import FixedPrime
 from ..mpc.ring import Fixed
 from ..parameters import bad, check
 from ..parties.ledger import Ledger
+from ..runtimes.choose import choose_runtime
 from .devices import device_for
-from .programs import to_the_end
 
 if TYPE_CHECKING:
     import pandas
@@ -174,7 +174,7 @@ def infer(
     home, how = (checked, {"device": device}) if active else (inference, {"device": device, "debug": debug})
     ledger = Ledger()
     batches = [part.contiguous().cpu() for part in rows.split(batch)]
-    made = to_the_end("infer", runtime).run_sync(
+    made = choose_runtime("infer", runtime, all_stay=True).run_sync(
         {
             owner: functools.partial(
                 home.owner,

@@ -125,6 +125,10 @@ def pate(
     lessons, student = check(lessons or Lessons()), check(student or Student())
     ask = _aggregator(aggregator, len(fed))
     device = device_for("pate", device)
+    if runtime is not None:
+        from ...runtimes.choose import choose_runtime
+
+        runtime = choose_runtime("pate", runtime)
     split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else _free(Path(out))
     notes = list(fed.notes)
@@ -406,13 +410,8 @@ def _settings(
             f"'server' with {type(ask).__name__}",
             "A sum of Laplace parts is not Laplace noise; use GNMax.",
         )
-    if runtime is not None and (isinstance(teachers, Ensemble) or not hasattr(runtime, "run_sync")):
-        raise bad(
-            "pate",
-            "runtime",
-            runtime,
-            "tacit.InProcess(…) or tacit.Processes(…), with teachers that train there",
-        )
+    if runtime is not None and isinstance(teachers, Ensemble):
+        raise bad("pate", "runtime", runtime, "None with teachers that are trained already")
     if isinstance(ask, ConfidentGNMax) and ask.threshold > len(fed):
         raise bad(
             "ConfidentGNMax",

@@ -24,7 +24,6 @@ from ...guard.guard import round_up
 from ...parameters import bad, check, nearest, to_table, too_large
 from ...runtimes.cohort import Run
 from ..devices import device_for
-from ..programs import to_the_end
 from . import guards
 from .conflicts import Asked, refuse
 
@@ -373,7 +372,9 @@ def make_plan(
     if hasattr(rule, "ready"):
         rule.ready([fed.test.x])
     if topology is not None:
-        to_the_end("topology", through)
+        from ...runtimes.choose import check_all_stay
+
+        check_all_stay("topology", through)
     topology, select, pace, speed = (
         topologies.made(topology, k),
         _select(select),

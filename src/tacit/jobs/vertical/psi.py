@@ -21,7 +21,7 @@ from ...parties.party import Party
 from ...protocols import psi as protocol
 from ...protocols import psi_agrawal, psi_many
 from ...protocols.psi_policy import PsiPolicy, Queries, check_policy
-from ..programs import to_the_end
+from ...runtimes.choose import choose_runtime
 
 KEY = 32  # bytes of an OrderKey
 
@@ -78,7 +78,7 @@ def psi(
     ledger = Ledger()
     common: dict[str, Any] = {"method": method, "reveal": reveal, "limit": limit}
     try:
-        made = to_the_end("psi", runtime).run_sync(
+        made = choose_runtime("psi", runtime, all_stay=True).run_sync(
             {
                 names[0]: functools.partial(
                     protocol.receiver, digests=sets[names[0]].digests, other=names[1], **common
@@ -160,7 +160,7 @@ def align(
     programs[first] = functools.partial(
         psi_many.leader, digests=sets[first].digests, others=others, reveal=reveal
     )
-    made = to_the_end("psi", runtime).run_sync(programs, ledger=ledger)
+    made = choose_runtime("psi", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     sizes = {name: len(found) for name, found in sets.items()}
     rows = {
         name: sets[name].rows[np.asarray(made[name]["rows"])]
@@ -330,7 +330,7 @@ def _agrawal(
         name: [normal(str(held[name][row])) for row in found.rows.tolist()] for name, found in sets.items()
     }
     ledger = Ledger()
-    found = to_the_end("psi", runtime).run_sync(
+    found = choose_runtime("psi", runtime, all_stay=True).run_sync(
         {
             names[0]: functools.partial(
                 psi_agrawal.receiver, values=texts[names[0]], other=names[1], teaching=True

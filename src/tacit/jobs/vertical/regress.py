@@ -15,7 +15,7 @@ from torch import Tensor
 from ...mpc import scoring, vertical
 from ...parameters import bad
 from ...parties.ledger import Ledger
-from ..programs import to_the_end
+from ...runtimes.choose import choose_runtime
 from .split_layout import SplitRows, lay_out
 from .split_parts import measured
 
@@ -99,7 +99,7 @@ def regress(
         },
     )
     programs = _programs(rows, terms)
-    made = to_the_end("regress", runtime).run_sync(programs, ledger=ledger)
+    made = choose_runtime("regress", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     holder = made[terms.label_at]
     notes = list(rows.notes)
     metrics = _metrics(terms, rows.test_y[0], holder) if terms.tests else {}

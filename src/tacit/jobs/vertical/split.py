@@ -25,8 +25,8 @@ from ...parties.ledger import Ledger
 from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Route, SplitTerms
+from ...runtimes.choose import choose_runtime
 from ...runtimes.inprocess import InProcess
-from ..programs import to_the_end
 from . import split_parts as parts
 from .split_layout import SplitRows, lay_out, network, together
 from .split_parts import SplitShare
@@ -269,7 +269,7 @@ def _run(
     """Every party's program, in this process with what is at hand, or in processes of their own with what is
     written for each.
     """
-    runtime = to_the_end("splitnn", runtime)
+    runtime = choose_runtime("splitnn", runtime, all_stay=True)
     if isinstance(runtime, InProcess):
         program: Any = protocol.party if what == "seat" else protocol.predict
         programs: dict[str, Any] = {}

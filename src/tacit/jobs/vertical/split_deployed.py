@@ -37,8 +37,8 @@ from ...protocols import splitnn
 from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route, SplitTerms
+from ...runtimes.choose import choose_runtime
 from ..kit_run import run_with_kit
-from ..programs import to_the_end
 from . import split_parts as parts
 from .psi import align_rows
 from .query_log import read_policy
@@ -480,7 +480,7 @@ def everybody(
         programs[name] = functools.partial(
             program, job=job, file=str(Path(path).parent / entry.get("file", "")), out=str(folder)
         )
-    return dict(to_the_end(verb, runtime).run_sync(programs, ledger=ledger))
+    return dict(choose_runtime(verb, runtime, all_stay=True).run_sync(programs, ledger=ledger))
 
 
 def take_part(
@@ -574,7 +574,7 @@ def predict_here(
         )
         for n in asked
     }
-    made = to_the_end("predict", runtime).run_sync(programs, ledger=ledger)
+    made = choose_runtime("predict", runtime, all_stay=True).run_sync(programs, ledger=ledger)
     return {
         "rows": next(iter(made.values()))["rows"],
         "out": str(out),

@@ -35,7 +35,7 @@ from ...protocols.splitnn import agree
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import build, describe, width_of
 from ...protocols.splitnn_terms import Route, SplitInputs, fingerprint, losses
-from ..programs import to_the_end
+from ...runtimes.choose import choose_runtime
 from .psi import align
 from .split import folder_of, guards_at_the_cut, predict
 from .split_parts import SplitShare, StopPart, check_unused, measured
@@ -124,7 +124,7 @@ def ftl(
     """
     check_unused(out)
     _named(names)
-    through = to_the_end("ftl", runtime)
+    through = choose_runtime("ftl", runtime, all_stay=True)
     if secure not in SECURE:
         raise bad("ftl", "secure", secure, "'cut' or 'shared'")
     guards = guards_at_the_cut("ftl", guard, protect)
