@@ -49,13 +49,13 @@ def test_statistics_are_a_partys_own_and_of_the_rows_learned_from(csv):
     made = data.from_csv(csv[0], label="ill", id="id").vertical(
         into={"a": ["age"], "b": ["pulse"]}, label_at="a"
     )
-    x, recipe = made.parties["a"].fitted(made.train)
+    x, recipe = made.parties["a"].standardize(made.train)
     age = made.parties["a"].x[made.train, 0]
     assert torch.allclose(x[made.train, 0], (age - age.mean()) / age.std(correction=0), atol=1e-5)
     assert recipe.mean == pytest.approx((float(age.mean()),), rel=1e-5)
     other = made.parties["b"]
     assert not torch.isfinite(other.x).all()  # a missing number is NaN until it is standardised
-    assert torch.isfinite(other.fitted(made.train)[0]).all()
+    assert torch.isfinite(other.standardize(made.train)[0]).all()
 
 
 def test_a_file_without_a_label_is_a_partys_columns_and_one_without_columns_its_labels(csv, tmp_path):
