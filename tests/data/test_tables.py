@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tacit import data
-from tacit.config.job import job
+from tacit.config import job
 from tacit.data.conformance import check_dataset, check_federation
 from tacit.data.tables import INFERRED_LAYOUT
 from tacit.errors import BadData, BadParameter, MissingFiles

@@ -36,7 +36,7 @@ from ...errors import BadJob
 from ...numbers import is_finite
 from ...parameters import bad, nearest
 
-HOME = Path(__file__).parents[1] / "studies"
+HOME = Path(__file__).parents[2] / "studies"
 FIGURES = ("best", "last", "picked", "rounds")
 SHARED = ("data", "model", "train")
 KEYS = {
