@@ -9,7 +9,7 @@ import torch
 
 import tacit
 from tacit import data
-from tacit.data.vertical import Columns, Vertical, held_out
+from tacit.data.vertical import Columns, Vertical, split_rows
 from tacit.errors import BadData, BadParameter
 
 
@@ -89,10 +89,10 @@ def test_data_without_names_is_dealt_by_place():
 
 
 def test_held_out_rows_are_the_same_for_all_who_have_the_seed():
-    one, two = held_out(103, 0.2, 5), held_out(103, 0.2, 5)
+    one, two = split_rows(103, 0.2, 5), split_rows(103, 0.2, 5)
     assert all(torch.equal(a, b) for a, b in zip(one, two))
     assert len(one[1]) == 21
-    assert not torch.equal(held_out(103, 0.2, 6)[1], one[1])
+    assert not torch.equal(split_rows(103, 0.2, 6)[1], one[1])
     assert sorted(torch.cat(one).tolist()) == list(range(103))
 
 
