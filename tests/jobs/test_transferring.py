@@ -151,9 +151,9 @@ def test_it_is_what_the_ideal_gives_on_rows_matched_in_the_clear():
     ids = list(first.ids)
     at = [k for k, i in enumerate(second.ids) if i in ids]
     order = sorted(at, key=lambda k: second.ids[k])
-    terms = ftl.Terms(
+    terms = ftl.TransferTerms(
         **{
-            **{k: v for k, v in run.config.items() if k in ftl.Terms.__dataclass_fields__},
+            **{k: v for k, v in run.config.items() if k in ftl.TransferTerms.__dataclass_fields__},
             "rows": (20,),
             "tests": (0,),
             "batch_size": 64,

@@ -99,7 +99,7 @@ def test_the_programs_compute_the_ideal_and_the_first_of_equals_wins():
 
 def test_scores_that_are_no_numbers_come_last():
     said = {"a": float("nan"), "b": 2.0, "c": float("-inf"), "d": float("inf")}
-    assert picking.ranked(said, ["d", "c", "b", "a"]) == ["b", "d", "c", "a"]
+    assert picking.rank(said, ["d", "c", "b", "a"]) == ["b", "d", "c", "a"]
 
 
 def speaks(score, vectors):
@@ -440,7 +440,7 @@ def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_as
     assert {s.sender for s in run.ledger.seen if s.kind == "Score"} == set(fed().parties)
 
     monkeypatch.setattr(
-        rounds, "ranked", lambda scores, order: [n for n in picking.ranked(scores, order) if n != gone]
+        rounds, "rank", lambda scores, order: [n for n in picking.rank(scores, order) if n != gone]
     )
     fewer = tacit.train(fed(), **job, runtime="inprocess")
     assert [e["best"] for e in fewer.history] == [e["best"] for e in run.history]

@@ -244,10 +244,10 @@ async def coordinator(
             raise SumAborted(
                 f"round {r + 1} was lost: a holder left after sums had been masked. Start again.", spent=True
             )
-        total = came.total if isinstance(came, rounds.Summed) else sum(v["sum"] for _, v in came.values())
+        total = came.total if isinstance(came, rounds.SumResult) else sum(v["sum"] for _, v in came.values())
         work.merge(r, np.asarray(total).astype(np.int64))
         history.append(
-            {"round": r, "holders": len(came.included if isinstance(came, rounds.Summed) else came)}
+            {"round": r, "holders": len(came.included if isinstance(came, rounds.SumResult) else came)}
         )
         watch({"kind": "round", "rounds": work.rounds, **history[-1]})
 
@@ -383,12 +383,12 @@ class _Masked:
             len(work.names),
         )  # all of them: a sum without one holder's rows would be another table
 
-    def _terms(self, r: int, sent: bytes) -> secagg.Terms:
+    def _terms(self, r: int, sent: bytes) -> secagg.SecAggTerms:
         bound = (
             MOST_ROWS if r == 0 or not isinstance(self.work.pooled, PooledGAN) else int(2 * LARGEST * UNIT)
         )
         return check(
-            secagg.Terms(
+            secagg.SecAggTerms(
                 f"synthesize {self.work.digest}",
                 len(self.work.names),
                 self.work.length(r),

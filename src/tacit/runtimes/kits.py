@@ -65,7 +65,7 @@ class Kit:
         return replace(self, address=address)
 
 
-class Certified:
+class CertificateIdentity:
     """A party's signatures, by its certificate, which comes along: whoever checks one needs to know the
     federation's authority and nobody else.
 

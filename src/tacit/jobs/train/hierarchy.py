@@ -428,7 +428,7 @@ async def edge(
                 f"round {r + 1} was lost at {me.name!r} after updates had been masked. Start the run again.",
                 spent=True,
             )
-        if isinstance(ups, below.Summed):
+        if isinstance(ups, below.SumResult):
             assert guard is not None
             mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)
         elif ups:
@@ -438,7 +438,7 @@ async def edge(
             )
         else:
             return
-        behind += float(n) if isinstance(ups, below.Summed) else float(sum(w for w, _ in ups.values()))
+        behind += float(n) if isinstance(ups, below.SumResult) else float(sum(w for w, _ in ups.values()))
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
         rest = {k: v for k, v in state.items() if k not in ("w", "buffers")}
         w, rest = algorithm.merge(state["w"], rest, mean, torch.tensor(n / len(clients)))

@@ -27,7 +27,7 @@ KEY = 32  # bytes of an OrderKey
 
 
 @dataclass
-class Shared:
+class PsiResult:
     """`value`: the shared ids as the receiver wrote them; with reveal="size" how many, with "sum" the sum
     over them. `rows`: for each party that may know, its rows in one common order. `size`: how many are
     shared. `notes`: duplicates, empty ids and mixed kinds that were found.
@@ -54,7 +54,7 @@ def psi(
     policy: PsiPolicy | None = None,
     runtime: Any = None,
     teaching: bool = False,
-) -> Shared:
+) -> PsiResult:
     """Which ids two parties share.
 
     `reveal`: the "receiver" learns which, "both" do, the receiver learns only the "size", or size and "sum"
@@ -110,7 +110,7 @@ def psi(
         if reveal in ("size", "sum")
         else [mine[row] for row in rows[names[0]].tolist()]
     )
-    return Shared(
+    return PsiResult(
         value,
         ledger,
         rows,
@@ -123,7 +123,7 @@ def psi(
 
 def align(
     ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str = "auto", runtime: Any = None
-) -> Shared:
+) -> PsiResult:
     """The rows that all of two or more parties share, in one order: row `shared.rows["a"][k]` of a and
     `shared.rows["b"][k]` of b are the same person.
 
@@ -169,7 +169,7 @@ def align(
     }
     for name in names:
         tell_one(ledger, name, first, sizes, made[first]["size"], name in rows)
-    return Shared(
+    return PsiResult(
         [given[first][row] for row in rows[first].tolist()],
         ledger,
         rows,
@@ -318,7 +318,7 @@ def _agrawal(
     names: tuple[str, str],
     runtime: Any,
     teaching: bool,
-) -> Shared:
+) -> PsiResult:
     if teaching is not True:
         raise BadParameter(f"psi: {psi_agrawal.REFUSAL}")
     if reveal != "receiver":
@@ -343,7 +343,7 @@ def _agrawal(
     )[names[0]]
     at = {text: row for text, row in zip(texts[names[0]], sets[names[0]].rows.tolist())}
     rows, sizes = np.array([at[text] for text in found], np.int64), {name: len(s) for name, s in sets.items()}
-    return Shared(
+    return PsiResult(
         [held[names[0]][row] for row in rows.tolist()],
         ledger,
         {names[0]: rows},

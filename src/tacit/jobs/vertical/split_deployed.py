@@ -36,14 +36,14 @@ from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
-from ...protocols.splitnn_terms import Asked, Route, Terms
+from ...protocols.splitnn_terms import Asked, Route, SplitTerms
 from ..kit_run import run_with_kit
 from ..programs import to_the_end
 from . import split_parts as parts
 from .psi import align_rows
 from .query_log import read_policy
 from .split import folder_of, told
-from .split_parts import Share, Stop, may_write
+from .split_parts import SplitShare, StopPart, may_write
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -174,7 +174,9 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
     check_guards(where, split)
     try:
         check(
-            Terms((), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}),
+            SplitTerms(
+                (), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}
+            ),
             where,
         )
         parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"], where)
@@ -299,7 +301,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
     terms = check(
-        Terms(
+        SplitTerms(
             (route,),
             (len(train),),
             (len(test),),
@@ -330,7 +332,9 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     return {"history": made["history"], "rows": count, "folder": str(folder), "notes": notes}
 
 
-def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table: Columns | None) -> Share:
+def _share(
+    name: str, job: Mapping[str, Any], terms: SplitTerms, route: Route, table: Columns | None
+) -> SplitShare:
     split, who = job["split"], job["parties"]
     settings = parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"])
     cuts = [who[s]["bottom"][-1] for s in route.sources]
@@ -341,14 +345,14 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
         if not table.x.shape[1]:
             raise BadData(f"{name!r} is to bring columns, and its table has none beside the id.")
         bottom = _layers(split["seed"], f"bottom {name}", table.x.shape[1], who[name]["bottom"], None)
-    stops: dict[int, Stop] = {}
+    stops: dict[int, StopPart] = {}
     for depth, at in enumerate(route.stops):
         last = depth == len(route.stops) - 1
         widths = split["top"] if last else who[at]["middle"]
         if at == name:
             outputs = (1 if table is None or table.classes is None else table.classes) if last else None
             join = (split["merge"], len(route.sources), cuts[0]) if depth == 0 else ("concat", 1, 0)
-            stops[depth] = Stop(_layers(split["seed"], f"stop {depth}", wide, widths, outputs), *join)
+            stops[depth] = StopPart(_layers(split["seed"], f"stop {depth}", wide, widths, outputs), *join)
         wide = widths[-1] if widths else wide
     guards = (
         tuple(from_table(g, ACTIVATIONS, "split.guards") for g in split["guards"])
@@ -356,7 +360,7 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
         else ()
     )
     holder = name == route.stops[-1]
-    return Share(
+    return SplitShare(
         name,
         terms,
         bottom,
@@ -406,7 +410,7 @@ async def foresee(
     return {"rows": count, "out": out, "notes": notes}
 
 
-def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share) -> None:
+def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
     """A row a person: the likeliest class and the chance of each, or the number."""
     import pandas
 

@@ -27,7 +27,7 @@ from ...mpc import transfer as hidden
 from ...parameters import check, from_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
-from ...protocols.ftl import Terms
+from ...protocols.ftl import TransferTerms
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route
 from . import transfer as job_of
@@ -105,8 +105,8 @@ def read(path: str | Path) -> dict[str, Any]:
     return {"ftl": settings, "parties": who}
 
 
-def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> Terms:
-    terms = Terms(
+def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> TransferTerms:
+    terms = TransferTerms(
         (Route((target,), (source,)),),
         (0,),
         (0,),
@@ -119,7 +119,7 @@ def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) ->
             k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")
         },
     )
-    return cast(Terms, check(terms, owner))
+    return cast(TransferTerms, check(terms, owner))
 
 
 def _roles(who: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
