@@ -114,7 +114,7 @@ def pooled(rows: Vertical) -> float:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    x, y = rows.parties["guest"].fitted(rows.train)[0].numpy(), rows.y.numpy()
+    x, y = rows.parties["guest"].standardize(rows.train)[0].numpy(), rows.y.numpy()
     model = make_pipeline(
         StandardScaler(), LogisticRegression(C=1 / (RIDGE * len(rows.train)), max_iter=5000)
     ).fit(x[rows.train], y[rows.train])

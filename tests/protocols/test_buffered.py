@@ -21,6 +21,8 @@ from tacit.protocols import rounds
 from tacit.protocols.buffered import Answer, Order, client, ideal, server
 from tacit.runtimes.inprocess import InProcess
 
+from ..awaited import awaited
+
 NAMES = ("a", "b", "c")
 State = dict[str, torch.Tensor]
 
@@ -79,9 +81,9 @@ class Study:
                 self.last,
                 self.down,
                 self.came,
-                self.merge,
+                awaited(self.merge),
                 lambda v: {"w": self.w} if v % 2 else None,
-                lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers))),
+                awaited(lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers)))),
                 wrong=wrong,
                 dropped=lambda v, who: self.dropped.append((v, dict(who))),
                 **options,
@@ -97,14 +99,15 @@ class Study:
                 sent[order.serial] = self.down(order)
             return [self.seconds[o.name] for o in orders]
 
-        ideal(
+        for _ in ideal(
             self.desk,
             self.last,
             seconds,
             lambda o: self.answer(o.name, o.number, o.version, sent[o.serial]),
             self.came,
             self.merge,
-        )
+        ):
+            pass
 
 
 PACES = st.one_of(

@@ -866,7 +866,7 @@ def test_a_list_that_cannot_be_written_is_used_and_said_so(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tacit.files.write_whole", full)
+    monkeypatch.setattr("tacit.files.write_atomic", full)
 
     async def told() -> Link:
         link = Link(load(folder / "a"))

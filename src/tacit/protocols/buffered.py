@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -83,9 +83,9 @@ async def server(
     last: int,
     down: Callable[[Any], Vectors],
     came: Callable[[Any, float, Vectors], None],
-    merge: Callable[[], bool],
+    merge: Callable[[], Awaitable[bool]],
     test: Callable[[int], Vectors | None],
-    tested: Callable[[int, dict[str, Vectors]], None],
+    tested: Callable[[int, dict[str, Vectors]], Awaitable[None]],
     *,
     within: float | None = None,
     at_least: int | None = None,
@@ -157,7 +157,7 @@ async def server(
                 f"party {me.name!r} has no Tested it can use of version {version + 1}: "
                 + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items())
             )
-        tested(version, found)
+        await tested(version, found)
 
     async def take() -> None:
         """What comes next: answers, or that some of them did not come in time."""
@@ -207,7 +207,7 @@ async def server(
     for order in list(scheduler.at_work.values()):
         await tell(order)
     while scheduler.version < last:
-        if merge():
+        if await merge():
             await examine(scheduler.version - 1)
             continue
         for order in scheduler.asks(
@@ -282,11 +282,10 @@ def ideal(
     answer: Callable[[Any], tuple[float, Vectors]],
     came: Callable[[Any, float, Vectors], None],
     merge: Callable[[], bool],
-    tell: Callable[[float], None] = lambda now: None,
     now: float = 0.0,
-) -> None:
+) -> Iterator[float]:
     """What the programs compute on a virtual clock, where an order takes `seconds`: every answer in its turn,
-    and a version whenever there is enough.
+    and a version whenever there is enough. Yields the time of each new version.
     """
     due: list[tuple[float, int, Any]] = []
 
@@ -297,7 +296,7 @@ def ideal(
     begin(list(scheduler.at_work.values()))
     while scheduler.version < last:
         if merge():
-            tell(now)
+            yield now
             continue
         begin(scheduler.asks(now))
         now = due[0][0] if scheduler.closes is None else min(due[0][0], scheduler.closes)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadJob, BadKit
-from ..files import write_whole
+from ..files import write_atomic
 from ..parameters import nearest
 from .certificates import Authority, Trust, key_pem, pem, read_certificate, read_key
 from .kits import Kit, load, save, write_secret
@@ -168,7 +168,7 @@ def _authority(federation: FederationFile, folder: Path) -> Authority:
     made = Authority.new(federation.name)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    write_whole(folder / "authority.crt", pem(made.certificate))
+    write_atomic(folder / "authority.crt", pem(made.certificate))
     write_secret(folder / "authority.key", key_pem(made.key))
     return made
 
@@ -179,9 +179,9 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
     """
     import tomli_w
 
-    write_whole(folder / "authority.crt", pem(trust.authority))
+    write_atomic(folder / "authority.crt", pem(trust.authority))
     assert trust.revoked is not None
-    write_whole(folder / "revoked.crl", pem(trust.revoked))
+    write_atomic(folder / "revoked.crl", pem(trust.revoked))
     kit = load(folder)
     table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
     listen = {"listen": federation.listen} if kit.role == "hub" else {}
@@ -191,7 +191,7 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
         "parties": list(parties),
         **listen,
     }  # a party's own lines in it stay
-    write_whole(folder / "party.toml", tomli_w.dumps(table))
+    write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 
 def _revoked(file: Path) -> dict[str, list[int]]:
@@ -207,4 +207,6 @@ def _keep_revoked(file: Path, serials: dict[str, list[int]]) -> None:
     import tomli_w
 
     # serial numbers have up to 160 bits, TOML's integers 64
-    write_whole(file, tomli_w.dumps({name: [f"{s:x}" for s in several] for name, several in serials.items()}))
+    write_atomic(
+        file, tomli_w.dumps({name: [f"{s:x}" for s in several] for name, several in serials.items()})
+    )

@@ -305,7 +305,7 @@ class Programs:
         else:
             dataclasses.replace(p.through, seed=p.seed).run_sync(programs, ledger=t.theirs, here=(SERVER,))
 
-    def _came(self, t: int, vectors: State) -> None:
+    async def _came(self, t: int, vectors: State) -> None:
         """The server has a model: it is everyone's."""
         cohort, step = self.trainer.cohort, self.plan.topology.periods[-1]
         for k, v in vectors.items():
@@ -421,7 +421,7 @@ async def edge(
             | ({} if guard is None else guard.sent())
         )
 
-    def merge(r: int, ups: Any) -> None:
+    async def merge(r: int, ups: Any) -> None:
         nonlocal state, behind
         if ups is None:
             raise SumAborted(
@@ -444,6 +444,12 @@ async def edge(
         w, rest = algorithm.merge(state["w"], rest, mean, torch.tensor(n / len(clients)))
         state = {"w": w, **buffers, **rest}
 
+    async def no_model(r: int) -> None:
+        """An edge has no model tested."""
+
+    async def untested(r: int, answers: Any) -> None:
+        raise AssertionError("an edge has no model tested")
+
     async def serve(block: range) -> None:
         await below.server(
             me,
@@ -452,8 +458,8 @@ async def edge(
             lambda r: chosen[r - said["first"]],
             down,
             merge,
-            lambda r: None,
-            lambda r, answers: None,
+            no_model,
+            untested,
             hidden=hidden,
             stop=block.stop == said["stop"],
         )

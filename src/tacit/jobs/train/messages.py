@@ -171,7 +171,7 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(
+        async def merge(
             r: int, ups: dict[str, tuple[float, State]] | protocol.SumResult | picking.BestUpload | None
         ) -> None:
             if ups is None:
@@ -201,7 +201,7 @@ class Parties:
             else:
                 self.merged(r + 1, list(took_part))
 
-        def model(r: int) -> State | protocol.ModelAssignment | None:
+        async def model(r: int) -> State | protocol.ModelAssignment | None:
             if not due(r + 1):
                 return None
             if not self.begin_test(r + 1):
@@ -209,7 +209,7 @@ class Parties:
                 return None
             return self.tests()
 
-        def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
+        async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
             if isinstance(answers, protocol.SumResult):
                 self._sent_up()  # those bytes belong to no update
             after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])

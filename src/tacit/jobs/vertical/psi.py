@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...crypto import group
-from ...data.identifiers import Identified, identify, normal
+from ...data.identifiers import IdSet, identify, normal
 from ...errors import BadData, BadParameter, PartyFailed, ProtocolError, QueryRefused
 from ...parameters import bad
 from ...parties.ledger import Ledger
@@ -198,7 +198,7 @@ class Alignment:
 
 
 async def aligned(
-    me: Party, ids: Iterable[Any] | Identified, *, parties: Sequence[str], method: str = "auto"
+    me: Party, ids: Iterable[Any] | IdSet, *, parties: Sequence[str], method: str = "auto"
 ) -> np.ndarray:
     """`align` as a part of a program that goes on: my rows that all `parties` share, in the common order. The
     first named leads.
@@ -208,7 +208,7 @@ async def aligned(
 
 async def align_rows(
     me: Party,
-    ids: Iterable[Any] | Identified,
+    ids: Iterable[Any] | IdSet,
     *,
     parties: Sequence[str],
     method: str = "auto",
@@ -219,7 +219,7 @@ async def align_rows(
     and `queries` are those of a party that does not lead; the leader's answer to each other party is a result
     with reveal="both".
     """
-    found = ids if isinstance(ids, Identified) else identify(ids, f"the ids of {me.name!r}")
+    found = ids if isinstance(ids, IdSet) else identify(ids, f"the ids of {me.name!r}")
     inside, first, others = me.scope("align"), parties[0], list(parties[1:])
     if len(parties) == 2:
         other = others[0] if me.name == first else first
@@ -354,7 +354,7 @@ def _agrawal(
     )
 
 
-def _weights(values: Sequence[int] | None, found: Identified, reveal: str, name: str) -> list[int]:
+def _weights(values: Sequence[int] | None, found: IdSet, reveal: str, name: str) -> list[int]:
     """A number for each id of the sender."""
     if (values is None) == (reveal == "sum"):
         raise bad(

@@ -333,7 +333,7 @@ def encoded(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
             + (f", so {absent!r} is missing" if absent else "")
             + ". Read them with the recipe of the part: fit=share.recipe."
         )
-    return share.recipe.standardised(table.x)
+    return share.recipe.standardize(table.x)
 
 
 def predict(

@@ -27,9 +27,9 @@ from torch import nn
 from ...config import toml
 from ...data.identifiers import normal
 from ...data.tables import from_csv
-from ...data.vertical import Columns, held_out, keep_one_row_each
+from ...data.vertical import Columns, drop_repeated_ids, split_rows
 from ...errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
-from ...files import check_new, write_whole
+from ...files import check_new, write_atomic
 from ...parameters import bad, check, from_table, nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
@@ -181,7 +181,7 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
         )
         parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"], where)
         parts.check_nopeek(split["nopeek"], split["slices"], where)
-        held_out(0, split["test_fraction"], split["seed"], where)
+        split_rows(0, split["test_fraction"], split["seed"], where)
     except BadParameter as error:
         raise BadJob(str(error)) from None
 
@@ -259,7 +259,7 @@ async def _people(
     order = b""
     notes: list[str] = []
     if len(holders) > 1:
-        table, notes = keep_one_row_each(table, f"the table of {me.name!r}", duplicates)
+        table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", duplicates)
         found = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
         table, notes = table.take(found.rows), [*notes, *found.notes]
         order = splitnn.fingerprint([normal(str(i)) for i in table.ids], found.key)
@@ -298,7 +298,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     table, count, mark, notes = await _people(
         me, table, holders, tuple(job["parties"]), agreed(job), kit, mine.get("duplicates", "refuse")
     )
-    train, test = held_out(count, split["test_fraction"], split["seed"])
+    train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
     terms = check(
         SplitTerms(
@@ -316,7 +316,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     share = _share(me.name, job, terms, route, table)
     share.fingerprint = mark
     if table is not None:
-        x, share.recipe = table.fitted(train)
+        x, share.recipe = table.standardize(train)
         share.columns, share.id = table.columns, mine["id"]
     seat = share.mine()
     if me.name in route.sources:
@@ -328,7 +328,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     made = await splitnn.party(me, terms, seat)
     share.state = made["state"]
     folder = share.write(Path(out))
-    write_whole(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
+    write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
     return {"history": made["history"], "rows": count, "folder": str(folder), "notes": notes}
 
 
@@ -402,7 +402,7 @@ async def foresee(
     seat = share.mine()
     if table is not None:
         assert share.recipe is not None
-        seat.test_x[0] = share.recipe.standardised(table.x)
+        seat.test_x[0] = share.recipe.standardize(table.x)
     made = await splitnn.predict(me, share.terms, seat)
     if made is None:
         return {"rows": count, "notes": notes}
@@ -424,7 +424,7 @@ def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Split
         for k, name in enumerate(names):
             frame[f"chance of {name}"] = chances[:, k].numpy()
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, frame.to_csv(index=False))
+    write_atomic(out, frame.to_csv(index=False))
 
 
 # --- started by an operator ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ...data.federation import Dataset, Federation
 from ...data.identifiers import normal
 from ...data.tables import Recipe
-from ...data.vertical import Columns, Vertical, held_out, keep_one_row_each
+from ...data.vertical import Columns, Vertical, drop_repeated_ids, split_rows
 from ...errors import BadData, BadParameter
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
@@ -111,7 +111,7 @@ def together(
     first = next(iter(columns.values()))
     if all(len(c) == len(first) and (c.ids == first.ids).all() for c in columns.values()):
         return dict(columns), []
-    single = {who: keep_one_row_each(c, f"the table of {who!r}") for who, c in columns.items()}
+    single = {who: drop_repeated_ids(c, f"the table of {who!r}") for who, c in columns.items()}
     columns = {who: c for who, (c, _) in single.items()}
     shared = align({who: c.ids.tolist() for who, c in columns.items()}, runtime=runtime)
     ledger.merge(shared.ledger)
@@ -138,7 +138,7 @@ def _tables(data: Vertical, labels: Any) -> SplitRows:
     if labels is not None and labels != data.label_at:
         raise bad("splitnn", "labels", labels, f"{data.label_at!r}, who holds them, or None")
     holders = {who: c for who, c in data.parties.items() if c.x.shape[1]}
-    ready = {who: c.fitted(data.train) for who, c in holders.items()}
+    ready = {who: c.standardize(data.train) for who, c in holders.items()}
     mark = fingerprint(
         [normal(str(i)) for i in data.parties[data.label_at].ids], secrets.token_bytes(32)
     )  # a key that nobody is handed
@@ -243,7 +243,7 @@ def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -
                 "the same parties, as many rows each."
             )
         return SplitRows([x], [target], [xt], [yt.to(target.dtype)], [holder], classes)
-    train, held = held_out(len(target), fraction, seed)
+    train, held = split_rows(len(target), fraction, seed)
     return SplitRows(
         [{w: v[train] for w, v in x.items()}],
         [target[train]],
@@ -289,7 +289,7 @@ def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> SplitRows:
         if len(x) != len(y):
             raise BadData(f"splitnn: {who!r} has {len(x)} rows and {len(y)} labels.")
         kinds.add(classes)
-        train, held = held_out(len(y), fraction, seed)
+        train, held = split_rows(len(y), fraction, seed)
         made.x.append({who: x[train]})
         made.test_x.append({who: x[held]})
         made.y.append(y[train])

@@ -22,7 +22,7 @@ from ...audit import leakage
 from ...data.tables import Recipe
 from ...engine.metrics import count, measure, of_numbers
 from ...errors import BadData, BadParameter, BadRun, MissingFiles
-from ...files import write_whole
+from ...files import write_atomic
 from ...parameters import bad, from_table, to_table
 from ...parties.party import Party
 from ...protocols import splitnn
@@ -133,8 +133,8 @@ class SplitShare:
             k: v.detach().contiguous().clone()
             for k, v in (self.state or self.mine().parts.state_dict()).items()
         }
-        write_whole(folder / "part.safetensors", save(weights))
-        write_whole(folder / "part.json", json.dumps(self.tables(), indent=1))
+        write_atomic(folder / "part.safetensors", save(weights))
+        write_atomic(folder / "part.json", json.dumps(self.tables(), indent=1))
         return folder
 
 
@@ -285,7 +285,7 @@ def deal(share: SplitShare, rows: Mapping[str, Mapping[int, Tensor]], folder: Pa
 
     share.write(folder)
     flat = {f"{key}.{turn}": value.contiguous() for key in KEYS for turn, value in rows.get(key, {}).items()}
-    write_whole(folder / "rows.safetensors", save(flat))
+    write_atomic(folder / "rows.safetensors", save(flat))
     return {name: json.dumps(specification(maker, share.party)) for name, maker in share.makers.items()}
 
 

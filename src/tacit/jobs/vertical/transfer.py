@@ -21,7 +21,7 @@ from torch.nn.functional import mse_loss
 from ...data.federation import Dataset
 from ...data.identifiers import normal
 from ...data.tables import Recipe
-from ...data.vertical import Columns, keep_one_row_each
+from ...data.vertical import Columns, drop_repeated_ids
 from ...errors import BadData
 from ...mpc import transfer as hidden
 from ...parameters import bad, check, from_table, to_table
@@ -114,7 +114,7 @@ def ftl(
     """A model for the target's columns from the source's labels, though their columns differ and they share
     only some people.
 
-    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.apart` for a study); the
+    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.split_for_transfer` for a study); the
     source's has labels, the target's labels are only measured by. `encoders` by name are nn.Sequentials of
     known layers that end `width` wide; left out, one layer with tanh each.
 
@@ -158,7 +158,7 @@ def ftl(
         "ftl",
     )
     ledger = Ledger()
-    single = {name: keep_one_row_each(t, f"the table of {name!r}") for name, t in tables.items()}
+    single = {name: drop_repeated_ids(t, f"the table of {name!r}") for name, t in tables.items()}
     tables = {name: t for name, (t, _) in single.items()}
     found = align({name: t.ids.tolist() for name, t in tables.items()}, runtime=runtime)
     ledger.merge(found.ledger)
@@ -215,7 +215,7 @@ def _table(given: Any, what: str) -> Columns:
             "ftl",
             what,
             type(given).__name__,
-            "a table with ids: data.from_csv(…, id=…), or one of data.apart(…)",
+            "a table with ids: data.from_csv(…, id=…), or one of data.split_for_transfer(…)",
         )
     return given
 
@@ -262,7 +262,7 @@ def prepared(
     """What one party's program is given, as plain values: another process can have it. `key`: of the
     fingerprint of the shared ids; both have the same.
     """
-    x, recipe = table.fitted(torch.arange(len(table)))
+    x, recipe = table.standardize(torch.arange(len(table)))
     x = x.reshape(len(x), -1).float()
     if not x.shape[1]:
         raise BadData(f"{name!r} has no columns beside the id.")
@@ -462,7 +462,7 @@ def outputs(share: SplitShare, table: Columns) -> Tensor:
     """A party's scores of all rows of its table."""
     mine = share.mine()
     x = (
-        (share.recipe.standardised(table.x) if share.recipe is not None else table.x)
+        (share.recipe.standardize(table.x) if share.recipe is not None else table.x)
         .reshape(len(table), -1)
         .float()
     )

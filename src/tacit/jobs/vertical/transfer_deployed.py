@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ...data.vertical import keep_one_row_each
+from ...data.vertical import drop_repeated_ids
 from ...errors import BadJob, BadParameter
-from ...files import write_whole
+from ...files import write_atomic
 from ...mpc import transfer as hidden
 from ...parameters import check, from_table
 from ...parties.ledger import Ledger
@@ -144,7 +144,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
         return {"history": [], "rows": rows, "folder": "", "metrics": {}, "notes": []}
     entry = who[me.name]
     table = table_of(file, {**entry, "label": entry["measure"]} if "measure" in entry else entry)
-    table, notes = keep_one_row_each(table, f"the table of {me.name!r}", entry.get("duplicates", "refuse"))
+    table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", entry.get("duplicates", "refuse"))
     names: tuple[str, ...] = ()
     if me.name == source:
         names = job_of.labelled(table)
@@ -163,7 +163,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     names = await _labels(me, source, target, names)
     share = replace(job_of.finished(terms, me.name, table, given, made, names), id=entry["id"])
     folder = share.write(Path(out))
-    write_whole(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
+    write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
     metrics = {}
     if me.name == target:
         metrics = job_of.measured_on_the_rest(terms, share, table, rows_here, names)
