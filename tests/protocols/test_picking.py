@@ -26,9 +26,11 @@ from tacit.protocols import joining, picking, rounds
 from tacit.protocols.picking import Pick, Score
 from tacit.protocols.rounds import Down, Loss, Stop, Upload
 from tacit.runtimes import kits
+from tacit.runtimes import link as links
 from tacit.runtimes.inprocess import InProcess
 
 from ..awaited import awaited
+from ..clocks import ClockAfterEvent
 from ..guard.doomed import doom
 from ..runtimes.net import Net
 
@@ -392,7 +394,9 @@ def test_a_party_with_a_kit_that_states_what_is_no_score_or_not_its_own_is_refus
 
         await members.beside(play(), joining.attend(me, "server", tacit.__version__, work.prepare))
 
-    run, ended = with_kits({last: liar}, tmp_path, dict(rounds=2, evaluate_every=0), deadline=3.0, at_least=3)
+    run, ended = with_kits(
+        {last: liar}, tmp_path, dict(rounds=2, evaluate_every=0), deadline=60.0, at_least=3
+    )
     assert words in str(ended.pop(last))
     assert not any(isinstance(e, BaseException) for e in ended.values())
     assert words in run.history[0]["dropped"][last]
@@ -426,6 +430,7 @@ def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_as
     job = {**JOB, "rounds": 2, "evaluate_every": 0}
     gone = tacit.train(fed(), **job).history[0]["best"]
     doom(monkeypatch, tmp_path / "killed", kind="Upload", **{gone: 1})
+    monkeypatch.setattr(links, "RealClock", lambda: ClockAfterEvent((tmp_path / "killed" / gone).exists))
     run = tacit.train(fed(), **job, runtime=tacit.Processes(deadline=5.0, at_least=3))
     first, second = run.history
     assert first["dropped"] == {

@@ -50,7 +50,7 @@ def run_with(evil: Callable[..., Any], tmp_path: Path, **more: Any) -> tuple[tac
 
     async def play() -> tuple[tacit.Result, Any]:
         async with Net.of("server", *fed.parties) as net, asyncio.timeout(100):
-            through = networked.Deployed(net.kits["server"], {}, deadline=3.0, at_least=2)
+            through = networked.Deployed(net.kits["server"], {}, deadline=60.0, at_least=2)
             told = {
                 "model": "logistic",
                 "algorithm": algorithms.FedAvg(lr=0.1),

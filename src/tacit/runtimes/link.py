@@ -70,8 +70,10 @@ class Link:
         version: str = "",
         away: float | None = None,
         limits: MailLimits | None = None,
+        start_wait: float = 0.0,
     ):
         self.kit, self.patience, self.linger, self.version, self.away = kit, patience, linger, version, away
+        self.start_wait = start_wait  # seconds `drain` waits for a receiver that has not connected yet
         self.life = new_life()
         self.mailbox = Mailbox(kit.name, Ledger(), max_bytes, limits)
         self.mailbox.on_room.append(self._resume)
@@ -178,19 +180,27 @@ class Link:
 
     async def drain(self) -> None:
         """Wait until others have what was said to them, those who are still there."""
-        end = time.monotonic() + self.linger
+        began = time.monotonic()
+        end = began + self.linger
         for channel in self.channels.values():
             channel.confirm()
         self._news.set()
-        gone = 0.0  # since when nobody who should still hear something is there
-        last = time.monotonic() + max(self.patience, self.linger)
+        gone = 0.0  # since when no receiver with undelivered messages is connected
+        last = began + max(self.patience, self.linger)
         moved = 0
-        while any(c.busy for c in self.channels.values()) and time.monotonic() < end:
+
+        def awaits_first_contact() -> bool:
+            still_starting = time.monotonic() < began + self.start_wait
+            return still_starting and any(c.busy and not c.their_life for c in self.channels.values())
+
+        while any(c.busy for c in self.channels.values()) and (
+            time.monotonic() < end or awaits_first_contact()
+        ):
             acked = sum(c.acked for c in self.channels.values())
             if acked != moved or any(c.paused and c.present for c in self.channels.values()):
                 # somebody is taking what we have, or is there and has no room yet
                 moved, end = acked, min(time.monotonic() + self.linger, last)
-            there = any(c.busy and c.present for c in self.channels.values())
+            there = awaits_first_contact() or any(c.busy and c.present for c in self.channels.values())
             gone = 0.0 if there else gone or time.monotonic()
             if gone and time.monotonic() - gone > self.linger / 10:
                 break

@@ -119,6 +119,7 @@ async def _party(order: dict[str, Any]) -> int:
             patience=order["patience"],
             linger=order["linger"],
             away=order["away"],
+            start_wait=order["start_wait"],
         ) as link:
             ledger = link.mailbox.ledger
             said = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}

@@ -187,6 +187,8 @@ class _Stage:
         self.may_leave = may_leave if runtime.deadline is not None else ()
         # one that was killed we are told of at once; this is for one that hangs
         self.away = None if runtime.restart or self.may_leave else PATIENCE
+        # processes start at different speeds: a party that finishes early keeps its messages for slower ones
+        self.start_wait = 0.0 if self.may_leave else PATIENCE
         self.results: dict[str, Any] = {}
         self.failed: PartyFailed | None = None
         self.pids: dict[str, int] = {}
@@ -243,6 +245,7 @@ class _Stage:
                 "patience": PATIENCE,
                 "linger": LINGER,
                 "away": self.away,
+                "start_wait": self.start_wait,
             }
 
     def _place(self, name: str) -> Path:
@@ -287,6 +290,7 @@ class _Stage:
                 patience=PATIENCE,
                 linger=LINGER,
                 away=self.away,
+                start_wait=self.start_wait,
             ) as link:
                 self.link = link
                 try:
