@@ -230,7 +230,7 @@ async def client(
     me: Party,
     work: Callable[[int, int, Vectors], Awaitable[tuple[float, Vectors]]],
     test: Callable[[int, Vectors], Vectors],
-    boss: str = "server",
+    server: str = "server",
     *,
     done: Callable[[], Awaitable[None]] | None = None,
     consent: Consent = UNCOMMITTED,
@@ -239,7 +239,7 @@ async def client(
     is awaited after each answer. `consent` is asked before every answer.
     """
     here = me.scope(SCOPE)
-    listening: asyncio.Future[Any] = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
+    listening: asyncio.Future[Any] = asyncio.ensure_future(me.recv(server, Order, Test, Stop))
     working: asyncio.Future[tuple[float, Vectors]] | None = None
     number = -1
     try:
@@ -249,18 +249,18 @@ async def client(
             )
             if working is not None and working.done():
                 finished, working = working, None
-                await here.send(boss, Answer(number, *finished.result()))
+                await here.send(server, Answer(number, *finished.result()))
                 if done is not None:
                     await done()
             if listening.done():
                 message = listening.result()
                 if isinstance(message, Stop):
                     return
-                listening = asyncio.ensure_future(me.recv(boss, Order, Test, Stop))
+                listening = asyncio.ensure_future(me.recv(server, Order, Test, Stop))
                 if isinstance(message, Test):
                     consent.admit("test", message.round, Digests(message.vectors))
                     await me.scope(f"test {message.round}").send(
-                        boss, Tested(test(message.round, message.vectors))
+                        server, Tested(test(message.round, message.vectors))
                     )
                     continue
                 if working is not None:

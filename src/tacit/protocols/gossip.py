@@ -135,7 +135,7 @@ async def hidden_average(
         weight = around[center][me.name]
         values = (weight * flat.double()).clamp(-how.most, how.most).div(how.step).round().to(torch.int64)
         with me.scope(f"hidden {t} {center}") as here:
-            await secagg.client(here, values, terms(center, len(around[center]) - 1), boss=center)
+            await secagg.client(here, values, terms(center, len(around[center]) - 1), server=center)
 
     total, *_ = await asyncio.gather(heart(), *(helper(center) for center in exchange.to))
     assert total is not None

@@ -78,26 +78,26 @@ class Free(Message, reveals="that the party has answered and can be asked again"
     pass
 
 
-async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], Ready]) -> None:
+async def attend(me: Party, server: str, version: str, prepare: Callable[[Work], Ready]) -> None:
     """The client's half, beside its rounds: ask for the job, `prepare` for it, say so; again whenever the
     server calls. It ends by an error only: the server's refusal, or what `prepare` finds wrong, of which the
     server is told the error's `outside` and no more.
     """
     door, life = me.scope(SCOPE), me.secret.bytes(8).hex()
-    await door.send(boss, Join(version, life))
+    await door.send(server, Join(version, life))
     while True:
-        said: Any = await door.recv(boss, Call, Work, Refused)
+        said: Any = await door.recv(server, Call, Work, Refused)
         if isinstance(said, Refused):
-            raise ProtocolError(f"the server {boss!r} refuses party {me.name!r}: {said.reason}")
+            raise ProtocolError(f"the server {server!r} refuses party {me.name!r}: {said.reason}")
         if isinstance(said, Call):
-            await door.send(boss, Join(version, life))
+            await door.send(server, Join(version, life))
             continue
         try:
             ready = prepare(said)
         except TacitError as error:
-            await door.send(boss, Unfit(error.outside))
+            await door.send(server, Unfit(error.outside))
             raise
-        await door.send(boss, ready)
+        await door.send(server, ready)
 
 
 class Admission:

@@ -137,7 +137,7 @@ class SecretSum(Protocol):
         """
 
     async def client(
-        self, me: Party, r: int, vectors: Vectors, boss: str, sent: bytes, commitment: Commitment
+        self, me: Party, r: int, vectors: Vectors, server: str, sent: bytes, commitment: Commitment
     ) -> None:
         """Take part with what `local` gave."""
 
@@ -481,7 +481,7 @@ async def client(
     me: Party,
     local: Callable[[int, Vectors], tuple[float, Vectors]],
     test: Callable[[int, Vectors], Vectors],
-    boss: str = "server",
+    server: str = "server",
     *,
     look: Callable[[int, Vectors], float] | None = None,
     done: Callable[[], Any] | None = None,
@@ -518,23 +518,23 @@ async def client(
         )
         with me.scope(_tag(message)) as here:
             if not consent.admit(KIND[message.kind], r, digests):
-                await here.send(boss, RoundSpent())
+                await here.send(server, RoundSpent())
                 return None
             return await _through(
                 me,
-                boss,
+                server,
                 add.client(
                     here,
                     r,
                     make(r, given),
-                    boss,
+                    server,
                     _sent(message, digests),
                     consent.commit(KIND[message.kind], r),
                 ),
             )
 
     while True:
-        message: Any = called if called is not None else await me.recv(boss, *ASKS)
+        message: Any = called if called is not None else await me.recv(server, *ASKS)
         called = None
         if isinstance(message, Stop):
             return
@@ -549,7 +549,7 @@ async def client(
                 up = Upload(*local(r, given))
                 held = (r, up) if scores() else None
                 await me.scope(f"round {r}").send(
-                    boss, up if held is None else Score(float(up.vectors[SCORE]))
+                    server, up if held is None else Score(float(up.vectors[SCORE]))
                 )
             else:
                 called = await contribute(message, add, lambda r, given: local(r, given)[1])
@@ -565,7 +565,7 @@ async def client(
             up, held = held[1], None
             if not message.wanted:
                 continue
-            await me.scope(f"best {r} {message.turn}").send(boss, up)
+            await me.scope(f"best {r} {message.turn}").send(server, up)
         elif isinstance(message, Look):
             if look is None:
                 raise ProtocolError(
@@ -573,12 +573,12 @@ async def client(
                     "the same job?"
                 )
             consent.admit("loss", r, Digests(message.vectors))
-            await me.scope(f"look {r} {message.turn}").send(boss, Loss(look(r, message.vectors)))
+            await me.scope(f"look {r} {message.turn}").send(server, Loss(look(r, message.vectors)))
         elif (count := counted()) is not None:
             called = await contribute(message, count, test)
         else:
             consent.admit("test", r, Digests(message.vectors))
-            await me.scope(f"test {r}").send(boss, Tested(test(r, message.vectors)))
+            await me.scope(f"test {r}").send(server, Tested(test(r, message.vectors)))
         if done is not None:
             await done()
 
@@ -593,12 +593,12 @@ def _groups(names: Sequence[str], given: Vectors | ModelAssignment) -> list[tupl
     return [(group, vectors) for group, vectors in groups if group]
 
 
-async def _through(me: Party, boss: str, work: Coroutine[Any, Any, None]) -> Message | None:
+async def _through(me: Party, server: str, work: Coroutine[Any, Any, None]) -> Message | None:
     """A sum to its end, or to its abortion: then the server asks again, or ends the run. If the server speaks
     outside the sum meanwhile, it was started anew and that sum will never end: what it said is what comes
     next.
     """
-    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(boss, *ASKS))
+    adding, called = asyncio.ensure_future(work), asyncio.ensure_future(me.recv(server, *ASKS))
     try:
         await asyncio.wait([adding, called], return_when=asyncio.FIRST_COMPLETED)
         if adding.done():

@@ -341,7 +341,7 @@ class Parties:
                 me,
                 local,
                 test,
-                boss=SERVER,
+                server=SERVER,
                 look=mine.loss,
                 hidden=lambda: self.hidden,
                 counted=lambda: self.counted,

@@ -164,7 +164,7 @@ class PacedParties(_Paced):
                 weight, vectors, _ = mine.local(version, down, {}, number)
                 return weight, vectors
 
-            return buffered.client(me, work, mine.test, boss=SERVER)
+            return buffered.client(me, work, mine.test, server=SERVER)
 
         return start
 
