@@ -147,7 +147,7 @@ def test_if_no_model_comes_the_round_fails_and_says_so():
     silent = {name: speaks(SCORES[name], None) for name in SCORES}
     with pytest.raises(
         PartyFailed,
-        match=r"party 'server' has no Upload it can use in round 1: 'b': no answer within 0.2 s; 'd': .*; "
+        match=r"party 'server' has no valid Upload in round 1: 'b': no answer within 0.2 s; 'd': .*; "
         r"'c': ",
     ):
         play(silent, within=0.2, at_least=1)
@@ -466,4 +466,4 @@ def test_a_best_party_that_is_started_again_still_sends_its_model(kind, tmp_path
     assert (tmp_path / "killed" / first).exists()
     assert (vector(stacked) - vector(run)).abs().max() < 1e-6
     assert [e["best"] for e in run.history] == [e["best"] for e in stacked.history]
-    assert any("was started anew" in e["text"] for e in run.events if e["kind"] == "note")
+    assert any("was restarted" in e["text"] for e in run.events if e["kind"] == "note")

@@ -59,4 +59,4 @@ def test_a_killed_client_is_dropped_by_name_and_takes_part_again_when_it_returns
     assert all(sampled == 3 - len(names) for sampled, names in zip(told["sampled"], told["dropped"]))
     assert told["why"] in ("no answer within 4 s", "it is not there, or still at work on an earlier round")
     assert any(gone not in names for names in told["dropped"][without[0] + 1 :])  # it is back
-    assert any(f"{gone!r} was started anew" in n for n in told["notes"])
+    assert any(f"{gone!r} was restarted" in n for n in told["notes"])

@@ -261,7 +261,7 @@ def test_one_that_was_started_anew_is_told_from_the_one_before() -> None:
             await net.party("b", says)
             with pytest.raises(
                 ProtocolError,
-                match=r"party 'b' was started anew while party 'a' waited for NetSecret from 'b' in scope "
+                match=r"party 'b' was restarted while party 'a' waited for NetSecret from 'b' in scope "
                 r"'later'",
             ):
                 await waiting

@@ -267,7 +267,7 @@ def test_a_process_started_anew_gets_what_nobody_had_been_sent_yet_and_nothing_t
     Wire(a, b).run()
     assert [f for _, f in b.got] == [b"first", b"later"]
     assert [f for _, f in a.got] == [b"I am new"]
-    assert any("'bob' was started anew" in n for n in a.notes)
+    assert any("'bob' was restarted" in n for n in a.notes)
 
 
 def test_a_message_larger_than_allowed_is_dropped_before_it_is_held() -> None:

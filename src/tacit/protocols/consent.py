@@ -49,15 +49,17 @@ class Commitment(Protocol):
 
 
 class Consent(Protocol):
-    """What a client's owner allows its server to ask."""
+    """What a client's owner allows its server to request."""
 
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
-        """Check a request ("update", "test" or "loss") of round r, with what was sent for it, before anything
-        is computed. Raises if it is not part of the contract; False: its hidden sum is spent.
+        """Check a request ("update", "test" or "loss") of round r before anything is computed.
+
+        `sent` is what the server sent with it. Raises if the contract does not contain the request; False: its
+        hidden sum is spent.
         """
 
     def commit(self, kind: str, r: int) -> Commitment:
-        """The commitment of the hidden sum that answers this request."""
+        """Return the commitment of the hidden sum that answers this request."""
 
 
 class Uncommitted:

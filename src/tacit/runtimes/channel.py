@@ -4,7 +4,7 @@ in order, exactly once.
 No I/O here: payloads go in by `receive` and come out by `pull`, time by `tick`, whole messages by the
 function `deliver`. What a message was cut into stays in `records` until the other side has confirmed it, as
 views of the frame itself, so that a lost connection costs sending again and no copy is kept. Counters start
-at 0 for each pair of process lives; a process that was started anew has forgotten what it was told, so what
+at 0 for each pair of process lives; a process that was restarted has forgotten what it was told, so what
 was on its way to the old one is dropped: saying it again is the protocol's business, which knows what still
 matters.
 
@@ -281,7 +281,7 @@ class Channel:
         )  # both processes are those of before: nothing may be lost or said twice
         if not again:
             if self.their_life:
-                self.note(f"{self.peer!r} was started anew")
+                self.note(f"{self.peer!r} was restarted")
                 self.anew = True
             begun = (
                 self.cursor - self.acked

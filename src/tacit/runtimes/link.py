@@ -448,7 +448,7 @@ class Link:
             if channel.anew:
                 self._fail(
                     ProtocolError(
-                        f"party {name!r} was started anew while party {self.kit.name!r} waited for {wants}; "
+                        f"party {name!r} was restarted while party {self.kit.name!r} waited for {wants}; "
                         "what it knew before is lost. "
                         "Start again at all parties."
                     )

@@ -172,7 +172,7 @@ class Work:
         assert self.mine is not None
         fed = self.mine.fed
         rows, held = (
-            (joining.UNTOLD,) * 2
+            (joining.WITHHELD,) * 2
             if self.plan.hides_sizes
             else (int(fed.train.sizes[0]), int(fed.held.sizes[0]))
         )

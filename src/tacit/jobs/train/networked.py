@@ -142,7 +142,7 @@ class Networked(Parties):
                 f"{ready.parameters} parameters; the job has {want[0]}, "
                 f"{want[1]} and {want[2]}"
             )
-        if ready.rows == joining.UNTOLD and self.plan.hides_sizes:
+        if ready.rows == joining.WITHHELD and self.plan.hides_sizes:
             return None
         self.rows[name] = ready.rows
         return None if ready.rows >= 1 else "it has no rows to train on"
