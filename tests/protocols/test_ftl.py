@@ -139,7 +139,7 @@ def test_a_class_missing_at_the_source_or_one_alone_among_the_shared_is_refused(
         BadData,
         match="the 3 shared rows are all of class 'ill', so the target would learn to say so of everybody",
     ):
-        ftl.enough(torch.ones(3, dtype=torch.long), ["well", "ill"])
+        ftl.check_labels(torch.ones(3, dtype=torch.long), ["well", "ill"])
 
 
 def test_different_settings_are_refused():
@@ -231,8 +231,8 @@ def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
         match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell "
         r"labels. Share at least 10 rows",
     ):
-        hidden.enough(9, 4, 1.0)
-    hidden.enough(10, 4, 1.0)
+        hidden.check_labels(9, 4, 1.0)
+    hidden.check_labels(10, 4, 1.0)
 
 
 def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
@@ -253,6 +253,6 @@ def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
         match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of "
         r"at least 0.25 and",
     ):
-        hidden.enough(14, 6, 0.0)
-    hidden.enough(126, 6, 0.0)
-    hidden.enough(14, 6, 0.25)
+        hidden.check_labels(14, 6, 0.0)
+    hidden.check_labels(126, 6, 0.0)
+    hidden.check_labels(14, 6, 0.25)

@@ -180,8 +180,8 @@ def test_many_and_sum_are_protocols() -> None:
     ],
 )
 def test_auto_chooses_by_the_larger_set_and_by_what_is_revealed(n: int, reveal: str, chosen: str) -> None:
-    assert psi.choose("auto", reveal, n, 5) == psi.choose("auto", reveal, 5, n) == chosen
-    assert psi.choose("dh", "both", n, 5) == "dh"
+    assert psi.choose_method("auto", reveal, n, 5) == psi.choose_method("auto", reveal, 5, n) == chosen
+    assert psi.choose_method("dh", "both", n, 5) == "dh"
 
 
 # buckets and chunks -----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(
     mine, theirs = digests(range(1000)), digests(range(400, 1600))
     lay = psi_oprf.OprfLayout(1000, 1200, b"s" * 32)
     assert lay.buckets == 4
-    assert sorted(np.concatenate(list(lay.dealt(mine))).tolist()) == list(range(1000))
+    assert sorted(np.concatenate(list(lay.bucket_rows(mine))).tolist()) == list(range(1000))
     made = run(two(mine, theirs, method="oprf", reveal="both"))
     assert made["receiver"]["rows"].tolist() == psi.ideal(list(mine), list(theirs))
     assert np.array_equal(mine[made["receiver"]["rows"]], theirs[made["sender"]["rows"]])
@@ -298,7 +298,7 @@ def test_parties_that_want_different_things_compare_nothing(
 )
 def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
     with pytest.raises(BadParameter) as refused:
-        psi.allow(**{"method": "auto", "reveal": "receiver", **more})
+        psi.check_options(**{"method": "auto", "reveal": "receiver", **more})
     assert text in str(refused.value)
     with pytest.raises(PartyFailed, match="digests is 'float64 of shape"):
         run(two(np.zeros((2, 16)), digests("a")))

@@ -193,7 +193,7 @@ def test_an_active_server_needs_signing_clients() -> None:
         "server": lambda me: me.clock.sleep(0),
     }
     with pytest.raises(
-        PartyFailed, match="SecAgg: identity is None; it must be a signing key and everyone's public one"
+        PartyFailed, match="SecAgg: identity is None; it must be a signing key and all public keys"
     ):
         InProcess().run_sync(run)
 

@@ -67,7 +67,7 @@ def psi(
     """
     if method == "agrawal":
         return _agrawal(receiver, sender, reveal, names, runtime, teaching)
-    protocol.allow(method, reveal, limit)
+    protocol.check_options(method, reveal, limit)
     rules = check_policy(PsiPolicy() if policy is None else policy)
     _different(names)
     group.ready()

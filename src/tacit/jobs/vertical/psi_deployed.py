@@ -120,7 +120,7 @@ def match_with(
     many = len(names) > 2
     if many and reveal not in ("both", "receiver"):
         raise bad("tacit psi", "reveal", reveal, "'both' or 'receiver' with more than two parties")
-    protocol.allow(method, reveal, limit)
+    protocol.check_options(method, reveal, limit)
     group.ready()
     held = read_ids(file, id)
     if (reveal == "sum" and kit.name != first) != (values is not None):

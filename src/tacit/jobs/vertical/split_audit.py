@@ -14,7 +14,7 @@ from ...audit import labels, leakage, pictures, reconstruction
 from ...audit.reconstruction import Reconstruction
 from ...errors import BadData
 from ...parties.secret import Secret
-from ...protocols.splitnn_terms import Route, losses
+from ...protocols.splitnn_terms import Route, compute_loss
 from ...report.markup import Safe, join, tag
 from ...report.page import assemble, put
 from ...report.sections import Section, figure, table
@@ -172,7 +172,7 @@ def _gradients(
     for depth, name in enumerate(route.stops):
         outs.append(shares[name].mine().stops[depth].eval()(inputs[-1]))
         inputs.append([outs[-1].detach().requires_grad_()])
-    losses(terms.loss, outs[-1], y).backward()
+    compute_loss(terms.loss, outs[-1], y).backward()
     protect = shares[route.stops[-1]].protect
     for depth in reversed(range(len(route.stops))):
         if depth == len(route.stops) - 1:

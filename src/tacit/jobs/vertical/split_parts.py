@@ -27,7 +27,7 @@ from ...parameters import bad, from_table, to_table
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
-from ...protocols.splitnn_parts import MERGES, build, describe, merger
+from ...protocols.splitnn_parts import MERGES, build, describe, make_merge
 from ...protocols.splitnn_terms import Route, Segment, SplitInputs, SplitTerms
 
 OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
@@ -43,7 +43,7 @@ class StopPart:
     width: int = 0
 
     def stretch(self) -> Segment:
-        return Segment(merger(self.merge, self.holders, self.width), self.body)
+        return Segment(make_merge(self.merge, self.holders, self.width), self.body)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from ...protocols.ftl import TransferTerms
 from ...protocols.splitnn import agree
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import build, describe, width_of
-from ...protocols.splitnn_terms import Route, SplitInputs, fingerprint, losses
+from ...protocols.splitnn_terms import Route, SplitInputs, compute_loss, fingerprint
 from ...runtimes.choose import choose_runtime
 from .psi import align
 from .split import folder_of, guards_at_the_cut, predict
@@ -367,12 +367,12 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
     assert encoder is not None
     if me.name == terms.source:
         y = mine.y[0]
-        protocol.enough(y[at], given["labels"])
+        protocol.check_labels(y[at], given["labels"])
         hidden.enough(len(at), terms.width, terms.gamma)
     await agree(me, terms, mine)
     if me.name == terms.source:
         c, offset = protocol.codes(y), mine.stops[0]
-        history = protocol.alone(
+        history = protocol.train_alone(
             lambda: protocol.own_loss(terms, encoder(x), offset, c, y),
             terms.adam(mine.parts.parameters()),
             terms.first_epochs,
@@ -389,7 +389,7 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
             "offset": b,
         }
     decoder = mine.stops[0]
-    protocol.alone(
+    protocol.train_alone(
         lambda: mse_loss(decoder(encoder(x)), x), terms.adam(mine.parts.parameters()), terms.first_epochs
     )
     with torch.no_grad():
@@ -530,10 +530,11 @@ def alone(
         torch.default_generator.manual_seed(seeded(seed, "head"))
         head = nn.Linear(width, 1)
     optimizer = terms.adam([*mine.parts.parameters(), *head.parameters()])
-    protocol.alone(lambda: mse_loss(decoder(encoder(x)), x), optimizer, first_epochs)
-    protocol.alone(
+    protocol.train_alone(lambda: mse_loss(decoder(encoder(x)), x), optimizer, first_epochs)
+    protocol.train_alone(
         lambda: (
-            losses(terms.loss, head(encoder(x[at["target"]])), y) + rebuild * mse_loss(decoder(encoder(x)), x)
+            compute_loss(terms.loss, head(encoder(x[at["target"]])), y)
+            + rebuild * mse_loss(decoder(encoder(x)), x)
         ),
         optimizer,
         epochs,
