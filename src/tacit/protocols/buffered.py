@@ -62,17 +62,17 @@ class Answer(
     vectors: dict[str, Tensor]
 
 
-class Desk(Protocol):
-    """Who is at work on what: tacit.pace.Desk."""
+class Scheduler(Protocol):
+    """Who is at work on what: tacit.pace.Scheduler."""
 
     version: int
     at_work: dict[str, Any]
     closes: float | None  # when it must do with what has come
 
-    def asks(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
-    def done(self, name: str, number: int) -> Any: ...
-    def lost(self, name: str) -> None: ...
-    def ring(self, now: float) -> None: ...
+    def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
+    def finish(self, name: str, number: int) -> Any: ...
+    def give_up(self, name: str) -> None: ...
+    def check_deadline(self, now: float) -> None: ...
 
 
 class Door(Protocol):
@@ -88,7 +88,7 @@ class Door(Protocol):
 async def server(
     me: Party,
     clients: Sequence[str],
-    desk: Desk,
+    desk: Scheduler,
     last: int,
     down: Callable[[Any], Vectors],
     came: Callable[[Any, float, Vectors], None],
@@ -119,7 +119,7 @@ async def server(
         await me.send(order.name, message)
 
     async def out(name: str, reason: str) -> None:
-        desk.lost(name)
+        desk.give_up(name)
         dropped(desk.version, {name: reason})
         if door is None:
             raise ProtocolError(f"party {me.name!r} has no answer of {name!r} it can use: {reason}")
@@ -181,16 +181,16 @@ async def server(
             if door is not None:
                 door.settles((name,), Order)
             if reason is None:
-                came(desk.done(name, answer.number), answer.weight, answer.vectors)
+                came(desk.finish(name, answer.number), answer.weight, answer.vectors)
             else:
                 await out(name, reason)
         if within is not None:
             for name in [n for n in desk.at_work if me.clock.now() >= since[n] + within]:
-                desk.lost(name)
+                desk.give_up(name)
                 dropped(desk.version, {name: f"no answer within {within:g} s"})
                 if door is not None:
                     door.settles((name,), Order, answered=False)
-        desk.ring(me.clock.now())
+        desk.check_deadline(me.clock.now())
 
     if door is not None:
         if (
@@ -213,7 +213,7 @@ async def server(
         if merge():
             await examine(desk.version - 1)
             continue
-        for order in desk.asks(me.clock.now(), None if door is None else door.there(busy=False)):
+        for order in desk.next_orders(me.clock.now(), None if door is None else door.there(busy=False)):
             await tell(order)
         if desk.at_work:
             await take()
@@ -277,7 +277,7 @@ async def client(
 
 
 def ideal(
-    desk: Desk,
+    desk: Scheduler,
     last: int,
     seconds: Callable[[Sequence[Any]], Sequence[float]],
     answer: Callable[[Any], tuple[float, Vectors]],
@@ -300,10 +300,10 @@ def ideal(
         if merge():
             tell(now)
             continue
-        begin(desk.asks(now))
+        begin(desk.next_orders(now))
         now = due[0][0] if desk.closes is None else min(due[0][0], desk.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
-            if desk.at_work.get(order.name) == order and desk.done(order.name, order.number) is not None:
+            if desk.at_work.get(order.name) == order and desk.finish(order.name, order.number) is not None:
                 came(order, *answer(order))
-        desk.ring(now)
+        desk.check_deadline(now)
