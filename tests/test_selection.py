@@ -15,6 +15,8 @@ from tacit.errors import BadParameter, PartyFailed
 from tacit.protocols import rounds
 from tacit.runtimes.inprocess import InProcess
 
+from .awaited import awaited
+
 SIZES = np.array([1, 1, 1, 1, 96])
 
 
@@ -270,9 +272,9 @@ def test_candidates_that_stay_silent_or_lie_about_their_loss_are_not_chosen():
             range(1),
             lambda r: rounds.Candidates(["a", "b", "c", "d"], {"w": torch.zeros(1)}, settle),
             lambda r: {"w": torch.zeros(1)},
-            lambda r, ups: sent.append(list(ups)),
-            lambda r: None,
-            lambda r, c: None,
+            awaited(lambda r, ups: sent.append(list(ups))),
+            awaited(lambda r: None),
+            awaited(lambda r, c: None),
             within=0.5,
             at_least=1,
             wrong=wrong,

@@ -22,7 +22,7 @@ from ..parameters import bad, nearest
 from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
-from ..runs import Event, finite, write_whole
+from ..runs import Event, encode_nonfinite, write_atomic
 from .train.plan import MIN_ROWS, Plan, as_algorithm, as_rule, make_plan
 from .train.simulated import plain
 from .train.train import train_side_by_side
@@ -225,7 +225,7 @@ def compare(
         "as often as a party does."
     ]
     if directory is not None:
-        write_whole(directory / "compare.json", json.dumps(finite(summary), indent=1))
+        write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(summary), indent=1))
     return Comparison([results[i] for i in shown], summary, directory)
 
 

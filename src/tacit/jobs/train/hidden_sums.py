@@ -52,14 +52,14 @@ class HiddenSum:
         match stage:
             case SecAgg():
                 return secagg, check(
-                    secagg.Terms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent)
+                    secagg.SecAggTerms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent)
                 )
             case LightSecAgg():
                 return lightsecagg, check(
-                    lightsecagg.Terms(*common, stage.threshold, stage.colluding, sent=sent)
+                    lightsecagg.LightSecAggTerms(*common, stage.threshold, stage.colluding, sent=sent)
                 )
             case Encrypt():
-                return encrypted, check(encrypted.Terms(*common, stage.threshold, sent=sent))
+                return encrypted, check(encrypted.EncryptedSumTerms(*common, stage.threshold, sent=sent))
         raise BadParameter(
             f"guard: {type(stage).__name__} says that it hides updates, and no protocol is known for it."
         )
@@ -120,12 +120,12 @@ class HiddenCounts:
     def bound(self) -> int:
         return (1 << 62) // self.parties
 
-    def terms(self, sent: bytes = b"") -> secagg.Terms:
+    def terms(self, sent: bytes = b"") -> secagg.SecAggTerms:
         stage = self.guard.hiding
         length = 3 + sum(math.prod(v.shape) for v in self.blank[2:])
         active = isinstance(stage, SecAgg) and stage.adversary == "active"
         return check(
-            secagg.Terms(
+            secagg.SecAggTerms(
                 self.federation,
                 self.parties,
                 length,

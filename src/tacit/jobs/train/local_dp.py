@@ -46,7 +46,7 @@ SERVER = (
 )
 
 
-class Terms(NamedTuple):
+class LocalDPTerms(NamedTuple):
     """What parties of one size do in a round."""
 
     width: int  # rows expected in a step
@@ -72,15 +72,15 @@ def _earlier(s: DPSGD) -> tuple[Release, ...]:
     return () if s.public_size is not None else (count_release(s),)
 
 
-def terms(p: Plan, size: int, epochs: int) -> Terms:
+def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     """The noise of a party with so many rows, as far as is public."""
     s: DPSGD = p.private
     width = size if p.batch_size is None else min(p.batch_size, size)
     steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
     if not s.private:
-        return Terms(width, steps, None)
+        return LocalDPTerms(width, steps, None)
     per_epoch = -(-size // width)
-    return Terms(
+    return LocalDPTerms(
         width,
         steps,
         training(
@@ -137,10 +137,10 @@ class PrivateTask(Task):
 
     settings: DPSGD
     plan: Plan
-    now: Terms  # of the client whose turn it is
+    now: LocalDPTerms  # of the client whose turn it is
     left: int  # gradients it may still look at
     source: Any
-    known: dict[tuple[int, int], Terms]  # by rows and local epochs
+    known: dict[tuple[int, int], LocalDPTerms]  # by rows and local epochs
     there: dict[int, int]  # rows of each of its steps, by the step's key
 
     @classmethod

@@ -135,11 +135,11 @@ class Parties:
             | ({} if self.guard is None else self.guard.sent())
         )
 
-    def downs(self, r: int) -> State | protocol.Apart:
+    def downs(self, r: int) -> State | protocol.ModelAssignment:
         """What everyone is sent, or what each is."""
         return self.down(r)
 
-    def tests(self) -> State | protocol.Apart:
+    def tests(self) -> State | protocol.ModelAssignment:
         """The model to be tested."""
         keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalizes else ()))
         return {k: v.cpu() for k, v in self.server.items() if k in keys}
@@ -151,7 +151,7 @@ class Parties:
         for name in p.fed.parties:
             down = placed(
                 self.task.x.device,
-                given.models[given.of[name]] if isinstance(given, protocol.Apart) else given,
+                given.models[given.of[name]] if isinstance(given, protocol.ModelAssignment) else given,
             )
             out.append(
                 {
@@ -171,15 +171,15 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(
-            r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None
+        async def merge(
+            r: int, ups: dict[str, tuple[float, State]] | protocol.SumResult | picking.BestUpload | None
         ) -> None:
             if ups is None:
                 self.told[0]["lost"] = True
                 took_part.clear()
                 after(r + 1, [[]], [{}])
                 return
-            if isinstance(ups, picking.Picked):
+            if isinstance(ups, picking.BestUpload):
                 took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
                 self.told[0] |= {
                     "scored": len(took_part),
@@ -188,7 +188,7 @@ class Parties:
                 }
                 ups = {ups.best: ups.upload}
             else:
-                took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
+                took_part[:] = ups.included if isinstance(ups, protocol.SumResult) else ups
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
                 self.told[0]["clock"] = self.clock
@@ -201,7 +201,7 @@ class Parties:
             else:
                 self.merged(r + 1, list(took_part))
 
-        def model(r: int) -> State | protocol.Apart | None:
+        async def model(r: int) -> State | protocol.ModelAssignment | None:
             if not due(r + 1):
                 return None
             if not self.begin_test(r + 1):
@@ -209,8 +209,8 @@ class Parties:
                 return None
             return self.tests()
 
-        def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
-            if isinstance(answers, protocol.Summed):
+        async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
+            if isinstance(answers, protocol.SumResult):
                 self._sent_up()  # those bytes belong to no update
             after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])
 
@@ -353,13 +353,17 @@ class Parties:
         return start
 
     def merge(
-        self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None
+        self,
+        r: int,
+        ups: dict[str, tuple[float, State]] | protocol.SumResult,
+        n: int,
+        among: int | None = None,
     ) -> None:
         """The server's step from what `n` parties sent, `among` so many."""
         p = self.plan
         down, counted = self.down(r), float(n)
         there = placed(self.task.x.device, down)
-        if isinstance(ups, protocol.Summed):
+        if isinstance(ups, protocol.SumResult):
             assert self.guard is not None
             self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
             mean = self.guard.back(ups.total, counted, there, r)
@@ -404,18 +408,18 @@ class Parties:
         )
         return self.heard - before
 
-    def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
+    def _metrics(self, r: int, answers: dict[str, State] | protocol.SumResult) -> dict[str, Any]:
         p = self.plan
         if self.figures is not None:
             there = placed(self.task.x.device, {"w": self.server["w"]})
             mean = (
                 self.figures.back(answers.total, float(len(answers.included)), there, r - 1)
-                if isinstance(answers, protocol.Summed)
+                if isinstance(answers, protocol.SumResult)
                 else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
             )
             assert p.fed.classes is not None
             return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
-        if isinstance(answers, protocol.Summed):
+        if isinstance(answers, protocol.SumResult):
             assert isinstance(self.counted, HiddenCounts)
             total = self.counted.decode(answers.total)
             return evaluation.gather(

@@ -201,16 +201,16 @@ class PacedSimulation(Simulated):
             self.dropped = merger.dropped
             after(version, [merger.took], self.evaluate(version) if due(version) else [{}])
 
-        ideal(
+        for now in ideal(
             merger.desk,
             rounds.stop,
             self._seconds,
             self._answer,
             merger.came,
             merger.merge,
-            tell,
             self.clocks[0],
-        )
+        ):
+            tell(now)
 
     def _seconds(self, orders: Sequence[Order]) -> Sequence[float]:
         (takes,) = self.seconds

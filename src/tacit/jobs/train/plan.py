@@ -16,7 +16,7 @@ from ...aggregate import Mean
 from ...algorithms.plan import count_steps, identify
 from ...algorithms.types import Algorithm
 from ...audit.poisoning import Adversaries, attacks
-from ...data.federation import Federation, one_label
+from ...data.federation import Federation, check_one_label
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
 from ...guard import Noise, Stage, as_stages, check_visibility
@@ -399,7 +399,7 @@ def make_plan(
     if private is not None:
         from .local_dp import checked, public_sizes
 
-        one_label("train, private", fed)
+        check_one_label("train, private", fed)
 
         private = checked(
             private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select
