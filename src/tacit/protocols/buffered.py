@@ -64,16 +64,16 @@ class Answer(
 
 
 class Scheduler(Protocol):
-    """Decides which client works on which version: tacit.pace.Desk."""
+    """Decides which client works on which version: tacit.pace.Scheduler."""
 
     version: int
     at_work: dict[str, Any]
     closes: float | None  # the time at which it stops waiting for further answers
 
-    def asks(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
-    def done(self, name: str, number: int) -> Any: ...
-    def lost(self, name: str) -> None: ...
-    def ring(self, now: float) -> None: ...
+    def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
+    def finish(self, name: str, number: int) -> Any: ...
+    def give_up(self, name: str) -> None: ...
+    def check_deadline(self, now: float) -> None: ...
 
 
 async def server(
@@ -111,7 +111,7 @@ async def server(
         await me.send(order.name, message)
 
     async def drop(name: str, reason: str) -> None:
-        scheduler.lost(name)
+        scheduler.give_up(name)
         dropped(scheduler.version, {name: reason})
         if admission is None:
             raise ProtocolError(f"party {me.name!r} has no valid answer of {name!r}: {reason}")
@@ -179,16 +179,16 @@ async def server(
             if admission is not None:
                 admission.complete_request((name,), Order)
             if reason is None:
-                receive(scheduler.done(name, answer.number), answer.weight, answer.vectors)
+                receive(scheduler.finish(name, answer.number), answer.weight, answer.vectors)
             else:
                 await drop(name, reason)
         if within is not None:
             for name in [n for n in scheduler.at_work if me.clock.now() >= sent_at[n] + within]:
-                scheduler.lost(name)
+                scheduler.give_up(name)
                 dropped(scheduler.version, {name: f"no answer within {within:g} s"})
                 if admission is not None:
                     admission.complete_request((name,), Order, answered=False)
-        scheduler.ring(me.clock.now())
+        scheduler.check_deadline(me.clock.now())
 
     if admission is not None:
         if (
@@ -211,7 +211,7 @@ async def server(
         if await merge():
             await run_test(scheduler.version - 1)
             continue
-        for order in scheduler.asks(
+        for order in scheduler.next_orders(
             me.clock.now(), None if admission is None else admission.available(busy=False)
         ):
             await send_order(order)
@@ -298,13 +298,13 @@ def ideal(
         if merge():
             yield now
             continue
-        start(scheduler.asks(now))
+        start(scheduler.next_orders(now))
         now = due[0][0] if scheduler.closes is None else min(due[0][0], scheduler.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
             if (
                 scheduler.at_work.get(order.name) == order
-                and scheduler.done(order.name, order.number) is not None
+                and scheduler.finish(order.name, order.number) is not None
             ):
                 receive(order, *answer(order))
-        scheduler.ring(now)
+        scheduler.check_deadline(now)
