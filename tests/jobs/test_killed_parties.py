@@ -123,8 +123,8 @@ def test_a_killed_party_ends_the_run_with_its_name(
         stage.tasks.append(asyncio.create_task(strike(stage)))
         return await whole(stage)
 
-    whole = processes._Stage.play
-    monkeypatch.setattr(processes._Stage, "play", play)
+    whole = processes._ProcessRun.play
+    monkeypatch.setattr(processes._ProcessRun, "play", play)
     with pytest.raises(
         PartyFailed,
         match=f"party '{victim}' failed: ProtocolError: its process was killed by signal 9 .* Start again",

@@ -67,7 +67,7 @@ class Net:
         return {name: task.result() for name, task in tasks.items()}
 
     def noticed(self) -> list[str]:
-        return [text for link in self.links.values() for text in link.noticed]
+        return [text for link in self.links.values() for text in link.notes]
 
 
 async def throw(me: Any, to: str, count: int = 20, size: int = 0) -> list[int]:

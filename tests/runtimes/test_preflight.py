@@ -11,7 +11,7 @@ from tacit import __version__
 from tacit.jobs.train.deployed import check_party
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import load, temporary
-from tacit.runtimes.preflight import admitted
+from tacit.runtimes.preflight import check_admission
 from tacit.runtimes.provision import FederationFile, provision
 from tests.runtimes.net import Net, catch, throw
 
@@ -70,7 +70,7 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
             while len(net.hub.connections) < 2:
                 await asyncio.sleep(0.01)
             for _ in range(3):
-                why, present = await asyncio.to_thread(admitted, net.kits["a"])
+                why, present = await asyncio.to_thread(check_admission, net.kits["a"])
                 assert why == ""
             return (await game)["a"], net.links["a"].connections, present
 
@@ -83,6 +83,6 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
 def test_nobody_who_answers_is_said_too() -> None:
     _, kits = temporary("test", ("a",))
     assert (
-        admitted(kits["a"].at("127.0.0.1:9"), 1.0)[0]
+        check_admission(kits["a"].at("127.0.0.1:9"), 1.0)[0]
         == "the hub at 127.0.0.1:9 does not answer: unavailable."
     )

@@ -98,9 +98,9 @@ def test_a_list_of_revocations_must_be_the_authoritys_and_never_goes_back(tmp_pa
     from tacit.runtimes.certificates import pem
 
     with pytest.raises(SealBroken, match="was not signed by the authority"):
-        trust.updated(pem(other.revocations([])))
+        trust.update(pem(other.revocations([])))
     older = Trust(mine.certificate, mine.revocations([7, 8]))
-    assert older.updated(pem(trust.revoked)) is older or older.updated(pem(trust.revoked)).revoked is not None  # type: ignore[arg-type]
+    assert older.update(pem(trust.revoked)) is older or older.update(pem(trust.revoked)).revoked is not None  # type: ignore[arg-type]
 
 
 def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path) -> None:

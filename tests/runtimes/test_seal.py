@@ -262,7 +262,7 @@ def test_a_process_started_anew_gets_what_nobody_had_been_sent_yet_and_nothing_t
     a.channel.present = False  # as the hub says
     a.channel.send("", b"later")
     b.channel.send("", b"I am new")
-    a.channel.came_back()
+    a.channel.reconnect()
     b.channel.receive(memoryview(a.channel.pull() or b""))
     Wire(a, b).run()
     assert [f for _, f in b.got] == [b"first", b"later"]

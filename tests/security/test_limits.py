@@ -74,7 +74,7 @@ class Greedy(Channel):
     """A sender that ignores windows and HOLD: it sends every record it has, at once."""
 
     def pull(self) -> bytes | None:
-        self.paused, self.flying = False, 0
+        self.paused, self.in_flight = False, 0
         return super().pull()
 
 
@@ -840,7 +840,7 @@ def test_a_newer_list_of_revocations_survives_a_restart_and_is_never_rolled_back
     link = asyncio.run(visit(folder, old))  # a hub that withholds the newer list, as one that was bribed to
     assert knows(link.kit.trust)
     assert (folder / "a" / "revoked.crl").read_bytes() == new
-    assert link.noticed == []
+    assert link.notes == []
 
 
 def test_a_list_another_authority_signed_is_not_written(revoked: tuple[Path, bytes, bytes]) -> None:
@@ -852,7 +852,7 @@ def test_a_list_another_authority_signed_is_not_written(revoked: tuple[Path, byt
     async def told() -> list[str]:
         link = Link(load(folder / "a"))
         link._renew(memoryview(forged))
-        return link.noticed
+        return link.notes
 
     assert any("was not signed by the authority" in text for text in asyncio.run(told()))
     assert (folder / "a" / "revoked.crl").read_bytes() == old
@@ -876,7 +876,7 @@ def test_a_list_that_cannot_be_written_is_used_and_said_so(
     link = asyncio.run(told())
     with pytest.raises(SealBroken, match="was revoked"):
         link.kit.trust.check(load_certificate(folder / "mallory"))
-    assert link.noticed == [
+    assert link.notes == [
         f"the hub's newer list of revocations is used, but cannot be written to {folder / 'a'}: No space "
         "left on device. "
         "After a restart it has to come from the hub again."

@@ -45,11 +45,11 @@ class Authority:
     def new(cls, federation: str) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(f"authority of {federation}"[:64], federation, "authority")
-        made = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(
+        builder = _builder(name, name, key.public_key(), 5 * YEARS).add_extension(
             x509.BasicConstraints(True, 0), critical=True
         )
-        made = made.add_extension(_usage(signs_certificates=True), critical=True)
-        return cls(made.sign(key, hashes.SHA256()), key)
+        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        return cls(builder.sign(key, hashes.SHA256()), key)
 
     @property
     def federation(self) -> str:
@@ -57,34 +57,36 @@ class Authority:
 
     def issue(self, party: str, role: str) -> tuple[x509.Certificate, Key]:
         key = ec.generate_private_key(ec.SECP256R1())
-        made = _builder(
+        builder = _builder(
             _name(party, self.federation, role), self.certificate.subject, key.public_key(), YEARS
         )
-        made = made.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(
+        builder = builder.add_extension(x509.BasicConstraints(False, None), critical=True).add_extension(
             _usage(), critical=True
         )
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if role == "hub" else ExtendedKeyUsageOID.CLIENT_AUTH
-        made = made.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         if role == "hub":
-            made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False)
-        return made.sign(self.key, hashes.SHA256()), key
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(HUB_NAME)]), critical=False
+            )
+        return builder.sign(self.key, hashes.SHA256()), key
 
     def revocations(self, serials: Iterable[int]) -> x509.CertificateRevocationList:
         """The signed list of the certificates that no longer count."""
         now = datetime.datetime.now(datetime.UTC)
-        made = (
+        builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now - _EARLY)
         )
-        made = made.next_update(now + datetime.timedelta(days=3650))
+        builder = builder.next_update(now + datetime.timedelta(days=3650))
         # two lists of the same second differ in their number: microseconds since 1970
-        made = made.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
+        builder = builder.add_extension(x509.CRLNumber(int(now.timestamp() * 1_000_000)), critical=False)
         for serial in sorted(set(serials)):
-            made = made.add_revoked_certificate(
+            builder = builder.add_revoked_certificate(
                 x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             )
-        return made.sign(self.key, hashes.SHA256())
+        return builder.sign(self.key, hashes.SHA256())
 
 
 def _name(common: str, federation: str, role: str) -> x509.Name:
@@ -127,8 +129,8 @@ def _usage(signs_certificates: bool = False) -> x509.KeyUsage:
 
 
 def attribute(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
-    found = certificate.subject.get_attributes_for_oid(oid)
-    return str(found[0].value) if found else ""
+    values = certificate.subject.get_attributes_for_oid(oid)
+    return str(values[0].value) if values else ""
 
 
 def party_of(certificate: x509.Certificate) -> str:
@@ -154,19 +156,19 @@ class Trust:
 
     def check(self, certificate: x509.Certificate) -> None:
         """SealBroken, saying why, unless the certificate is the authority's, in force and not revoked."""
-        who = party_of(certificate)
+        party = party_of(certificate)
         try:
             certificate.verify_directly_issued_by(self.authority)
         except (ValueError, TypeError, InvalidSignature):
             raise SealBroken(
-                f"the certificate of {who!r} was not made by the authority of federation "
+                f"the certificate of {party!r} was not made by the authority of federation "
                 f"{self.federation!r}. "
                 "It belongs to another federation, or was forged."
             ) from None
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise SealBroken(
-                f"the certificate of {who!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"the certificate of {party!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
                 f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set "
                 "the clock, or provision again."
             )
@@ -175,44 +177,44 @@ class Trust:
             and self.revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
         ):
             raise SealBroken(
-                f"the certificate of {who!r} was revoked by the authority of federation {self.federation!r}."
+                f"the certificate of {party!r} was revoked by the authority of federation {self.federation!r}."
             )
 
     def party(self, der: bytes, name: str) -> ec.EllipticCurvePublicKey:
         """The public key of party `name` from its certificate, or SealBroken."""
         try:
             certificate = x509.load_der_x509_certificate(der)
-            found = party_of(certificate)
+            owner = party_of(certificate)
         except ValueError:
             raise SealBroken(f"what {name!r} shows is no certificate.") from None
-        if found != name:
-            raise SealBroken(f"a certificate of {found!r} was shown in the name of {name!r}.")
+        if owner != name:
+            raise SealBroken(f"a certificate of {owner!r} was shown in the name of {name!r}.")
         self.check(certificate)
         key = certificate.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise SealBroken(f"the certificate of {name!r} has a key of another kind than this federation's.")
         return key
 
-    def updated(self, pem: bytes) -> Trust:
+    def update(self, pem: bytes) -> Trust:
         """With a newer list of revocations, if it is the authority's; an older one, or the same, changes
         nothing and gives this very object.
         """
         try:
-            found = x509.load_pem_x509_crl(pem)
+            revoked = x509.load_pem_x509_crl(pem)
         except ValueError:
             raise SealBroken("the list of revocations cannot be read.") from None
-        if not found.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
+        if not revoked.is_signature_valid(self.authority.public_key()):  # type: ignore[arg-type]
             raise SealBroken(
                 f"the list of revocations was not signed by the authority of federation {self.federation!r}."
             )
         if self.revoked is not None:
-            there, here = _issued(found), _issued(self.revoked)
-            if there < here or (there == here and not _serials(found) > _serials(self.revoked)):
+            new, current = _issue_order(revoked), _issue_order(self.revoked)
+            if new < current or (new == current and not _serials(revoked) > _serials(self.revoked)):
                 return self
-        return Trust(self.authority, found)
+        return Trust(self.authority, revoked)
 
 
-def _issued(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
+def _issue_order(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
     """What orders two lists: when they were signed, to the second, and their number. Lists of earlier
     versions have no number.
     """

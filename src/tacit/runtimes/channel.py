@@ -55,7 +55,7 @@ class Handshake(NamedTuple):
     """A handshake that has begun: my half of it."""
 
     ephemeral: Ephemeral
-    mine: bytes  # the payload that carries it, to be sent again if it was lost
+    payload: bytes  # the payload that carries it, to be sent again if it was lost
 
 
 class Channel:
@@ -89,8 +89,8 @@ class Channel:
         self.has_noted = False
         self.paused = False  # the other side has no room for what comes next
         self.present = True
-        self.gone = 0.0  # since when it is not present
-        self.anew = False  # its process was another one before: what that was told is forgotten
+        self.absent_since = 0.0  # since when it is not present
+        self.has_restarted = False  # its process was another one before: what that was told is forgotten
         # what the link has before every payload: the envelope's head, joined here so that a record is copied
         # once less
         self.front = b""
@@ -100,7 +100,7 @@ class Channel:
         ] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
         self.records: deque[SealedRecord] = deque()
         self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
-        self.flying = self.held = 0  # bytes under way, and bytes kept
+        self.in_flight = self.kept_bytes = 0  # bytes under way, and bytes kept
         self.expected = 0
         self.seal: Seal | None = None
         self.confirmed = False  # the other side has shown that it has the keys
@@ -120,7 +120,7 @@ class Channel:
         self.asked_at = -1  # the counter whose loss was last reported
         self.probe: tuple[int, int] | None = None  # (its number, the cursor then)
         self.probes = 0
-        self.moved = self.tried = 0.0
+        self.last_progress = self.last_tick = 0.0
         self.altered = 0
         self.failure: SealBroken | None = None
 
@@ -137,15 +137,15 @@ class Channel:
         return self.failure is None and bool(self.records or self.control or self.greetings)
 
     @property
-    def crowded(self) -> bool:
+    def is_full(self) -> bool:
         """So much waits that whoever has more to say should wait, too."""
-        return self.held > WINDOW or len(self.records) > MANY
+        return self.kept_bytes > WINDOW or len(self.records) > MANY
 
     def send(self, scope: str, frame: bytes | bytearray | memoryview) -> None:
         view = memoryview(frame)
         name = scope.encode()
         head = len(name).to_bytes(2, "big") + name + len(view).to_bytes(8, "big")
-        self.held += len(view)
+        self.kept_bytes += len(view)
         size = CHUNK if len(view) > FEW * CHUNK else SMALL_CHUNK
         starts = range(min(INLINE, len(view)), len(view), size)
         self.records.append(SealedRecord(HEAD, head, view[:INLINE], not len(starts), True))
@@ -174,12 +174,12 @@ class Channel:
             or self.paused
             or not self.present
             or self.cursor - self.acked >= len(self.records)
-            or self.flying >= WINDOW
+            or self.in_flight >= WINDOW
         ):
             return None
         record, counter = self.records[self.cursor - self.acked], self.cursor
         self.cursor += 1
-        self.flying += len(record.body)
+        self.in_flight += len(record.body)
         return self._record(DATA, counter, record, self.front)
 
     def _record(self, space: int, counter: int, record: SealedRecord, front: bytes = b"") -> bytes:
@@ -192,7 +192,7 @@ class Channel:
             (front, RECORD, self.seal.session, bytes((space, kind)), counter.to_bytes(8, "big"), sealed)
         )
 
-    def _say(self, op: int, value: int, number: int = 0) -> None:
+    def _send_control(self, op: int, value: int, number: int = 0) -> None:
         if self.seal is not None:
             _, before = self.control.get(op, (0, 0))
             self.control[op] = (value, number or before)
@@ -203,14 +203,14 @@ class Channel:
     def _acknowledge(self, number: int = 0) -> None:
         """All before `expected` has arrived; whether more may come."""
         self.control.pop(ACK, None) if self.refused is not None else self.control.pop(HOLD, None)
-        self._say(HOLD if self.refused is not None else ACK, self.expected, number)
+        self._send_control(HOLD if self.refused is not None else ACK, self.expected, number)
 
     # --- handshake ------------------------------------------------------------------------------------------
 
     def _greet(self) -> None:
         ephemeral = Ephemeral()
         self.hello = Handshake(ephemeral, HELLO + self.life + ephemeral.public + self.kit.der)
-        self._greeting(self.hello.mine)
+        self._greeting(self.hello.payload)
 
     def _transcript(
         self, initiator: bool, mine: bytes, their_life: bytes, theirs: bytes, certificate: bytes
@@ -228,7 +228,7 @@ class Channel:
         if (
             self.hello is not None and self.kit.name < self.peer
         ):  # both greeted at once: the first by name goes on, the other answers
-            self._greeting(self.hello.mine)
+            self._greeting(self.hello.payload)
             return
         their_life, theirs, certificate = data[1:17], data[17:49], data[49:]
         public = self.kit.trust.party(certificate, self.peer)
@@ -282,16 +282,16 @@ class Channel:
         if not again:
             if self.their_life:
                 self.note(f"{self.peer!r} was restarted")
-                self.anew = True
+                self.has_restarted = True
             begun = (
                 self.cursor - self.acked
             )  # of what the old process was told in part, the new one gets nothing
             while begun > 0 or (self.records and not self.records[0].starts):
-                self.held -= len(self.records.popleft().body)
+                self.kept_bytes -= len(self.records.popleft().body)
                 begun -= 1
             self.acked = self.expected = 0
             self._abandon()
-        self.cursor, self.flying = self.acked, 0
+        self.cursor, self.in_flight = self.acked, 0
         self.seal, self.their_life, self.confirmed = seal, their_life, False
         self.sent_control = self.seen_control = 0
         self.control.clear()  # about a session that is over
@@ -360,12 +360,12 @@ class Channel:
                     f"record {self.expected} of {self.peer!r} is missing: record {counter} came before it"
                 )
                 self.asked_at = self.expected
-                self._say(RESUME, self.expected)
+                self._send_control(RESUME, self.expected)
             return
         try:
             plain = self.seal.open(DATA << 8 | kind, counter, payload[19:])
         except SealBroken:
-            self._say(RESUME, self.expected)
+            self._send_control(RESUME, self.expected)
             raise SealBroken(f"record {counter} of {self.peer!r} was altered on its way.") from None
         if kind >> 1 == HEAD and not self._has_room(plain):
             return
@@ -373,7 +373,7 @@ class Channel:
         self.confirmed, self.doubt = True, False
         self.unconfirmed_bytes += len(plain)
         self.unconfirmed_records += 1
-        self._take(kind >> 1, bool(kind & 1), plain)
+        self._take_record(kind >> 1, bool(kind & 1), plain)
         if self.unconfirmed_bytes >= ACK_BYTES or self.unconfirmed_records >= ACK_RECORDS:
             self.confirm()
 
@@ -403,14 +403,14 @@ class Channel:
         """There may be room now for the message that was refused: ask for it again."""
         self.refused, self.refused_at, self.asked_at = None, 0.0, self.expected
         self.control.pop(HOLD, None)
-        self._say(RESUME, self.expected)
+        self._send_control(RESUME, self.expected)
 
     def _abandon(self) -> None:
         if self.building is not None:
             self.building = None
             self.cancel()
 
-    def _take(self, kind: int, last: bool, plain: bytes) -> None:
+    def _take_record(self, kind: int, last: bool, plain: bytes) -> None:
         if kind == HEAD:
             n = int.from_bytes(plain[:2], "big")
             if self.building is None:
@@ -438,12 +438,12 @@ class Channel:
             return
         if self.acked <= value <= self.acked + len(self.records):
             if value > self.acked:
-                self.moved = self.tried
+                self.last_progress = self.last_tick
             for _ in range(value - self.acked):
                 record = self.records.popleft()
-                self.held -= len(record.body)
+                self.kept_bytes -= len(record.body)
                 if self.acked < self.cursor:
-                    self.flying -= len(record.body)
+                    self.in_flight -= len(record.body)
                 self.acked += 1
             self.cursor = max(self.cursor, self.acked)
             self.paused = op == HOLD
@@ -451,7 +451,7 @@ class Channel:
                 self.probe is not None and number == self.probe[0] and value < self.probe[1]
             )
             if lost and self.cursor > value:
-                self.cursor, self.flying = value, 0
+                self.cursor, self.in_flight = value, 0
             if number and self.probe is not None and number == self.probe[0]:
                 self.probe = None
 
@@ -459,15 +459,15 @@ class Channel:
 
     def tick(self, now: float) -> None:
         """About once a second: repeat a handshake that got no answer, ask after what was not confirmed."""
-        self.tried = now
+        self.last_tick = now
         self.refused_at = (self.refused_at or now) if self.refused is not None else 0.0
         if not self.present:
             return
         if self.hello is not None:
-            self._greeting(self.hello.mine)
+            self._greeting(self.hello.payload)
         elif self.seal is not None and self.finish and not self.confirmed:
             self._greeting(self.finish)
-        if self.doubt or self.paused or (self.cursor > self.acked and now - self.moved > QUIET):
+        if self.doubt or self.paused or (self.cursor > self.acked and now - self.last_progress > QUIET):
             self.ask()
         self.confirm()
 
@@ -478,13 +478,13 @@ class Channel:
         if self.seal is not None:
             self.probes += 1
             self.probe = (self.probes, self.cursor)
-            self._say(PROBE, self.probes)
+            self._send_control(PROBE, self.probes)
 
-    def came_back(self) -> None:
+    def reconnect(self) -> None:
         """A connection was made again, mine or the other's."""
         self.present, self.doubt = True, self.seal is not None
         if self.hello is not None:
-            self._greeting(self.hello.mine)
+            self._greeting(self.hello.payload)
         elif self.finish and not self.confirmed:
             self._greeting(self.finish)
         self.ask()

@@ -69,11 +69,11 @@ def ping_pong_is_answered_and_recorded(runtime: Runtime) -> None:
     results, ledger = _run(runtime, {"server": _serve, "returner": _return})
     demand(results == {"server": 42, "returner": "returner"}, f"{runtime!r}: ping-pong gave {results}.")
     seen = {(line.party, line.sender, line.kind): (line.count, line.bytes > 0) for line in ledger.seen}
-    wanted = {
+    expected = {
         ("server", "returner", "CheckNumber"): (1, True),
         ("returner", "server", "CheckNumber"): (1, True),
     }
-    demand(seen == wanted, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
+    demand(seen == expected, f"{runtime!r}: the ledger of a ping-pong is {seen}.")
 
 
 async def _count(me: Party) -> None:
@@ -91,12 +91,12 @@ def each_senders_messages_arrive_in_order(runtime: Runtime) -> None:
     demand(in_order, f"{runtime!r} changes the order of one sender's messages.")
 
 
-async def _tell(me: Party) -> None:
+async def _send_word(me: Party) -> None:
     await me.send("server", CheckWord(me.name))
     await me.scope("told").send("server", CheckWord(me.name))
 
 
-async def _told(me: Party, *names: str) -> None:
+async def _await_words(me: Party, *names: str) -> None:
     """What these had to say is here: a process may take long to start, and what is looked at is the waiting
     for one that never speaks.
     """
@@ -108,26 +108,28 @@ async def _silent(me: Party) -> None:
 
 
 async def _collect(me: Party) -> tuple[dict[str, str], tuple[str, ...]]:
-    await _told(me, "a", "b", "c")
-    came = await me.gather(["c", "silent", "a", "b"], CheckWord, at_least=3, within=LATE)
-    return {name: message.value for name, message in came.items()}, came.missing
+    await _await_words(me, "a", "b", "c")
+    messages = await me.gather(["c", "silent", "a", "b"], CheckWord, at_least=3, within=LATE)
+    return {name: message.value for name, message in messages.items()}, messages.missing
 
 
 async def _collect_all(me: Party) -> None:
-    await _told(me, "a")
+    await _await_words(me, "a")
     await me.gather(["a", "silent"], CheckWord, within=LATE)
 
 
 def gather_goes_on_without_a_silent_party(runtime: Runtime) -> None:
-    results, _ = _run(runtime, {"server": _collect, "a": _tell, "b": _tell, "c": _tell, "silent": _silent})
-    came, missing = results["server"]
+    results, _ = _run(
+        runtime, {"server": _collect, "a": _send_word, "b": _send_word, "c": _send_word, "silent": _silent}
+    )
+    words, missing = results["server"]
     demand(
-        list(came.items()) == [("c", "c"), ("a", "a"), ("b", "b")],
-        f"{runtime!r}: gather gave {came}, not c, a, b in the order asked.",
+        list(words.items()) == [("c", "c"), ("a", "a"), ("b", "b")],
+        f"{runtime!r}: gather gave {words}, not c, a, b in the order asked.",
     )
     demand(tuple(missing) == ("silent",), f"{runtime!r}: gather names {missing} as missing.")
     try:
-        _run(runtime, {"server": _collect_all, "a": _tell, "silent": _silent})
+        _run(runtime, {"server": _collect_all, "a": _send_word, "silent": _silent})
     except PartyFailed as failed:
         demand(
             failed.party == "server"
@@ -176,9 +178,9 @@ async def _send_large(me: Party) -> bool:
 
 
 async def _read_large(me: Party) -> bool:
-    got = (await me.recv("writer", CheckTensor)).value
-    same = torch.equal(got, _large())
-    got.zero_()  # what was received is the receiver's to change, and nobody else's
+    value = (await me.recv("writer", CheckTensor)).value
+    same = torch.equal(value, _large())
+    value.zero_()  # what was received is the receiver's to change, and nobody else's
     await me.send("writer", CheckWord("changed"))
     return same
 

@@ -53,9 +53,9 @@ class InProcess:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return run.here()
+            return run.run_here()
         with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread's loop is taken
-            return pool.submit(contextvars.copy_context().run, run.here).result()
+            return pool.submit(contextvars.copy_context().run, run.run_here).result()
 
     async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
         """The same from async code. The parties live on a thread of their own; cancelling this stops them all
@@ -63,7 +63,7 @@ class InProcess:
         """
         run = _Run(check(self), programs, ledger)
         pool = ThreadPoolExecutor(1, "tacit")
-        job = asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, run.here)
+        job = asyncio.get_running_loop().run_in_executor(pool, contextvars.copy_context().run, run.run_here)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -87,29 +87,29 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that knows when it is quiet. `away` counts the work handed to threads, which may still
+    """An event loop that knows when it is quiet. `thread_jobs` counts the work handed to threads, which may still
     come back.
     """
 
     def __init__(self) -> None:
         self.selector = _Selector()
-        self.away = 0
+        self.thread_jobs = 0
         super().__init__(self.selector)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         future = super().run_in_executor(executor, func, *args)
-        self.away += 1
-        future.add_done_callback(self._back)
+        self.thread_jobs += 1
+        future.add_done_callback(self._on_done)
         return future
 
-    def _back(self, _: object) -> None:
-        self.away -= 1
+    def _on_done(self, _: object) -> None:
+        self.thread_jobs -= 1
 
-    def alone(self) -> bool:
+    def is_isolated(self) -> bool:
         """Nothing outside can wake this loop: no thread is at work and no socket is open but the loop's
         own.
         """
-        return self.away == 0 and len(self.selector.get_map()) <= 1
+        return self.thread_jobs == 0 and len(self.selector.get_map()) <= 1
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class _Run:
     def _secret(runtime: InProcess, name: str) -> Secret:
         return Secret() if runtime.secret_seed is None else SeededSecret(f"{runtime.secret_seed}/{name}")
 
-    def here(self) -> dict[str, Any]:
+    def run_here(self) -> dict[str, Any]:
         """Run to the end on this thread."""
         with asyncio.Runner(loop_factory=_Loop) as runner:
             try:
@@ -199,11 +199,11 @@ class _Run:
         if self.stopped:  # asked to stop before there was a task to cancel
             raise asyncio.CancelledError
         over: asyncio.Future[None] = loop.create_future()
-        loop.selector.idle = lambda: self.quiet(loop, over)
+        loop.selector.idle = lambda: self.on_idle(loop, over)
         try:
             async with asyncio.TaskGroup() as group:
                 for name, party in self.parties.items():
-                    group.create_task(self.life(name, party, over), name=f"party {name}")
+                    group.create_task(self.run_party(name, party, over), name=f"party {name}")
                 if self.live:
                     await over
         except BaseExceptionGroup as failures:
@@ -220,7 +220,7 @@ class _Run:
                 raise PartyFailed(name, asyncio.CancelledError("its program cancelled itself"))
         return {name: self.results[name] for name in self.programs}
 
-    async def life(self, name: str, party: Party, over: asyncio.Future[None]) -> None:
+    async def run_party(self, name: str, party: Party, over: asyncio.Future[None]) -> None:
         try:
             self.results[name] = await self.programs[name](party)
         except Exception as error:
@@ -231,11 +231,11 @@ class _Run:
             if not self.live and not over.done():
                 over.set_result(None)
 
-    def quiet(self, loop: _Loop, over: asyncio.Future[None]) -> bool:
+    def on_idle(self, loop: _Loop, over: asyncio.Future[None]) -> bool:
         """Nobody has anything to do. Let time pass, or say that it never will; False leaves the loop waiting
         for the outside world.
         """
-        if not loop.alone():
+        if not loop.is_isolated():
             return False
         if isinstance(self.clock, VirtualClock) and self.clock.advance():
             return True

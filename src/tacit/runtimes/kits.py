@@ -101,13 +101,13 @@ def temporary(federation: str, names: tuple[str, ...]) -> tuple[Kit, dict[str, K
     authority = Authority.new(federation)
     trust = Trust(authority.certificate, authority.revocations(()))
 
-    def made(name: str, role: str) -> Kit:
+    def make_kit(name: str, role: str) -> Kit:
         return Kit(
             name, role, "127.0.0.1:0", *authority.issue(name, role), trust, names, listen="127.0.0.1:0"
         )
 
-    return made("hub", "hub"), {
-        name: made(name, "server" if name == "server" else "client") for name in names
+    return make_kit("hub", "hub"), {
+        name: make_kit(name, "server" if name == "server" else "client") for name in names
     }
 
 
@@ -160,11 +160,11 @@ def keep_revocations(kit: Kit) -> bool:
             folder, LOCK_EX
         )  # several processes may use one kit: nobody writes between reading and writing here
         try:
-            there = nothing.updated(file.read_bytes())
+            stored = nothing.update(file.read_bytes())
         except (FileNotFoundError, SealBroken):
-            there = nothing
-        newest = there.updated(pem(kit.trust.revoked))
-        if newest is there or newest.revoked is None:
+            stored = nothing
+        newest = stored.update(pem(kit.trust.revoked))
+        if newest is stored or newest.revoked is None:
             return False
         write_atomic(file, pem(newest.revoked))
         return True
@@ -227,7 +227,7 @@ def load(directory: str | os.PathLike[str]) -> Kit:
             "it is the certificate's."
         )
     try:
-        trust = Trust(authority).updated((folder / "revoked.crl").read_bytes())
+        trust = Trust(authority).update((folder / "revoked.crl").read_bytes())
         trust.check(certificate)
     except SealBroken as error:
         raise BadKit(f"the kit {folder} cannot be used: {error}") from None

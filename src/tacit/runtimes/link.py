@@ -87,10 +87,10 @@ class Link:
             identity=CertificateIdentity(lambda: self.kit),
         )
         self.channels: dict[str, Channel] = {}
-        self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests
+        self.notes: list[str] = []  # what was wrong, and healed or refused: for logs and tests
         self.connections = 0
         self.connected = asyncio.Event()
-        self._news, self._eased = asyncio.Event(), asyncio.Event()
+        self._news, self._room = asyncio.Event(), asyncio.Event()
         self._crowded: set[str] = set()  # whom the program cannot tell more before they have confirmed some
         self._soon: asyncio.TimerHandle | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -121,12 +121,12 @@ class Link:
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
             self._failed.exception()  # asked for below, or by nobody if the program ends first
-        self._eased.set()
+        self._room.set()
 
     def note(self, text: str) -> None:
         log.warning("party %r: %s", self.kit.name, text)
-        self.noticed.append(text)
-        del self.noticed[:-1000]  # a long run's memory stays flat
+        self.notes.append(text)
+        del self.notes[:-1000]  # a long run's memory stays flat
 
     # --- what a party's program uses ------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class Link:
             return
         channel = self._channel(to)
         try:
-            while channel.crowded:
+            while channel.is_full:
                 self._crowded.add(to)
                 self._check()
-                self._eased.clear()
-                await self._eased.wait()
+                self._room.clear()
+                await self._room.wait()
         finally:
             self._crowded.discard(to)
         self._check()
@@ -181,28 +181,28 @@ class Link:
     async def drain(self) -> None:
         """Wait until others have what was said to them, those who are still there."""
         began = time.monotonic()
-        end = began + self.linger
+        until = began + self.linger
         for channel in self.channels.values():
             channel.confirm()
         self._news.set()
-        gone = 0.0  # since when no receiver with undelivered messages is connected
+        absent_since = 0.0  # since when no receiver with undelivered messages is connected
         last = began + max(self.patience, self.linger)
-        moved = 0
+        last_acked = 0
 
         def awaits_first_contact() -> bool:
             still_starting = time.monotonic() < began + self.start_wait
             return still_starting and any(c.busy and not c.their_life for c in self.channels.values())
 
         while any(c.busy for c in self.channels.values()) and (
-            time.monotonic() < end or awaits_first_contact()
+            time.monotonic() < until or awaits_first_contact()
         ):
             acked = sum(c.acked for c in self.channels.values())
-            if acked != moved or any(c.paused and c.present for c in self.channels.values()):
+            if acked != last_acked or any(c.paused and c.present for c in self.channels.values()):
                 # somebody is taking what we have, or is there and has no room yet
-                moved, end = acked, min(time.monotonic() + self.linger, last)
-            there = awaits_first_contact() or any(c.busy and c.present for c in self.channels.values())
-            gone = 0.0 if there else gone or time.monotonic()
-            if gone and time.monotonic() - gone > self.linger / 10:
+                last_acked, until = acked, min(time.monotonic() + self.linger, last)
+            is_present = awaits_first_contact() or any(c.busy and c.present for c in self.channels.values())
+            absent_since = 0.0 if is_present else absent_since or time.monotonic()
+            if absent_since and time.monotonic() - absent_since > self.linger / 10:
                 break
             self._check()
             await asyncio.sleep(0.005)
@@ -270,8 +270,8 @@ class Link:
             ):  # not a hub that is just being restarted: find out why, for the message
                 from .preflight import reach
 
-                fatal, found = await asyncio.to_thread(reach, self.kit)
-                why = found or why
+                fatal, reason = await asyncio.to_thread(reach, self.kit)
+                why = reason or why
                 if fatal or time.monotonic() - lost > self.patience:
                     raise NoHub(f"{why} Party {self.kit.name!r} tried for {time.monotonic() - lost:.0f} s.")
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
@@ -283,7 +283,7 @@ class Link:
             async for data in call:
                 if writer is None:  # the hub's welcome: the certificate was taken
                     writer = asyncio.create_task(self._write(call))
-                    self._welcomed()
+                    self._on_welcome()
                 self._read(data)
             code = await call.code()
             if code is not grpc.StatusCode.OK:
@@ -295,11 +295,11 @@ class Link:
                 writer.cancel()
             call.cancel()
 
-    def _welcomed(self) -> None:
+    def _on_welcome(self) -> None:
         self.connections += 1
         self.connected.set()
         for channel in self.channels.values():
-            channel.came_back()
+            channel.reconnect()
         self._news.set()
 
     async def _write(self, call: Any) -> None:
@@ -310,16 +310,16 @@ class Link:
                 # a record of each channel in turn, so that a large message to one does not keep others
                 # waiting
                 while busy:
-                    left = []
+                    remaining = []
                     for channel in busy:
                         payload = channel.pull()
                         if payload is not None:
                             await call.write(payload)
-                            left.append(channel)
+                            remaining.append(channel)
                     if self._news.is_set():
                         self._news.clear()
-                        left = [c for c in self.channels.values() if c.failure is None]
-                    busy = left
+                        remaining = [c for c in self.channels.values() if c.failure is None]
+                    busy = remaining
                 await self._news.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             return  # the reading side says why
@@ -346,26 +346,26 @@ class Link:
                 log.info("party %r: sealed words with %r have begun", self.kit.name, sender)
             if channel.failure is not None:
                 self.mailbox.cancel(sender)
-                self._look_who_is_broken()
+                self._check_broken()
             if channel.unconfirmed_records and self._soon is None:
                 self._soon = asyncio.get_running_loop().call_later(SOON, self._confirm)
-            self._eased.set()
+            self._room.set()
             if channel.busy:  # a confirmation may have made room
                 self._news.set()
         elif kind in (ABSENT, PRESENT) and sender in self.channels:
             if kind == PRESENT:
-                self.channels[sender].came_back()
+                self.channels[sender].reconnect()
                 self._news.set()
             elif self.channels[sender].present:
-                self.channels[sender].present, self.channels[sender].gone = False, time.monotonic()
+                self.channels[sender].present, self.channels[sender].absent_since = False, time.monotonic()
         elif kind == WELCOME:
             self._renew(payload)
 
     def _renew(self, payload: memoryview) -> None:
         try:
-            said = json.loads(bytes(payload))
-            if said.get("revoked"):
-                trust = self.kit.trust.updated(said["revoked"].encode())
+            welcome = json.loads(bytes(payload))
+            if welcome.get("revoked"):
+                trust = self.kit.trust.update(welcome["revoked"].encode())
                 if trust is not self.kit.trust:
                     self.kit = replace(self.kit, trust=trust)
                     for channel in self.channels.values():
@@ -392,10 +392,10 @@ class Link:
             for channel in self.channels.values():
                 if self.connected.is_set():
                     channel.tick(time.monotonic())
-            self._look_who_is_broken()
-            self._look_who_is_held()
+            self._check_broken()
+            self._check_held()
             if self.away is not None and self.connected.is_set():
-                self._look_who_is_missing(self.away)
+                self._check_missing(self.away)
             self._news.set()
 
     def _resume(self) -> None:
@@ -405,7 +405,7 @@ class Link:
                 channel.resume()
                 self._news.set()
 
-    def _look_who_is_broken(self) -> None:
+    def _check_broken(self) -> None:
         """A conversation that was given up ends the program only if it waits for that party: a member cannot
         end another's run by sending garbage.
         """
@@ -413,7 +413,7 @@ class Link:
             if name in self.channels and (failure := self.channels[name].failure) is not None:
                 self._fail(failure)
 
-    def _look_who_is_held(self) -> None:
+    def _check_held(self) -> None:
         """A program that waits for a message of a party whose other messages it does not read would wait
         forever.
         """
@@ -435,7 +435,7 @@ class Link:
                     )
                 )
 
-    def _look_who_is_missing(self, away: float) -> None:
+    def _check_missing(self, away: float) -> None:
         """One who never came is waited for as long as the program says; one with whom we have spoken is
         missed.
         """
@@ -445,7 +445,7 @@ class Link:
             channel = self.channels.get(name)
             if channel is None or not channel.their_life:
                 continue
-            if channel.anew:
+            if channel.has_restarted:
                 self._fail(
                     ProtocolError(
                         f"party {name!r} was restarted while party {self.kit.name!r} waited for {wants}; "
@@ -453,10 +453,10 @@ class Link:
                         "Start again at all parties."
                     )
                 )
-            elif not channel.present and time.monotonic() - channel.gone > away:
+            elif not channel.present and time.monotonic() - channel.absent_since > away:
                 self._fail(
                     ProtocolError(
-                        f"party {name!r} has been gone for {time.monotonic() - channel.gone:.0f} s (its "
+                        f"party {name!r} has been gone for {time.monotonic() - channel.absent_since:.0f} s (its "
                         "process ended, or it lost its "
                         f"connection to the hub), and party {self.kit.name!r} waits for {wants}. See what "
                         "happened there, and start "

@@ -34,8 +34,8 @@ def main(reply: int, modules: list[str]) -> None:
     waiting = b""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us: it ends us in order
 
-    def say(**what: Any) -> None:
-        os.write(reply, json.dumps(what).encode() + b"\n")
+    def report(**fields: Any) -> None:
+        os.write(reply, json.dumps(fields).encode() + b"\n")
 
     while True:
         readable, _, _ = select.select([0], [], [], 0.02 if names else None)
@@ -52,11 +52,11 @@ def main(reply: int, modules: list[str]) -> None:
                     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                     _live(order)
                 names[pid] = order["name"]
-                say(started=order["name"], pid=pid)
+                report(started=order["name"], pid=pid)
         for pid in list(names):
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                say(ended=names.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
+                report(ended=names.pop(pid), pid=pid, status=os.waitstatus_to_exitcode(status))
     for pid in names:
         os.kill(pid, signal.SIGKILL)
 
@@ -111,7 +111,7 @@ async def _party(order: dict[str, Any]) -> int:
     kit = kits.load(folder / "kit")
     ledger: Any = None
     try:
-        program = found(order["program"])
+        program = find_program(order["program"])
         async with Link(
             kit,
             seed=order["seed"],
@@ -122,24 +122,24 @@ async def _party(order: dict[str, Any]) -> int:
             start_wait=order["start_wait"],
         ) as link:
             ledger = link.mailbox.ledger
-            said = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
+            outcome = {"result": pack(await link.run(program), f"what the program of {kit.name!r} returned")}
     except Exception as error:
         traceback_text = (
             "" if type(error).__module__ == "tacit.errors" else "".join(traceback.format_exception(error))
         )
-        said = {
+        outcome = {
             "error": pack(
                 [type(error).__module__, type(error).__name__, str(error), traceback_text], "an error"
             )
         }
     _write(
         folder / "result",
-        pack({**said, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
+        pack({**outcome, "ledger": json.dumps(ledger.to_dict()) if ledger is not None else ""}, "a result"),
     )
     return 0
 
 
-def found(spec: dict[str, Any]) -> Any:
+def find_program(spec: dict[str, Any]) -> Any:
     """The program a specification names, with the arguments it brings."""
     import importlib
     import importlib.util
@@ -148,19 +148,19 @@ def found(spec: dict[str, Any]) -> Any:
 
     if spec["file"]:
         sys.path.insert(0, str(Path(spec["file"]).parent))
-        made = importlib.util.spec_from_file_location("__tacit_main__", spec["file"])
-        assert made is not None
-        assert made.loader is not None
-        module = importlib.util.module_from_spec(made)
+        spec_of_file = importlib.util.spec_from_file_location("__tacit_main__", spec["file"])
+        assert spec_of_file is not None
+        assert spec_of_file.loader is not None
+        module = importlib.util.module_from_spec(spec_of_file)
         sys.modules["__tacit_main__"] = module
-        made.loader.exec_module(module)
+        spec_of_file.loader.exec_module(module)
     else:
         module = importlib.import_module(spec["module"])
-    thing: Any = module
+    target: Any = module
     for part in spec["qualname"].split("."):
-        thing = getattr(thing, part)
+        target = getattr(target, part)
     args, kwargs = unpack(bytes.fromhex(spec["given"]))
-    return partial(thing, *args, **kwargs) if args or kwargs else thing
+    return partial(target, *args, **kwargs) if args or kwargs else target
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
             )  # HTTP/2's opening: answered only if we are let in
             if secure.recv(9):
                 return False, ""
-            return True, _unwelcome(kit, "it closed the connection")
+            return True, _refused(kit, "it closed the connection")
     except ssl.SSLCertVerificationError as error:
         return True, (
             f"whoever answers at {kit.address} is not the hub of federation {kit.federation!r}: "
@@ -39,7 +39,7 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
         )
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or "") and "VERSION" not in (error.reason or ""):
-            return True, _unwelcome(kit, (error.reason or "").lower().replace("_", " "))
+            return True, _refused(kit, (error.reason or "").lower().replace("_", " "))
         return (
             True,
             f"what answers at {kit.address} does not speak TLS as a hub does ({error.reason}). Check the "
@@ -57,7 +57,7 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
             "the firewall.",
         )
     except ConnectionResetError:
-        return True, _unwelcome(kit, "it reset the connection")
+        return True, _refused(kit, "it reset the connection")
     except TimeoutError:
         return (
             False,
@@ -68,7 +68,7 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
         return False, f"{kit.address} cannot be reached: {error.strerror or error}."
 
 
-def admitted(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]]:
+def check_admission(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]]:
     """(why the hub does not take this party's certificate or "", {party that is connected: its version}).
     Nobody's connection is touched by this.
     """
@@ -82,8 +82,8 @@ def admitted(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]]:
         kit.address, grpc.ssl_channel_credentials(authority, key, certificate), options=CLIENT_OPTIONS
     ) as channel:
         try:
-            said = json.loads(channel.unary_unary(CHECK)(b"", timeout=timeout))
-            return "", {str(name): str(version) for name, version in said["present"].items()}
+            answer = json.loads(channel.unary_unary(CHECK)(b"", timeout=timeout))
+            return "", {str(name): str(version) for name, version in answer["present"].items()}
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return (
@@ -101,9 +101,9 @@ def admitted(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]]:
             return f"what answers at {kit.address} is no tacit hub of this version.", {}
 
 
-def _unwelcome(kit: Kit, how: str) -> str:
+def _refused(kit: Kit, reason: str) -> str:
     return (
-        f"the hub at {kit.address} does not accept the certificate of {kit.name!r} ({how}). It belongs to "
+        f"the hub at {kit.address} does not accept the certificate of {kit.name!r} ({reason}). It belongs to "
         "another federation, or was made by another "
         "authority; take a kit of this federation."
     )

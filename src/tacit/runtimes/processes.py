@@ -107,18 +107,20 @@ class Processes:
             raise BadParameter(
                 "Processes: this system cannot fork processes. Use Linux or macOS, or InProcess()."
             )
-        specs = {name: specification(program, name) for name, program in programs.items() if name not in here}
+        specs = {
+            name: specify_program(program, name) for name, program in programs.items() if name not in here
+        }
         if not programs:
             return {}
         with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
-            stage = _Stage(
+            run = _ProcessRun(
                 self, Path(folder), programs, specs, ledger if ledger is not None else Ledger(), may_leave
             )
             try:
-                await stage.open()
-                return await stage.play()
+                await run.open()
+                return await run.play()
             finally:
-                await stage.close()
+                await run.close()
 
 
 def need_net(what: str) -> None:
@@ -133,7 +135,7 @@ def need_net(what: str) -> None:
         raise MissingExtra(what, "net", "grpcio") from None
 
 
-def specification(program: Any, name: str) -> dict[str, Any]:
+def specify_program(program: Any, name: str) -> dict[str, Any]:
     """How another process finds this program, or a refusal that says how to write it."""
     from .values import pack
 
@@ -165,7 +167,7 @@ def specification(program: Any, name: str) -> dict[str, Any]:
     }
 
 
-class _Stage:
+class _ProcessRun:
     """One run: the nursery, the hub, and everybody."""
 
     def __init__(
@@ -219,26 +221,26 @@ class _Stage:
         self.pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb")
         )
-        self.tasks.append(asyncio.create_task(self._follow(reader)))
-        kits.save(hub, self._place("hub") / "kit")
+        self.tasks.append(asyncio.create_task(self._follow_nursery(reader)))
+        kits.save(hub, self._folder("hub") / "kit")
         self.orders: dict[str, dict[str, Any]] = {
-            "hub": {"name": "hub", "role": "hub", "folder": str(self._place("hub"))}
+            "hub": {"name": "hub", "role": "hub", "folder": str(self._folder("hub"))}
         }
         self._start("hub")
         port = await self._port()
         from dataclasses import replace
 
         kits.save(
-            replace(hub, listen=f"127.0.0.1:{port}"), self._place("hub") / "again"
+            replace(hub, listen=f"127.0.0.1:{port}"), self._folder("hub") / "again"
         )  # a hub that is started again must be where it was
-        os.replace(self._place("hub") / "again" / "party.toml", self._place("hub") / "kit" / "party.toml")
+        os.replace(self._folder("hub") / "again" / "party.toml", self._folder("hub") / "kit" / "party.toml")
         self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in self.kits.items()}
         for name, spec in self.specs.items():
-            kits.save(self.kits[name], self._place(name) / "kit")
+            kits.save(self.kits[name], self._folder(name) / "kit")
             self.orders[name] = {
                 "name": name,
                 "role": "party",
-                "folder": str(self._place(name)),
+                "folder": str(self._folder(name)),
                 "program": spec,
                 "seed": self.runtime.seed,
                 "max_bytes": self.runtime.max_bytes,
@@ -248,7 +250,7 @@ class _Stage:
                 "start_wait": self.start_wait,
             }
 
-    def _place(self, name: str) -> Path:
+    def _folder(self, name: str) -> Path:
         """A folder of its own; the names of parties are anything, those of folders not."""
         place = self.folder / ("hub" if name == "hub" else f"party-{list(self.programs).index(name)}")
         place.mkdir(exist_ok=True)
@@ -260,8 +262,8 @@ class _Stage:
 
     async def _port(self) -> int:
         for _ in range(6000):
-            if (self._place("hub") / "port").exists():
-                return int((self._place("hub") / "port").read_text())
+            if (self._folder("hub") / "port").exists():
+                return int((self._folder("hub") / "port").read_text())
             if self.failed is not None:
                 raise self.failed
             await asyncio.sleep(0.01)
@@ -270,7 +272,7 @@ class _Stage:
     async def play(self) -> dict[str, Any]:
         for name in self.specs:
             self._start(name)
-        here = [asyncio.create_task(self._here(name)) for name in self.programs if name not in self.specs]
+        here = [asyncio.create_task(self._run_here(name)) for name in self.programs if name not in self.specs]
         self.tasks += here
         while self.failed is None and len(self.results) < len(self.programs):
             self.news.clear()
@@ -279,7 +281,7 @@ class _Stage:
             raise self.failed
         return {name: self.results[name] for name in self.programs}
 
-    async def _here(self, name: str) -> None:
+    async def _run_here(self, name: str) -> None:
         from .link import Link
 
         try:
@@ -304,23 +306,23 @@ class _Stage:
         finally:
             self.news.set()
 
-    async def _follow(self, reader: asyncio.StreamReader) -> None:
+    async def _follow_nursery(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            said = json.loads(line)
-            if "started" in said:
-                self.pids[said["started"]] = said["pid"]
-            elif self.pids.get(said["ended"]) == said["pid"]:
-                self._ended(said["ended"], said["status"])
+            message = json.loads(line)
+            if "started" in message:
+                self.pids[message["started"]] = message["pid"]
+            elif self.pids.get(message["ended"]) == message["pid"]:
+                self._on_exit(message["ended"], message["status"])
             self.news.set()
         if self.failed is None and len(self.results) < len(self.programs):
             self.failed = PartyFailed("hub", ProtocolError("the process that keeps the others was ended"))
             self.news.set()
 
-    def _ended(self, name: str, status: int) -> None:
+    def _on_exit(self, name: str, status: int) -> None:
         del self.pids[name]
-        file = self._place(name) / "result"
+        file = self._folder(name) / "result"
         if file.exists():
-            self._result(name, file.read_bytes())
+            self._read_result(name, file.read_bytes())
         elif status < 0 and self.runtime.restart:
             self._start(name)
         elif name in self.may_leave:
@@ -340,21 +342,21 @@ class _Stage:
                 ),
             )
 
-    def _result(self, name: str, data: bytes) -> None:
+    def _read_result(self, name: str, data: bytes) -> None:
         from .values import unpack
 
-        said = unpack(data)
-        if said["ledger"]:
-            self.ledger.merge(Ledger.from_dict(json.loads(said["ledger"])))
-        if "result" in said:
-            self.results[name] = unpack(said["result"])
+        outcome = unpack(data)
+        if outcome["ledger"]:
+            self.ledger.merge(Ledger.from_dict(json.loads(outcome["ledger"])))
+        if "result" in outcome:
+            self.results[name] = unpack(outcome["result"])
             return
-        module, kind, text, trace = unpack(said["error"])
+        module, kind, text, trace = unpack(outcome["error"])
         if name in self.may_leave:
             self.results[name] = None  # in training: named in the events, and the others go on
             return
         if self.failed is None:
-            self.failed = PartyFailed(name, _error(module, kind, text))
+            self.failed = PartyFailed(name, _rebuild_error(module, kind, text))
             if trace:
                 self.failed.add_note(f"where it happened, in the process of {name!r}:\n{trace}")
 
@@ -376,7 +378,7 @@ class _Stage:
             await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-def _error(module: str, kind: str, text: str) -> BaseException:
+def _rebuild_error(module: str, kind: str, text: str) -> BaseException:
     """The error another process reported: of its own class where that is ours or Python's and takes a
     sentence, else as one that says its kind.
     """

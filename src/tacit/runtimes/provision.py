@@ -99,7 +99,7 @@ def provision(
     root = Path(out)
     authority = _authority(federation, root / "authority")
     everyone = {"hub": "hub", federation.server: "server", **{c: "client" for c in federation.clients}}
-    serials = _revoked(root / "authority" / "revoked.toml")
+    serials = _read_revoked(root / "authority" / "revoked.toml")
     for name in revoke:
         if name not in everyone:
             raise BadKit(
@@ -114,19 +114,19 @@ def provision(
                     (root / name / "party.crt").read_bytes(), str(root / name / "party.crt")
                 ).serial_number
             ]
-    _keep_revoked(root / "authority" / "revoked.toml", serials)
+    _write_revoked(root / "authority" / "revoked.toml", serials)
     trust = Trust(
         authority.certificate, authority.revocations(s for several in serials.values() for s in several)
     )
     parties = tuple(p for p in (federation.server, *federation.clients) if p not in serials)
-    made, kept = [], []
+    new, existing = [], []
     for name, role in everyone.items():
         folder = root / name
         if name in serials:
             continue
         if (folder / "party.key").exists():
             _refresh(folder, federation, trust, parties)
-            kept.append(name)
+            existing.append(name)
         else:
             save(
                 Kit(
@@ -142,12 +142,12 @@ def provision(
                 ),
                 folder,
             )
-            made.append(name)
+            new.append(name)
     return {
         "federation": federation.name,
         "kits": str(root),
-        "made": made,
-        "kept": kept,
+        "made": new,
+        "kept": existing,
         "revoked": sorted(serials),
     }
 
@@ -155,22 +155,22 @@ def provision(
 def _authority(federation: FederationFile, folder: Path) -> Authority:
     if (folder / "authority.key").exists():
         certificate = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
-        found = Authority(
+        existing = Authority(
             certificate, read_key((folder / "authority.key").read_bytes(), str(folder / "authority.key"))
         )
-        if found.federation != federation.name:
+        if existing.federation != federation.name:
             raise BadKit(
-                f"{folder} is the authority of federation {found.federation!r}, not of {federation.name!r}. "
+                f"{folder} is the authority of federation {existing.federation!r}, not of {federation.name!r}. "
                 "Give another folder with -o, "
                 "or correct `name`."
             )
-        return found
-    made = Authority.new(federation.name)
+        return existing
+    authority = Authority.new(federation.name)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    write_atomic(folder / "authority.crt", pem(made.certificate))
-    write_secret(folder / "authority.key", key_pem(made.key))
-    return made
+    write_atomic(folder / "authority.crt", pem(authority.certificate))
+    write_secret(folder / "authority.key", key_pem(authority.key))
+    return authority
 
 
 def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tuple[str, ...]) -> None:
@@ -194,7 +194,7 @@ def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tu
     write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 
-def _revoked(file: Path) -> dict[str, list[int]]:
+def _read_revoked(file: Path) -> dict[str, list[int]]:
     if not file.exists():
         return {}
     return {
@@ -203,7 +203,7 @@ def _revoked(file: Path) -> dict[str, list[int]]:
     }
 
 
-def _keep_revoked(file: Path, serials: dict[str, list[int]]) -> None:
+def _write_revoked(file: Path, serials: dict[str, list[int]]) -> None:
     import tomli_w
 
     # serial numbers have up to 160 bits, TOML's integers 64

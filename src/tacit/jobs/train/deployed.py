@@ -22,7 +22,7 @@ from ...results import Result
 from ...runs import Event
 from ...runtimes.kits import Kit
 from ...runtimes.link import Link
-from ...runtimes.preflight import admitted, reach
+from ...runtimes.preflight import check_admission, reach
 from ..devices import device_for
 from ..ledger_file import recorded
 from .contract import Agreement, Contract
@@ -188,7 +188,7 @@ def take_part(
         "party": kit.name,
         "state": str(folder),
         "connections": link.connections,
-        "noticed": link.noticed,
+        "noticed": link.notes,
         "ledger": seen.to_dict(),
     }
 
@@ -199,7 +199,7 @@ def check_party(kit: Kit, job: str | Path | None, data: str | Path | None) -> li
     fatal, why = reach(kit) if kit.role != "hub" else (False, "")
     found.append((f"hub at {kit.address}", why))
     if not why and kit.role != "hub":
-        why, present = admitted(kit)
+        why, present = check_admission(kit)
         found.append((f"certificate of {kit.name}", why))
         other = present.get(kit.server, "")
         if kit.server in present and kit.name != kit.server:

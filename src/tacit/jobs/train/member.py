@@ -36,7 +36,7 @@ from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import buffered, joining, rounds
 from ...protocols.consent import Commitment
-from ...runtimes.nursery import found
+from ...runtimes.nursery import find_program
 from . import guards
 from .contract import Agreement, Contract, Limits, NotAgreed
 from .figures import add_noise, fit_figures
@@ -180,7 +180,7 @@ class Work:
 
     def _accept(self, offer: joining.Work) -> None:
         contract = Contract.read(offer.contract)
-        own_model = found(json.loads(self.model)) if self.model else None
+        own_model = find_program(json.loads(self.model)) if self.model else None
         if self.agreement is None:
             p = replace(contract.plan(own_model), runtime="processes")
         else:
@@ -594,12 +594,12 @@ def specified(model: Any, who: str) -> str:
     """How a process on this machine finds a model that is code; empty for one of tacit's own, which the job's
     table names.
     """
-    from ...runtimes.processes import specification
+    from ...runtimes.processes import specify_program
 
     return (
         ""
         if isinstance(model, str) or type(model) in models.ALL.values()
-        else json.dumps(specification(model, f"{who}, as its model,"))
+        else json.dumps(specify_program(model, f"{who}, as its model,"))
     )
 
 
@@ -608,7 +608,7 @@ def task_of(said: Mapping[str, Any], rows: Rows) -> Task:
     machine's own configuration, never from a server.
     """
     model = (
-        found(json.loads(said["spec"]))
+        find_program(json.loads(said["spec"]))
         if said["spec"]
         else from_table(said["model"], models.ALL, "the job's model")
     )

@@ -281,20 +281,20 @@ def deal(share: SplitShare, rows: Mapping[str, Mapping[int, Tensor]], folder: Pa
     """
     from safetensors.torch import save
 
-    from ...runtimes.processes import specification
+    from ...runtimes.processes import specify_program
 
     share.write(folder)
     flat = {f"{key}.{turn}": value.contiguous() for key in KEYS for turn, value in rows.get(key, {}).items()}
     write_atomic(folder / "rows.safetensors", save(flat))
-    return {name: json.dumps(specification(maker, share.party)) for name, maker in share.makers.items()}
+    return {name: json.dumps(specify_program(maker, share.party)) for name, maker in share.makers.items()}
 
 
 def dealt(folder: str, made: Mapping[str, str]) -> tuple[SplitShare, SplitInputs]:
     from safetensors.torch import load_file
 
-    from ...runtimes.nursery import found
+    from ...runtimes.nursery import find_program
 
-    share = read(folder, {name: found(json.loads(spec)) for name, spec in made.items()})
+    share = read(folder, {name: find_program(json.loads(spec)) for name, spec in made.items()})
     mine = share.mine()
     for name, value in load_file(Path(folder) / "rows.safetensors").items():
         key, turn = name.split(".")
