@@ -26,7 +26,7 @@ from tacit.mpc import transfer
 from tacit.parties import Ledger, Mailbox, Message, Party
 from tacit.parties.codec import MAGIC, decode, encode
 from tacit.parties.forms import MAX_ITEMS
-from tacit.parties.mailbox import Letter
+from tacit.parties.mailbox import QueuedMessage
 from tacit.parties.quota import MAX_SCOPE, MailLimits
 from tacit.runtimes import InProcess
 from tacit.runtimes import hub as hubs
@@ -268,7 +268,7 @@ class Ends:
                     if lost < 0:
                         target.receive(memoryview(payload))
 
-    def read(self) -> Letter | None:
+    def read(self) -> QueuedMessage | None:
         """What b's program does, and its link after it."""
         letter = self.box.pop("", "a")
         if self.b.refused is not None and self.box.has_room("a", *self.b.refused):
