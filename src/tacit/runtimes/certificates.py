@@ -1,9 +1,8 @@
-"""A federation's certificates: one authority, one certificate for each party, and a signed list of those that
-no longer count.
+"""A federation's certificates: one authority, one certificate per party, and a revocation list.
 
-The key of a certificate is ECDSA P-256, which every TLS library takes. Its common name is the party, its
-organisation the federation, its organisational unit the role (hub, server, client). Only the hub's carries
-the name `tacit-hub`, so no other party can pose as the hub.
+Keys are ECDSA P-256, which every TLS library supports. The common name is the party, the organization the
+federation, the organizational unit the role (hub, server, client). Only the hub's certificate has the name
+`tacit-hub`, so no other party can impersonate the hub.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import BadKit, SealBroken
 
-HUB_NAME = "tacit-hub"  # what the hub's certificate is checked against, wherever the hub stands
+HUB_NAME = "tacit-hub"  # the name in the hub's certificate, independent of its address
 ROLES = ("hub", "server", "client")
-YEARS = 2  # a certificate's life
-_EARLY = datetime.timedelta(minutes=5)  # clocks of different organisations differ a little
+YEARS = 2  # validity of a certificate
+_EARLY = datetime.timedelta(minutes=5)  # allows for clock differences between organizations
 
 Key = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
 class Authority:
-    """Whoever holds this can let parties in and shut them out. It reads nothing that parties say."""
+    """The key that admits and revokes parties. It cannot read their messages."""
 
     certificate: x509.Certificate
     key: Key
@@ -72,7 +71,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256()), key
 
     def revocations(self, serials: Iterable[int]) -> x509.CertificateRevocationList:
-        """The signed list of the certificates that no longer count."""
+        """Return a signed revocation list."""
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateRevocationListBuilder()
@@ -143,9 +142,7 @@ def role_of(certificate: x509.Certificate) -> str:
 
 @dataclass(frozen=True)
 class Trust:
-    """Who counts as a member of the federation: the authority's certificate and its latest list of
-    revocations.
-    """
+    """The trust root of a federation: the authority's certificate and its latest revocation list."""
 
     authority: x509.Certificate
     revoked: x509.CertificateRevocationList | None = None
@@ -155,20 +152,19 @@ class Trust:
         return attribute(self.authority, NameOID.ORGANIZATION_NAME)
 
     def check(self, certificate: x509.Certificate) -> None:
-        """SealBroken, saying why, unless the certificate is the authority's, in force and not revoked."""
+        """Raise SealBroken unless the authority issued the certificate, it is valid and not revoked."""
         party = party_of(certificate)
         try:
             certificate.verify_directly_issued_by(self.authority)
         except (ValueError, TypeError, InvalidSignature):
             raise SealBroken(
-                f"the certificate of {party!r} was not made by the authority of federation "
-                f"{self.federation!r}. "
-                "It belongs to another federation, or was forged."
+                f"the certificate of {party!r} was not issued by the authority of federation "
+                f"{self.federation!r}. It belongs to another federation, or was forged."
             ) from None
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise SealBroken(
-                f"the certificate of {party!r} holds from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"the certificate of {party!r} is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
                 f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set "
                 "the clock, or provision again."
             )
@@ -181,23 +177,24 @@ class Trust:
             )
 
     def party(self, der: bytes, name: str) -> ec.EllipticCurvePublicKey:
-        """The public key of party `name` from its certificate, or SealBroken."""
+        """Return the public key of party `name` from its certificate, or raise SealBroken."""
         try:
             certificate = x509.load_der_x509_certificate(der)
             owner = party_of(certificate)
         except ValueError:
-            raise SealBroken(f"what {name!r} shows is no certificate.") from None
+            raise SealBroken(f"{name!r} presented an invalid certificate.") from None
         if owner != name:
-            raise SealBroken(f"a certificate of {owner!r} was shown in the name of {name!r}.")
+            raise SealBroken(f"{name!r} presented the certificate of {owner!r}.")
         self.check(certificate)
         key = certificate.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise SealBroken(f"the certificate of {name!r} has a key of another kind than this federation's.")
+            raise SealBroken(f"the certificate of {name!r} has no ECDSA key.")
         return key
 
     def update(self, pem: bytes) -> Trust:
-        """With a newer list of revocations, if it is the authority's; an older one, or the same, changes
-        nothing and gives this very object.
+        """Return the trust with a newer revocation list, or this object if the list is not newer.
+
+        Raises SealBroken if the authority did not sign it.
         """
         try:
             revoked = x509.load_pem_x509_crl(pem)
@@ -215,8 +212,9 @@ class Trust:
 
 
 def _issue_order(revoked: x509.CertificateRevocationList) -> tuple[datetime.datetime, int]:
-    """What orders two lists: when they were signed, to the second, and their number. Lists of earlier
-    versions have no number.
+    """Return the key that orders two lists: time of signature, to the second, and number.
+
+    Lists of earlier versions have no number.
     """
     try:
         number = revoked.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
@@ -242,7 +240,7 @@ def read_certificate(data: bytes, where: str) -> x509.Certificate:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
         raise BadKit(
-            f"{where} is no certificate. Take it again from whoever provisioned the federation."
+            f"{where} is not a certificate. Get the kit again from the person who provisioned the federation."
         ) from None
 
 
@@ -251,11 +249,10 @@ def read_key(data: bytes, where: str) -> Key:
         key = load_pem_private_key(data, None)
     except (ValueError, TypeError):
         raise BadKit(
-            f"{where} is no private key. Take it again from whoever provisioned the federation."
+            f"{where} is not a private key. Get the kit again from the person who provisioned the federation."
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise BadKit(
-            f"{where} is a key of another kind than tacit makes. Take it again from whoever provisioned the "
-            "federation."
+            f"{where} is not an ECDSA key. Get the kit again from the person who provisioned the federation."
         )
     return key

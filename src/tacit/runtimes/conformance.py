@@ -1,6 +1,6 @@
-"""What every runtime must pass, so that a program written once runs on all of them.
+"""Conformance checks for runtimes: a program runs unchanged on each of them.
 
-The programs below are plain functions of a module: a runtime may have to start them in another process.
+The programs are module-level functions, because a runtime may start them in another process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..parties.message import Message
 from ..parties.party import Party, Program, Runtime
 
 PATIENCE = 120.0  # seconds of real time for one check, process start-up included
-LATE = 1.0  # seconds a gather waits for a party that stays silent
+LATE = 1.0  # seconds a gather waits for a silent party
 
 
 class CheckNumber(Message, reveals="a number made for the check of a runtime"):
@@ -35,7 +35,7 @@ class CheckWord(Message, reveals="a word made for the check of a runtime"):
 
 
 def check_runtime(runtime: Runtime) -> None:
-    """Raise AssertionError, saying what is wrong, unless the runtime keeps every promise in CHECKS."""
+    """Raise AssertionError with the reason unless the runtime passes all CHECKS."""
     for check in CHECKS:
         check(runtime)
 
@@ -97,9 +97,7 @@ async def _send_word(me: Party) -> None:
 
 
 async def _await_words(me: Party, *names: str) -> None:
-    """What these had to say is here: a process may take long to start, and what is looked at is the waiting
-    for one that never speaks.
-    """
+    """Wait until these parties' messages have arrived: a process may take long to start."""
     await me.scope("told").gather(names, CheckWord)
 
 
@@ -180,7 +178,7 @@ async def _send_large(me: Party) -> bool:
 async def _read_large(me: Party) -> bool:
     value = (await me.recv("writer", CheckTensor)).value
     same = torch.equal(value, _large())
-    value.zero_()  # what was received is the receiver's to change, and nobody else's
+    value.zero_()  # a received tensor belongs to the receiver alone
     await me.send("writer", CheckWord("changed"))
     return same
 
@@ -210,7 +208,7 @@ def a_failing_party_is_named_and_ends_the_run(runtime: Runtime) -> None:
             f"{runtime!r}: 'faulty' failed, the error says: {failed}",
         )
     else:
-        raise AssertionError(f"{runtime!r}: a party failed and the run ended as if nothing had happened.")
+        raise AssertionError(f"{runtime!r}: a party failed and the run ended without an error.")
 
 
 async def _draw(me: Party) -> list[float]:
@@ -230,7 +228,7 @@ async def _close_round(me: Party) -> int:
 
 
 async def _talk_late(me: Party) -> None:
-    for value in (1, 2):  # the second comes when nobody listens in that round any more
+    for value in (1, 2):  # the second arrives after the round was closed
         await me.scope("round 1").send("server", CheckNumber(value))
     await me.scope("round 2").send("server", CheckNumber(3))
 

@@ -1,9 +1,8 @@
-"""Where the processes of a run come from: one small process that has loaded what all of them need, and forks
-each of them.
+"""Start the processes of a run: one small process imports what all of them need and forks each of them.
 
-Started by `Processes` as a program. It reads a JSON line for each process to start, and writes one when it
-has started or ended. When whoever started it goes away, it ends all of them. It opens no connection and
-starts no thread itself, so that forking is safe.
+`Processes` starts it as a program. It reads a JSON line for each process to start, and writes one when a process
+has started or ended. When its parent exits, it ends all of them. It opens no connection and starts no thread, so
+that forking is safe.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import Any
 def main(reply: int, modules: list[str]) -> None:
     import importlib
 
-    import torch  # noqa: F401  # loaded once, here, for all of them
+    import torch  # noqa: F401  # imported once, for all processes
 
     from .. import parties  # noqa: F401
     from . import channel, kits, values  # noqa: F401
@@ -32,7 +31,7 @@ def main(reply: int, modules: list[str]) -> None:
         importlib.import_module(name)
     names: dict[int, str] = {}
     waiting = b""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started us: it ends us in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent, which ends us
 
     def report(**fields: Any) -> None:
         os.write(reply, json.dumps(fields).encode() + b"\n")
@@ -62,7 +61,7 @@ def main(reply: int, modules: list[str]) -> None:
 
 
 def _live(order: dict[str, Any]) -> None:
-    """A process of its own, to its end."""
+    """Run one process to its end."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -79,7 +78,7 @@ def _live(order: dict[str, Any]) -> None:
 
 
 async def _orphans(work: Any) -> int:
-    """Do the work, but not for longer than the nursery lives."""
+    """Run the work, and exit if the nursery process ends."""
     parent, task = os.getppid(), asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=1.0)
@@ -140,7 +139,7 @@ async def _party(order: dict[str, Any]) -> int:
 
 
 def find_program(spec: dict[str, Any]) -> Any:
-    """The program a specification names, with the arguments it brings."""
+    """Import the program of a specification, with its arguments."""
     import importlib
     import importlib.util
 

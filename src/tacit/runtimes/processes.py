@@ -1,9 +1,8 @@
-"""One operating-system process a party, and a hub between them, on this machine: real sockets, real
-certificates, made for one run.
+"""One process per party and a hub between them, on this machine, with real sockets and certificates.
 
-A program must be something another process can find by itself: a function of a module or of the script that
-is being run, or `functools.partial` of one with plain values. No code and no object is sent; what cannot be
-found there is refused before anything starts. What a program returns must be plain values, too (values.py).
+Another process must be able to import a program: a function of a module or of the running script, or
+`functools.partial` of one with plain values. No code or object is sent; a program that cannot be imported is
+refused before anything starts. Programs must return plain values (values.py).
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from ..parties.party import Program
 if TYPE_CHECKING:
     from .kits import Kit
 
-PATIENCE = 60.0  # seconds to go on trying when the hub, or a party that is waited for, has gone
-LINGER = 5.0  # seconds one that has finished waits for others to take what it said
+PATIENCE = 60.0  # seconds to retry when the hub, or an awaited party, has disconnected
+LINGER = 5.0  # seconds a finished party waits for others to receive its messages
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,10 @@ class Processes:
         here: Collection[str] = (),
         may_leave: Collection[str] = (),
     ) -> dict[str, Any]:
-        """What each party's program returned. Those named in `here` run in this process, and may be any
-        function. With a deadline, the end of those in `may_leave` ends nothing: the others' programs go on
-        without them, and what they returned is None.
+        """Run the programs and return what each returned.
+
+        Parties in `here` run in this process, and their programs may be any function. With a deadline, the run
+        continues if a party in `may_leave` ends early; its result is then None.
         """
         try:
             asyncio.get_running_loop()
@@ -124,7 +124,7 @@ class Processes:
 
 
 def need_net(what: str) -> None:
-    """MissingExtra unless what a network needs is installed."""
+    """Raise MissingExtra unless the network packages are installed."""
     try:
         import cryptography  # noqa: F401
     except ImportError:
@@ -136,7 +136,7 @@ def need_net(what: str) -> None:
 
 
 def specify_program(program: Any, name: str) -> dict[str, Any]:
-    """How another process finds this program, or a refusal that says how to write it."""
+    """Describe how another process imports this program, or raise an error that says how to write it."""
     from .values import pack
 
     args: tuple[Any, ...] = ()
@@ -154,10 +154,9 @@ def specify_program(program: Any, name: str) -> dict[str, Any]:
         thing = getattr(thing, part, None)
     if thing is not program or not inspect.isroutine(program) or (module == "__main__" and not file):
         raise BadParameter(
-            f"the program of {name!r} is {program!r:.120}, which another process cannot find. Give a "
-            "function of a module or of the script "
-            "being run, or functools.partial of one with plain values; what is made inside a function or a "
-            "notebook cannot be found."
+            f"the program of {name!r} is {program!r:.120}, which another process cannot import. Give a "
+            "function of a module or of the running script, or functools.partial of one with plain values. "
+            "Functions defined inside functions or notebooks cannot be imported."
         )
     return {
         "module": module,
@@ -168,7 +167,7 @@ def specify_program(program: Any, name: str) -> dict[str, Any]:
 
 
 class _ProcessRun:
-    """One run: the nursery, the hub, and everybody."""
+    """One run: the nursery process, the hub and the parties."""
 
     def __init__(
         self,
@@ -187,7 +186,7 @@ class _ProcessRun:
             ledger,
         )
         self.may_leave = may_leave if runtime.deadline is not None else ()
-        # one that was killed we are told of at once; this is for one that hangs
+        # a killed party is reported at once; this limit is for a party that hangs
         self.away = None if runtime.restart or self.may_leave else PATIENCE
         # processes start at different speeds: a party that finishes early keeps its messages for slower ones
         self.start_wait = 0.0 if self.may_leave else PATIENCE
@@ -232,7 +231,7 @@ class _ProcessRun:
 
         kits.save(
             replace(hub, listen=f"127.0.0.1:{port}"), self._folder("hub") / "again"
-        )  # a hub that is started again must be where it was
+        )  # a restarted hub must listen on the same port
         os.replace(self._folder("hub") / "again" / "party.toml", self._folder("hub") / "kit" / "party.toml")
         self.kits = {name: kit.at(f"127.0.0.1:{port}") for name, kit in self.kits.items()}
         for name, spec in self.specs.items():
@@ -251,7 +250,7 @@ class _ProcessRun:
             }
 
     def _folder(self, name: str) -> Path:
-        """A folder of its own; the names of parties are anything, those of folders not."""
+        """Return a party's folder; party names may contain characters that folder names cannot."""
         place = self.folder / ("hub" if name == "hub" else f"party-{list(self.programs).index(name)}")
         place.mkdir(exist_ok=True)
         return place
@@ -267,7 +266,7 @@ class _ProcessRun:
             if self.failed is not None:
                 raise self.failed
             await asyncio.sleep(0.01)
-        raise ProtocolError("the hub's process did not start within a minute. Is this machine overloaded?")
+        raise ProtocolError("the hub's process did not start within a minute. Is the machine overloaded?")
 
     async def play(self) -> dict[str, Any]:
         for name in self.specs:
@@ -315,7 +314,7 @@ class _ProcessRun:
                 self._on_exit(message["ended"], message["status"])
             self.news.set()
         if self.failed is None and len(self.results) < len(self.programs):
-            self.failed = PartyFailed("hub", ProtocolError("the process that keeps the others was ended"))
+            self.failed = PartyFailed("hub", ProtocolError("the process that starts the parties was ended"))
             self.news.set()
 
     def _on_exit(self, name: str, status: int) -> None:
@@ -326,19 +325,19 @@ class _ProcessRun:
         elif status < 0 and self.runtime.restart:
             self._start(name)
         elif name in self.may_leave:
-            self.results[name] = None  # a round goes on without it, and the events name it
+            self.results[name] = None  # rounds continue without it, and the events name it
         else:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with code {status}"
             why = (
-                " If nobody meant to end it, this machine may be short of memory."
+                " If nobody ended it on purpose, the machine may be out of memory."
                 if status == -signal.SIGKILL
                 else ""
             )
             self.failed = self.failed or PartyFailed(
                 name,
                 ProtocolError(
-                    f"its process {how} before it had a result.{why} Start again: what this run had is "
-                    "given up."
+                    f"its process {how} before it returned a result.{why} Start again; the results of this run "
+                    "are lost."
                 ),
             )
 
@@ -353,7 +352,7 @@ class _ProcessRun:
             return
         module, kind, text, trace = unpack(outcome["error"])
         if name in self.may_leave:
-            self.results[name] = None  # in training: named in the events, and the others go on
+            self.results[name] = None  # in training: named in the events, and the others continue
             return
         if self.failed is None:
             self.failed = PartyFailed(name, _rebuild_error(module, kind, text))
@@ -379,9 +378,7 @@ class _ProcessRun:
 
 
 def _rebuild_error(module: str, kind: str, text: str) -> BaseException:
-    """The error another process reported: of its own class where that is ours or Python's and takes a
-    sentence, else as one that says its kind.
-    """
+    """Rebuild an error of another process: its class if it is tacit's or Python's, else RuntimeError."""
     known = (
         getattr(errors, kind, None)
         if module == "tacit.errors"

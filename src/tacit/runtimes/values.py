@@ -1,7 +1,7 @@
-"""Plain values as bytes and back: what may go to another process as an argument and come back as a result.
+"""Encode plain values, as arguments and results of programs in other processes.
 
 None, bool, int, float, str, bytes, tensors, numpy's numbers and arrays, and lists, tuples and dicts of these.
-No code, so no functions and no objects.
+Functions and other objects are refused.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def _to_plain(value: Any, where: str) -> Any:
     if isinstance(value, dict):
         return ["d", *([_to_plain(k, where), _to_plain(v, where)] for k, v in value.items())]
     raise BadParameter(
-        f"{where} holds a {type(value).__name__}, which cannot go to another process. Plain values can: "
-        "numbers, text, bytes, tensors, and "
-        "lists, tuples and dicts of these."
+        f"{where} contains a {type(value).__name__}, which cannot be sent to another process. Use plain values: "
+        "numbers, text, bytes, tensors, and lists, tuples and dicts of these."
     )
 
 
