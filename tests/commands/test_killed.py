@@ -65,14 +65,14 @@ def test_the_other_side_of_a_killed_party_ends_with_its_name(
                 "--patience",
                 "2",
             )
-        roles["a"].wait_for("sealed words with 'b' have begun")
+        roles["a"].wait_for("the encrypted channel with 'b' is open")
         time.sleep(random.Random(verb).uniform(0.0, 1.0))
         os.kill(roles["b"].process.pid, signal.SIGKILL)
         assert roles["a"].wait(60) == 2, roles["a"].log.read_text()
         said = roles["a"].log.read_text()
-        assert "party 'b' has been gone for" in said
+        assert "party 'b' has been disconnected for" in said
         assert "and party 'a' waits for" in said
-        assert "See what happened there, and start again at all parties." in said
+        assert "Check that party, and start again at all parties." in said
         assert not list(tmp_path.glob("out-*"))
     finally:
         for role in (*roles.values(), hub):

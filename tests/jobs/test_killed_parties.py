@@ -159,6 +159,6 @@ def test_a_protocol_nobody_can_leave_takes_no_runtime_that_goes_on_without_them(
 ) -> None:
     with pytest.raises(
         BadParameter,
-        match=r"of the runtime is (True|5.0); it must be (False|None)\. Nobody can leave this protocol",
+        match=r"of the runtime is (True|5.0); it must be (False|None)\. No party can leave this protocol",
     ):
         job(runtime=runtime)

@@ -159,7 +159,7 @@ def test_a_client_of_another_job_says_so():
 
     with pytest.raises(
         PartyFailed,
-        match=r"party 'a' is told whether its model is wanted, and in this job everybody's is\. Do both run "
+        match=r"party 'a' received a Pick, and in this job all parties send their models\. Do both run "
         r"the same job\?",
     ):
         InProcess().run_sync(

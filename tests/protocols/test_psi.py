@@ -268,7 +268,11 @@ def test_codewords_are_far_enough_apart() -> None:
             {"method": "oprf"},
             "wants method='dh', reveal='receiver' and limit=0, party 'sender' method='oprf'",
         ),
-        ({"reveal": "both"}, {"reveal": "receiver"}, "Agree before you start; nothing was compared"),
+        (
+            {"reveal": "both"},
+            {"reveal": "receiver"},
+            "Use the same options at both parties; nothing was compared",
+        ),
         ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Agree"),
     ],
 )
@@ -307,7 +311,8 @@ def test_what_cannot_be_asked_for(more: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize("values", [[1, 2], [1, 2, 300], [1, 2, -1]])
 def test_values_that_do_not_fit_are_refused_before_they_are_sent(values: list[int]) -> None:
     with pytest.raises(
-        PartyFailed, match=r"party 'sender' has . values for 3 ids.*there must be one for each, from 0 to 255"
+        PartyFailed,
+        match=r"party 'sender' has . values for 3 ids.*there must be one for each id, from 0 to 255",
     ) as failed:
         run(two(digests("abc"), digests("abd"), reveal="sum", limit=255, values=values))
     assert isinstance(failed.value.error, BadData)
@@ -372,7 +377,7 @@ def test_a_relay_that_reorders_or_repeats_is_noticed(
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
     if change is twice and kind is psi_oprf.Outputs:
         monkeypatch.setattr(psi_oprf, "AHEAD", 3)
-    with pytest.raises(PartyFailed, match="reorders or repeats messages"):
+    with pytest.raises(PartyFailed, match="reordered or repeated"):
         run({**programs, who: meddled(programs[who], kind, change)})
 
 
@@ -414,28 +419,28 @@ def test_malformed_and_small_order_points_are_refused_by_name(
             "receiver",
             psi_dh.BlindedIds,
             lambda m: replace(m, points=m.points[:-1]),
-            "bytes of ids came; they must be 1 to 20 times 32",
+            "bytes of ids; expected 1 to 20 times 32",
         ),
         (
             "receiver",
             psi_dh.BlindedIds,
             lambda m: replace(m, points=m.points * 2),
-            "they must be 1 to 20 times 32",
+            "expected 1 to 20 times 32",
         ),
         ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags came"),
         (
             "receiver",
             psi.SharedIds,
             lambda m: replace(m, tags=m.tags + m.tags),
-            "the other says that 20 ids are shared, of which we hold 10, or names one twice",
+            "the other party sent 20 shared ids, of which we hold 10, or one twice",
         ),
         (
             "receiver",
             psi.SharedIds,
             lambda m: replace(m, tags=b"\xff" * 8),
-            "the other says that 1 ids are shared, of which we hold 0",
+            "the other party sent 1 shared ids, of which we hold 0",
         ),
-        ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes name no list of ids"),
+        ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes are not a list of id tags"),
         ("receiver", psi.Opening, lambda m: replace(m, nonce=b""), "a nonce of 0 bytes"),
         ("receiver", psi.Opening, lambda m: replace(m, count=-3), "opens with -3 ids"),
     ],
@@ -453,7 +458,7 @@ def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any,
         (
             psi_oprf.Outputs,
             lambda m: replace(m, outputs=m.outputs[:-1]),
-            "was due (bucket, table, first bin, bytes)",
+            "(bucket, table, first bin, bytes)",
         ),
         (
             psi_oprf.BaseChoices,
@@ -475,7 +480,7 @@ def test_one_that_waits_for_another_who_does_not_come_says_so() -> None:
 
     with pytest.raises(
         PartyFailed,
-        match="party 'receiver' waited 5 s for Opening or RefusedQuery from 'sender', which did not come",
+        match="party 'receiver' waited 5 s for Opening or RefusedQuery from 'sender', which did not arrive",
     ):
         run(
             {"receiver": functools.partial(psi.receiver, digests=digests("ab"), within=5.0), "sender": silent}

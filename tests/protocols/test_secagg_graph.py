@@ -95,7 +95,7 @@ def test_the_rest_of_a_circle_stays_connected_unless_half_a_neighbourhood_in_a_r
 def test_shares_that_add_up_to_everybody_are_refused() -> None:
     with pytest.raises(
         BadParameter,
-        match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be shares of at least 0 that add up to "
-        r"less than 1",
+        match=r"SecAgg: corrupt and drop is \(0\.6, 0\.4\); it must be fractions of at least 0 whose sum "
+        r"is below 1",
     ):
         degree(100, 0.6, 0.6, 0.4)

@@ -302,7 +302,7 @@ def test_rows_in_another_order_are_noticed_before_the_first_batch():
 
 
 def test_a_network_that_diverges_says_so():
-    with pytest.raises(PartyFailed, match=r"the network diverges\. Take a smaller learning rate") as failed:
+    with pytest.raises(PartyFailed, match=r"the network diverges\. Use a smaller learning rate") as failed:
         InProcess().run_sync(programs(world("vanilla", loss="mse", epochs=9), sgd(lr=1e6)))
     assert isinstance(failed.value.error, BadData)
 

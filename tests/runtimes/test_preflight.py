@@ -37,9 +37,7 @@ def test_a_revoked_certificate_is_said_before_a_run_starts(tmp_path: Path) -> No
     assert all(not why for _, why in good)
     ((what, why),) = [(what, why) for what, why in bad if why]
     assert what == "certificate of b"
-    assert (
-        "turns party 'b' away: the certificate of 'b' was revoked by the authority of federation 'f'" in why
-    )
+    assert "refuses party 'b': the certificate of 'b' was revoked by the authority of federation 'f'" in why
 
 
 def test_a_server_of_another_version_is_said_before_a_run_starts() -> None:

@@ -115,20 +115,20 @@ def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path)
             load(a)
         (a / name).write_bytes(good[name])
 
-    with_file("party.key", (b / "party.key").read_bytes(), "party.key and party.crt do not belong together")
+    with_file("party.key", (b / "party.key").read_bytes(), "party.key and party.crt do not match")
     with_file(
         "party.toml",
         (b / "party.toml").read_bytes(),
-        "the certificate is that of 'hospital-a', and party.toml says 'hospital-b'",
+        "the certificate is that of 'hospital-a', but party.toml says 'hospital-b'",
     )
     with_file(
         "authority.crt", (tmp_path / "lungs" / "server" / "authority.crt").read_bytes(), "cannot be used"
     )
-    with_file("party.crt", b"nonsense", "is no certificate")
-    with_file("party.key", b"nonsense", "is no private key")
+    with_file("party.crt", b"nonsense", "is not a certificate")
+    with_file("party.key", b"nonsense", "is not a private key")
     with_file("party.toml", b"name = ", "cannot be read")
     (a / "party.key").chmod(0o644)
-    with pytest.raises(BadKit, match=r"can be read by others than its owner \(mode 644\).*chmod 600"):
+    with pytest.raises(BadKit, match=r"is readable by other users \(mode 644\).*chmod 600"):
         load(a)
     (a / "party.key").chmod(0o600)
     (a / "revoked.crl").unlink()

@@ -201,7 +201,10 @@ def test_a_hub_that_alters_every_record_is_named_for_what_it_is() -> None:
 
 
 def test_replay_reordering_and_loss_are_each_noted() -> None:
-    for act, words in ((lambda d, p: [p, p], "came again and was dropped"), (None, "is missing")):
+    for act, words in (
+        (lambda d, p: [p, p], "was received twice; the second was dropped"),
+        (None, "is missing"),
+    ):
         a, b = pair()
         seen = [0]
 
@@ -237,7 +240,7 @@ def test_nobody_can_stand_in_the_middle_with_certificates_of_another_authority()
     Wire(a, mallory).run()
     assert mallory.got == []
     assert any(
-        "was not made by the authority of federation 'federation'" in n for n in a.notes + mallory.notes
+        "was not issued by the authority of federation 'federation'" in n for n in a.notes + mallory.notes
     )
     assert b.got == []
 
@@ -249,7 +252,7 @@ def test_a_member_cannot_pose_as_another() -> None:
     a.channel.send("", SECRET)
     Wire(a, mallory).run()
     assert mallory.got == []
-    assert any("a certificate of 'mallory' was shown in the name of 'bob'" in n for n in a.notes)
+    assert any("'bob' presented the certificate of 'mallory'" in n for n in a.notes)
 
 
 def test_a_process_started_anew_gets_what_nobody_had_been_sent_yet_and_nothing_twice() -> None:

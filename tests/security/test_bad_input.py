@@ -196,9 +196,8 @@ def test_another_version_of_tacit_is_refused_at_the_door(tmp_path: Path) -> None
         await joining.attend(me, "server", "0.0.1", lambda job: pytest.fail("it was given the job"))
 
     result, ended = run_with(old, tmp_path)
-    assert (
-        f"it runs tacit 0.0.1, and this server {__version__}. Install the same version at all parties"
-        in str(ended)
+    assert f"it runs tacit 0.0.1, this server {__version__}. Install the same version at all parties" in str(
+        ended
     )
     assert all("p2" in row["dropped"] for row in result.history)
 

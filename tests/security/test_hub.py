@@ -97,7 +97,7 @@ def dropped(n: int, data: bytes) -> list[bytes]:
 def test_a_frame_that_is_altered_replayed_or_dropped_is_noticed_and_changes_nothing() -> None:
     for act, words in (
         (altered, ("was altered on its way",)),
-        (replayed, ("came again and was dropped", "was repeated")),
+        (replayed, ("was received twice; the second was dropped", "was repeated")),
     ):
         told, noticed = meddled(act)
         assert told == list(range(40))

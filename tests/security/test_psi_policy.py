@@ -453,7 +453,7 @@ def test_a_declared_count_sizes_nothing(who: str, method: str) -> None:
     }
     programs[who] = lying(programs[who], change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(PartyFailed, match=f"max_ids|more than {MAX_IDS} are not compared"):
+    with pytest.raises(PartyFailed, match=f"max_ids|at most {MAX_IDS} are supported"):
         InProcess().run_sync(programs)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
@@ -476,7 +476,7 @@ def test_nor_does_it_among_three(who: str) -> None:
     }
     programs[who] = lying(programs[who], change)
     with pytest.raises(
-        PartyFailed, match=rf"says that it holds 1125899906842624 ids; it must be between 0 and {MAX_IDS}"
+        PartyFailed, match=rf"declares 1125899906842624 ids; it must be between 0 and {MAX_IDS}"
     ):
         InProcess().run_sync(programs)
 
