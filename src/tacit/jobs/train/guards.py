@@ -483,20 +483,22 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
     )
 
 
-def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
-    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the
-    clients would tell past it, and are dropped; but for numbers that did not fit their range: that happens
-    once in 10²² draws, and if it does, something is wrong and must be seen.
+def guard_facts(guard: Guard) -> dict[str, Any]:
+    """Return what the journal may say about a round's guard, and reset its counts.
+
+    Where noise is added, counts of what happened at the clients would reveal more than ε covers, and are
+    dropped. Numbers that did not fit their range are the exception: that happens once in 10²² draws, and if
+    it does, something is wrong and must be seen.
     """
     counts, guard.events = guard.events, {}
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         k.replace(" ", "_"): n
         for k, n in counts.items()
         if guard.noise is None or (k == "out of range" and n)
     }
     if "clip" in guard.state:
-        said["clip"] = float(guard.state["clip"])
-    return said if account is None else {**said, "epsilon": account.epsilon()}
+        facts["clip"] = float(guard.state["clip"])
+    return facts
 
 
 def stopped(accounts: list[Account | None], last: int, rounds: int) -> str:
