@@ -33,7 +33,7 @@ class Study:
     """
 
     def __init__(self, one: Any, seconds: dict[str, float], at_once: int = 3, last: int = 5):
-        self.desk, self.pace, self.seconds, self.last = one.desk(NAMES, at_once, 0), one, seconds, last
+        self.desk, self.pace, self.seconds, self.last = one.scheduler(NAMES, at_once, 0), one, seconds, last
         self.w, self.now = torch.zeros(1), 0.0
         self.log: list[Any] = []
         self.tests: list[Any] = []
@@ -49,15 +49,17 @@ class Study:
         self.desk.add(Arrival(order, weight, vectors))
 
     def merge(self) -> bool:
-        batch = self.desk.batch({"delta": self.w})
+        batch = self.desk.take_batch({"delta": self.w})
         if batch is None:
             return False
         self.w = self.w + sum(
             weight * move["delta"]
-            for weight, move in self.pace.moves(batch, self.desk.version, {"delta": self.w})
+            for weight, move in self.pace.updates(batch, self.desk.version, {"delta": self.w})
         )
-        self.log.append((self.desk.version, [a.order for a in self.desk.took(batch)], self.w.tolist()))
-        self.desk.moved()
+        self.log.append(
+            (self.desk.version, [a.order for a in self.desk.participants(batch)], self.w.tolist())
+        )
+        self.desk.advance()
         return True
 
     def by_messages(

@@ -64,16 +64,16 @@ class Answer(
 
 
 class Scheduler(Protocol):
-    """Who is at work on what: tacit.pace.Desk."""
+    """Who is at work on what: tacit.pace.Scheduler."""
 
     version: int
     at_work: dict[str, Any]
     closes: float | None  # when it must do with what has come
 
-    def asks(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
-    def done(self, name: str, number: int) -> Any: ...
-    def lost(self, name: str) -> None: ...
-    def ring(self, now: float) -> None: ...
+    def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
+    def finish(self, name: str, number: int) -> Any: ...
+    def give_up(self, name: str) -> None: ...
+    def check_deadline(self, now: float) -> None: ...
 
 
 async def server(
@@ -110,7 +110,7 @@ async def server(
         await me.send(order.name, message)
 
     async def out(name: str, reason: str) -> None:
-        scheduler.lost(name)
+        scheduler.give_up(name)
         dropped(scheduler.version, {name: reason})
         if admission is None:
             raise ProtocolError(f"party {me.name!r} has no answer of {name!r} it can use: {reason}")
@@ -178,16 +178,16 @@ async def server(
             if admission is not None:
                 admission.complete_request((name,), Order)
             if reason is None:
-                came(scheduler.done(name, answer.number), answer.weight, answer.vectors)
+                came(scheduler.finish(name, answer.number), answer.weight, answer.vectors)
             else:
                 await out(name, reason)
         if within is not None:
             for name in [n for n in scheduler.at_work if me.clock.now() >= since[n] + within]:
-                scheduler.lost(name)
+                scheduler.give_up(name)
                 dropped(scheduler.version, {name: f"no answer within {within:g} s"})
                 if admission is not None:
                     admission.complete_request((name,), Order, answered=False)
-        scheduler.ring(me.clock.now())
+        scheduler.check_deadline(me.clock.now())
 
     if admission is not None:
         if (
@@ -210,7 +210,7 @@ async def server(
         if await merge():
             await examine(scheduler.version - 1)
             continue
-        for order in scheduler.asks(
+        for order in scheduler.next_orders(
             me.clock.now(), None if admission is None else admission.available(busy=False)
         ):
             await tell(order)
@@ -298,13 +298,13 @@ def ideal(
         if merge():
             yield now
             continue
-        begin(scheduler.asks(now))
+        begin(scheduler.next_orders(now))
         now = due[0][0] if scheduler.closes is None else min(due[0][0], scheduler.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
             if (
                 scheduler.at_work.get(order.name) == order
-                and scheduler.done(order.name, order.number) is not None
+                and scheduler.finish(order.name, order.number) is not None
             ):
                 came(order, *answer(order))
-        scheduler.ring(now)
+        scheduler.check_deadline(now)

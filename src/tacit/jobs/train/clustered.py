@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...pace.desk import under
+from ...pace.scheduler import under
 from ...runtimes.cohort import Cohort
 from . import guards
 from .plan import Plan

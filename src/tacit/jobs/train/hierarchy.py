@@ -21,7 +21,7 @@ from ...data.federation import Rows
 from ...engine.task import Task
 from ...errors import BadData, BadParameter, SumAborted
 from ...guard import Noise
-from ...pace.desk import under
+from ...pace.scheduler import under
 from ...parameters import from_table, to_table
 from ...parties.ledger import Ledger
 from ...protocols import hierarchy as protocol
@@ -54,7 +54,7 @@ def agree(p: Plan) -> None:
             "that differs from round to round. "
             "Leave per_round out."
         )
-    if any(s.hides for s in p.guard) and getattr(p.algorithm, "weighted", True):
+    if any(s.hides for s in p.guard) and p.algorithm.weighted:
         raise BadParameter(
             "guard: a hidden sum does not tell an edge how many rows stand behind it, and "
             f"{type(p.algorithm).__name__} weighs by rows. Use an "
@@ -145,7 +145,7 @@ class Layered(Simulated):
     def step(self, r: int) -> list[np.ndarray]:
         chosen = self.cohort.round(r)
         for i, c in enumerate(chosen):
-            weighted = getattr(self.plan.algorithm, "weighted", True)
+            weighted = self.plan.algorithm.weighted
             self.edge_weights[:, i] += (
                 float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
             )
@@ -404,7 +404,7 @@ async def edge(
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     state, behind, clients = dict(server), 0.0, said["clients"]
-    rule = rule.fitted(tuple(s.stop - s.start for s in task.parameters)) if hasattr(rule, "fitted") else rule
+    rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))
 
     def down(r: int) -> State:
         return (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ... import selection
-from ...aggregate.mean import recalled
+from ...aggregate.mean import combine_with_memory
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Algorithm, Batches, State, fresh
 from ...data.federation import Federation
@@ -23,7 +23,7 @@ from ...engine import evaluation
 from ...engine.metrics import Counts, count
 from ...engine.task import LOSSES, Task
 from ...guard import Guard
-from ...pace.desk import under
+from ...pace.scheduler import under
 from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
@@ -33,7 +33,7 @@ from ...protocols.consent import OneSumEach
 from ...runs import Event
 from ...runtimes.inprocess import InProcess
 from ...runtimes.streaming import Channel
-from ...selection import Known, Wanted
+from ...selection import LossesNeeded, PartyInfo
 from ..devices import placed
 from .figures import estimate, fit_figures, warn
 from .guards import chosen, fit
@@ -140,7 +140,7 @@ class Parties(Trainer):
 
     def test_models(self) -> State | protocol.ModelAssignment:
         """Return the model to be evaluated, or each party's."""
-        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalises else ()))
+        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalizes else ()))
         return {k: v.cpu() for k, v in self.server.items() if k in keys}
 
     def personal(self, i: int) -> list[State]:
@@ -261,10 +261,10 @@ class Parties(Trainer):
         """Return who holds back rows."""
         return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
-    def known(self, r: int) -> Known:
+    def known(self, r: int) -> PartyInfo:
         """Return what the server knows of the parties before a round, except losses."""
         n = len(self.plan.fed)
-        return Known(
+        return PartyInfo(
             self.plan.sizes,
             lambda who: np.zeros(0),
             None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)),
@@ -282,7 +282,7 @@ class Parties(Trainer):
 
         def loss(who: np.ndarray) -> np.ndarray:
             if new := [int(k) for k in who if int(k) not in losses and int(k) not in silent]:
-                raise Wanted(np.array(new))
+                raise LossesNeeded(np.array(new))
             return np.array([losses.get(int(k), -np.inf) for k in who])
 
         def settle(
@@ -291,8 +291,8 @@ class Parties(Trainer):
             losses.update({k: answers[names[k]] for k in candidates if names[k] in answers})
             silent.update(k for k in candidates if names[k] not in answers)
             try:
-                who = selection.chosen(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
-            except Wanted as request:
+                who = selection.select(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
+            except LossesNeeded as request:
                 some = request.who.tolist()
                 self.facts["looked"] = self.facts.get("looked", 0) + len(some)
                 look, loss_size = look_sizes(model)
@@ -418,10 +418,9 @@ class Parties(Trainer):
 
     def _combine(self, uploads: Mapping[str, tuple[float, State]], down: State) -> State:
         """Combine uploads by the rule, whose memory of earlier rounds is part of the server's state."""
-        rule = rule_for([self.plan], self.task)
-        rule = rule.at({k: v[None] for k, v in down.items()}) if hasattr(rule, "at") else rule
+        rule = rule_for([self.plan], self.task).at_round({k: v[None] for k, v in down.items()})
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
-        mean, self.memory = recalled(
+        mean, self.memory = combine_with_memory(
             list(uploads.values()),
             rule,
             [seats[name] for name in uploads],
@@ -447,7 +446,7 @@ class Parties(Trainer):
                 else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
             )
             assert p.fed.classes is not None
-            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalises)
+            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
         is_sum = isinstance(answers, protocol.SumResult)
         counts: list[Counts | None]
         if isinstance(answers, protocol.SumResult):
@@ -465,7 +464,7 @@ class Parties(Trainer):
             p.fed.classes,
             p.min_rows,
             is_sum or p.sums_only,
-            p.algorithm.personalises,
+            p.algorithm.personalizes,
         )
         if "parties" in metrics:
             each = dict(zip(names, metrics["parties"]["accuracy"]))
@@ -601,7 +600,7 @@ class Member:
         """
         if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
             return {}
-        if mine and self.algorithm.personalises:
+        if mine and self.algorithm.personalizes:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)
         rows = self.fed.at(r + 1)

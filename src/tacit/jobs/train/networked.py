@@ -26,7 +26,7 @@ from ...protocols import buffered, joining, picking
 from ...protocols import rounds as protocol
 from ...runtimes.processes import Processes
 from ...runtimes.streaming import Channel
-from ...selection import Known
+from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
 from .elsewhere import Deployed, Elsewhere
@@ -93,7 +93,7 @@ class Networked(Parties):
             if name not in self.admission.ready or self.admission.ready[name].held != 0
         ]
 
-    def known(self, r: int) -> Known:
+    def known(self, r: int) -> PartyInfo:
         """Return what parties stated when they joined, who is connected, and how long each last took."""
         names = self.plan.fed.parties
         sizes = (
@@ -104,7 +104,7 @@ class Networked(Parties):
         there = (
             None if self.within is None else np.isin(names, self.admission.available(busy=True))
         )  # without a deadline, everybody is waited for
-        return Known(
+        return PartyInfo(
             sizes,
             lambda who: np.zeros(0),
             np.array([self.admission.durations.get(name, 0.0) for name in names]),

@@ -14,7 +14,7 @@ from ...algorithms.types import State
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard import Guard
-from ...pace.desk import Arrival, Order, under
+from ...pace.scheduler import Arrival, Order, under
 from ...parties.ledger import Ledger
 from ...protocols import buffered
 from ...runs import Event
@@ -56,7 +56,7 @@ class Merger:
         move: Callable[[State, float], None],
     ):
         self.plan, self.pace, self.guard, self.current, self.move = p, p.pace, guard, current, move
-        self.desk = p.pace.desk(p.fed.parties, p.per_round, p.seed)
+        self.scheduler = p.pace.scheduler(p.fed.parties, p.per_round, p.seed)
         self.known = set(layout_of(task, p.algorithm, start).known)
         self.sent: dict[int, State] = {}  # the versions that somebody is at work on
         self.participants: list[str] = []  # of the last version
@@ -86,32 +86,32 @@ class Merger:
             vectors = {k: v if k in self.known else base["w"] + v for k, v in vectors.items()}
         else:
             vectors = {k: v - base[k] if k in self.known else v for k, v in vectors.items()}
-        self.desk.add(Arrival(order, weight, vectors))
-        needed = {self.desk.version, *(o.version for o in self.desk.at_work.values())}
+        self.scheduler.add(Arrival(order, weight, vectors))
+        needed = {self.scheduler.version, *(o.version for o in self.scheduler.at_work.values())}
         self.sent = {version: down for version, down in self.sent.items() if version in needed}
 
     def merge(self) -> bool:
         """Make a new version, if enough has come; return whether it has."""
-        if not self.desk.waiting:
+        if not self.scheduler.waiting:
             return False
-        down, (like, *_) = self.current(), self.desk.waiting
+        down, (like, *_) = self.current(), self.scheduler.waiting
         current = {k: down[k] if k in self.known else down["w"] for k in like.vectors}
-        batch = self.desk.batch(current)
+        batch = self.scheduler.take_batch(current)
         if batch is None:
             return False
-        version = self.desk.version
-        mean = combine(self.pace.moves(batch, version, current), Mean())
-        new = self.desk.took(batch)
+        version = self.scheduler.version
+        mean = combine(self.pace.updates(batch, version, current), Mean())
+        new = self.scheduler.participants(batch)
         self.participants = [a.order.name for a in new]
         staleness = Counter(version - a.order.version for a in new)
         self.facts = {"staleness": {str(s): staleness[s] for s in sorted(staleness)}}
-        self.dropped = dict(self.desk.dropped)
-        self.new_orders, self.orders = self.desk.serial - self.orders, self.desk.serial
+        self.dropped = dict(self.scheduler.dropped)
+        self.new_orders, self.orders = self.scheduler.serial - self.orders, self.scheduler.serial
         self.move(
             {k: v + current[k] if k in self.known else v for k, v in mean.items()},
             len(new) / len(self.plan.fed),
         )
-        self.desk.moved()
+        self.scheduler.advance()
         return True
 
     def sizes(self) -> MessageSizes:
@@ -129,7 +129,7 @@ class Merger:
 
     def save(self) -> tuple[dict[str, Any], State]:
         """Return (plain values, tensors)."""
-        values, tensors = self.desk.save()
+        values, tensors = self.scheduler.save()
         sent = {f"sent.{version}.{k}": v for version, down in self.sent.items() for k, v in down.items()}
         state = {f"desk.{k}": v for k, v in tensors.items()} | sent
         return {"desk": values, "asked": self.orders}, {
@@ -138,7 +138,7 @@ class Merger:
 
     def load(self, values: Mapping[str, Any], state: State, device: torch.device | str = "cpu") -> None:
         tensors = placed(device, {k: v for k, v in state.items() if k.startswith(("desk.", "sent."))})
-        self.desk.load(values["desk"], under("desk.", tensors))
+        self.scheduler.load(values["desk"], under("desk.", tensors))
         self.orders = values["asked"]
         versions = {int(k.split(".")[1]) for k in tensors if k.startswith("sent.")}
         self.sent = {version: under(f"sent.{version}.", tensors) for version in versions}
@@ -167,7 +167,7 @@ class PacedSimulation(Simulated):
             }
 
     def _current(self) -> State:
-        return {k: v[0] for k, v in self.cohort.down(float(self.merger.desk.version)).items()}
+        return {k: v[0] for k, v in self.cohort.down(float(self.merger.scheduler.version)).items()}
 
     def _move(self, mean: State, fraction: float) -> None:
         if "buffers" in mean:
@@ -179,7 +179,7 @@ class PacedSimulation(Simulated):
         if rounds.start == 0 and evaluates(self.plans[0], 0, rounds.stop):
             yield [self._record(0, rounds.stop)]
         for now in buffered.ideal(
-            merger.desk,
+            merger.scheduler,
             rounds.stop,
             self._seconds,
             self._answer,
@@ -188,7 +188,7 @@ class PacedSimulation(Simulated):
             self.clocks[0],
         ):
             self.clocks = [now]
-            yield [self._record(merger.desk.version, rounds.stop)]
+            yield [self._record(merger.scheduler.version, rounds.stop)]
 
     def _record(self, version: int, last: int) -> RoundRecord:
         (p,), merger = self.plans, self.merger
@@ -220,7 +220,7 @@ class PacedSimulation(Simulated):
         if order.serial not in self.answers:
             same = [
                 o
-                for o in self.merger.desk.at_work.values()
+                for o in self.merger.scheduler.at_work.values()
                 if o.version == order.version and o.serial not in self.answers
             ]
             orders = sorted([order, *same], key=lambda o: o.serial)
@@ -266,6 +266,6 @@ class PacedSimulation(Simulated):
             bytes=tested_bytes(events, tested),
             how="ideal",
         )
-        ledger.record(*to_all, buffered.Order, count=self.merger.desk.serial, bytes=down, how="ideal")
+        ledger.record(*to_all, buffered.Order, count=self.merger.scheduler.serial, bytes=down, how="ideal")
         ledger.record(*to_all, buffered.Test, count=tests, bytes=tests * test, how="ideal")
         return ledger

@@ -12,7 +12,7 @@ import torch
 
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...pace.desk import Order
+from ...pace.scheduler import Order
 from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
@@ -33,7 +33,12 @@ class _Paced(Parties):
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         super().__init__(task, starts, plans, context)
         self.merger = Merger(
-            self.plan, task, starts[0], self.guard, lambda: self.down(self.merger.desk.version), self._move
+            self.plan,
+            task,
+            starts[0],
+            self.guard,
+            lambda: self.down(self.merger.scheduler.version),
+            self._move,
         )
         if context.states:
             self.merger.load(context.metadata, context.states[0])
@@ -61,7 +66,7 @@ class _Paced(Parties):
                 return False
             self.clock, self.facts, self.sizes = self.time(), merger.facts, merger.sizes()
             self.dropped = {**merger.dropped, **self.dropped}
-            version = merger.desk.version
+            version = merger.scheduler.version
             record = self.record(version, last, merger.participants, True, merger.new_orders)
             await self.merged(channel, record, evaluates(p, version, last))
             return True
@@ -81,7 +86,7 @@ class _Paced(Parties):
         return buffered.server(
             me,
             p.fed.parties,
-            merger.desk,
+            merger.scheduler,
             last,
             down,
             merger.came,
@@ -91,7 +96,7 @@ class _Paced(Parties):
             within=self.within,
             at_least=self.at_least,
             dropped=self.drop,
-            pending=None if self.context.pending is None else merger.desk.version - 1,
+            pending=None if self.context.pending is None else merger.scheduler.version - 1,
             **network,
         )
 
@@ -119,7 +124,7 @@ class PacedParties(_Paced):
     def checkpoint_metadata(self) -> dict[str, Any]:
         """A resumed run gives orders that are under way again, so the ledger does not count them yet."""
         sizes, ledger = {}, Ledger()
-        for order in self.merger.desk.at_work.values():
+        for order in self.merger.scheduler.at_work.values():
             sent = {k: v.cpu() for k, v in self.merger.sent[order.version].items()}
             sizes[order.name] = wire_size(buffered.Order(order.number, order.version, sent))
         for s in self.ledger(0, []).seen:
@@ -139,7 +144,9 @@ class PacedParties(_Paced):
         def start(me: Party) -> Any:
             async def work(number: int, version: int, down: State) -> tuple[float, State]:
                 assert self.seconds is not None
-                begun = self.merger.desk.at_work[member.name].begun  # a resumed run continues work half done
+                begun = self.merger.scheduler.at_work[
+                    member.name
+                ].begun  # a resumed run continues work half done
                 await me.clock.until(begun + float(self.seconds(np.array([k]), np.array([number]))[0]))
                 weight, vectors, _ = member.local(version, down, {}, number)
                 return weight, vectors

@@ -21,7 +21,7 @@ from ...protocols.picking import Pick, Score
 from ...protocols.rounds import Down, Look, Loss, Test, Tested, Upload
 from ...runs import Event
 from ...runtimes.cohort import Cohort
-from ...selection import Known
+from ...selection import PartyInfo
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
 from .traffic import MessageSizes, guarded_sizes, look_sizes, score_bytes, test_sizes, tested_bytes
@@ -135,12 +135,12 @@ class Simulated(Trainer):
         """Choose who takes part in a round, by the plan's rule and the current model."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
-        known = Known(
+        known = PartyInfo(
             p.sizes[members],
             lambda who: self._losses(i, members[who], number),
             None if takes is None else takes(members, np.full(len(members), number)),
         )
-        return members[selection.chosen(p.select, p.seed, number, known, p.per_round)]
+        return members[selection.select(p.select, p.seed, number, known, p.per_round)]
 
     def _losses(self, i: int, who: np.ndarray, number: int) -> np.ndarray:
         self.facts[i]["looked"] = self.facts[i].get("looked", 0) + len(who)
@@ -177,7 +177,7 @@ class Simulated(Trainer):
             stacked=self.cohort.engine == "stack" and weights.device.type == "cuda",
         )
         for i, p in enumerate(self.plans):
-            if p.algorithm.personalises and len(held[i].rows.y):
+            if p.algorithm.personalizes and len(held[i].rows.y):
                 metrics[i] |= self._personal_metrics(i, held[i])
             if p.adversaries is not None and (targets := p.adversaries.wanted(tests[i])) is not None:
                 x = targets.x.to(weights.device)
@@ -290,14 +290,13 @@ def upload_reveals(p: Plan, guard: Guard | None) -> str | None:
 def rule_for(plans: list[Plan], task: Task) -> Any:
     """Return the aggregation rule of runs side by side, with the layers or the task where it needs them."""
     rule = plans[0].aggregate
-    if hasattr(rule, "with_task"):
-        return rule.with_task(task, [p.fed.test.x for p in plans])
-    return rule.fitted(tuple(s.stop - s.start for s in task.parameters)) if hasattr(rule, "fitted") else rule
+    rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))
+    return rule.with_task(task, [p.fed.test.x for p in plans])
 
 
-def plain(algorithm: Any) -> Algorithm:
+def plain(algorithm: Algorithm) -> Algorithm:
     """Return FedAvg with this algorithm's learning rate and solver: what a party does alone."""
-    return algorithms.FedAvg(lr=algorithm.lr, solver=getattr(algorithm, "solver", algorithms.SGD()))
+    return algorithms.FedAvg(lr=algorithm.lr, solver=algorithm.solver or algorithms.SGD())
 
 
 def tested_reveals(p: Plan) -> str:

@@ -436,7 +436,7 @@ class _Training:
             journal.events,
             journal.directory,
             p,
-            personal_models if p.algorithm.personalises and p.topology is None else None,
+            personal_models if p.algorithm.personalizes and p.topology is None else None,
         )
 
     def _ledger(self, i: int) -> Ledger:
