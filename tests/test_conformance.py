@@ -234,9 +234,9 @@ class CountsPadding(FedAvg):
 class Branching(FedAvg):
     """A Python `if` on a value: fine for one client, impossible for a stack."""
 
-    def step(self, walk, batch, task, down, mine):
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g / g.norm() if g.norm() > 1 else g, self.lr)
+    def step(self, current, batch, task, down, mine):
+        g, current = task.gradient(current, batch)
+        return self.solver.step(current, g / g.norm() if g.norm() > 1 else g, self.lr)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from tacit.protocols import rounds
 from tacit.protocols.buffered import Answer, Order, client, ideal, server
 from tacit.runtimes.inprocess import InProcess
 
+from ..awaited import awaited
+
 NAMES = ("a", "b", "c")
 State = dict[str, torch.Tensor]
 
@@ -31,7 +33,7 @@ class Study:
     """
 
     def __init__(self, one: Any, seconds: dict[str, float], at_once: int = 3, last: int = 5):
-        self.desk, self.pace, self.seconds, self.last = one.desk(NAMES, at_once, 0), one, seconds, last
+        self.desk, self.pace, self.seconds, self.last = one.scheduler(NAMES, at_once, 0), one, seconds, last
         self.w, self.now = torch.zeros(1), 0.0
         self.log: list[Any] = []
         self.tests: list[Any] = []
@@ -47,15 +49,17 @@ class Study:
         self.desk.add(Arrival(order, weight, vectors))
 
     def merge(self) -> bool:
-        batch = self.desk.batch({"delta": self.w})
+        batch = self.desk.take_batch({"delta": self.w})
         if batch is None:
             return False
         self.w = self.w + sum(
             weight * move["delta"]
-            for weight, move in self.pace.moves(batch, self.desk.version, {"delta": self.w})
+            for weight, move in self.pace.updates(batch, self.desk.version, {"delta": self.w})
         )
-        self.log.append((self.desk.version, [a.order for a in self.desk.took(batch)], self.w.tolist()))
-        self.desk.moved()
+        self.log.append(
+            (self.desk.version, [a.order for a in self.desk.participants(batch)], self.w.tolist())
+        )
+        self.desk.advance()
         return True
 
     def by_messages(
@@ -79,9 +83,9 @@ class Study:
                 self.last,
                 self.down,
                 self.came,
-                self.merge,
+                awaited(self.merge),
                 lambda v: {"w": self.w} if v % 2 else None,
-                lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers))),
+                awaited(lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers)))),
                 wrong=wrong,
                 dropped=lambda v, who: self.dropped.append((v, dict(who))),
                 **options,
@@ -97,14 +101,15 @@ class Study:
                 sent[order.serial] = self.down(order)
             return [self.seconds[o.name] for o in orders]
 
-        ideal(
+        for _ in ideal(
             self.desk,
             self.last,
             seconds,
             lambda o: self.answer(o.name, o.number, o.version, sent[o.serial]),
             self.came,
             self.merge,
-        )
+        ):
+            pass
 
 
 PACES = st.one_of(

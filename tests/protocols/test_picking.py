@@ -28,6 +28,7 @@ from tacit.protocols.rounds import Down, Loss, Stop, Upload
 from tacit.runtimes import kits
 from tacit.runtimes.inprocess import InProcess
 
+from ..awaited import awaited
 from ..guard.doomed import doom
 from ..runtimes.net import Net
 
@@ -53,9 +54,9 @@ def play(others=None, **how):
             range(3),
             lambda r: [["d", "c", "b"], ["c", "a"], ["a", "c", "d"]][r],
             lambda r: {"w": torch.tensor(float(r))},
-            lambda r, got: merged.append(got),
-            lambda r: None,
-            lambda r, counts: None,
+            awaited(lambda r, got: merged.append(got)),
+            awaited(lambda r: None),
+            awaited(lambda r, counts: None),
             scores=True,
             dropped=lambda r, who: gone.append(who),
             **how,

@@ -206,7 +206,7 @@ def compare(
     base: Any = plain(
         as_algorithm(baseline)
         if baseline is not None
-        else next((a for a in algorithms if a.walks), algorithms[0])
+        else next((a for a in algorithms if a.takes_steps), algorithms[0])
     )
     clean = [
         dataclasses.replace(
@@ -437,7 +437,7 @@ def _matched(p: Plan, u: float) -> Plan:
     """Epochs first, since they are whole; what remains goes into the learning rate."""
     factor = u / p.effective_update
     epochs = tuple(max(1, round(e * factor)) for e in p.local_epochs)
-    fixed = p.local_steps is not None or hasattr(p.algorithm, "local_epochs")
+    fixed = p.local_steps is not None or p.algorithm.local_epochs is not None
     q = p if fixed else dataclasses.replace(p, local_epochs=epochs)
     lr = p.algorithm.lr * u / q.effective_update  # type: ignore[attr-defined]
     return dataclasses.replace(q, algorithm=dataclasses.replace(q.algorithm, lr=lr))  # type: ignore[type-var]

@@ -239,7 +239,7 @@ async def coordinator(
     work = _Work(table, generator, local_epochs, hide, names)
     history: list[dict[str, Any]] = []
 
-    def merge(r: int, came: Any) -> None:
+    async def merge(r: int, came: Any) -> None:
         if came is None:
             raise SumAborted(
                 f"round {r + 1} was lost: a holder left after sums had been masked. Start again.", spent=True
@@ -251,6 +251,12 @@ async def coordinator(
         )
         watch({"kind": "round", "rounds": work.rounds, **history[-1]})
 
+    async def no_model(r: int) -> None:
+        """Nothing is tested on held-out rows."""
+
+    async def untested(r: int, counts: Any) -> None:
+        raise AssertionError("nobody is asked to test")
+
     await rounds.server(
         me,
         names,
@@ -258,8 +264,8 @@ async def coordinator(
         lambda r: names,
         work.down,
         merge,
-        lambda r: None,
-        lambda r, counts: None,
+        no_model,
+        untested,
         hidden=_Masked(work) if hide else None,
     )
     return {"tensors": work.tensors(), "history": history}

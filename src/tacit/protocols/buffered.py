@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -64,16 +64,16 @@ class Answer(
 
 
 class Scheduler(Protocol):
-    """Who is at work on what: tacit.pace.Desk."""
+    """Who is at work on what: tacit.pace.Scheduler."""
 
     version: int
     at_work: dict[str, Any]
     closes: float | None  # when it must do with what has come
 
-    def asks(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
-    def done(self, name: str, number: int) -> Any: ...
-    def lost(self, name: str) -> None: ...
-    def ring(self, now: float) -> None: ...
+    def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
+    def finish(self, name: str, number: int) -> Any: ...
+    def give_up(self, name: str) -> None: ...
+    def check_deadline(self, now: float) -> None: ...
 
 
 async def server(
@@ -83,9 +83,9 @@ async def server(
     last: int,
     down: Callable[[Any], Vectors],
     came: Callable[[Any, float, Vectors], None],
-    merge: Callable[[], bool],
+    merge: Callable[[], Awaitable[bool]],
     test: Callable[[int], Vectors | None],
-    tested: Callable[[int, dict[str, Vectors]], None],
+    tested: Callable[[int, dict[str, Vectors]], Awaitable[None]],
     *,
     within: float | None = None,
     at_least: int | None = None,
@@ -110,7 +110,7 @@ async def server(
         await me.send(order.name, message)
 
     async def out(name: str, reason: str) -> None:
-        scheduler.lost(name)
+        scheduler.give_up(name)
         dropped(scheduler.version, {name: reason})
         if admission is None:
             raise ProtocolError(f"party {me.name!r} has no answer of {name!r} it can use: {reason}")
@@ -157,7 +157,7 @@ async def server(
                 f"party {me.name!r} has no Tested it can use of version {version + 1}: "
                 + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items())
             )
-        tested(version, found)
+        await tested(version, found)
 
     async def take() -> None:
         """What comes next: answers, or that some of them did not come in time."""
@@ -178,16 +178,16 @@ async def server(
             if admission is not None:
                 admission.complete_request((name,), Order)
             if reason is None:
-                came(scheduler.done(name, answer.number), answer.weight, answer.vectors)
+                came(scheduler.finish(name, answer.number), answer.weight, answer.vectors)
             else:
                 await out(name, reason)
         if within is not None:
             for name in [n for n in scheduler.at_work if me.clock.now() >= since[n] + within]:
-                scheduler.lost(name)
+                scheduler.give_up(name)
                 dropped(scheduler.version, {name: f"no answer within {within:g} s"})
                 if admission is not None:
                     admission.complete_request((name,), Order, answered=False)
-        scheduler.ring(me.clock.now())
+        scheduler.check_deadline(me.clock.now())
 
     if admission is not None:
         if (
@@ -207,10 +207,10 @@ async def server(
     for order in list(scheduler.at_work.values()):
         await tell(order)
     while scheduler.version < last:
-        if merge():
+        if await merge():
             await examine(scheduler.version - 1)
             continue
-        for order in scheduler.asks(
+        for order in scheduler.next_orders(
             me.clock.now(), None if admission is None else admission.available(busy=False)
         ):
             await tell(order)
@@ -282,11 +282,10 @@ def ideal(
     answer: Callable[[Any], tuple[float, Vectors]],
     came: Callable[[Any, float, Vectors], None],
     merge: Callable[[], bool],
-    tell: Callable[[float], None] = lambda now: None,
     now: float = 0.0,
-) -> None:
+) -> Iterator[float]:
     """What the programs compute on a virtual clock, where an order takes `seconds`: every answer in its turn,
-    and a version whenever there is enough.
+    and a version whenever there is enough. Yields the time of each new version.
     """
     due: list[tuple[float, int, Any]] = []
 
@@ -297,15 +296,15 @@ def ideal(
     begin(list(scheduler.at_work.values()))
     while scheduler.version < last:
         if merge():
-            tell(now)
+            yield now
             continue
-        begin(scheduler.asks(now))
+        begin(scheduler.next_orders(now))
         now = due[0][0] if scheduler.closes is None else min(due[0][0], scheduler.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
             if (
                 scheduler.at_work.get(order.name) == order
-                and scheduler.done(order.name, order.number) is not None
+                and scheduler.finish(order.name, order.number) is not None
             ):
                 came(order, *answer(order))
-        scheduler.ring(now)
+        scheduler.check_deadline(now)

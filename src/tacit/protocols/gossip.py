@@ -34,7 +34,7 @@ that are not its neighbours, other than through them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,9 +176,8 @@ def ideal(
     walk: Callable[[int, Vectors], Vectors],
     share: Tensor,
     vectors: Vectors,
-    after: Callable[[int, Tensor, Vectors], None] = lambda r, share, v: None,
-) -> tuple[Tensor, Vectors]:
-    """All nodes at once: vectors [n, …], share [n]; an exchange is Θ ← WΘ."""
+) -> Iterator[tuple[int, Tensor, Vectors]]:
+    """All nodes at once: vectors [n, …], share [n]; an exchange is Θ ← WΘ. Yields (round, share, vectors)."""
     for r in rounds:
         here = {k: v / _along(share, v) for k, v in vectors.items()}
         there = walk(r, here)
@@ -191,8 +190,7 @@ def ideal(
                 w @ share,
                 {k: (w @ v.reshape(len(v), -1)).view(v.shape) for k, v in vectors.items()},
             )
-        after(r, share, vectors)
-    return share, vectors
+        yield r, share, vectors
 
 
 def _along(share: Tensor, v: Tensor) -> Tensor:

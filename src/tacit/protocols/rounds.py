@@ -178,9 +178,9 @@ async def server(
     rounds: Iterable[int],
     choose: Callable[[int], Sequence[str] | Candidates],
     down: Callable[[int], Vectors | ModelAssignment],
-    merge: Callable[[int, Any], None],
-    test: Callable[[int], Vectors | ModelAssignment | None],
-    tested: Callable[[int, Any], None],
+    merge: Callable[[int, Any], Awaitable[None]],
+    test: Callable[[int], Awaitable[Vectors | ModelAssignment | None]],
+    tested: Callable[[int, Any], Awaitable[None]],
     *,
     hidden: SecretSum | None = None,
     counted: SecretSum | None = None,
@@ -197,7 +197,7 @@ async def server(
     testers: Callable[[], Sequence[str]] | None = None,
 ) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone
-    test it.
+    test it. `merge`, `test` and `tested` are awaited: the caller may pause the server there.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a
     round goes on with `at_least` answers (everyone's, if not given); it waits for as long as there are fewer.
@@ -415,7 +415,7 @@ async def server(
         return SumResult(total, included)
 
     async def examine(r: int) -> None:
-        model = test(r)
+        model = await test(r)
         if model is not None and counted is not None:
             names = testers()
             if len(names) < counted.enough:
@@ -426,16 +426,17 @@ async def server(
                 if why not in noted:
                     noted.add(why)
                     aborted(r, why)
-                tested(r, None)
+                await tested(r, None)
                 return
             try:
-                tested(r, await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model))
+                total = await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model)
             except SumAborted as error:  # a model without figures is still a model
                 aborted(r, f"the model was not evaluated: {error}")
-                tested(r, None)
+                total = None
+            await tested(r, total)
         elif model is not None:
             answers = await ask(r, clients, f"test {r}", Test, model, Tested)
-            tested(r, {name: answer.counts for name, answer in answers.items()})
+            await tested(r, {name: answer.counts for name, answer in answers.items()})
 
     async def settled(r: int) -> Sequence[str]:
         chosen, turn = choose(r), 0  # by Poisson sampling, at times nobody
@@ -463,14 +464,14 @@ async def server(
                 lambda vectors, r=r: Down(r, vectors),  # type: ignore[misc]
                 lambda r=r: down(r),  # type: ignore[misc]
             )
-            merge(r, summed)
+            await merge(r, summed)
             if summed is None:
                 continue  # the model is the one that was tested before
         elif scores and chosen:
-            merge(r, await pick(r, chosen))
+            await merge(r, await pick(r, chosen))
         else:
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
-            merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
+            await merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await examine(r)
     if stop:
         await me.send(clients, Stop())

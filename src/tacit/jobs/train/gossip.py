@@ -208,9 +208,10 @@ class Gossiping(Simulated):
                 self._cycle(r)
                 told(r, self.share, self.theta)
         else:
-            protocol.ideal(
-                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta, told
-            )
+            for r, share, theta in protocol.ideal(
+                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta
+            ):
+                told(r, share, theta)
 
     def _weights(self, t: int) -> Tensor:
         w = torch.from_numpy(self.topology.graph.at(t).matrix()).to(self.cohort.device, torch.float32)

@@ -173,7 +173,7 @@ class HiddenCounts:
 
 
 def _mean_traffic(protocol: Any, terms: Any, guard: Guard, names: Sequence[str]) -> tuple[int, int]:
-    signature = SIGNATURE if getattr(guard.hiding, "adversary", "") == "active" else 0
+    signature = SIGNATURE if guard.hiding is not None and guard.hiding.adversary == "active" else 0
     up, down = _traffic(protocol, tuple(names), terms, signature)
     return up // len(names), down // len(names)
 
@@ -194,7 +194,6 @@ def bytes_of(p: Plan, guard: Guard, r: int, down: State) -> tuple[int, int]:
 
 def signing_keys(p: Plan, guard: Guard | None) -> Mapping[str, Any] | None:
     """Keys for an active adversary in one process; elsewhere parties have certificates."""
-    active = (
-        guard is not None and getattr(guard.hiding, "adversary", "") == "active" and p.runtime == "inprocess"
-    )
+    hiding = None if guard is None else guard.hiding
+    active = hiding is not None and hiding.adversary == "active" and p.runtime == "inprocess"
     return Identity.provision(list(p.fed.parties), secrets.token_bytes) if active else None

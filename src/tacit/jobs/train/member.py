@@ -385,9 +385,8 @@ class Work:
 
     async def local_beside(self, number: int, version: int, down: State) -> tuple[float, State]:
         """On a thread of its own: meanwhile the party can be asked to test a model, or to begin anew."""
-        most = self.plan.rounds * max(
-            len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1))
-        )  # one party may do all the work of a run
+        # one party may do all the work of a run
+        most = self.plan.rounds * max(len(self.plan.fed), self.plan.pace.buffer)
         if not 0 <= number < most:
             raise ProtocolError(
                 f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ... import selection
-from ...aggregate.mean import recalled
+from ...aggregate.mean import combine_with_memory
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Algorithm, Batches, State, fresh
 from ...data.federation import Federation
@@ -31,7 +31,7 @@ from ...protocols import rounds as protocol
 from ...protocols.consent import OneSumEach
 from ...runs import Event
 from ...runtimes.inprocess import InProcess
-from ...selection import Known, Wanted
+from ...selection import LossesNeeded, PartyInfo
 from ..devices import placed
 from .figures import estimate, fit_figures, warn
 from .guards import chosen, fit
@@ -141,7 +141,7 @@ class Parties:
 
     def tests(self) -> State | protocol.ModelAssignment:
         """The model to be tested."""
-        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalises else ()))
+        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalizes else ()))
         return {k: v.cpu() for k, v in self.server.items() if k in keys}
 
     def personal(self, i: int) -> list[State]:
@@ -171,7 +171,7 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(
+        async def merge(
             r: int, ups: dict[str, tuple[float, State]] | protocol.SumResult | picking.BestUpload | None
         ) -> None:
             if ups is None:
@@ -201,7 +201,7 @@ class Parties:
             else:
                 self.merged(r + 1, list(took_part))
 
-        def model(r: int) -> State | protocol.ModelAssignment | None:
+        async def model(r: int) -> State | protocol.ModelAssignment | None:
             if not due(r + 1):
                 return None
             if not self.begin_test(r + 1):
@@ -209,7 +209,7 @@ class Parties:
                 return None
             return self.tests()
 
-        def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
+        async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
             if isinstance(answers, protocol.SumResult):
                 self._sent_up()  # those bytes belong to no update
             after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])
@@ -246,10 +246,10 @@ class Parties:
         """Who holds back rows."""
         return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
-    def known(self, r: int) -> Known:
+    def known(self, r: int) -> PartyInfo:
         """What the server knows of the parties before a round, but for losses."""
         n = len(self.plan.fed)
-        return Known(
+        return PartyInfo(
             self.plan.sizes,
             lambda who: np.zeros(0),
             None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)),
@@ -266,7 +266,7 @@ class Parties:
 
         def loss(who: np.ndarray) -> np.ndarray:
             if new := [int(k) for k in who if int(k) not in losses and int(k) not in silent]:
-                raise Wanted(np.array(new))
+                raise LossesNeeded(np.array(new))
             return np.array([losses.get(int(k), -np.inf) for k in who])
 
         def settle(
@@ -275,8 +275,8 @@ class Parties:
             losses.update({k: answers[names[k]] for k in asked if names[k] in answers})
             silent.update(k for k in asked if names[k] not in answers)
             try:
-                who = selection.chosen(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
-            except Wanted as wanted:
+                who = selection.select(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
+            except LossesNeeded as wanted:
                 some = wanted.who.tolist()
                 self.told[0]["looked"] = self.told[0].get("looked", 0) + len(some)
                 self.looks = look_bytes(model)
@@ -388,10 +388,9 @@ class Parties:
         """What the rule makes of the uploads; what it remembers of earlier rounds is the server's state,
         too.
         """
-        rule = fitted([self.plan], self.task)
-        rule = rule.at({k: v[None] for k, v in down.items()}) if hasattr(rule, "at") else rule
+        rule = fitted([self.plan], self.task).at_round({k: v[None] for k, v in down.items()})
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
-        mean, self.memory = recalled(
+        mean, self.memory = combine_with_memory(
             list(ups.values()),
             rule,
             [seats[name] for name in ups],
@@ -419,7 +418,7 @@ class Parties:
                 else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
             )
             assert p.fed.classes is not None
-            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalises)
+            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
         if isinstance(answers, protocol.SumResult):
             assert isinstance(self.counted, HiddenCounts)
             total = self.counted.decode(answers.total)
@@ -432,7 +431,7 @@ class Parties:
                 p.fed.classes,
                 p.min_rows,
                 True,
-                p.algorithm.personalises,
+                p.algorithm.personalizes,
             )
         came = [name for name in p.fed.parties if name in answers]
         counts = [Counts(**answers[name]) if answers[name] else None for name in came]
@@ -445,7 +444,7 @@ class Parties:
             p.fed.classes,
             p.min_rows,
             p.sums_only,
-            p.algorithm.personalises,
+            p.algorithm.personalizes,
         )
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
@@ -596,7 +595,7 @@ class Member:
         """
         if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
             return {}
-        if mine and self.algorithm.personalises:
+        if mine and self.algorithm.personalizes:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)
         rows = self.fed.at(r + 1)

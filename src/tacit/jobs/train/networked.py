@@ -25,7 +25,7 @@ from ...parties.party import Party
 from ...protocols import buffered, joining, picking
 from ...protocols import rounds as protocol
 from ...runtimes.processes import Processes
-from ...selection import Known
+from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
 from .elsewhere import Deployed, Elsewhere
@@ -88,7 +88,7 @@ class Networked(Parties):
             if name not in self.admission.ready or self.admission.ready[name].held != 0
         ]
 
-    def known(self, r: int) -> Known:
+    def known(self, r: int) -> PartyInfo:
         """As parties said when they joined, as they are there now, and by how long each took for its last
         round.
         """
@@ -101,7 +101,7 @@ class Networked(Parties):
         there = (
             None if self.within is None else np.isin(names, self.admission.available(busy=True))
         )  # without a deadline, everybody is waited for
-        return Known(
+        return PartyInfo(
             sizes,
             lambda who: np.zeros(0),
             np.array([self.admission.durations.get(name, 0.0) for name in names]),

@@ -530,7 +530,7 @@ def _finish(
         journal.events,
         journal.directory,
         p,
-        own if p.algorithm.personalises and p.topology is None else None,
+        own if p.algorithm.personalizes and p.topology is None else None,
     )
 
 
