@@ -15,14 +15,14 @@ import pytest
 from tacit.errors import PartyFailed
 from tacit.parties.ledger import Ledger
 from tacit.runtimes.inprocess import InProcess
-from tacit.runtimes.streaming import Channel, drain
+from tacit.runtimes.streaming import Emitter, drain
 
 
-def counting(channel: Channel[int], log: list[Any], n: int = 3) -> Any:
+def counting(emitter: Emitter[int], log: list[Any], n: int = 3) -> Any:
     async def count() -> str:
         try:
             for i in range(n):
-                await channel.emit(i)
+                await emitter.emit(i)
                 log.append(f"after {i}")
             return "done"
         finally:
@@ -32,8 +32,8 @@ def counting(channel: Channel[int], log: list[Any], n: int = 3) -> Any:
 
 
 def test_the_coroutine_waits_until_the_consumer_asks_for_the_next_item() -> None:
-    channel, log = Channel[int](), []
-    stream = channel.stream(counting(channel, log))
+    emitter, log = Emitter[int](), []
+    stream = emitter.stream(counting(emitter, log))
     for i in range(3):
         assert next(stream) == i
         assert log == [f"after {j}" for j in range(i)]
@@ -44,31 +44,31 @@ def test_the_coroutine_waits_until_the_consumer_asks_for_the_next_item() -> None
 
 
 def test_closing_the_stream_ends_the_coroutine() -> None:
-    channel, log = Channel[int](), []
-    stream = channel.stream(counting(channel, log))
+    emitter, log = Emitter[int](), []
+    stream = emitter.stream(counting(emitter, log))
     next(stream)
     stream.close()
     assert log == ["ended"]
 
 
 def test_an_error_of_the_coroutine_is_raised_after_the_items_before_it() -> None:
-    channel = Channel[int]()
+    emitter = Emitter[int]()
 
     async def fails() -> None:
-        await channel.emit(1)
+        await emitter.emit(1)
         raise ValueError("no more")
 
-    stream = channel.stream(fails)
+    stream = emitter.stream(fails)
     assert next(stream) == 1
     with pytest.raises(ValueError, match="no more"):
         next(stream)
 
 
 def test_ctrl_c_cancels_the_coroutine_and_waits_for_it() -> None:
-    channel, log = Channel[int](), []
+    emitter, log = Emitter[int](), []
 
     async def waits() -> None:
-        await channel.emit(1)
+        await emitter.emit(1)
         os.kill(os.getpid(), signal.SIGINT)
         try:
             await asyncio.Event().wait()
@@ -76,7 +76,7 @@ def test_ctrl_c_cancels_the_coroutine_and_waits_for_it() -> None:
             await asyncio.sleep(0)
             log.append("ended")
 
-    stream = channel.stream(waits)
+    stream = emitter.stream(waits)
     assert next(stream) == 1
     with pytest.raises(KeyboardInterrupt):
         next(stream)
@@ -85,9 +85,9 @@ def test_ctrl_c_cancels_the_coroutine_and_waits_for_it() -> None:
 
 def test_in_a_notebook_the_loop_has_a_thread_of_its_own() -> None:
     async def cell() -> tuple[list[int], int]:
-        channel, log = Channel[int](), []
+        emitter, log = Emitter[int](), []
         before = threading.active_count()
-        items = list(channel.stream(counting(channel, log)))
+        items = list(emitter.stream(counting(emitter, log)))
         assert log[-1] == "ended"
         return items, threading.active_count() - before
 
@@ -96,19 +96,19 @@ def test_in_a_notebook_the_loop_has_a_thread_of_its_own() -> None:
 
 def test_parties_wait_while_the_consumer_has_an_item_and_the_ledger_is_whole_when_it_stops() -> None:
     """A party that speaks while another emits is heard only after the consumer asked for more."""
-    channel, ledger, log = Channel[str](), Ledger(), []
+    emitter, ledger, log = Emitter[str](), Ledger(), []
 
     async def server(me: Any) -> None:
         for word in "ab":
             await me.clock.sleep(1.0)
-            await channel.emit(word)
+            await emitter.emit(word)
             log.append(me.clock.now())
 
     async def client(me: Any) -> None:
         while True:
             await me.clock.sleep(0.4)
 
-    stream = InProcess().stream({"server": server, "client": client}, channel, ledger=ledger)
+    stream = InProcess().stream({"server": server, "client": client}, emitter, ledger=ledger)
     assert next(stream) == "a"
     assert log == []
     assert next(stream) == "b"
@@ -119,4 +119,4 @@ def test_parties_wait_while_the_consumer_has_an_item_and_the_ledger_is_whole_whe
         raise ValueError("wrong")
 
     with pytest.raises(PartyFailed, match="wrong"):
-        drain(InProcess().stream({"server": broken}, channel))
+        drain(InProcess().stream({"server": broken}, emitter))

@@ -27,7 +27,7 @@ from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import Party, Program
 from ..parties.secret import Secret, SeededSecret
-from .streaming import Channel, drain
+from .streaming import Emitter, drain
 
 T = TypeVar("T")
 
@@ -52,13 +52,13 @@ class InProcess:
         """What each party's program returned. What the parties saw is added to `ledger`, also when the run
         fails.
         """
-        return drain(self.stream(programs, Channel(), ledger=ledger))
+        return drain(self.stream(programs, Emitter(), ledger=ledger))
 
     def stream(
-        self, programs: Mapping[str, Program], channel: Channel[T], *, ledger: Ledger | None = None
+        self, programs: Mapping[str, Program], emitter: Emitter[T], *, ledger: Ledger | None = None
     ) -> Generator[T, None, dict[str, Any]]:
-        """The same, step by step: yields what a program emits into `channel`, while all parties wait."""
-        return _Run(check(self), programs, ledger).stream(channel)
+        """The same, step by step: yields what a program emits through `emitter`, while all parties wait."""
+        return _Run(check(self), programs, ledger).stream(emitter)
 
     async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
         """The same from async code. The parties live on a thread of their own; cancelling this stops them all
@@ -180,11 +180,11 @@ class _Run:
 
     def here(self) -> dict[str, Any]:
         """Run to the end on this thread."""
-        return drain(self.stream(Channel()))
+        return drain(self.stream(Emitter()))
 
-    def stream(self, channel: Channel[T]) -> Generator[T, None, dict[str, Any]]:
+    def stream(self, emitter: Emitter[T]) -> Generator[T, None, dict[str, Any]]:
         try:
-            return (yield from channel.stream(self.main, _Loop))
+            return (yield from emitter.stream(self.main, _Loop))
         finally:
             if self.ledger is not None:
                 for box in self.boxes.values():

@@ -29,7 +29,7 @@ from ..parameters import bad, check, flag, real, whole
 from ..parties.codec import MAX_BYTES
 from ..parties.ledger import Ledger
 from ..parties.party import Program
-from .streaming import Channel, drain
+from .streaming import Emitter, drain
 
 if TYPE_CHECKING:
     from .kits import Kit
@@ -77,19 +77,19 @@ class Processes:
         function. With a deadline, the end of those in `may_leave` ends nothing: the others' programs go on
         without them, and what they returned is None.
         """
-        return drain(self.stream(programs, Channel(), ledger=ledger, here=here, may_leave=may_leave))
+        return drain(self.stream(programs, Emitter(), ledger=ledger, here=here, may_leave=may_leave))
 
     def stream(
         self,
         programs: Mapping[str, Program],
-        channel: Channel[T],
+        emitter: Emitter[T],
         *,
         ledger: Ledger | None = None,
         here: Collection[str] = (),
         may_leave: Collection[str] = (),
     ) -> Generator[T, None, dict[str, Any]]:
-        """The same, step by step: yields what a program in this process emits into `channel`."""
-        return channel.stream(lambda: self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
+        """The same, step by step: yields what a program in this process emits through `emitter`."""
+        return emitter.stream(lambda: self.run(programs, ledger=ledger, here=here, may_leave=may_leave))
 
     async def run(
         self,

@@ -1,6 +1,6 @@
 """What a coroutine hands out one at a time, for a caller that is not asynchronous.
 
-A protocol's server runs inside an event loop, and the training loop does not. `Channel.emit` hands an item
+A protocol's server runs inside an event loop, and the training loop does not. `Emitter.emit` hands an item
 over and waits until the consumer asks for the next one. So the consumer is done with an item (has written it
 to disk, or has refused to continue) before the coroutine goes on.
 """
@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Channel(Generic[T]):
+class Emitter(Generic[T]):
     """Items on their way from one coroutine to one consumer."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ from ...parties.ledger import Ledger
 from ...protocols import hierarchy as protocol
 from ...protocols import rounds as below
 from ...runs import Event
-from ...runtimes.streaming import Channel
+from ...runtimes.streaming import Emitter
 from . import guards as guarding
 from .plan import Plan
 from .simulated import Simulated
@@ -239,7 +239,7 @@ class Programs:
 
     def __init__(self, trainer: Layered, rounds: range):
         self.trainer, self.rounds, self.plan = trainer, rounds, trainer.plan
-        self.channel = Channel[list[RoundRecord]]()
+        self.emitter = Emitter[list[RoundRecord]]()
 
     def stream(self) -> Records:
         """Run the programs; yield the records that the server emits."""
@@ -290,10 +290,10 @@ class Programs:
 
             programs[SERVER] = top
             if p.runtime == "inprocess":
-                yield from InProcess(seed=p.seed).stream(programs, self.channel, ledger=t.party_ledger)
+                yield from InProcess(seed=p.seed).stream(programs, self.emitter, ledger=t.party_ledger)
             else:
                 runtime: Processes = dataclasses.replace(p.through, seed=p.seed)
-                yield from runtime.stream(programs, self.channel, ledger=t.party_ledger, here=(SERVER,))
+                yield from runtime.stream(programs, self.emitter, ledger=t.party_ledger, here=(SERVER,))
 
     async def _emit(self, t: int, vectors: State) -> None:
         """Give the server's new model to all edges, and emit the rounds that led to it."""
@@ -309,7 +309,7 @@ class Programs:
         for r in range(
             self.rounds.start + t * step, min(self.rounds.start + (t + 1) * step, self.rounds.stop)
         ):
-            await self.channel.emit(
+            await self.emitter.emit(
                 self.trainer.records(r + 1, self.rounds.stop, [guarding.chosen(self.plan, r)])
             )
 

@@ -32,7 +32,7 @@ from ...protocols import rounds as protocol
 from ...protocols.consent import OneSumEach
 from ...runs import Event
 from ...runtimes.inprocess import InProcess
-from ...runtimes.streaming import Channel
+from ...runtimes.streaming import Emitter
 from ...selection import LossesNeeded, PartyInfo
 from ..devices import placed
 from .figures import estimate, fit_figures, warn
@@ -156,11 +156,11 @@ class Parties(Trainer):
     # rounds -------------------------------------------------------------------------------------------------
 
     def run(self, rounds: range) -> Records:
-        channel = Channel[list[RoundRecord]]()
-        yield from self.stream(partial(self.serve, rounds, channel), channel)
+        emitter = Emitter[list[RoundRecord]]()
+        yield from self.stream(partial(self.serve, rounds, emitter), emitter)
 
     def serve(
-        self, rounds: range, channel: Channel[list[RoundRecord]], me: Party, **network: Any
+        self, rounds: range, emitter: Emitter[list[RoundRecord]], me: Party, **network: Any
     ) -> Coroutine[Any, Any, None]:
         """Return the server's program, which emits the records of these rounds."""
         p, last = self.plan, rounds.stop
@@ -176,24 +176,24 @@ class Parties(Trainer):
             if uploads is None:
                 self.facts["lost"] = True
                 record = self.record(r + 1, last, ())
-                await self.finish_round(channel, record, {})
+                await self.finish_round(emitter, record, {})
                 return
             participants = self._merge_all(r, uploads)
             record = self.record(r + 1, last, participants, self.seconds is not None)
-            await self.merged(channel, record, evaluates(p, r + 1, last))
+            await self.merged(emitter, record, evaluates(p, r + 1, last))
 
         async def model(r: int) -> State | protocol.ModelAssignment | None:
             if not evaluates(p, r + 1, last):
                 return None
             if not self.context.spend_evaluation(r + 1):
-                await self.finish_round(channel, record, {})
+                await self.finish_round(emitter, record, {})
                 return None
             return self.test_models()
 
         async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
             if isinstance(answers, protocol.SumResult):
                 self._count_hidden_bytes()  # those bytes belong to no update
-            await self.finish_round(channel, record, {} if answers is None else self._metrics(r + 1, answers))
+            await self.finish_round(emitter, record, {} if answers is None else self._metrics(r + 1, answers))
 
         return protocol.server(
             me,
@@ -239,19 +239,19 @@ class Parties(Trainer):
         )
 
     async def merged(
-        self, channel: Channel[list[RoundRecord]], record: RoundRecord, is_evaluated: bool
+        self, emitter: Emitter[list[RoundRecord]], record: RoundRecord, is_evaluated: bool
     ) -> None:
         """Emit a round whose model is merged: now if it is not evaluated, or has to be on disk before."""
         if not is_evaluated:
-            await self.finish_round(channel, record, {})
+            await self.finish_round(emitter, record, {})
         elif self.saves_every_round:
-            await channel.emit([dataclasses.replace(record, is_complete=False)])
+            await emitter.emit([dataclasses.replace(record, is_complete=False)])
 
     async def finish_round(
-        self, channel: Channel[list[RoundRecord]], record: RoundRecord, metrics: dict[str, Any]
+        self, emitter: Emitter[list[RoundRecord]], record: RoundRecord, metrics: dict[str, Any]
     ) -> None:
         dropped, self.dropped = self.dropped, {}
-        await channel.emit([dataclasses.replace(record, metrics=metrics, dropped=dropped, is_complete=True)])
+        await emitter.emit([dataclasses.replace(record, metrics=metrics, dropped=dropped, is_complete=True)])
 
     def drop(self, r: int, reasons: Mapping[str, str]) -> None:
         """Keep why parties are left out of the current round; the first reason of each counts."""
@@ -304,7 +304,7 @@ class Parties(Trainer):
 
     # programs -----------------------------------------------------------------------------------------------
 
-    def stream(self, server: Callable[..., Any], channel: Channel[list[RoundRecord]]) -> Records:
+    def stream(self, server: Callable[..., Any], emitter: Emitter[list[RoundRecord]]) -> Records:
         """Run the server's program and those of the parties; yield the records that it emits."""
 
         def program(name: str, start: Callable[[Party], Any]) -> Any:
@@ -319,7 +319,7 @@ class Parties(Trainer):
             for k, name in enumerate(self.plan.fed.parties)
         }
         runtime = InProcess(seed=self.plan.seed, start=self.clock)
-        yield from runtime.stream({SERVER: program(SERVER, server), **clients}, channel)
+        yield from runtime.stream({SERVER: program(SERVER, server), **clients}, emitter)
 
     def _member(self, k: int, name: str) -> Member:
         p, fed = self.plan, self.plan.fed.party(k)

@@ -25,7 +25,7 @@ from ...parties.party import Party
 from ...protocols import buffered, joining, picking
 from ...protocols import rounds as protocol
 from ...runtimes.processes import Processes
-from ...runtimes.streaming import Channel
+from ...runtimes.streaming import Emitter
 from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
@@ -233,7 +233,7 @@ class Networked(Parties):
 
     # --- the programs ---------------------------------------------------------------------------------------
 
-    def stream(self, server: Callable[..., Any], channel: Channel[list[RoundRecord]]) -> Records:
+    def stream(self, server: Callable[..., Any], emitter: Emitter[list[RoundRecord]]) -> Records:
         async def program(me: Party) -> None:
             self.parties[SERVER] = me
             self.admission = joining.Admission(
@@ -248,11 +248,11 @@ class Networked(Parties):
             await beside(server(me, admission=self.admission, wrong=self.wrong), self.admission.run())
 
         if isinstance(self.through, Processes):
-            yield from self._stream_here(self.through, program, channel)
+            yield from self._stream_here(self.through, program, emitter)
         else:
-            yield from channel.stream(partial(self._connect, self.through, program))
+            yield from emitter.stream(partial(self._connect, self.through, program))
 
-    def _stream_here(self, runtime: Processes, program: Any, channel: Channel[list[RoundRecord]]) -> Records:
+    def _stream_here(self, runtime: Processes, program: Any, emitter: Emitter[list[RoundRecord]]) -> Records:
         """Run the clients as processes of this machine."""
         p = self.plan
         spec = specified(p.model, "a client")
@@ -272,7 +272,7 @@ class Networked(Parties):
             seeded = Processes(p.seed, runtime.deadline, runtime.at_least, runtime.restart, runtime.max_bytes)
             ledger = Ledger()
             yield from seeded.stream(
-                programs, channel, here=(SERVER,), ledger=ledger, may_leave=p.fed.parties
+                programs, emitter, here=(SERVER,), ledger=ledger, may_leave=p.fed.parties
             )
             for s in ledger.seen:  # the server's own lines are in its party's ledger
                 if s.party != SERVER:

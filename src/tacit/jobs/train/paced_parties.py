@@ -17,7 +17,7 @@ from ...parties.ledger import Ledger
 from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import buffered
-from ...runtimes.streaming import Channel
+from ...runtimes.streaming import Emitter
 from ..devices import placed
 from .messages import SERVER, Member, Parties
 from .networked import Networked
@@ -55,7 +55,7 @@ class _Paced(Parties):
         self.server = {"w": w, **buffers, **state}
 
     def serve(
-        self, rounds: range, channel: Channel[list[RoundRecord]], me: Party, **network: Any
+        self, rounds: range, emitter: Emitter[list[RoundRecord]], me: Party, **network: Any
     ) -> Coroutine[Any, Any, None]:
         merger, p, last = self.merger, self.plan, rounds.stop
         record = self.context.pending or self.record(0, last, ())
@@ -68,7 +68,7 @@ class _Paced(Parties):
             self.dropped = {**merger.dropped, **self.dropped}
             version = merger.scheduler.version
             record = self.record(version, last, merger.participants, True, merger.new_orders)
-            await self.merged(channel, record, evaluates(p, version, last))
+            await self.merged(emitter, record, evaluates(p, version, last))
             return True
 
         def model(version: int) -> State | None:
@@ -77,7 +77,7 @@ class _Paced(Parties):
             return {k: v.cpu() for k, v in self.server.items() if k in ("w", "buffers")}
 
         async def tested(version: int, answers: dict[str, State]) -> None:
-            await self.finish_round(channel, record, self._metrics(version + 1, answers))
+            await self.finish_round(emitter, record, self._metrics(version + 1, answers))
 
         def down(order: Order) -> State:
             self.time()  # which starts to run with the first order

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from ...runs import (
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
 from .plan import MIN_ROWS, Plan, make_plan, make_task
+from .simulated import Simulated
 from .trainer import PENDING, RoundRecord, RunContext, Trainer
 
 # with more parties than this, each one's accuracy is kept after the last round only: a number for every
@@ -377,9 +377,9 @@ class _Training:
         )
 
     def _save_stack(self, r: int) -> None:
-        if not r or self.together is None or not (r == self.last or self.timer.due):
+        if not r or self.together is None or not (r == self.last or self.timer.is_due):
             return
-        with self.timer.timed():
+        with self.timer.measure():
             self._write_stack(r, [self.trainer.save(i) for i in range(len(self.plans))])
             for i in range(len(self.plans)):  # after the stack: no run's own state is ahead of the others'
                 self._save(i, r, force=True)
@@ -496,40 +496,43 @@ def _numbers(p: Plan) -> Iterator[None]:
         torch.set_num_threads(before[2])
 
 
-# by (kind of training, where parties are): the module and the class. Imported when used: messages need msgpack,
-# which a bare GPU machine may lack.
-TRAINERS = {
-    ("training", "cohort"): ("simulated", "Simulated"),
-    ("training", "inprocess"): ("messages", "Parties"),
-    ("training", "processes"): ("networked", "Networked"),
-    ("paced", "cohort"): ("paced", "PacedSimulation"),
-    ("paced", "inprocess"): ("paced_parties", "PacedParties"),
-    ("paced", "processes"): ("paced_parties", "PacedNetworked"),
-    ("clustered", "cohort"): ("clustered", "Clustered"),
-    ("clustered", "inprocess"): ("clustered_parties", "ClusteredParties"),
-    ("clustered", "processes"): ("clustered_parties", "ClusteredNetworked"),
-    ("a hierarchy", "cohort"): ("hierarchy", "Layered"),
-    ("a hierarchy", "inprocess"): ("hierarchy", "Layered"),
-    ("a hierarchy", "processes"): ("hierarchy", "Layered"),
-    ("gossip", "cohort"): ("gossip", "Gossiping"),
-    ("gossip", "inprocess"): ("gossip", "Gossiping"),
-    ("gossip", "processes"): ("gossip", "Gossiping"),
-}
-
-
 def trainer_class(p: Plan) -> type[Trainer]:
-    """Return the kind of trainer that a plan asks for."""
-    where = p.runtime if p.runtime in ("cohort", "inprocess") else "processes"
-    kind = {Hierarchy: "a hierarchy", Gossip: "gossip"}.get(type(p.topology))
-    if where == "processes":
+    """Return the kind of trainer that a plan asks for.
+
+    Modules are imported when needed: messages take msgpack, which a bare GPU machine may lack.
+    """
+    kinds: tuple[type[Trainer], type[Trainer], type[Trainer]]  # synchronous, paced, clustered
+    is_remote = p.runtime not in ("cohort", "inprocess")
+    if is_remote:
         from ...runtimes.processes import need_net
 
-        need_net(f"{kind or 'training'} across processes")
-    if kind is None:
-        kind = "clustered" if p.algorithm.sees_each else "training" if p.pace is None else "paced"
-    module, name = TRAINERS[kind, where]
-    found: type[Trainer] = vars(import_module(f".{module}", __package__))[name]
-    return found
+        what = {Hierarchy: "a hierarchy", Gossip: "gossip"}.get(type(p.topology), "training")
+        need_net(f"{what} across processes")
+    if isinstance(p.topology, Hierarchy):
+        from .hierarchy import Layered
+
+        return Layered
+    if isinstance(p.topology, Gossip):
+        from .gossip import Gossiping
+
+        return Gossiping
+    if p.runtime == "cohort":
+        from .clustered import Clustered
+
+        kinds = Simulated, paced.PacedSimulation, Clustered
+    else:
+        from .clustered_parties import ClusteredNetworked, ClusteredParties
+        from .messages import Parties
+        from .networked import Networked
+        from .paced_parties import PacedNetworked, PacedParties
+
+        kinds = Parties, PacedParties, ClusteredParties
+        if is_remote:
+            kinds = Networked, PacedNetworked, ClusteredNetworked
+    synchronous, asynchronous, clustered = kinds
+    if p.algorithm.sees_each:
+        return clustered
+    return synchronous if p.pace is None else asynchronous
 
 
 def _note_no_test_rows(journal: Journal, p: Plan) -> None:
