@@ -225,7 +225,7 @@ def test_2_a_weight_is_a_share_of_an_agreed_number_and_of_nothing_a_server_sends
 
     async def attack(server: Attacker) -> Any:
         await server.offer()
-        huge = {"guard.heaviest": torch.tensor(1e30, dtype=torch.float64)}
+        huge = {"guard.max_weight": torch.tensor(1e30, dtype=torch.float64)}
         return await server.ask_sum(0, CLIENTS, lambda name: server.down(0, **({} if name == "d" else huge)))
 
     gained, ended = play(attack, tmp_path, GUARDED)

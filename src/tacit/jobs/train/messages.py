@@ -132,7 +132,7 @@ class Parties:
         return (
             {k: v.cpu() for k, v in self.server.items() if k in keys}
             | {"round": torch.tensor(float(r))}
-            | ({} if self.guard is None else self.guard.sent())
+            | ({} if self.guard is None else self.guard.server_message())
         )
 
     def downs(self, r: int) -> State | protocol.ModelAssignment:
@@ -369,10 +369,10 @@ class Parties:
             mean = self.guard.back(ups.total, counted, there, r)
         else:
             blank = (
-                {} if self.guard is None else self.guard.blank()
+                {} if self.guard is None else self.guard.blank_upload()
             )  # where nobody was drawn, what somebody would have sent: it must not show
             self.sizes = wire_bytes(r + 1, down, max((up for _, up in ups.values()), key=len, default=blank))
-            mean = self._made(ups, there) if self.guard is None else self.guard.take(ups, there, r)
+            mean = self._made(ups, there) if self.guard is None else self.guard.decode_uploads(ups, there, r)
         if self.guard is not None and self.guard.noise is not None:
             counted = self.guard.expected
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
@@ -381,7 +381,7 @@ class Parties:
             self.server["w"], state, mean, torch.tensor(counted / (among or len(p.fed)))
         )
         if self.guard is not None:
-            self.guard.moved(self.server["w"], w)
+            self.guard.after_step(self.server["w"], w)
         self.server = {"w": w, **buffers, **state}
 
     def _made(self, ups: Mapping[str, tuple[float, State]], down: State) -> State:
@@ -415,7 +415,9 @@ class Parties:
             mean = (
                 self.figures.back(answers.total, float(len(answers.included)), there, r - 1)
                 if isinstance(answers, protocol.SumResult)
-                else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
+                else self.figures.decode_uploads(
+                    {name: (1.0, sent) for name, sent in answers.items()}, there, r - 1
+                )
             )
             assert p.fed.classes is not None
             return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
@@ -579,7 +581,7 @@ class Member:
         return (
             (weight, vectors, kept)
             if self.guard is None
-            else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
+            else self.guard.encode_upload(self.name, number, weight, vectors, down, mine | kept)
         )
 
     def loss(self, r: int, down: State) -> float:

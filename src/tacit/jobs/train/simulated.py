@@ -200,10 +200,10 @@ class Simulated:
             shapes = {k: v.shape[1:] for k, v in self.cohort.down(0.0).items()}
             up = {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
             if self.guards:  # what its guard lets out, in as many bits as that takes
-                up = self.guards[0].blank()
+                up = self.guards[0].blank_upload()
             self._wire = (
                 {k: torch.zeros(s) for k, s in shapes.items()}
-                | (self.guards[0].sent() if self.guards else {}),
+                | (self.guards[0].server_message() if self.guards else {}),
                 up,
             )
         return sizes(self.plans[0], self.guards[0] if self.guards else None, r, *self._wire)
