@@ -84,7 +84,7 @@ def test_an_existing_run_is_not_written_over(tmp_path: Path) -> None:
     run(tmp_path / "a")
     before = files(tmp_path / "a")
     with pytest.raises(
-        BadRun, match=r"already holds a run\. Go on with it by resume=True, or give another directory\."
+        BadRun, match=r"already contains a run\. Resume it with resume=True, or choose another directory\."
     ):
         run(tmp_path / "a")
     assert files(tmp_path / "a") == before
