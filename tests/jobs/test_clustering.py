@@ -193,8 +193,8 @@ def test_the_report_draws_the_tree(tmp_path: Path):
     [
         (
             dict(guard=[guard.Clip(1.0), guard.Quantize(bits=16), guard.SecAgg()]),
-            r"guard: SecAgg hides each update from the server, and CFL must see each of them to tell who is "
-            r"like whom\. Use another algorithm, such as IFCA",
+            r"guard: SecAgg hides each update from the server, and CFL must see each of them to cluster "
+            r"the parties\. Use another algorithm, such as IFCA",
         ),
         (
             dict(guard=[guard.Clip(1.0)]),

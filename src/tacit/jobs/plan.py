@@ -79,13 +79,13 @@ def plan(fed: Federation, **told: Any) -> Outlook:
         paced.agree(p, task, start)
     guard = guards.fit(p, task, start)
     layout = guards.layout_of(task, p.algorithm, start) if guard is None else guard.layout
-    up = _blank(layout) if guard is None else guard.blank()
+    up = _blank(layout) if guard is None else guard.blank_upload()
     state = p.algorithm.server_state(start["w"])
     sent = {
         **start,
         "round": torch.zeros(()),
         **{k: state[k] for k in p.algorithm.sends},
-        **({} if guard is None else guard.sent()),
+        **({} if guard is None else guard.server_message()),
     }
     down_bytes, up_bytes, *_ = guarded_sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
     notes = list(p.fed.notes)
@@ -219,7 +219,7 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
             {
                 "party": "the server",
                 "what": f"{tested_reveals(p)} "
-                f"({size(sum(v.numel() * v.element_size() for v in figures.blank().values()))} "
+                f"({size(sum(v.numel() * v.element_size() for v in figures.blank_upload().values()))} "
                 "each time)",
             }
         )

@@ -140,7 +140,7 @@ def told(guard: Guard, federation: str) -> dict[str, Any]:
         "stages": [to_table(s) for s in guard.stages],
         "clients": guard.clients,
         "expected": guard.expected,
-        "heaviest": guard.heaviest,
+        "heaviest": guard.max_weight,
         "federation": federation,
     }
 
@@ -288,7 +288,7 @@ def _release(guard: Guard, kind: str, rate: float) -> Release:
     noise = guard.noise
     assert noise is not None
     assert noise.multiplier is not None
-    ring = guard.leaves()
+    ring = guard.output_form()
     units = (ring.own_noise or ring.noise) * ring.bound / ring.step
     if noise.distribution == "skellam":
         if units * units > WIDEST:
@@ -384,7 +384,7 @@ def _spend(p: Plan, guard: Guard, rounds: int, evaluations: int, epsilon: float)
         "before it adds noise",
         "local": "the server and whoever sees what it sees",
         "distributed": "an honest-but-curious server and whoever sees the models, if at least "
-        f"{guard.leaves().least} clients of each sum are honest",
+        f"{guard.output_form().least} clients of each sum are honest",
     }
     unit = (
         "client, exchanged for another"
@@ -469,7 +469,7 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
             + (", its share of what the sum carries" if guard.noise.placement == "distributed" else "")
         )
     if any(isinstance(s, Quantize) for s in guard.stages):
-        said.append(f"rounded to {guard.leaves().bits} bits")
+        said.append(f"rounded to {guard.output_form().bits} bits")
     what = ", ".join(said) or "as its guard leaves it"
     if guard.hiding is not None:
         return (
@@ -478,7 +478,7 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
         )
     return f"one party's model update, {what}" + (
         "; every party counts the same"
-        if guard.summed or not weighted
+        if guard.is_summed or not weighted
         else ", and its weight (its number of rows)"
     )
 

@@ -47,7 +47,7 @@ class HiddenSum:
         """(the protocol, its terms in round r): both sides come to the same from the contract and from what
         was sent down.
         """
-        stage, form = self.guard.hiding, self.guard.leaves(r)
+        stage, form = self.guard.hiding, self.guard.output_form(r)
         common = (self.federation, self.guard.clients, form.dimension, form.limit)
         match stage:
             case SecAgg():

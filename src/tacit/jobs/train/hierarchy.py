@@ -410,7 +410,7 @@ async def edge(
         return (
             {k: v for k, v in state.items() if k in ("w", "buffers", *algorithm.sends)}
             | {"round": torch.tensor(float(r))}
-            | ({} if guard is None else guard.sent())
+            | ({} if guard is None else guard.server_message())
         )
 
     async def merge(r: int, ups: Any) -> None:
@@ -425,7 +425,7 @@ async def edge(
             mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)
         elif ups:
             mean, n = (
-                combine(list(ups.values()), rule) if guard is None else guard.take(ups, down(r), r),
+                combine(list(ups.values()), rule) if guard is None else guard.decode_uploads(ups, down(r), r),
                 len(ups),
             )
         else:

@@ -131,7 +131,7 @@ class Parties(Trainer):
         return (
             {k: v.cpu() for k, v in self.server.items() if k in keys}
             | {"round": torch.tensor(float(r))}
-            | ({} if self.guard is None else self.guard.sent())
+            | ({} if self.guard is None else self.guard.server_message())
         )
 
     def round_models(self, r: int) -> State | protocol.ModelAssignment:
@@ -401,9 +401,13 @@ class Parties(Trainer):
             mean = self.guard.back(uploads.total, weight, there, r)
         else:
             # where nobody was drawn, what somebody would have sent: it must not show
-            blank = {} if self.guard is None else self.guard.blank()
+            blank = {} if self.guard is None else self.guard.blank_upload()
             sizes = round_sizes(r + 1, down, max((up for _, up in uploads.values()), key=len, default=blank))
-            mean = self._combine(uploads, there) if self.guard is None else self.guard.take(uploads, there, r)
+            mean = (
+                self._combine(uploads, there)
+                if self.guard is None
+                else self.guard.decode_uploads(uploads, there, r)
+            )
         self.sizes = sizes._replace(look=self.sizes.look, loss=self.sizes.loss)
         if self.guard is not None and self.guard.noise is not None:
             weight = self.guard.expected
@@ -413,7 +417,7 @@ class Parties(Trainer):
             self.server["w"], state, mean, torch.tensor(weight / (among or len(p.fed)))
         )
         if self.guard is not None:
-            self.guard.moved(self.server["w"], w)
+            self.guard.after_step(self.server["w"], w)
         self.server = {"w": w, **buffers, **state}
 
     def _combine(self, uploads: Mapping[str, tuple[float, State]], down: State) -> State:
@@ -443,7 +447,9 @@ class Parties(Trainer):
             mean = (
                 self.figures.back(answers.total, float(len(answers.included)), there, r - 1)
                 if isinstance(answers, protocol.SumResult)
-                else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
+                else self.figures.decode_uploads(
+                    {name: (1.0, sent) for name, sent in answers.items()}, there, r - 1
+                )
             )
             assert p.fed.classes is not None
             return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
@@ -584,7 +590,7 @@ class Member:
         return (
             (weight, vectors, kept)
             if self.guard is None
-            else self.guard.give(self.name, number, weight, vectors, down, mine | kept)
+            else self.guard.encode_upload(self.name, number, weight, vectors, down, mine | kept)
         )
 
     def loss(self, r: int, down: State) -> float:

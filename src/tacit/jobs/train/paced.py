@@ -80,7 +80,9 @@ class Merger:
         self.example = order, base, vectors
         device = base["w"].device
         if self.guard is not None:
-            vectors = self.guard.take({order.name: (weight, vectors)}, placed(device, base), order.number)
+            vectors = self.guard.decode_uploads(
+                {order.name: (weight, vectors)}, placed(device, base), order.number
+            )
         vectors = placed(device, vectors)
         if self.pace.sends_models:
             vectors = {k: v if k in self.known else base["w"] + v for k, v in vectors.items()}
@@ -231,7 +233,7 @@ class PacedSimulation(Simulated):
         weight, vectors = self.answers.pop(order.serial)
         if self.guards:
             plain = {k: v.cpu() for k, v in self.merger.sent[order.version].items()}
-            weight, vectors, _ = self.guards[0].give(
+            weight, vectors, _ = self.guards[0].encode_upload(
                 order.name, order.number, weight, {k: v.cpu() for k, v in vectors.items()}, plain, {}
             )
         return weight, vectors

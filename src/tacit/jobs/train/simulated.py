@@ -209,7 +209,9 @@ class Simulated(Trainer):
             down = {k: torch.zeros(v.shape[1:]) for k, v in self.cohort.down(0.0).items()}
             up = {k: torch.zeros(s) for k, s in self.cohort.upload_shapes.items()}
             # a guard sends in as many bits as it needs
-            self._blank = (down, up) if guard is None else (down | guard.sent(), guard.blank())
+            self._blank = (
+                (down, up) if guard is None else (down | guard.server_message(), guard.blank_upload())
+            )
         look, loss = self.look_sizes
         return guarded_sizes(self.message_plan, guard, r, *self._blank)._replace(look=look, loss=loss)
 
