@@ -169,10 +169,10 @@ BAD = {
     ),
     "head too long": (
         MAGIC + struct.pack("<I", 1 << 31) + b"x",
-        "head claims 2147483648 bytes, but 1 are there",
+        "head claims 2147483648 bytes, but the frame has 1",
     ),
     "no kind": (frame({"a": 1}), "the frame is not a list"),
-    "unknown kind": (frame(["Nobody", {}]), "'Nobody', an unknown kind\. Import the module"),
+    "unknown kind": (frame(["Nobody", {}]), r"'Nobody', an unknown kind\. Import the module"),
     "missing field": (frame(["Vector", {}]), "Vector lacks the field 'w'"),
     "extra field": (frame(["Vector", {**w, "v": 1}], bytes(8)), "Vector has no field 'v'"),
     "double field": (frame(b"\x92\xa5Count\x82\xa1n\x01\xa1n\x02"), "Count has twice the field 'n'"),

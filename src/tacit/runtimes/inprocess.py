@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import PartyFailed, ProtocolError
 from ..parameters import bad, check, choice, nearest, real, whole
@@ -26,6 +26,9 @@ from ..parties.ledger import Ledger
 from ..parties.mailbox import Mailbox
 from ..parties.party import Party, Program
 from ..parties.secret import Secret, SeededSecret
+from .streaming import Emitter, drain
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,13 @@ class InProcess:
 
         What the parties saw is added to `ledger`, also if the run fails.
         """
-        run = _Run(check(self), programs, ledger)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return run.run_here()
-        with ThreadPoolExecutor(1, "tacit") as pool:  # a notebook: this thread already runs a loop
-            return pool.submit(contextvars.copy_context().run, run.run_here).result()
+        return drain(self.stream(programs, Emitter(), ledger=ledger))
+
+    def stream(
+        self, programs: Mapping[str, Program], emitter: Emitter[T], *, ledger: Ledger | None = None
+    ) -> Generator[T, None, dict[str, Any]]:
+        """Run step by step: yield what a program emits through `emitter`, while all parties wait."""
+        return _Run(check(self), programs, ledger).stream(emitter)
 
     async def run(self, programs: Mapping[str, Program], *, ledger: Ledger | None = None) -> dict[str, Any]:
         """Run from async code, in a separate thread; cancelling this stops all parties first."""
@@ -171,13 +174,15 @@ class _Run:
 
     def run_here(self) -> dict[str, Any]:
         """Run to the end in this thread."""
-        with asyncio.Runner(loop_factory=_Loop) as runner:
-            try:
-                return runner.run(self.main())
-            finally:
-                if self.ledger is not None:
-                    for box in self.boxes.values():
-                        self.ledger.merge(box.ledger)
+        return drain(self.stream(Emitter()))
+
+    def stream(self, emitter: Emitter[T]) -> Generator[T, None, dict[str, Any]]:
+        try:
+            return (yield from emitter.stream(self.main, _Loop))
+        finally:
+            if self.ledger is not None:
+                for box in self.boxes.values():
+                    self.ledger.merge(box.ledger)
 
     def stop(self) -> None:
         """Cancel everything, from another thread."""
