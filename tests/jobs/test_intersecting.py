@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit.errors import BadData, BadParameter
-from tacit.jobs.vertical.psi import aligned
+from tacit.jobs.vertical.psi import align_rows
 from tacit.parties.party import Party
 from tacit.runtimes.inprocess import InProcess
 from tacit.runtimes.processes import Processes
@@ -94,7 +94,7 @@ def test_a_program_that_goes_on_gets_its_rows_in_the_common_order(parties: list[
 
     def program(name: str) -> Any:
         async def run(me: Party) -> list[str]:
-            return [ids[name][row] for row in await aligned(me, ids[name], parties=parties)]
+            return [ids[name][row] for row in (await align_rows(me, ids[name], parties=parties)).rows]
 
         return run
 

@@ -20,7 +20,7 @@ from tacit import data
 from tacit.errors import BadData, BadParameter, BadRun, PartyFailed
 from tacit.jobs.vertical.split import predict
 from tacit.jobs.vertical.split_parts import read
-from tacit.jobs.vertical.transfer import alone
+from tacit.jobs.vertical.transfer import train_target_alone
 from tacit.protocols import ftl
 from tacit.protocols.splitnn_guards import ClipRows, MaxNorm, NoiseRows, QuantizeRows
 
@@ -68,7 +68,7 @@ def gains(tables, **settings):
         made.append(
             (
                 tacit.ftl(source, target, seed=seed, **settings).metrics["auc"],
-                alone(source, target, seed=seed)["auc"],
+                train_target_alone(source, target, seed=seed)["auc"],
             )
         )
     return np.array(made).mean(0)
@@ -161,10 +161,10 @@ def test_it_is_what_the_ideal_gives_on_rows_matched_in_the_clear():
         routes=(ftl.splitnn_terms.Route(("target",), ("source",)),),
     )
     a, b = copy.deepcopy(parts["source"]), copy.deepcopy(parts["target"])
-    from tacit.jobs.vertical.transfer import seeded
+    from tacit.jobs.vertical.transfer import weight_seed
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeded(0, "target"))
+        torch.manual_seed(weight_seed(0, "target"))
         decoder = nn.Linear(3, 3)  # as the job makes it: encoders that are given draw nothing
     assert first.y is not None
     phi, _ = ftl.ideal(

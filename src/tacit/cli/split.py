@@ -85,7 +85,9 @@ def played(verb: str, args: Any, deployed: Any, made: str) -> dict[str, Any]:
             "or give --kit."
         )
     ledger = Ledger()
-    value = deployed.here(args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger)
+    value = deployed.run_here(
+        args.job, args.out, runtime(args.processes, f"tacit {verb} --processes"), ledger
+    )
     return {**value, "ledger": ledger.to_dict()}
 
 

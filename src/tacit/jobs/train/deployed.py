@@ -24,7 +24,7 @@ from ...runtimes.kits import Kit
 from ...runtimes.link import Link
 from ...runtimes.preflight import check_admission, reach
 from ..devices import device_for
-from ..ledger_file import recorded
+from ..ledger_file import record_command
 from .contract import Agreement, Contract
 from .elsewhere import Deployed, Elsewhere
 from .member import member, own, read_layout
@@ -111,7 +111,7 @@ def coordinate(
     layout, told = read(job, changes)
     runtime = check(Deployed(kit, layout, deadline, at_least, patience))
     seen = Ledger()
-    with toml.named(job), recorded(kit.directory, seen, "party", kit.name):
+    with toml.named(job), record_command(kit.directory, seen, "party", kit.name):
         result = train(
             federation(kit, layout),
             **told,
@@ -180,7 +180,7 @@ def take_part(
                 seen.merge(link.mailbox.ledger)
             return link
 
-    with recorded(kit.directory, seen, "party", kit.name):
+    with record_command(kit.directory, seen, "party", kit.name):
         link = asyncio.run(connected())
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))

@@ -16,8 +16,8 @@ from ...mpc import scoring, vertical
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...runtimes.choose import choose_runtime
-from .split_layout import SplitRows, lay_out
-from .split_parts import measured
+from .split_layout import SplitRows, arrange_rows
+from .split_parts import measure_outputs
 
 HELPER = "helper"
 WITHDRAWN = (
@@ -76,7 +76,7 @@ def regress(
     if secure != "shared":
         raise bad("regress", "secure", secure, "'shared'", WITHDRAWN if secure == "encrypted" else "")
     ledger = Ledger()
-    rows = lay_out(parties, labels, "vertical", test, test_fraction, seed, runtime, ledger)
+    rows = arrange_rows(parties, labels, "vertical", test, test_fraction, seed, runtime, ledger)
     family = family or ("linear" if rows.classes is None else "logistic")
     if (family == "linear") != (rows.classes is None) or (family == "logistic" and rows.classes != 2):
         raise bad(
@@ -170,7 +170,7 @@ def _metrics(terms: vertical.RegressionTerms, y: Tensor, holder: dict[str, Any])
         return scoring.metrics_of(terms.family, holder["opened"], y, std)
     scores = (holder["opened"] * std + mean)[:, None]
     return (
-        measured("mse", None, scores, y.double())
+        measure_outputs("mse", None, scores, y.double())
         if terms.family == "linear"
-        else measured("bce", 2, scores, y)
+        else measure_outputs("bce", 2, scores, y)
     )
