@@ -139,7 +139,7 @@ def test_between_processes() -> None:
         ),
         (
             {"reveal": "sum", "values": [1.5]},
-            "the values of 'sender' are float64; a sum is exact, so they must be whole numbers.",
+            "the values of 'sender' are float64; the sum is exact, so they must be integers.",
         ),
     ],
 )
@@ -149,14 +149,14 @@ def test_what_cannot_be_asked_for_is_said_in_a_sentence(more: dict[str, Any], te
 
 
 def test_values_of_an_id_that_stands_twice_are_refused() -> None:
-    with pytest.raises(BadData, match="some have the same id or none"):
+    with pytest.raises(BadData, match="duplicate or empty ids"):
         tacit.psi(["a"], ["a", "A"], reveal="sum", values=[1, 2])
 
 
 @pytest.mark.parametrize(
     ("ids", "more", "text"),
     [
-        ({"a": ["x"]}, {}, "align: there is 1 party; it takes two or more"),
+        ({"a": ["x"]}, {}, "align: 1 party given; at least two are needed"),
         (
             {"a": ["x"], "b": ["x"]},
             {"reveal": "size"},

@@ -295,7 +295,7 @@ def test_rows_in_another_order_are_noticed_before_the_first_batch():
         splitnn.fingerprint(["1", "2"], b"key"),
         splitnn.fingerprint(["2", "1"], b"key"),
     )
-    with pytest.raises(PartyFailed, match=r"are not of the same people in the same order\. Align them first"):
+    with pytest.raises(PartyFailed, match=r"do not have the same ids in the same order\. Align them first"):
         InProcess().run_sync(
             {n: functools.partial(splitnn.party, terms=made[0], mine=m) for n, m in mine.items()}
         )

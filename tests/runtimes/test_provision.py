@@ -152,7 +152,7 @@ def test_an_authority_is_not_used_for_another_federation(tmp_path: Path) -> None
     ("text", "words"),
     [
         ("name = ", "is not TOML"),
-        ("nam = 'x'", "'nam' is not known here. Did you mean 'name'"),
+        ("nam = 'x'", "unknown key 'nam'. Did you mean 'name'"),
         ("hub = 'h:1'\nclients = ['a']", "name is None"),
         ("name = 'f'\nhub = 'h'\nclients = ['a']", "it must be the host and port"),
         ("name = 'f'\nhub = 'h:1'", "at least one name"),

@@ -397,7 +397,7 @@ def test_two_processes_at_once_do_not_share_a_query(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("[psi]\nmin_overlaps = 3", "there is no 'min_overlaps'. Did you mean 'min_overlap'?"),
+        ("[psi]\nmin_overlaps = 3", "unknown key 'min_overlaps'. Did you mean 'min_overlap'?"),
         ("[psi]\nmin_overlap = -3", "min_overlap is -3; it must be"),
         ('[psi]\nreveal = ["all"]', "reveal is ('all',); it must be one or more of"),
         ("[train]\nx = 1", "has no [psi] table"),
