@@ -105,7 +105,7 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
         "answer.csv",
     )
     assert code == 0, out
-    assert "40 rows, the answer is in answer.csv" in out
+    assert "40 rows, predictions in answer.csv" in out
     assert right("answer.csv") > 0.85
     Path("answer.csv").write_text("precious")
     ask = (
@@ -322,7 +322,7 @@ def test_job_files_that_differ_are_noticed_and_parts_go_to_their_own_party(
         )
     said(capsys, "split", "job.toml", "--out", "parts")
     for words, told in (
-        (("predict", "parts", "--file", "bank_new.csv"), "does not say whose it is"),
+        (("predict", "parts", "--file", "bank_new.csv"), "expected --file PARTY=FILE.csv"),
         (("predict", "parts", "--file", "bnk=bank_new.csv"), "there is no party 'bnk'"),
         (
             ("predict", "parts", "--file", "bank=bank_new.csv"),

@@ -104,7 +104,7 @@ def test_rows_with_the_same_id_and_other_values_are_refused_with_a_count(
     code, out = said(capsys, *ask, "--duplicates", "first")
     assert code == 0, out
     assert "note    the table of 'shop': 50 of 250 rows have the id of an earlier row and other values" in out
-    assert "200 rows, the answer is in answer.csv" in out
+    assert "200 rows, predictions in answer.csv" in out
 
 
 def test_rows_that_repeat_others_are_kept_once_and_rows_without_an_id_are_noted(
