@@ -189,7 +189,7 @@ BAD = {
         frame(["Vector", {"w": ["float32", 4]}], bytes(8)),
         r"shape \(4,\) takes 16 bytes, but 8 are left",
     ),
-    "too many bytes": (frame(["Vector", {"w": ["float32", 2]}], bytes(16)), "followed by 8 bytes"),
+    "too many bytes": (frame(["Vector", {"w": ["float32", 2]}], bytes(16)), "followed by 8 unexpected bytes"),
     "negative dimension": (
         frame(["Vector", {"w": ["float32", -2, -1]}], bytes(8)),
         "dimensions must be whole numbers of at least 0",

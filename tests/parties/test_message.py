@@ -55,7 +55,7 @@ def test_a_second_message_of_the_same_name_is_refused_and_a_reload_of_the_first_
 
 
 def test_a_message_does_not_inherit_from_another():
-    with pytest.raises(ProtocolError, match="inherits from Greeting; a message stands alone"):
+    with pytest.raises(ProtocolError, match="inherits from Greeting; derive it directly from Message"):
 
         class Loud(Greeting, reveals="x"):  # type: ignore[misc]
             pass

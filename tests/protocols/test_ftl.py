@@ -231,8 +231,8 @@ def test_fewer_rows_than_the_sums_leave_room_for_are_refused():
         match=r"9 rows are shared, and the target would get 5 sums over them, from which it could tell "
         r"labels. Share at least 10 rows",
     ):
-        hidden.check_labels(9, 4, 1.0)
-    hidden.check_labels(10, 4, 1.0)
+        hidden.enough(9, 4, 1.0)
+    hidden.enough(10, 4, 1.0)
 
 
 def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
@@ -253,6 +253,6 @@ def test_sums_of_labels_alone_tell_them_to_whoever_tries_all_and_are_refused():
         match=r"14 rows are shared, .* tell labels. Share at least 126 rows, .* numbers, or take gamma of "
         r"at least 0.25 and",
     ):
-        hidden.check_labels(14, 6, 0.0)
-    hidden.check_labels(126, 6, 0.0)
-    hidden.check_labels(14, 6, 0.25)
+        hidden.enough(14, 6, 0.0)
+    hidden.enough(126, 6, 0.0)
+    hidden.enough(14, 6, 0.25)

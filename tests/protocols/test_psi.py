@@ -266,14 +266,14 @@ def test_codewords_are_far_enough_apart() -> None:
         (
             {"method": "dh"},
             {"method": "oprf"},
-            "wants method='dh', reveal='receiver' and limit=0, party 'sender' method='oprf'",
+            "has method='dh', reveal='receiver' and limit=0; party 'sender' has method='oprf'",
         ),
         (
             {"reveal": "both"},
             {"reveal": "receiver"},
             "Use the same options at both parties; nothing was compared",
         ),
-        ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Agree"),
+        ({"reveal": "sum"}, {"reveal": "sum", "limit": 9}, "reveal='sum' and limit=9. Use the same"),
     ],
 )
 def test_parties_that_want_different_things_compare_nothing(
@@ -427,7 +427,7 @@ def test_malformed_and_small_order_points_are_refused_by_name(
             lambda m: replace(m, points=m.points * 2),
             "expected 1 to 20 times 32",
         ),
-        ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags came"),
+        ("sender", psi_dh.Tags, lambda m: replace(m, tags=b""), "0 bytes of tags"),
         (
             "receiver",
             psi.SharedIds,
@@ -442,7 +442,7 @@ def test_malformed_and_small_order_points_are_refused_by_name(
         ),
         ("receiver", psi.SharedIds, lambda m: replace(m, tags=b"\xff"), "1 bytes are not a list of id tags"),
         ("receiver", psi.Opening, lambda m: replace(m, nonce=b""), "a nonce of 0 bytes"),
-        ("receiver", psi.Opening, lambda m: replace(m, count=-3), "opens with -3 ids"),
+        ("receiver", psi.Opening, lambda m: replace(m, count=-3), "declares -3 ids"),
     ],
 )
 def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any, text: str) -> None:

@@ -195,7 +195,7 @@ def test_a_hub_that_alters_every_record_is_named_for_what_it_is() -> None:
     a.channel.send("", b"hello")
     Wire(a, b, altered_record).run()
     assert b.got == []
-    assert any("record 0 of 'alice' was altered on its way" in n for n in b.notes)
+    assert any("record 0 of 'alice' was altered in transit" in n for n in b.notes)
     assert b.channel.failure is not None
     assert "Do not trust this hub" in str(b.channel.failure)
 
@@ -319,7 +319,7 @@ def test_the_keys_need_both_halves_and_the_whole_conversation() -> None:
             ),
         ),
     ):
-        with pytest.raises(SealBroken, match="altered on its way"):
+        with pytest.raises(SealBroken, match="altered in transit"):
             other.open(space, counter, there.close(DATA, 5, b"hello"))
     with pytest.raises(SealBroken, match="not one that may be used"):
         x.agree(bytes(32))

@@ -59,8 +59,8 @@ def test_it_is_a_protocol() -> None:
 def test_it_refuses_data_without_an_explicit_word() -> None:
     with pytest.raises(
         BadParameter,
-        match=r"psi: method='agrawal' is for teaching: its group has 63 bits, .* Use method='auto' for data "
-        r"of people",
+        match=r"psi: method='agrawal' is for teaching: its group has 63 bits, .* Use method='auto' for real "
+        r"data",
     ):
         tacit.psi(ALICE, BOB, method="agrawal")
     for word in (False, 1, "yes"):

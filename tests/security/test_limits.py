@@ -722,7 +722,7 @@ def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
                 await call.write(pack(MAIL, "mallory", "d", b"garbage"))
             with pytest.raises(
                 SealBroken,
-                match=r"in the name of 'mallory' was not what it sent.*Do not trust this hub, or this party",
+                match=r"in the name of 'mallory' were not authentic.*Do not trust this hub, or this party",
             ):
                 await waits
 
@@ -780,7 +780,7 @@ def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(
             assert hub.held["a"] > 0
             provision(federation, tmp_path, revoke=("mallory",))
             await until(lambda: "mallory" not in hub.connections)
-            assert hub.held["a"] == 0
+            await until(lambda: hub.held["a"] == 0)
             try:
                 for _ in range(50):
                     await asyncio.wait_for(call.write(pack(MAIL, "mallory", "a", b"after")), 1.0)

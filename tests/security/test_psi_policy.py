@@ -337,7 +337,7 @@ def test_queries_are_counted_on_disk_for_each_receiver_and_a_day(tmp_path: Path)
     log = QueryLog(tmp_path / "queries.jsonl", lambda: now[0])
     for _ in range(3):
         log.admit("a", 3)
-    with pytest.raises(QueryRefused, match="'a' has asked 3 times within 24 hours; 3 are allowed"):
+    with pytest.raises(QueryRefused, match="'a' has made 3 queries within 24 hours; 3 are allowed"):
         QueryLog(tmp_path / "queries.jsonl", lambda: now[0]).admit("a", 3)  # another process, after a restart
     log.admit("b", 3)
     now[0] -= 1e6  # a clock that is set back refunds nothing
@@ -370,7 +370,7 @@ def test_a_query_is_counted_before_it_is_answered_and_a_torn_line_counts(tmp_pat
         file.write('{"time": 17')
     log = QueryLog(path)
     log.admit("somebody", 2)
-    with pytest.raises(QueryRefused, match="asked 2 times"):
+    with pytest.raises(QueryRefused, match="made 2 queries"):
         log.admit("somebody", 2)
     assert len(path.read_text().splitlines()) == 3
 
@@ -489,7 +489,7 @@ def test_the_most_that_may_be_declared_is_laid_out_in_little_memory() -> None:
         "used = int(open('/proc/self/statm').read().split()[0]) * "
         "4096\nresource.setrlimit(resource.RLIMIT_AS, (used + 2**30, -1))\n"
         "for lay in (Layout(MAX_IDS, 10, b's' * 32), Layout(10, MAX_IDS, b's' * 32)):\n"
-        "    print(sum(len(rows) for rows in lay.dealt(np.zeros((10, 16), np.uint8))))\n"
+        "    print(sum(len(rows) for rows in lay.bucket_rows(np.zeros((10, 16), np.uint8))))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

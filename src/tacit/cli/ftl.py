@@ -31,7 +31,8 @@ def add(verb: Callable[..., Any]) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help="the folder of your predictor (default: part in the kit); without a kit, a folder for all of them",
+        help="the folder of your predictor (default: part in the kit); without a kit, a folder for all of "
+        "them",
     )
     parser.add_argument(
         "--processes",

@@ -52,8 +52,8 @@ def add(verb: Callable[..., Any]) -> None:
         default="both",
         metavar="WHAT",
         help="both: all parties learn which of their own ids are shared; receiver: only the receiver does; "
-        "size: only their number; sum: their number, and the sum of the sender's --values over them (default: "
-        "both)",
+        "size: only their number; sum: their number, and the sum of the sender's --values over them "
+        "(default: both)",
     )
     parser.add_argument(
         "--values", metavar="COLUMN", help="with --reveal sum, at the sender: a column of whole numbers"

@@ -68,7 +68,8 @@ def run_parties(verb: str, args: Any, deployed: Any, outputs: str) -> dict[str, 
     if args.kit is not None:
         if args.processes:
             raise BadParameter(
-                f"{verb}: --processes runs all parties here, --kit runs one of them. Give only one of the two."
+                f"{verb}: --processes runs all parties here, --kit runs one of them. Give only one of the "
+                "two."
             )
         return deployed.take_part(
             kit_of(args.kit, f"tacit {verb} --kit"), args.job, args.file, args.out, args.patience

@@ -1,8 +1,8 @@
 """A party's ledger file: `ledger.jsonl` in its start kit, with one line per command between real parties.
 
-A line is {"time", "verb", "party", "failed", "ledger"}: when the command ended, its name, the error it ended with
-("" for success), and what this party saw and spent. A failed or refused command adds a line as well, because
-messages may have arrived before.
+A line is {"time", "verb", "party", "failed", "ledger"}: when the command ended, its name, the error it ended
+with ("" for success), and what this party saw and spent. A failed or refused command adds a line as well,
+because messages may have arrived before.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def record_command(kit: Path | None, ledger: Ledger, verb: str, party: str) -> I
 
 
 def read_ledger_file(path: str | Path) -> list[LedgerEntry]:
-    """Return all commands, oldest first; an incomplete line (after a crash) becomes an entry with an error."""
+    """Return all commands, oldest first; an incomplete line (after a crash) becomes an entry with an "
+    "error."""
     file = Path(path)
     if not file.is_file():
         raise MissingFiles(

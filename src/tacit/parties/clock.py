@@ -1,7 +1,8 @@
 """Clocks: real time, or virtual time in which waiting takes no time.
 
-A virtual clock advances only when no party can do anything else, directly to the next timer, one at a time in the
-order (time, creation). So a simulated hour takes as long as its computation, and every run gives the same result.
+A virtual clock advances only when no party can do anything else, directly to the next timer, one at a time in
+the order (time, creation). So a simulated hour takes as long as its computation, and every run gives the same
+result.
 """
 
 from __future__ import annotations

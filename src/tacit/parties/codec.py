@@ -5,10 +5,10 @@
     body  = raw little-endian bytes of tensors and byte strings in the order of the head, each padded to a
             multiple of 8
 
-Sizes claimed in the head are checked against the available bytes before anything is allocated. Reading takes one
-copy of the body, and the memory of the head's Python values (at worst about 64 bytes for each byte of empty
-tables, and at most forms.MAX_ITEMS values). Sending copies a contiguous CPU tensor once, into the frame;
-`encode_parts` does not copy it.
+Sizes claimed in the head are checked against the available bytes before anything is allocated. Reading takes
+one copy of the body, and the memory of the head's Python values (at worst about 64 bytes for each byte of
+empty tables, and at most forms.MAX_ITEMS values). Sending copies a contiguous CPU tensor once, into the
+frame; `encode_parts` does not copy it.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def decode(
 ) -> Message:
     """Decode a frame, or raise BadFrame.
 
-    Tensors are writable and own their memory. With `reuse` they use the memory of the frame (a bytearray that the
-    caller gives up), without a copy.
+    Tensors are writable and own their memory. With `reuse` they use the memory of the frame (a bytearray that
+    the caller gives up), without a copy.
     """
     if reuse and memoryview(frame).readonly:
         raise ProtocolError("decode(reuse=True) needs a writable frame; pass a bytearray.")

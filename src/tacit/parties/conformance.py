@@ -84,9 +84,9 @@ def check_protocol(
 ) -> None:
     """Raise AssertionError with the reason unless the protocol passes all checks on every input.
 
-    `programs(x)` returns one program per party, `ideal(x)` the expected results of (some of) the parties. `equal`
-    compares a party's result with the ideal and with a second run; by default numbers may differ by a relative
-    1e-5.
+    `programs(x)` returns one program per party, `ideal(x)` the expected results of (some of) the parties.
+    `equal` compares a party's result with the ideal and with a second run; by default numbers may differ by a
+    relative 1e-5.
     """
     if runtime is None:
         from ..runtimes.inprocess import (

@@ -9,8 +9,8 @@
 | dict[str, X]                                    | map of X                         | what X puts there  |
 | X | None                                        | [] or [X]                        | what X puts there  |
 
-Reading follows the declared type, never the received bytes: depth, sizes and dtypes are checked before anything
-is allocated.
+Reading follows the declared type, never the received bytes: depth, sizes and dtypes are checked before
+anything is allocated.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A party's received messages: one FIFO queue for each scope and sender.
 
-The transport calls `put` with the sender it knows from the connection, on the event loop's thread. Every arrival
-is recorded in the ledger, read or not.
+The transport calls `put` with the sender it knows from the connection, on the event loop's thread. Every
+arrival is recorded in the ledger, read or not.
 
 Unread messages are bounded (quota.py). A transport calls `fits` or `reserve` before it accepts a message, and
-makes the sender wait if there is no room, so nothing is lost. A message that is put without asking and exceeds
-the limits is dropped and recorded in the ledger; no more is accepted from that sender, and a reader of its next
-message gets an error.
+makes the sender wait if there is no room, so nothing is lost. A message that is put without asking and
+exceeds the limits is dropped and recorded in the ledger; no more is accepted from that sender, and a reader
+of its next message gets an error.
 """
 
 from __future__ import annotations

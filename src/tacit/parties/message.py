@@ -4,8 +4,8 @@
         weight: float
         update: Tensor
 
-The class becomes a frozen dataclass. Its kind on the wire is its class name, so names must be unique. A message
-does not contain its sender, which is known from the connection.
+The class becomes a frozen dataclass. Its kind on the wire is its class name, so names must be unique. A
+message does not contain its sender, which is known from the connection.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Party:
     def scope(self, tag: str) -> Party:
         """Return this party in a sub-protocol, whose messages are separate from other scopes.
 
-        Used as `with me.scope(f"round {r}") as me:`, it drops late messages at the end; its tag must then not be
-        reused.
+        Used as `with me.scope(f"round {r}") as me:`, it drops late messages at the end; its tag must then not
+        be reused.
         """
         if not tag or "/" in tag:
             raise bad("Party.scope", "tag", tag, "a word without '/'", "Nest scopes by calling scope twice.")
@@ -162,8 +162,8 @@ class Party:
     ) -> Gathered[M]:
         """Return one message from each sender; after `within` seconds `at_least` suffice (default: all).
 
-        With `at_least`, a sender of an unreadable message counts as missing and is listed in `refused`; without
-        it, that is an error.
+        With `at_least`, a sender of an unreadable message counts as missing and is listed in `refused`;
+        without it, that is an error.
         """
         names = tuple(dict.fromkeys(senders))
         need = len(names) if at_least is None else at_least
@@ -208,8 +208,8 @@ class Party:
     ) -> Gathered[M]:
         """Return the first message and all others of the same instant; none after time `until`.
 
-        On a virtual clock an instant ends when nothing else can happen in it, so the result does not depend on
-        the order in which parties run. A sender of an unreadable message is listed in `refused`.
+        On a virtual clock an instant ends when nothing else can happen in it, so the result does not depend
+        on the order in which parties run. A sender of an unreadable message is listed in `refused`.
         """
         waiting = dict.fromkeys(senders)
         result = Gathered[M]()

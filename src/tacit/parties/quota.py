@@ -1,14 +1,16 @@
 """Limits on unread messages of a party, per sender and in total.
 
-A sender that reaches a limit is held back: its next message is accepted when the program has read enough. `held`
-lists these senders. The rules for a message of `size` bytes:
+A sender that reaches a limit is held back: its next message is accepted when the program has read enough.
+`held` lists these senders. The rules for a message of `size` bytes:
 
 1. The sender's unread messages stay within the `sender_*` limits. Each limit allows at least one message of
    maximal size, so an empty queue always has room for one.
-2. The unread messages of all senders stay within the `total_*` limits. A sender below its floor is exempt, so that
-   no sender can use up another's room. So is a sender the program waits for, as long as its own messages are at
-   most one of maximal size: the program would otherwise wait forever.
-3. A sender that is held back gets room again at half of its limits (at once if the program waits for it), not one
+2. The unread messages of all senders stay within the `total_*` limits. A sender below its floor is exempt, so
+   that
+   no sender can use up another's room. So is a sender the program waits for, as long as its own messages are
+   at most one of maximal size: the program would otherwise wait forever.
+3. A sender that is held back gets room again at half of its limits (at once if the program waits for it), not
+   one
    message at a time.
 """
 

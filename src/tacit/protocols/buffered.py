@@ -10,15 +10,15 @@
       |<--- Tested(counts) ----------------------------|
       |---- Stop() ----------------------------------->|   at the end
 
-The scheduler (tacit.pace: FedBuff, FedAsync, SAFA) decides when each client is asked and how many answers make
-a new version. Answers that arrive at the same instant are processed in the order of their requests before
-anyone is asked again, so clients of equal speed give synchronous rounds. With a deadline, an order that is not
-answered in time is cancelled and the client is reported; it is asked again when it is back.
+The scheduler (tacit.pace: FedBuff, FedAsync, SAFA) decides when each client is asked and how many answers
+make a new version. Answers that arrive at the same instant are processed in the order of their requests
+before anyone is asked again, so clients of equal speed give synchronous rounds. With a deadline, an order
+that is not answered in time is cancelled and the client is reported; it is asked again when it is back.
 
-The server learns each update and its weight in the clear, the speed of each client, and the clients' counts on
-their held-out rows. Clients learn the model and, from the version number, how often others answered. No rows
-are sent. Single updates cannot be hidden: the masks of a secure sum belong to the parties of one round, and
-here there are no rounds.
+The server learns each update and its weight in the clear, the speed of each client, and the clients' counts
+on their held-out rows. Clients learn the model and, from the version number, how often others answered. No
+rows are sent. Single updates cannot be hidden: the masks of a secure sum belong to the parties of one round,
+and here there are no rounds.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ async def server(
     """Serve until there are `last` versions.
 
     `down` returns the vectors of an order; `receive` takes an answer; `merge` makes a version if there are
-    enough answers, and returns whether it did. If `test` returns a model, all clients test it. After a restart
-    of the server, orders in progress are sent again; `pending` is a version that was not tested yet.
+    enough answers, and returns whether it did. If `test` returns a model, all clients test it. After a
+    restart of the server, orders in progress are sent again; `pending` is a version that was not tested yet.
     """
     scope = me.scope(SCOPE)
     sent_at: dict[str, float] = {}

@@ -7,9 +7,9 @@ before it sends its masked vector, and to the sum before it reveals shares.
     upload(A)   recorded before MaskedVector. A later attempt of the round is joined only with participants A.
     reveal()    recorded before RevealedShares. After it, no other attempt of the round is joined.
 
-Claim: a party's vector is in at most one opened sum of a round. Suppose it is in two, over A and A'. The party
-committed to one set, so A = A'. Opening either sum takes shares from t of these participants, t > |A|/2, and
-each of them reveals in one attempt only: 2t <= |A|, a contradiction.
+Claim: a party's vector is in at most one opened sum of a round. Suppose it is in two, over A and A'. The
+party committed to one set, so A = A'. Opening either sum takes shares from t of these participants, t >
+|A|/2, and each of them reveals in one attempt only: 2t <= |A|, a contradiction.
 
 Where this argument does not hold, `upload(None)` is final and the round is never joined again: a sparse graph
 is redrawn in each attempt, and under a shared encryption key a single client can open the sum.
@@ -54,8 +54,8 @@ class Consent(Protocol):
     def admit(self, kind: str, r: int, sent: Digests) -> bool:
         """Check a request ("update", "test" or "loss") of round r before anything is computed.
 
-        `sent` is what the server sent with it. Raises if the contract does not contain the request; False: its
-        hidden sum is spent.
+        `sent` is what the server sent with it. Raises if the contract does not contain the request; False:
+        its hidden sum is spent.
         """
 
     def commit(self, kind: str, r: int) -> Commitment:

@@ -2,10 +2,10 @@
 
     client k                                             server
       |--- AdvertisedKeys(channel) ------------------------>|  0  those that answered, at least `enough`
-      |<-- RoundKeys(everybody's) --------------------------|     to one client, the maker; to the next if it leaves
+      |<-- RoundKeys(everybody's) --------------------------|     to one client, the maker; else the next
       |--- SealedShares({v: the round's secret key}) ------>|  1  from the maker
       |<-- RoundSecret(maker, its channel, sealed) ---------|     to everybody
-      |--- CipherVector(E(x_k)) --------------------------->|  2  whose vectors make the sum, at least `enough`
+      |--- CipherVector(E(x_k)) --------------------------->|  2  clients in the sum, at least `enough`
       |<-- CipherSum(Σ E(x_k)) -----------------------------|     to two of them; to the next if one leaves
       |--- DecryptedSum(Σ x_k) ---------------------------->|  3  both must agree
       |<-- SumMade() ---------------------------------------|     or RoundOver(why), as in secagg.py
@@ -14,9 +14,9 @@ The server learns the sum and who dropped out; it never has the key. The two cli
 sum as well, so noise that hides the sum from clients must be added before. Clients learn who takes part, but
 no other client's vector. Every client holds the key: the server and any one client together can decrypt every
 vector, and a server that deviates can have one client's ciphertext decrypted instead of the sum. Use it only
-with a server that follows the protocol and colludes with nobody; secure aggregation (secagg.py) needs neither.
-Security rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519 and ChaCha20-Poly1305. Every
-round has a fresh key.
+with a server that follows the protocol and colludes with nobody; secure aggregation (secagg.py) needs
+neither. Security rests on ring learning with errors at 128 bits (crypto/ckks.py), X25519 and
+ChaCha20-Poly1305. Every round has a fresh key.
 """
 
 from __future__ import annotations

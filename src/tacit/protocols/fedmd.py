@@ -1,5 +1,5 @@
-"""FedMD: distillation between parties with different model architectures. D. Li, J. Wang: "FedMD: Heterogenous Federated
-Learning via Model Distillation", NeurIPS workshop 2019, Algorithm 1.
+"""FedMD: distillation between parties with different model architectures. D. Li, J. Wang: "FedMD:
+Heterogenous Federated Learning via Model Distillation", NeurIPS workshop 2019, Algorithm 1.
 
     server                                  party k
       |                                       |  trains on its own rows

@@ -10,10 +10,10 @@ Intelligent Systems 35(4), 2020, Section 3.
       |--- CutGradients(∂L/∂u_i^B) ---------------------------->|  both update; repeated for each batch
       |--- Translator(Φ, b) ----------------------------------->|  at the end: the target predicts alone
 
-u^A = f_A(x^A) and u^B = f_B(x^B) have equal width. The translator Φ = Σ_i c_i u_i^A maps a representation to a
-score, φ(u) = Φ·u + b; c_i is ½ over the number of rows of its class, with the sign of its class (the paper's
-y_i / N_A for classes of equal size). The learned offset b is our addition: it models class frequencies. As in
-the paper there are two classes.
+u^A = f_A(x^A) and u^B = f_B(x^B) have equal width. The translator Φ = Σ_i c_i u_i^A maps a representation to
+a score, φ(u) = Φ·u + b; c_i is ½ over the number of rows of its class, with the sign of its class (the
+paper's y_i / N_A for classes of equal size). The learned offset b is our addition: it models class
+frequencies. As in the paper there are two classes.
 
     L  =  ℓ(φ(u_i^B), y_i)                    labels of shared rows, on the target's representation (L₁)
        +  γ Σ ‖u_i^A − u_i^B‖² / n            representations of a shared row agree (L₂)
@@ -21,11 +21,11 @@ the paper there are two classes.
        +  rebuild · ‖g_B(u^B) − x^B‖²         autoencoder on all rows of the target
        +  λ/2 (‖θ_A‖² + ‖θ_B‖²)               weight decay (L₃)
 
-The source learns u^B of the shared rows in every step. The target learns Φ and b, and a gradient for each shared
-row. Without `protect`, these reveal labels and representations to the target: the gradient of ℓ is along ±Φ with
-the label's sign, and that of γ is u^A − u^B. Other rows, columns and weights are not sent. Guards at the cut
-(splitnn_guards.py) weaken this without a bound; `mpc/transfer.py` reveals none of it. Parties follow the protocol
-(semi-honest).
+The source learns u^B of the shared rows in every step. The target learns Φ and b, and a gradient for each
+shared row. Without `protect`, these reveal labels and representations to the target: the gradient of ℓ is
+along ±Φ with the label's sign, and that of γ is u^A − u^B. Other rows, columns and weights are not sent.
+Guards at the cut (splitnn_guards.py) weaken this without a bound; `mpc/transfer.py` reveals none of it.
+Parties follow the protocol (semi-honest).
 
 `ideal` is the same in one place.
 """
@@ -153,8 +153,8 @@ async def source(
 ) -> dict[str, Any]:
     """Run the party with labels; return {"history", "state", "translator", "offset"}.
 
-    `mine` has its encoder as `bottom`, the offset as stop 0, and all its rows as x[0] and y[0]; `shared` are the
-    indices of the shared rows, in the common order.
+    `mine` has its encoder as `bottom`, the offset as stop 0, and all its rows as x[0] and y[0]; `shared` are
+    the indices of the shared rows, in the common order.
     """
     worker, x, y = SplitWorker(me, terms, mine), mine.x[0], mine.y[0]
     encoder, offset, c = mine.bottom, mine.stops[0], codes(y)

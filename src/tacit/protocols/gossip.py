@@ -22,13 +22,13 @@ neighbor and sends its model. The receiver merges it with its own, weighted by a
             ---- Asleep() --------------->  all its receivers, after its last wake
 
 Hidden averaging (the idea of SecureD-FL: B. Jeon, S. M. Ferdous, M. R. Rahman, A. Walid, "Privacy-preserving
-Decentralized Aggregation for Federated Learning", INFOCOM Workshops 2021; they average by ADMM and hide models
-by the communication schedule, without encryption): the neighbors of every node run a secure sum (secagg.py)
-with that node as the server, so it learns the weighted sum of their models and no single model. It needs at
-least two neighbors. If all neighbors but one collude with the node, they learn that one's model.
+Decentralized Aggregation for Federated Learning", INFOCOM Workshops 2021; they average by ADMM and hide
+models by the communication schedule, without encryption): the neighbors of every node run a secure sum
+(secagg.py) with that node as the server, so it learns the weighted sum of their models and no single model.
+It needs at least two neighbors. If all neighbors but one collude with the node, they learn that one's model.
 
-Without hiding, a node sees its neighbors' models. It never sees rows, and learns about other nodes only through
-its neighbors' models.
+Without hiding, a node sees its neighbors' models. It never sees rows, and learns about other nodes only
+through its neighbors' models.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Hierarchical federated averaging. L. Liu, J. Zhang, S. H. Song, K. B. Letaief: "Client-Edge-Cloud Hierarchical
-Federated Learning", ICC 2020, Algorithm 1 (HierFAVG).
+"""Hierarchical federated averaging. L. Liu, J. Zhang, S. H. Song, K. B. Letaief: "Client-Edge-Cloud
+Hierarchical Federated Learning", ICC 2020, Algorithm 1 (HierFAVG).
 
     server                     edge e                                  clients of e
       |                          |---- rounds.py, κ rounds of it ------->|
@@ -7,9 +7,10 @@ Federated Learning", ICC 2020, Algorithm 1 (HierFAVG).
       |  weighted mean           |                                       |
       |---- Above(v) ----------->|                                       |
 
-An edge is the server of rounds.py for its own clients, in the clear or with a hidden sum. After every `period`
-rounds it sends its model to its parent and continues with the model it receives. There may be further levels
-between edges and the server, each with its own period, counted in exchanges of the level below.
+An edge is the server of rounds.py for its own clients, in the clear or with a hidden sum. After every
+`period` rounds it sends its model to its parent and continues with the model it receives. There may be
+further levels between edges and the server, each with its own period, counted in exchanges of the level
+below.
 
 An edge learns what the server of rounds.py learns about its own clients: with a hidden sum, only their mean.
 A parent learns the edges' models and the number of rows behind each, but nothing about a single client. If

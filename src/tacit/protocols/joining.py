@@ -5,13 +5,13 @@
       |--- Join(version, life) --------------------------------->|   when the client starts or restarts
       |<-- Work(contract, run) ----------------------------------|   or Refused(reason), and the client stops
       |  compares the contract with the agreed one, reads its data, builds the model
-      |--- Ready(rows, held, features, classes, parameters) ---->|   or Unfit(reason): the data do not fit the job
+      |--- Ready(rows, held, features, classes, parameters) ---->|   or Unfit(reason): data do not fit
       …  rounds; after each answer:
       |--- Free() ---------------------------------------------->|   a late client is available again
 
-All messages are in the scope "door". The server learns how many rows each client trains on and holds back, and
-why a client cannot take part: in a fixed sentence or, under a contract its owner agreed to, with the names of
-columns of that contract. The clients learn the contract.
+All messages are in the scope "door". The server learns how many rows each client trains on and holds back,
+and why a client cannot take part: in a fixed sentence or, under a contract its owner agreed to, with the
+names of columns of that contract. The clients learn the contract.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class Admission:
         if message.version != self.version:
             await self.refuse(
                 name,
-                f"it runs tacit {message.version}, this server {self.version}. Install the same version at all "
-                "parties",
+                f"it runs tacit {message.version}, this server {self.version}. Install the same version at "
+                "all parties",
             )
             return
         if name in self.processes and message.life != self.processes[name]:

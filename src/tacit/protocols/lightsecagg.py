@@ -14,9 +14,9 @@ The server recovers the sum of the survivors' masks in one step, whoever dropped
 single secret, and its work does not grow with dropouts. In exchange, each client sends every other client a
 coded piece of its mask beforehand: length/(U − T) numbers each.
 
-z_i is cut into U − T pieces and T random pieces are added. A polynomial of degree U − 1 through all U of them,
-evaluated at party j's point, is j's piece. Any U pieces determine the polynomial; any T are uniformly random.
-Sums of pieces are pieces of the sum.
+z_i is cut into U − T pieces and T random pieces are added. A polynomial of degree U − 1 through all U of
+them, evaluated at party j's point, is j's piece. Any U pieces determine the polynomial; any T are uniformly
+random. Sums of pieces are pieces of the sum.
 
 The server learns the sum over the survivors and who dropped out when. It learns nothing about a single x_i,
 even together with T clients. Security rests on X25519 and ChaCha20-Poly1305 between clients, on AES-256 to

@@ -10,11 +10,11 @@ Messages in addition to those of rounds.py:
       |---- Pick(round, turn, not wanted) ------>|   to the others, after the upload
 
 Ties are broken by the order of the list of parties. If the best client's model does not arrive or is invalid,
-the next best is asked in the next `turn`, so every client that reported a score receives one Pick. Clients that
-are not picked discard their update.
+the next best is asked in the next `turn`, so every client that reported a score receives one Pick. Clients
+that are not picked discard their update.
 
-The server learns one update per round in the clear, and all scores. A client learns the model, and whether its
-own was the best. Clients are trusted to report their true scores.
+The server learns one update per round in the clear, and all scores. A client learns the model, and whether
+its own was the best. Clients are trusted to report their true scores.
 """
 
 from __future__ import annotations

@@ -129,10 +129,10 @@ async def sender(
 ) -> dict[str, Any]:
     """Run the sender; return the same keys as `receiver`.
 
-    "rows" are None unless reveal="both"; then row k here and row k at the receiver belong to the same id. "size"
-    is None with reveal="receiver". `values`: with reveal="sum", a number for each digest. `policy` (None: the
-    default; a mapping: its fields) is checked here. `queries` counts this query before anything is sent;
-    without it, `queries_per_day` is not enforced.
+    "rows" are None unless reveal="both"; then row k here and row k at the receiver belong to the same id.
+    "size" is None with reveal="receiver". `values`: with reveal="sum", a number for each digest. `policy`
+    (None: the default; a mapping: its fields) is checked here. `queries` counts this query before anything is
+    sent; without it, `queries_per_day` is not enforced.
     """
     ids = check_digests(digests)
     rules = policy_of(policy)

@@ -1,5 +1,5 @@
-"""Agrawal's set intersection, for teaching only. Agrawal, Evfimievski, Srikant: Information Sharing Across Private Databases, SIGMOD
-2003, section 3.3 (the intersection protocol).
+"""Agrawal's set intersection, for teaching only. Agrawal, Evfimievski, Srikant: Information Sharing Across
+Private Databases, SIGMOD 2003, section 3.3 (the intersection protocol).
 
     receiver (V_R, e_R)                                       sender (V_S, e_S)
       |--- Encrypted(Y_R = h(v)^e_R), sorted ------------------->|   3
@@ -7,11 +7,11 @@
       |<-- Reencrypted(pairs y, y^e_S) --------------------------|   4b
       |  Z_S = Y_S^e_R; v is shared if its (h(v)^e_R)^e_S is in it   5, 6
 
-It works because modular powers commute: (x^e_R)^e_S = (x^e_S)^e_R. The numbers are those of a published example:
-p has 63 bits, and a hash is the last 64 bits of SHA-1. THE GROUP PROTECTS NOTHING: discrete logarithms modulo
-such a p take seconds (tests/security/test_agrawal.py finds the keys of the example), and with a key every guess
-of an id can be checked. With an odd exponent, a power also reveals whether a hash is a square, without any key.
-So it runs only with `teaching=True`. `psi_dh` is the same idea in a secure group.
+It works because modular powers commute: (x^e_R)^e_S = (x^e_S)^e_R. The numbers are those of a published
+example: p has 63 bits, and a hash is the last 64 bits of SHA-1. THE GROUP PROTECTS NOTHING: discrete
+logarithms modulo such a p take seconds (tests/security/test_agrawal.py finds the keys of the example), and
+with a key every guess of an id can be checked. With an odd exponent, a power also reveals whether a hash is a
+square, without any key. So it runs only with `teaching=True`. `psi_dh` is the same idea in a secure group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ..parties.party import Party
 
 P = 9223372036854771239  # the example's prime; (P − 1)/2 is prime, too
 REFUSAL = (
-    "method='agrawal' is for teaching: its group has 63 bits, so anyone who reads the messages finds the keys "
+    "method='agrawal' is for teaching: its group has 63 bits, so anyone who reads the messages finds the "
+    "keys "
     "in seconds, and then every id. Use method='auto' for real data, or pass teaching=True for made-up ids."
 )
 STAMP = (

@@ -7,12 +7,13 @@ Trust in Electronic Communities, 1999.
       |<-- Tags(h(a·b·H(y))), in order --------------------|
       |  b·a·H(x) = a·b·H(y) exactly when x = y            |
 
-H maps an id to ristretto255 (libsodium's map, `crypto.group`), bound to this session; h is SHA-256 truncated so
-that collisions have probability below 2^-40. The receiver learns the sender's set size and which of its own ids
-are shared; the sender learns the receiver's set size. Neither learns anything about ids it does not hold.
-Security rests on the decisional Diffie-Hellman assumption in ristretto255, on H as a random oracle, and on both
-following the protocol: a party that deviates can claim ids it does not have, or answer wrongly. No such protocol
-protects against guessing: a receiver whose set contains every possible id learns all of the sender's.
+H maps an id to ristretto255 (libsodium's map, `crypto.group`), bound to this session; h is SHA-256 truncated
+so that collisions have probability below 2^-40. The receiver learns the sender's set size and which of its
+own ids are shared; the sender learns the receiver's set size. Neither learns anything about ids it does not
+hold. Security rests on the decisional Diffie-Hellman assumption in ristretto255, on H as a random oracle, and
+on both following the protocol: a party that deviates can claim ids it does not have, or answer wrongly. No
+such protocol protects against guessing: a receiver whose set contains every possible id learns all of the
+sender's.
 """
 
 from __future__ import annotations

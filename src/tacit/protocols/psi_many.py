@@ -7,16 +7,16 @@ parties (figure 6), with a Diffie-Hellman OPRF and the key-value store of `crypt
       |<-- Session(id, counts) --------------------------------------|
       |--- PairSeed --> party j > i                                  |   each pair of members has a key k_ij
       |<-- BlindedIds(b·H(y)) ---------------------------------------|
-      |--- Answers(a_i·b·H(y)) ------------------------------------->|   the leader removes b: F_i(y) = h(a_i·H(y))
-      |--- Hints(store of x → F_i(x) ⊕ z_i(x)) --------------------->|   z_i(x) = ⊕_j AES under k_ij; their sum is 0
+      |--- Answers(a_i·b·H(y)) ------------------------------------->|   without b: F_i(y) = h(a_i·H(y))
+      |--- Hints(store of x → F_i(x) ⊕ z_i(x)) --------------------->|   z_i(x) = ⊕_j AES_kij(x); ⊕_i z_i = 0
       |<-- SharedTags(h'(F_i(y)) of the shared y) -------------------|   with reveal="all" only
 
-The leader looks up its ids in every store and adds the results: the sum is 0 exactly if all members hold the id.
-If one of them lacks it, the sum is random. So the leader learns which of its ids all parties share, and nothing
-else: not who holds which id, nor which members overlap. It learns every set size; the members learn the leader's
-and, with "all", which of their own ids all parties share. Security rests on Diffie-Hellman, AES, and on all
-parties following the protocol. A leader that colludes with some members learns which of its ids all the other
-members share.
+The leader looks up its ids in every store and adds the results: the sum is 0 exactly if all members hold the
+id. If one of them lacks it, the sum is random. So the leader learns which of its ids all parties share, and
+nothing else: not who holds which id, nor which members overlap. It learns every set size; the members learn
+the leader's and, with "all", which of their own ids all parties share. Security rests on Diffie-Hellman, AES,
+and on all parties following the protocol. A leader that colludes with some members learns which of its ids
+all the other members share.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ async def leader(
     }
     if mismatches:
         raise ProtocolError(
-            f"party {me.name!r} has reveal={reveal!r}, but {mismatches}. Use the same options at all parties; "
-            "nothing was compared."
+            f"party {me.name!r} has reveal={reveal!r}, but {mismatches}. Use the same options at all "
+            "parties; nothing was compared."
         )
     for name, m in openings.items():
         check_count(name, m.count)

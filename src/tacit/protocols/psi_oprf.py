@@ -3,21 +3,23 @@ Efficient Batched Oblivious PRF with Applications to Private Set Intersection, C
 with the hashing of Pinkas, Schneider, Zohner 2018.
 
     receiver (Y)                                                sender (X)
-      |--- BaseOffer(A) ------------------------------------------>|   w base transfers with reversed roles: the sender's
-      |<-- BaseChoices(B_1 … B_w) ---------------------------------|   bits s choose seeds; expanded to columns T0, T1, Q
+      |--- BaseOffer(A) ------------------------------------------>|   w base transfers, roles reversed:
+      |<-- BaseChoices(B_1 … B_w) ---------------------------------|   s chooses seeds of columns T0, T1, Q
       |  each y into one of its three bins                         |
       |--- OprfRows(T0 ⊕ T1 ⊕ C(y)), a row a bin ----------------->|   Q ⊕ s·row = T0 ⊕ s·C(y) in y's bin
-      |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   for x in each of its bins: h(bin, T0) iff x = y
+      |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   x in each of its bins; h(bin, T0) iff x
 
-C is a pseudorandom code (AES under keys of the session, chosen after the sets are fixed): except with probability
-2^-40, two codewords differ in at least 128 of their w bits, so any other output looks random to the receiver. h
-is SHA-256 truncated so that collisions have probability below 2^-40. The receiver learns the sender's set size
-and which of its own ids are shared; the sender learns the receiver's set size. Security rests on Diffie-Hellman
-for the base transfers, AES, SHA-256 as a correlation-robust hash, and on both following the protocol. Failures by
-chance (an id that fits in no bin, codewords that are too close, equal outputs) each have probability below 2^-40.
+C is a pseudorandom code (AES under keys of the session, chosen after the sets are fixed): except with
+probability 2^-40, two codewords differ in at least 128 of their w bits, so any other output looks random to
+the receiver. h is SHA-256 truncated so that collisions have probability below 2^-40. The receiver learns the
+sender's set size and which of its own ids are shared; the sender learns the receiver's set size. Security
+rests on Diffie-Hellman for the base transfers, AES, SHA-256 as a correlation-robust hash, and on both
+following the protocol. Failures by chance (an id that fits in no bin, codewords that are too close, equal
+outputs) each have probability below 2^-40.
 
 Sets above a million ids are split into buckets by a public hash. Each bucket is padded to a size that depends
-only on the total, and buckets are processed in sequence: memory is that of two buckets, whatever the set size.
+only on the total, and buckets are processed in sequence: memory is that of two buckets, whatever the set
+size.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The sender's policy for private set intersection: which queries it answers.
 
 `sender` (psi.py) checks the policy before it sends anything: the kind of result, the declared set size, the
-number of queries. The minimum overlap is checked in `psi_sum.py`, where the sender counts the shared ids before
-it opens a count or a sum.
+number of queries. The minimum overlap is checked in `psi_sum.py`, where the sender counts the shared ids
+before it opens a count or a sum.
 """
 
 from __future__ import annotations

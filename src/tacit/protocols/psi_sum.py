@@ -6,7 +6,7 @@ Nergiz, S. Patel, S. Saxena, K. Seth, M. Raykova, D. Shanahan, M. Yung: On Deplo
 Private Intersection-Sum-with-Cardinality, EuroS&P 2020, permuted and masked by the receiver; decoys check
 the receiver.
 
-    receiver (Y, key b)                           sender (X with a number v_x each, key a, ElGamal key P = p·G)
+    receiver (Y, key b)                     sender (X with a number v_x each, key a, ElGamal key P = p·G)
       |--- IdTags(h(b·H(y))), shuffled ------------------------------->|  1  before it sees the sender's
       |<-- PublicKey(P), BlindedIds(a·H(x)), EncryptedValues(v_x) -----|  2  X and D decoys, shuffled
       |--- ReturnedIds(b·a·H(x)), ReturnedValues(v_x + m_x) ---------->|  3  shuffled; m_x is random
@@ -14,22 +14,22 @@ the receiver.
       |--- DecoyIds(b·H'(s, k)) -------------------------------------->|  5  each must be among a⁻¹·(3)
       |<-- DecoyPlaces ------------------------------------------------|  6  for sums: the decoys' rows
       |--- DecoyMasks(m) --------------------------------------------->|     must decrypt to values + m
-      |<-- OpenedCount(count, places, Σ (v_x + m_x)·G) or RefusedQuery |  7  shared: h(a⁻¹·b·a·H(x)) is an IdTag
+      |<-- OpenedCount(count, places, Σ (v_x + m_x)·G) or RefusedQuery |  7  shared if h(b·H(x)) is an IdTag
 
 EncryptedValues, ReturnedValues and the two messages of line 6 are sent with reveal="sum" only.
 
-If both follow the protocol, the receiver learns the sender's set size, and the count and the sum if there are at
-least `min_overlap` shared ids, else that there are fewer. The sender learns the receiver's set size and the
-count. Neither learns which ids are shared. Security rests on decisional Diffie-Hellman in ristretto255 and on H,
-H' and h as random oracles.
+If both follow the protocol, the receiver learns the sender's set size, and the count and the sum if there are
+at least `min_overlap` shared ids, else that there are fewer. The sender learns the receiver's set size and
+the count. Neither learns which ids are shared. Security rests on decisional Diffie-Hellman in ristretto255
+and on H, H' and h as random oracles.
 
 Against a receiver that deviates (the sender follows the protocol): a row that is not returned as specified
-(replaced by a copy of another row, under another key, or with another number) is detected if it is a decoy, and
-the receiver cannot tell decoys from ids. There are at least as many decoys as rows, so r changed rows go
+(replaced by a copy of another row, under another key, or with another number) is detected if it is a decoy,
+and the receiver cannot tell decoys from ids. There are at least as many decoys as rows, so r changed rows go
 undetected with probability at most 2^-r, and so does a count that is too high by r. Made-up ids in Y do not
-increase the count. Not prevented: Y may be chosen freely, so a receiver that knows min_overlap − 1 shared ids, or
-asks twice with sets that differ in one id, learns about one more. A sender that deviates can learn which of its
-own ids are shared, and can return any number.
+increase the count. Not prevented: Y may be chosen freely, so a receiver that knows min_overlap − 1 shared
+ids, or asks twice with sets that differ in one id, learns about one more. A sender that deviates can learn
+which of its own ids are shared, and can return any number.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ async def receiver(
         places = _places((await checks.recv(other, DecoyPlaces)).places, total)
         if len(places) != decoys(theirs):
             raise ProtocolError(
-                f"party {other!r} requests the masks of {len(places)} rows; there are {decoys(theirs)} decoys."
+                f"party {other!r} requests the masks of {len(places)} rows; there are {decoys(theirs)} "
+                "decoys."
             )
         await _stream(
             checks, other, DecoyMasks, b"".join(m for at in places.tolist() for m in masks[at]), each // 2

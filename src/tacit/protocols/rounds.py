@@ -12,9 +12,9 @@
       |<--- Tested(counts) ----------------------|
       |---- Stop() ----------------------------->|   at the end
 
-If only the best client of a round sends its model (`scores`; FedPSO), Score and Pick (picking.py) come between
-Down and Upload. If sums are hidden, the counts of a Test are summed in secret like updates, and there is no
-Tested.
+If only the best client of a round sends its model (`scores`; FedPSO), Score and Pick (picking.py) come
+between Down and Upload. If sums are hidden, the counts of a Test are summed in secret like updates, and there
+is no Tested.
 
 A client answers only what its owner's `consent` (consent.py) admits. Every hidden sum is bound to the kind of
 request, the round and the digest of everything sent with it: parties that received different things share no
@@ -26,9 +26,9 @@ dropped as well. Over a network an `Admission` (joining.py) runs beside the roun
 and repeats a request to a client that reconnects within a round.
 
 The server learns each chosen client's weight and update in the clear, every client's counts on its held-out
-rows and, where losses decide who is chosen, the candidates' losses. Clients learn the model. No rows are sent.
-Updates themselves can leak information to a curious server; guards limit that, and a `hidden` sum (secagg.py,
-lightsecagg.py, encrypted.py) replaces Upload.
+rows and, where losses decide who is chosen, the candidates' losses. Clients learn the model. No rows are
+sent. Updates themselves can leak information to a curious server; guards limit that, and a `hidden` sum
+(secagg.py, lightsecagg.py, encrypted.py) replaces Upload.
 """
 
 from __future__ import annotations
@@ -192,15 +192,15 @@ async def server(
 ) -> None:
     """Run rounds: `choose` participants, send `down`, `merge` their answers, and have all clients `test`.
 
-    `merge`, `test` and `tested` are awaited, so the caller may pause the server there. Rounds count from 0; the
-    model before training is tested as round −1.
+    `merge`, `test` and `tested` are awaited, so the caller may pause the server there. Rounds count from 0;
+    the model before training is tested as round −1.
 
     within, at_least   after `within` seconds a round continues with `at_least` answers (default: all)
     wrong              returns the reason why an answer is invalid, or None
     hidden             sums updates in secret: `merge` receives a `SumResult` instead of {party: (weight,
-                       vectors)}. A sum that too few clients finish is `aborted` and repeated with new secrets.
-                       Parties that may already be in a sum refuse another (consent.py); then the round is lost
-                       and `merge` receives None
+                       vectors)}. A sum that too few clients finish is `aborted` and repeated with new
+                       secrets. Parties that may already be in a sum refuse another (consent.py); then the
+                       round is lost and `merge` receives None
     counted            sums test counts in secret: `tested` receives a `SumResult`, or None
     scores             only the best client sends its update: `merge` receives a `BestUpload`
     meet               wait for all clients before the first round, because the choice depends on them
@@ -398,7 +398,8 @@ async def server(
         }
         if len(participants) < add.enough:
             raise SumAborted(
-                f"a secure sum was not begun: {len(participants)} parties are there and {add.enough} are needed "
+                f"a secure sum was not begun: {len(participants)} parties are there and {add.enough} are "
+                "needed "
                 f"({', '.join(map(repr, list(left_out)[:8]))} are not). Wait for more parties, or lower the "
                 "threshold."
             )
@@ -509,8 +510,8 @@ async def client(
 
     State between rounds is kept inside `local`. `done` is awaited after each answer. `hidden`, `counted` and
     `scores` are called in every round, because over a network a client receives its job only then. `takes` is
-    awaited before `local`: the simulated computing time. `look` returns the model's loss on this client's rows,
-    for a server that chooses by losses. `consent` is consulted before every answer.
+    awaited before `local`: the simulated computing time. `look` returns the model's loss on this client's
+    rows, for a server that chooses by losses. `consent` is consulted before every answer.
     """
     next_message: Any = None
     kept_update: tuple[int, Upload] | None = None  # until the server has picked the best

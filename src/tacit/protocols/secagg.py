@@ -12,7 +12,7 @@ Bell et al., CCS 2020 (`secagg_graph.py`).
       |--- AgreedSurvivors(signature of the list) --------->|  3  only against an active server: U4 ⊆ U3
       |<-- SurvivorSignatures({v: its signature}) ----------|
       |--- RevealedShares(b_v of alive, s_v^SK of dropped) ->|  4  U5, at least t
-      |<-- RoundOver(why) ----------------------------------|     at any step: to dropped clients, or to all on abort
+      |<-- RoundOver(why) ----------------------------------|     at any step, to dropped clients; on abort to a
 
     y_u = x_u + PRG(b_u) + Σ_{v > u} PRG(s_{u,v}) − Σ_{v < u} PRG(s_{u,v})   modulo 2^width
 

@@ -1,5 +1,5 @@
-"""The graph of secure aggregation: who masks with whom. Bell, Bonawitz, Gascón, Lepoint, Raykova: Secure Single-Server Aggregation with
-(Poly)Logarithmic Overhead, CCS 2020.
+"""The graph of secure aggregation: who masks with whom. Bell, Bonawitz, Gascón, Lepoint, Raykova: Secure
+Single-Server Aggregation with (Poly)Logarithmic Overhead, CCS 2020.
 
 In Bonawitz et al. (2017) all clients mask with all others, and a client's work grows with n. Here the clients
 are placed on a circle in a random order, new in each round. Each masks with the k/2 clients on either side (a
@@ -45,8 +45,8 @@ def degree(
 ) -> int:
     """Return the least even k that satisfies Bell et al. (Definition 3.3, Section 3.3), or parties − 1.
 
-    With a share `corrupt` of the clients colluding with the server and a share `drop` dropped out, except with
-    probability 2^-safe
+    With a share `corrupt` of the clients colluding with the server and a share `drop` dropped out, except
+    with probability 2^-safe
       1. no neighborhood has t corrupt members, who could open its secrets, and
       2. the honest clients that stayed are connected, so that no partial sum can be separated,
     and except with probability 2^-right

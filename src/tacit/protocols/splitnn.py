@@ -18,11 +18,11 @@ health, 2018 (the U-shape, vertically split data, more than one hop).
                (HandedOn) or averaged after every epoch
 
 The order of rows, batches and turns follows from shared settings. Before the first batch all parties compare
-them (`Agreed`), together with a fingerprint of their ids under a key that only holders of the ids have. The next
-stop learns the activations of every row; a receiver of gradients can infer labels from them. Columns, labels and
-weights are not sent (in a relay, clients exchange their part). Activations and gradients are not encrypted:
-guards at the cut (splitnn_guards.py) limit what they reveal, and attacks (audit/) measure it. Parties follow the
-protocol (semi-honest).
+them (`Agreed`), together with a fingerprint of their ids under a key that only holders of the ids have. The
+next stop learns the activations of every row; a receiver of gradients can infer labels from them. Columns,
+labels and weights are not sent (in a relay, clients exchange their part). Activations and gradients are not
+encrypted: guards at the cut (splitnn_guards.py) limit what they reveal, and attacks (audit/) measure it.
+Parties follow the protocol (semi-honest).
 
 The result equals that of one network in one place (`ideal`): the same operations in the same order.
 """

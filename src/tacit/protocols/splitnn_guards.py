@@ -1,8 +1,9 @@
 """Guards at the cut: on activations (applied by their sender) and gradients (by the label holder).
 
 Activations: `ClipRows`, `NoiseRows`, `QuantizeRows`. Gradients: `Marvell`, `MaxNorm`, `IsoNoise`,
-`MaskGradients`. They weaken attacks, which measure them (`tacit.audit`); none of them gives an (ε, δ) guarantee.
-Noise comes from the operating system through AES in counter mode: replayable noise could be subtracted.
+`MaskGradients`. They weaken attacks, which measure them (`tacit.audit`); none of them gives an (ε, δ)
+guarantee. Noise comes from the operating system through AES in counter mode: replayable noise could be
+subtracted.
 """
 
 from __future__ import annotations
@@ -145,14 +146,14 @@ class Marvell:
     Two-Party Split Learning, ICLR 2022, Theorem 2.
 
     Gradients of the two classes are modeled as N(ḡ₁, vI) and N(ḡ₀, uI) with Δ = ḡ₁ − ḡ₀. Noise with variance
-    λ₁ along Δ and λ₂ across it, different for each class, makes the two as similar as a power of s‖Δ‖² allows:
-    it minimizes the symmetrized divergence
+    λ₁ along Δ and λ₂ across it, different for each class, makes the two as similar as a power of s‖Δ‖²
+    allows: it minimizes the symmetrized divergence
 
         (d−1)(a₂/b₂ + b₂/a₂) + a₁/b₁ + b₁/a₁ + ‖Δ‖²(1/a₁ + 1/b₁),
 
-    a = u + λ of the more frequent class, b = v + λ of the rarer class. Across Δ only the smaller of u and v is
-    raised, at most to the larger; the remaining two numbers are found on a grid. With more than two classes it
-    hides the batch's rarest class among the others.
+    a = u + λ of the more frequent class, b = v + λ of the rarer class. Across Δ only the smaller of u and v
+    is raised, at most to the larger; the remaining two numbers are found on a grid. With more than two
+    classes it hides the batch's rarest class among the others.
     """
 
     power: float = real(1.0, above=0, doc="s: the noise's expected squared norm, in multiples of ‖Δ‖²")

@@ -1,8 +1,8 @@
 """Parts of a split network: cut at a layer, merge activations, serialize a part as data.
 
-`cut` returns a network's parts. `ConcatMerge`, `SumMerge` and `GatedMerge` merge several holders' activations.
-`describe` and `build` convert layers to plain tables and back, so that a part can be saved or sent to another
-process without any code in it.
+`cut` returns a network's parts. `ConcatMerge`, `SumMerge` and `GatedMerge` merge several holders'
+activations. `describe` and `build` convert layers to plain tables and back, so that a part can be saved or
+sent to another process without any code in it.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ def _cut_traced(model: nn.Module, at: Sequence[int | str]) -> tuple[nn.Module, .
         }
         if needed - {crossing}:
             raise BadParameter(
-                f"cut: more than one value crosses this cut: {', '.join(sorted(str(n) for n in needed))}. Cut "
-                "where a single value is passed on."
+                f"cut: more than one value crosses this cut: {', '.join(sorted(str(n) for n in needed))}. "
+                "Cut where a single value is passed on."
             )
         part = torch.fx.Graph()
         copies: dict[Any, Any] = {crossing: part.placeholder("x")}

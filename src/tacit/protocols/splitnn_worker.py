@@ -129,8 +129,8 @@ class SplitWorker:
     async def send_gradient(self, to: str, step: int, gradient: Tensor | None, y: Tensor | None) -> None:
         if gradient is None:
             raise ProtocolError(
-                f"the output of {self.me.name!r} does not depend on the activations of {to!r}, so there is no "
-                "gradient to send back. Check the merge and the part behind it."
+                f"the output of {self.me.name!r} does not depend on the activations of {to!r}, so there is "
+                "no gradient to send back. Check the merge and the part behind it."
             )
         if self.mine.protect is not None and y is not None:
             gradient = self.mine.protect.out(gradient, y, self.me.secret)
@@ -215,7 +215,7 @@ class SplitWorker:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
-    # --- forward passes without training ----------------------------------------------------------------------------
+    # --- forward passes without training --------------------------------------------------------------------
 
     async def forward_rows(self, turn: int, count: int, x: Tensor | None) -> Tensor | None:
         """Run forward only; the last stop returns the network's outputs, others None."""
@@ -275,8 +275,8 @@ class SplitWorker:
             k[2:]: v.shape for k, v in vectors.items() if k.startswith("w.")
         }:
             raise ProtocolError(
-                f"{sender!r} sent weights that do not fit the part of {self.me.name!r}. All clients of a relay "
-                "need the same part."
+                f"{sender!r} sent weights that do not fit the part of {self.me.name!r}. All clients of a "
+                "relay need the same part."
             )
         self.parts.load_state_dict({k: vectors[f"w.{k}"] for k in mine})
         if memory and self.optimizer is not None:

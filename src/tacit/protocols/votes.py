@@ -5,15 +5,15 @@ aggregation (`secagg.py`) replaces it.
 
     asker                                                       teacher k
       |--- Questions(public rows) ------------------------------->|   once; k's votes stay with k
-      |--- Tallied(which questions) ----------------------------->|   for each count: all questions, then open ones
+      |--- Tallied(which questions) ----------------------------->|   per count: all questions, then open ones
       |<== secure sum of (one-hot votes of k [+ k's noise]) ======|   the programs of `secagg.py`
       |--- Tallied(none) ---------------------------------------->|   no more counts
 
 The asker learns the counts, or the noisy counts where teachers add noise. It learns nothing about a single
 vote, under the assumptions of `secagg.py`. If the asker adds the noise, it must be trusted with the exact
 counts. If the teachers add it, the guarantee holds without that trust, provided that as many teachers as the
-terms require add their share and keep it secret. A teacher learns which public rows are asked about, and which
-are counted again.
+terms require add their share and keep it secret. A teacher learns which public rows are asked about, and
+which are counted again.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ async def asker(
 ) -> list[tuple[Tensor, Tensor, tuple[str, ...]]]:
     """Return (questions, counts [questions, classes], teachers included) for each count.
 
-    `still_open[i]` maps the result of count i to a mask of the questions to count again; an empty mask ends the
-    counting.
+    `still_open[i]` maps the result of count i to a mask of the questions to count again; an empty mask ends
+    the counting.
     """
     names = list(names)
     await me.send(names, Questions(rows))

@@ -164,7 +164,8 @@ class Trust:
         now = datetime.datetime.now(datetime.UTC)
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise SealBroken(
-                f"the certificate of {party!r} is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"the certificate of {party!r} is valid from "
+                f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} to "
                 f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}. Set "
                 "the clock, or provision again."
             )
@@ -173,7 +174,8 @@ class Trust:
             and self.revoked.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None
         ):
             raise SealBroken(
-                f"the certificate of {party!r} was revoked by the authority of federation {self.federation!r}."
+                f"the certificate of {party!r} was revoked by the authority of federation "
+                f"{self.federation!r}."
             )
 
     def party(self, der: bytes, name: str) -> ec.EllipticCurvePublicKey:

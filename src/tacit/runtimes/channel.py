@@ -1,13 +1,14 @@
 """An encrypted channel between two parties through an untrusted hub: in order, exactly once.
 
-The hub may lose, repeat, reorder or change messages. There is no I/O here: payloads enter by `receive` and leave by
-`pull`, time enters by `tick`, complete messages leave by `deliver`. The records of a message stay in `records`, as
-views of the frame, until the other side has confirmed them; after a lost connection they are sent again. Counters
-start at 0 for each pair of processes. A restarted process has lost what it received, so records in transit to the
-old process are dropped; the protocol decides what to send again.
+The hub may lose, repeat, reorder or change messages. There is no I/O here: payloads enter by `receive` and
+leave by `pull`, time enters by `tick`, complete messages leave by `deliver`. The records of a message stay in
+`records`, as views of the frame, until the other side has confirmed them; after a lost connection they are
+sent again. Counters start at 0 for each pair of processes. A restarted process has lost what it received, so
+records in transit to the old process are dropped; the protocol decides what to send again.
 
-Flow control: before a message is accepted, `reserve` must grant room. Without room the record is not accepted, the
-sender has to wait (HOLD), and `resume` requests it again. Records of a sender that does not wait are dropped.
+Flow control: before a message is accepted, `reserve` must grant room. Without room the record is not
+accepted, the sender has to wait (HOLD), and `resume` requests it again. Records of a sender that does not
+wait are dropped.
 """
 
 from __future__ import annotations
@@ -241,8 +242,8 @@ class Channel:
         t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
         if not holds(b"responder", t, signature, public):
             raise SealBroken(
-                f"the handshake of {self.peer!r} is not signed by its key for this session: it was altered, or "
-                "replayed from another."
+                f"the handshake of {self.peer!r} is not signed by its key for this session: it was "
+                "altered, or replayed from another."
             )
         seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
         self.finish = FINISH + seal.session + signed(b"initiator", t, self.kit.sign)
@@ -259,8 +260,8 @@ class Channel:
         seal, t, their_life, public, _, _ = self.pending
         if data[1:9] != seal.session or not holds(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
             raise SealBroken(
-                f"the handshake of {self.peer!r} is not signed by its key for this session: it was altered, or "
-                "replayed from another."
+                f"the handshake of {self.peer!r} is not signed by its key for this session: it was "
+                "altered, or replayed from another."
             )
         self.pending, self.finish = None, b""
         self._begin(seal, their_life)
@@ -321,8 +322,8 @@ class Channel:
             self.altered += 1
             if self.altered >= TRIES:
                 self.failure = SealBroken(
-                    f"{self.altered} payloads through the hub in the name of {self.peer!r} were not authentic; "
-                    f"the last: {error} Do not trust this hub, or this party."
+                    f"{self.altered} payloads through the hub in the name of {self.peer!r} were not "
+                    f"authentic; the last: {error} Do not trust this hub, or this party."
                 )
 
     def _on_record(self, payload: memoryview) -> None:

@@ -2,8 +2,8 @@
 
     envelope = kind, 1 byte | length of sender's name, 1 byte | length of receiver's | both names | payload
 
-The sender writes its own name, and the hub checks it against the certificate of the connection, so it can forward
-the bytes unchanged.
+The sender writes its own name, and the hub checks it against the certificate of the connection, so it can
+forward the bytes unchanged.
 """
 
 from __future__ import annotations

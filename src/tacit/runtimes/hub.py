@@ -1,11 +1,11 @@
 """The hub: parties connect to it, and it relays their encrypted messages. It reads only envelopes.
 
 A party is identified by the certificate of its connection (mutual TLS); an envelope in another name ends the
-connection. Nothing is stored for absent parties or on disk: parties keep unconfirmed messages and send them again,
-so a hub may be killed and restarted at any time. A sender whose messages wait for slow readers is not read from
-until they catch up: it can occupy at most QUOTA bytes here, and does not block others. The hub's own notes are
-bounded as well: at most one presence note per party and connection, and a note about an absent party counts on the
-quota of its sender.
+connection. Nothing is stored for absent parties or on disk: parties keep unconfirmed messages and send them
+again, so a hub may be killed and restarted at any time. A sender whose messages wait for slow readers is not
+read from until they catch up: it can occupy at most QUOTA bytes here, and does not block others. The hub's
+own notes are bounded as well: at most one presence note per party and connection, and a note about an absent
+party counts on the quota of its sender.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """All parties in one process: for tests, simulation and development.
 
-Every message is encoded and decoded as over a network, so byte counts are real and no party can access another's
-memory. A failed party ends the run and is named. A deadlock raises an error that says who waits for what.
+Every message is encoded and decoded as over a network, so byte counts are real and no party can access
+another's memory. A failed party ends the run and is named. A deadlock raises an error that says who waits for
+what.
 
-The run has its own event loop, because only the loop knows when nothing is left to do: then virtual time advances,
-or the run is deadlocked.
+The run has its own event loop, because only the loop knows when nothing is left to do: then virtual time
+advances, or the run is deadlocked.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class _Wire:
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.owner:
             raise ProtocolError(
-                f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party can send only in its own "
-                "name."
+                f"party {self.owner!r} tried to send to {to!r} as {sender!r}. A party can send only in its "
+                "own name."
             )
         box = self.boxes.get(to)
         if box is None:

@@ -68,8 +68,8 @@ class Kit:
 class CertificateIdentity:
     """Signatures of a party with its certificate, which is part of the signature.
 
-    A verifier needs only the federation's authority. A signature is the certificate's length (two bytes), the certificate (DER) and ECDSA P-256 over SIGNED and
-    the message.
+    A verifier needs only the federation's authority. A signature is the certificate's length (two bytes), the
+    certificate (DER) and ECDSA P-256 over SIGNED and the message.
     """
 
     def __init__(self, kit: Callable[[], Kit]):
@@ -182,7 +182,8 @@ def load(directory: str | os.PathLike[str]) -> Kit:
     if mode & 0o077:
         raise BadKit(
             f"{folder / 'party.key'} is readable by other users (mode {mode:03o}). Fix it with: chmod 600 "
-            f"{folder / 'party.key'}. If someone may have copied it, revoke this party and provision it again."
+            f"{folder / 'party.key'}. If someone may have copied it, revoke this party and provision it "
+            "again."
         )
     try:
         table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
@@ -190,8 +191,8 @@ def load(directory: str | os.PathLike[str]) -> Kit:
         parties, server = tuple(str(p) for p in table["parties"]), str(table["server"])
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise BadKit(
-            f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Get the kit again from "
-            "the person who provisioned the federation."
+            f"{folder / 'party.toml'} cannot be read: {type(error).__name__}: {error}. Get the kit again "
+            "from the person who provisioned the federation."
         ) from None
     certificate = read_certificate((folder / "party.crt").read_bytes(), str(folder / "party.crt"))
     authority = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))

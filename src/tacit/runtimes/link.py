@@ -1,9 +1,9 @@
 """A party's connection to the hub, with one encrypted channel to each other party.
 
-It reconnects when the connection is lost. A program notices a lost connection or a restarted hub only by the delay.
-It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or alters messages. With
-`away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited party has disconnected
-for that many seconds, or has restarted.
+It reconnects when the connection is lost. A program notices a lost connection or a restarted hub only by the
+delay. It gets an error if the hub refuses this party, cannot be reached for `patience` seconds, or alters
+messages. With `away`, for protocols that no party can leave and rejoin, it also gets an error if an awaited
+party has disconnected for that many seconds, or has restarted.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Link:
     async def deliver(self, sender: str, to: str, scope: str, frame: bytes) -> None:
         if sender != self.kit.name:
             raise ProtocolError(
-                f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party can send only in its own "
-                "name."
+                f"party {self.kit.name!r} tried to send to {to!r} as {sender!r}. A party can send only in "
+                "its own name."
             )
         if len(scope.encode()) > MAX_SCOPE:
             raise ProtocolError(
@@ -250,8 +250,8 @@ class Link:
                         ) from None
                     if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
                         raise NoHub(
-                            f"the server at {self.kit.address} does not answer as a hub: {error.code().name}: "
-                            f"{why}. Is it a tacit hub of the same version?"
+                            f"the server at {self.kit.address} does not answer as a hub: "
+                            f"{error.code().name}: {why}. Is it a tacit hub of the same version?"
                         ) from None
                 finally:
                     self.connected.clear()
@@ -327,7 +327,8 @@ class Link:
                 channel = self._channel(sender)
             except ProtocolError:
                 self.note(
-                    f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was dropped"
+                    f"a message from {sender!r}, which is not in federation {self.kit.federation!r}, was "
+                    "dropped"
                 )
                 return
             if channel.failure is not None:
@@ -366,7 +367,8 @@ class Link:
         except OSError as error:
             self.note(
                 "the hub's newer revocation list is in use, but cannot be written to "
-                f"{self.kit.directory}: {error.strerror or error}. After a restart the hub must send it again."
+                f"{self.kit.directory}: {error.strerror or error}. After a restart the hub must send it "
+                "again."
             )
         except (ValueError, AttributeError, SealBroken) as error:
             self.note(f"the hub's revocation list was refused: {error}")
@@ -418,7 +420,8 @@ class Link:
                 self._fail(
                     ProtocolError(
                         f"party {self.kit.name!r} waits for {wants}, but {used.letters if used else 0} "
-                        f"other messages of {name!r} ({used.bytes if used else 0} bytes) are unread, and there "
+                        f"other messages of {name!r} ({used.bytes if used else 0} bytes) are unread, and "
+                        "there "
                         "is no room for more. Do both run the same version and job? If so, do not trust this "
                         "party."
                     )

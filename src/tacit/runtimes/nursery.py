@@ -1,8 +1,8 @@
 """Start the processes of a run: one small process imports what all of them need and forks each of them.
 
-`Processes` starts it as a program. It reads a JSON line for each process to start, and writes one when a process
-has started or ended. When its parent exits, it ends all of them. It opens no connection and starts no thread, so
-that forking is safe.
+`Processes` starts it as a program. It reads a JSON line for each process to start, and writes one when a
+process has started or ended. When its parent exits, it ends all of them. It opens no connection and starts no
+thread, so that forking is safe.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def reach(kit: Kit, timeout: float = 5.0) -> tuple[bool, str]:
     except ssl.SSLCertVerificationError as error:
         return True, (
             f"the server at {kit.address} is not the hub of federation {kit.federation!r}: "
-            f"{error.verify_message}. Check the address. It may be another federation's hub, or a firewall that "
-            "intercepts TLS."
+            f"{error.verify_message}. Check the address. It may be another federation's hub, or a firewall "
+            "that intercepts TLS."
         )
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or "") and "VERSION" not in (error.reason or ""):
@@ -83,8 +83,8 @@ def check_admission(kit: Kit, timeout: float = 5.0) -> tuple[str, dict[str, str]
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 return (
-                    f"the hub at {kit.address} runs another version of tacit. Install the same version at all "
-                    "parties.",
+                    f"the hub at {kit.address} runs another version of tacit. Install the same version at "
+                    "all parties.",
                     {},
                 )
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):

@@ -74,8 +74,8 @@ class Processes:
     ) -> dict[str, Any]:
         """Run the programs and return what each returned.
 
-        Parties in `here` run in this process, and their programs may be any function. With a deadline, the run
-        continues if a party in `may_leave` ends early; its result is then None.
+        Parties in `here` run in this process, and their programs may be any function. With a deadline, the
+        run continues if a party in `may_leave` ends early; its result is then None.
         """
         return drain(self.stream(programs, Emitter(), ledger=ledger, here=here, may_leave=may_leave))
 
@@ -342,8 +342,8 @@ class _ProcessRun:
             self.failed = self.failed or PartyFailed(
                 name,
                 ProtocolError(
-                    f"its process {how} before it returned a result.{why} Start again; the results of this run "
-                    "are lost."
+                    f"its process {how} before it returned a result.{why} Start again; the results of this "
+                    "run are lost."
                 ),
             )
 

@@ -6,8 +6,8 @@
       server = "server"                      server/      for whoever coordinates
       clients = ["hospital-a", "b"]          hospital-a/ b/
 
-Running it again keeps existing keys and certificates, creates missing ones, and rewrites the lists of parties and
-revocations.
+Running it again keeps existing keys and certificates, creates missing ones, and rewrites the lists of parties
+and revocations.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
     for party in (server, *clients):
         if not NAME.fullmatch(party) or party in RESERVED:
             raise BadJob(
-                f"{file}: a party has the name {party!r}; use at most 63 letters, digits, '.', '_' and '-', and "
-                f"not {' or '.join(map(repr, RESERVED))}."
+                f"{file}: a party has the name {party!r}; use at most 63 letters, digits, '.', '_' and "
+                f"'-', and not {' or '.join(map(repr, RESERVED))}."
             )
     if len({p.lower() for p in (server, *clients)}) < 1 + len(clients):
         raise BadJob(
@@ -158,8 +158,8 @@ def _authority(federation: FederationFile, folder: Path) -> Authority:
         )
         if existing.federation != federation.name:
             raise BadKit(
-                f"{folder} is the authority of federation {existing.federation!r}, not of {federation.name!r}. "
-                "Use another folder (-o), or correct `name`."
+                f"{folder} is the authority of federation {existing.federation!r}, not of "
+                f"{federation.name!r}. Use another folder (-o), or correct `name`."
             )
         return existing
     authority = Authority.new(federation.name)

@@ -50,8 +50,8 @@ def _to_plain(value: Any, where: str) -> Any:
     if isinstance(value, dict):
         return ["d", *([_to_plain(k, where), _to_plain(v, where)] for k, v in value.items())]
     raise BadParameter(
-        f"{where} contains a {type(value).__name__}, which cannot be sent to another process. Use plain values: "
-        "numbers, text, bytes, tensors, and lists, tuples and dicts of these."
+        f"{where} contains a {type(value).__name__}, which cannot be sent to another process. Use plain "
+        "values: numbers, text, bytes, tensors, and lists, tuples and dicts of these."
     )
 
 

@@ -28,9 +28,9 @@ KEY = 32  # bytes of an OrderKey
 class PsiResult:
     """The result of `tacit.psi` or `tacit.align`.
 
-    `value`: the shared ids as the receiver wrote them; with reveal="size" their number, with "sum" the sum over
-    them. `rows`: for each party that learns it, its shared rows in a common order. `size`: the number of shared
-    ids. `notes`: duplicate, empty and mixed ids.
+    `value`: the shared ids as the receiver wrote them; with reveal="size" their number, with "sum" the sum
+    over them. `rows`: for each party that learns it, its shared rows in a common order. `size`: the number of
+    shared ids. `notes`: duplicate, empty and mixed ids.
     """
 
     value: Any
@@ -57,13 +57,14 @@ def psi(
 ) -> PsiResult:
     """Compute the ids that two parties share.
 
-    `reveal`: the "receiver" learns which ids are shared, "both" parties do, the receiver learns only the "size",
-    or the size and the "sum" of the sender's `values` (integers from 0 to `limit`, one for each of its rows).
-    `method`: "dh" (Diffie-Hellman), "oprf" (large sets), or "auto" to choose by size; "agrawal" is for teaching.
-    `policy` (`tacit.PsiPolicy`; None: the default) belongs to the sender, whose program checks it; a query that
-    it does not allow raises `tacit.errors.QueryRefused`. By default "size" and "sum" need 10 shared ids.
-    `queries_per_day` is counted only between real parties (`tacit psi --kit`). Both programs are executed and
-    exchange messages. `runtime`: "inprocess" (default), "processes", `tacit.InProcess()` or `tacit.Processes()`.
+    `reveal`: the "receiver" learns which ids are shared, "both" parties do, the receiver learns only the
+    "size", or the size and the "sum" of the sender's `values` (integers from 0 to `limit`, one for each of
+    its rows). `method`: "dh" (Diffie-Hellman), "oprf" (large sets), or "auto" to choose by size; "agrawal" is
+    for teaching. `policy` (`tacit.PsiPolicy`; None: the default) belongs to the sender, whose program checks
+    it; a query that it does not allow raises `tacit.errors.QueryRefused`. By default "size" and "sum" need 10
+    shared ids. `queries_per_day` is counted only between real parties (`tacit psi --kit`). Both programs are
+    executed and exchange messages. `runtime`: "inprocess" (default), "processes", `tacit.InProcess()` or
+    `tacit.Processes()`.
     """
     if method == "agrawal":
         return _agrawal(receiver, sender, reveal, names, runtime, teaching)
@@ -190,7 +191,8 @@ class OrderKey(
 
 @dataclass(frozen=True)
 class Alignment:
-    """`rows`: my shared rows in the common order. `key`: a secret of the aligned parties. `notes`: on my ids."""
+    """`rows`: my shared rows in the common order. `key`: a secret of the aligned parties. `notes`: on my "
+    "ids."""
 
     rows: np.ndarray
     key: bytes
@@ -264,7 +266,8 @@ def record_conclusion(
         "size": f"how many ids are shared ({shared}), {_what_count_reveals(shared, sizes[receiver])}",
         "receiver": which,
         "both": which,
-        "sum": f"how many ids are shared ({shared}) and {amount}, {_what_count_reveals(shared, sizes[receiver])}",
+        "sum": f"how many ids are shared ({shared}) and {amount}, "
+        "{_what_count_reveals(shared, sizes[receiver])}",
     }[reveal]
     ledger.record(receiver, sender, "Conclusion", f"that {sender!r} holds {sizes[sender]} ids, and {learns}")
     learns = {
@@ -368,14 +371,14 @@ def _check_values(values: Sequence[int] | None, id_set: IdSet, reveal: str, name
         )
     if len(id_set) < id_set.total:
         raise BadData(
-            f"the values of {name!r} belong to rows with duplicate or empty ids ({' '.join(id_set.notes)}) Sum or "
-            "drop them first, so that each id has one value."
+            f"the values of {name!r} belong to rows with duplicate or empty ids ({' '.join(id_set.notes)}) "
+            "Sum or drop them first, so that each id has one value."
         )
     whole = np.asarray(values)
     if whole.dtype.kind not in "iu":
         raise BadData(
-            f"the values of {name!r} are {whole.dtype}; the sum is exact, so they must be integers. Scale and "
-            "round them first."
+            f"the values of {name!r} are {whole.dtype}; the sum is exact, so they must be integers. Scale "
+            "and round them first."
         )
     return [int(whole[row]) for row in id_set.rows]
 

@@ -80,8 +80,9 @@ def match_with(
 ) -> dict[str, Any]:
     """Run this party: find the rows of `file` whose ids the others hold, and write them with the ledger.
 
-    The rows are written in an order common to all parties. `policy`: a policy file (default: policy.toml in the
-    kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the kit.
+    The rows are written in an order common to all parties. `policy`: a policy file (default: policy.toml in
+    the kit, or else the default policy) for queries of others. Queries and the ledger are recorded in the
+    kit.
     """
     if kit.role == "hub":
         raise BadKit(f"this is the hub's kit; ids are matched by {', '.join(map(repr, kit.parties))}.")
@@ -200,7 +201,8 @@ def match_here(
 ) -> dict[str, Any]:
     """Run both parties on this machine, for a test.
 
-    `file` is the receiver's; `other` is the sender's, with `values` a column of it and `policy` its policy file.
+    `file` is the receiver's; `other` is the sender's, with `values` a column of it and `policy` its policy
+    file.
     """
     sets = [read_ids(file, id), read_ids(other, id)]
     numbers = None if values is None else _read_values(other, values, sets[1])

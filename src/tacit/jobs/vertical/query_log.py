@@ -35,7 +35,8 @@ class QueryLog:
             count = sum(_counts_query(line, receiver, now) for line in lines)
             if count >= most:
                 raise QueryRefused(
-                    f"{receiver!r} has made {count} queries within 24 hours; {most} are allowed ({self.path})."
+                    f"{receiver!r} has made {count} queries within 24 hours; {most} are allowed "
+                    f"({self.path})."
                 )
 
         append_line(self.path, json.dumps({"time": now, "receiver": receiver}), check)

@@ -84,8 +84,8 @@ class SplitResult:
     ) -> Audit:
         """Attack what crosses the cuts.
 
-        Measures the leakage of `rows` in activations; with `y`, of labels in gradients; with the attacker's `own`
-        rows, reconstructs rows. Everything runs in one place, as a study of one's own network.
+        Measures the leakage of `rows` in activations; with `y`, of labels in gradients; with the attacker's
+        `own` rows, reconstructs rows. Everything runs in one place, as a study of one's own network.
         """
         from .split_audit import audit
 
@@ -135,16 +135,17 @@ def splitnn(
     """Train one network whose parts are held by different parties.
 
     `parties`: `dataset.vertical(…)`; or each party's table (`data.from_csv(…, id=…)`), aligned by private set
-    intersection; or rows by party ({"clinic": x}) in the same order; in a relay a federation, or each client's
-    rows. `labels`: the party that holds them, or {"lab": y}. `bottoms`, `middles` and `top` are the parts
-    (modules, or functions that build them; `tacit.cut` cuts a network); by default small ones of this `width`.
+    intersection; or rows by party ({"clinic": x}) in the same order; in a relay a federation, or each
+    client's rows. `labels`: the party that holds them, or {"lab": y}. `bottoms`, `middles` and `top` are the
+    parts (modules, or functions that build them; `tacit.cut` cuts a network); by default small ones of this
+    `width`.
 
-    `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one party, the middle elsewhere),
-    "vertical" (several parties with columns), "relay" (clients take turns; `clients` "hand on" weights or
-    "average" them). `merge`: "concat", "sum" or "gated". `guard` is applied to activations, `protect` to
-    gradients; `nopeek` is the weight of the distance correlation between columns and activations in the loss.
-    `slices` splits a batch so that parties compute concurrently. `runtime` as in `tacit.psi`. With `out`, an
-    unused folder, each party's part is saved there.
+    `configuration`: "vanilla" (columns and labels at two parties), "u" (both at one party, the middle
+    elsewhere), "vertical" (several parties with columns), "relay" (clients take turns; `clients` "hand on"
+    weights or "average" them). `merge`: "concat", "sum" or "gated". `guard` is applied to activations,
+    `protect` to gradients; `nopeek` is the weight of the distance correlation between columns and activations
+    in the loss. `slices` splits a batch so that parties compute concurrently. `runtime` as in `tacit.psi`.
+    With `out`, an unused folder, each party's part is saved there.
     """
     parts.check_unused(out)
     ledger = Ledger()
@@ -354,8 +355,8 @@ def predict(
     counts = {len(v) for v in x.values()}
     if len(counts) != 1 or not min(counts):
         raise BadData(
-            f"predict: {', '.join(f'{len(v)} rows of {name!r}' for name, v in x.items())}; all parties must have "
-            "the same number of rows, and at least one."
+            f"predict: {', '.join(f'{len(v)} rows of {name!r}' for name, v in x.items())}; all parties "
+            "must have the same number of rows, and at least one."
         )
     prediction_terms = replace(terms, routes=(route,), rows=(0,), tests=(counts.pop(),))
     predictors = {

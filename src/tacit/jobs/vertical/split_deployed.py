@@ -5,8 +5,8 @@
     epochs = 20                                   id = "id"                 id = "customer"
     top = [16]                                    label = "default"         bottom = [16]
                                                   bottom = [16]
-Each party has its own table. A party without a table holds a middle part of the network: `middle = [32]`. Numbers
-in brackets are widths of layers, each followed by ReLU.
+Each party has its own table. A party without a table holds a middle part of the network: `middle = [32]`.
+Numbers in brackets are widths of layers, each followed by ReLU.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def read(path: str | Path) -> dict[str, Any]:
     holders = [name for name, table in parties.items() if "label" in table]
     if len(holders) != 1 or settings["labels"] not in (None, holders[0]):
         raise BadJob(
-            f"{file}: the parties with a label are {holders or 'none'}; exactly one is needed, and split.labels, "
-            "if given, must name it."
+            f"{file}: the parties with a label are {holders or 'none'}; exactly one is needed, and "
+            "split.labels, if given, must name it."
         )
     settings["labels"] = holders[0]
     _check(
@@ -162,8 +162,8 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
         )
     if split["merge"] not in parts.MERGES or (split["merge"] != "concat" and len(set(cuts)) > 1):
         raise BadJob(
-            f"{where}: merge is {split['merge']!r}, and the bottoms have output widths {cuts}. It must be one of "
-            f"{', '.join(parts.MERGES)}; the last two need equal widths."
+            f"{where}: merge is {split['merge']!r}, and the bottoms have output widths {cuts}. It must be "
+            f"one of {', '.join(parts.MERGES)}; the last two need equal widths."
         )
     _widths(where, "top", split["top"])
     toml.held(where, "regression", split["regression"], bool)
@@ -220,8 +220,8 @@ async def check_same_job(me: Party, run_everyone: Iterable[str], digest: str) ->
     for name, message in (await me.gather(others, Asked)).items():
         if message.job != digest:
             raise BadJob(
-                f"{name!r} and {me.name!r} have different job files, or parts of different runs. All job files "
-                "must be equal, except for local file options."
+                f"{name!r} and {me.name!r} have different job files, or parts of different runs. All job "
+                "files must be equal, except for local file options."
             )
 
 
@@ -257,8 +257,8 @@ async def _align_parties(
         order = splitnn.fingerprint([normal(str(i)) for i in table.ids], alignment.key)
     if not len(table):
         raise BadData(
-            f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are the ids "
-            "written in the same way?"
+            f"{me.name!r} has no ids in common with {', '.join(n for n in holders if n != me.name)}. Are "
+            "the ids written in the same way?"
         )
     if me.name == holders[0]:
         await me.send(without, Asked(len(table), digest))

@@ -119,12 +119,13 @@ def align_tables(
     }
     if not len(ids):
         raise BadData(
-            "splitnn: the parties have no ids in common, so there is nothing to train on. Are the ids written "
-            "in the same way?"
+            "splitnn: the parties have no ids in common, so there is nothing to train on. Are the ids "
+            "written in the same way?"
         )
     found_twice = [note for _, notes in single.values() for note in notes]
     return aligned, [
-        f"{len(ids)} people are shared, of {', '.join(f'{len(c)} at {name}' for name, c in columns.items())}.",
+        f"{len(ids)} people are shared, of "
+        f"{', '.join(f'{len(c)} at {name}' for name, c in columns.items())}.",
         *found_twice,
         *shared.notes,
     ]
@@ -186,13 +187,13 @@ def _matrix(name: str, x: Any) -> Tensor:
     )
     if matrix.dim() < 2 or not len(matrix):
         raise BadData(
-            f"splitnn: the rows of {name!r} have shape {tuple(matrix.shape)}; give (rows, columns, …) with at "
-            "least one row."
+            f"splitnn: the rows of {name!r} have shape {tuple(matrix.shape)}; give (rows, columns, …) with "
+            "at least one row."
         )
     if matrix.is_floating_point() and not torch.isfinite(matrix).all():
         raise BadData(
-            f"splitnn: the rows of {name!r} contain NaN or infinite values. Fill them, or read the table with "
-            "data.from_csv(…, id=…)."
+            f"splitnn: the rows of {name!r} contain NaN or infinite values. Fill them, or read the table "
+            "with data.from_csv(…, id=…)."
         )
     return matrix
 
@@ -230,8 +231,8 @@ def _rows_from_tensors(parties: Any, labels: Any, test: Any, fraction: float, se
     for name, v in x.items():
         if len(v) != len(target):
             raise BadData(
-                f"splitnn: {name!r} has {len(v)} rows and {holder!r} {len(target)} labels. They must belong to "
-                "the same ids in the same order."
+                f"splitnn: {name!r} has {len(v)} rows and {holder!r} {len(target)} labels. They must "
+                "belong to the same ids in the same order."
             )
     if test is not None:
         xt, yt = {name: _matrix(name, v) for name, v in test[0].items()}, _targets(test[1])[0]
@@ -326,8 +327,8 @@ def build_network(
     """Build the parts, given or default, and the routes; refuse parts that do not fit together."""
     if rows.classes is None and (spread := float(torch.cat(rows.y).std(correction=0))) > WIDE:
         rows.notes.append(
-            f"The targets have a standard deviation of {spread:.3g} and are not standardized: if the loss grows, "
-            "divide them by about that, or use a smaller lr."
+            f"The targets have a standard deviation of {spread:.3g} and are not standardized: if the loss "
+            "grows, divide them by about that, or use a smaller lr."
         )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -413,8 +414,8 @@ def _build_network(
     holders = 1 if relay else len(sources)
     if holders > 1 and merge != "concat" and len(set(outs.values())) > 1:
         raise BadParameter(
-            f"splitnn: merge={merge!r} needs cuts of equal width, and these are {outs}. Make them equal, or use "
-            "merge='concat'."
+            f"splitnn: merge={merge!r} needs cuts of equal width, and these are {outs}. Make them equal, "
+            "or use merge='concat'."
         )
     if holders > 1 and (any(len(o) != 1 for o in outs.values()) if merge != "sum" else False):
         raise BadParameter(

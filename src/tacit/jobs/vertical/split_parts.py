@@ -161,7 +161,8 @@ def check_unused(out: str | Path | None) -> None:
 def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | None = None) -> SplitShare:
     """Read a share from its folder.
 
-    The files are untrusted data: only known layers are built. A part that is code needs its function in `makers`.
+    The files are untrusted data: only known layers are built. A part that is code needs its function in
+    `makers`.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -185,8 +186,8 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             if isinstance(layers, str):
                 if name not in (makers or {}):
                     raise BadData(
-                        f"{place}: the part {name!r} is code, which is not saved. Give the function that builds "
-                        f"it: makers={{{name!r}: …}}."
+                        f"{place}: the part {name!r} is code, which is not saved. Give the function that "
+                        f"builds it: makers={{{name!r}: …}}."
                     )
                 return makers[name]()  # type: ignore[index]
             return build(layers)

@@ -52,8 +52,8 @@ class ClassNames(Message, reveals="what the source calls its classes"):
 class TransferResult:
     """The result of `tacit.ftl`.
 
-    `shares`: each party's predictor, which works without the other party. `metrics` are of the target's rows that
-    are not shared, if its table has labels.
+    `shares`: each party's predictor, which works without the other party. `metrics` are of the target's rows
+    that are not shared, if its table has labels.
     """
 
     metrics: dict[str, float]
@@ -116,13 +116,13 @@ def ftl(
 ) -> TransferResult:
     """Train a model for the target's columns from the source's labels, with few shared ids.
 
-    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.split_for_transfer` for a study); the
-    source's has labels; labels of the target are used only for metrics. `encoders` by name are nn.Sequentials of
-    known layers with `width` outputs; by default one layer with tanh each.
+    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.split_for_transfer` for a
+    study); the source's has labels; labels of the target are used only for metrics. `encoders` by name are
+    nn.Sequentials of known layers with `width` outputs; by default one layer with tanh each.
 
-    `secure`: "cut" sends representations and gradients of the shared rows, as a split network does, protected by
-    `guard` and `protect`; "shared" sends neither: each party trains its encoder alone, and the target's last layer
-    is computed on secret shares, with a helper. `runtime` as in `tacit.psi`.
+    `secure`: "cut" sends representations and gradients of the shared rows, as a split network does, protected
+    by `guard` and `protect`; "shared" sends neither: each party trains its encoder alone, and the target's
+    last layer is computed on secret shares, with a helper. `runtime` as in `tacit.psi`.
     """
     check_unused(out)
     _check_names(names)
@@ -241,8 +241,8 @@ def check_source_labels(table: Columns) -> tuple[str, ...]:
 def check_shared(size: int, names: Sequence[str]) -> None:
     if not size:
         raise BadData(
-            f"{names[0]!r} and {names[1]!r} have no ids in common, so nothing can be transferred. Are the ids "
-            "written in the same way? 007 is not 7."
+            f"{names[0]!r} and {names[1]!r} have no ids in common, so nothing can be transferred. Are the "
+            "ids written in the same way? 007 is not 7."
         )
 
 
@@ -507,7 +507,8 @@ def train_target_alone(
 ) -> dict[str, float]:
     """Train the target alone on the labels of the shared rows: a baseline for studies.
 
-    The same encoder and autoencoder, and a last layer trained on these labels. It needs both tables in one place.
+    The same encoder and autoencoder, and a last layer trained on these labels. It needs both tables in one
+    place.
     """
     tables = {"source": _table(source, "source"), "target": _table(target, "target")}
     labels = check_source_labels(tables["source"])

@@ -5,9 +5,9 @@
     epochs = 60            id = "id"                 id = "customer"
     secure = "shared"      label = "default"
 
-The party with a label is the source, the other party with an id the target; with secure = "shared" a third party
-helps and has no table. If the target's table has labels, name their column in its entry as `measure`: they are used
-only for metrics.
+The party with a label is the source, the other party with an id the target; with secure = "shared" a third
+party helps and has no table. If the target's table has labels, name their column in its entry as `measure`:
+they are used only for metrics.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def read(path: str | Path) -> dict[str, Any]:
     helpers_needed = 1 if settings["secure"] == "shared" else 0
     if (len(sources), len(targets), len(helpers), len(parties)) != (1, 1, helpers_needed, 2 + helpers_needed):
         raise BadJob(
-            f"{path}: there are {len(sources)} parties with id and label (the source), {len(targets)} with only "
-            f"an id (the target) and {len(helpers)} with helper = true; with secure = {settings['secure']!r} there "
-            f"must be 1, 1 and {helpers_needed}."
+            f"{path}: there are {len(sources)} parties with id and label (the source), {len(targets)} with "
+            f"only an id (the target) and {len(helpers)} with helper = true; with secure = "
+            f"{settings['secure']!r} there must be 1, 1 and {helpers_needed}."
         )
     if helpers_needed and (settings["guards"] or settings["protect"] is not None):
         raise BadJob(
-            f"{path}, ftl: guards and protect apply to a cut, and with secure = 'shared' there is none. Remove "
-            "them."
+            f"{path}, ftl: guards and protect apply to a cut, and with secure = 'shared' there is none. "
+            "Remove them."
         )
     check_guards(f"{path}, ftl", settings)
     try:
