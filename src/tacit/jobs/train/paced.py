@@ -14,7 +14,6 @@ import torch
 from ...aggregate.mean import Mean, combine
 from ...algorithms.types import State
 from ...engine.task import Task
-from ...errors import BadParameter
 from ...guard import Guard
 from ...pace.desk import Arrival, Order, under
 from ...parties.ledger import Ledger
@@ -25,18 +24,6 @@ from .plan import Plan
 from .simulated import Simulated, of_tested, test_bytes, tests_bytes
 
 WAY = "delta"  # the one vector that is a way walked from `w`, and so can be made a model again
-
-
-def agree(p: Plan, task: Task, start: State) -> None:
-    """A pace that mixes models needs algorithms whose clients send one."""
-    layout = layout_of(task, p.algorithm, start)
-    strange = [k for k in layout.shapes if k not in layout.known and k != WAY]
-    if p.pace.sends_models and strange:
-        raise BadParameter(
-            f"train: {type(p.pace).__name__} works on the models that parties arrive at, and "
-            f"{type(p.algorithm).__name__} sends {strange[0]!r}. "
-            "Use FedAvg or FedProx with it, or FedBuff, which works on updates."
-        )
 
 
 class Merger:
