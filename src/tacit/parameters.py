@@ -21,12 +21,11 @@ from .errors import BadJob, BadParameter
 
 
 class Kind(NamedTuple):
-    """A kind of component: what it is called, its members by name, and how a user's own is recognized."""
+    """A kind of component: what it is called, its members by name, and the class that a user's own extends."""
 
     what: str
     members: Mapping[str, type]
-    verbs: tuple[str, ...] = ()  # methods of a user's own; without verbs and base only members will do
-    base: type | None = None  # base class of a user's own
+    base: type | None = None  # None: only members will do
     example: str = ""
 
     def __str__(self) -> str:
@@ -35,11 +34,14 @@ class Kind(NamedTuple):
         return f"{self.what}: {' or '.join(f'{name}(…)' for name in self.members)}"
 
     def fits(self, value: Any) -> bool:
-        if self.base is not None:
-            return isinstance(value, self.base)
-        if not self.verbs:
-            return type(value) in self.members.values()
-        return all(hasattr(value, verb) for verb in self.verbs)
+        return type(value) in self.members.values() if self.base is None else isinstance(value, self.base)
+
+    def advice(self, value: Any) -> str:
+        """What to do about an object of the right form that is not of this kind."""
+        if self.base is None or not dataclasses.is_dataclass(value):
+            return ""
+        room = ".".join(self.base.__module__.split(".")[:2])
+        return f"Your own class must extend {room}.{self.base.__name__}."
 
 
 def resolve(value: Any, kind: Kind, owner: str, name: str, none: bool | str = False) -> Any:
@@ -55,7 +57,7 @@ def resolve(value: Any, kind: Kind, owner: str, name: str, none: bool | str = Fa
     elif isinstance(value, Mapping):
         value = from_table(value, kind.members, f"{owner}, {name}")
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not kind.fits(value):
-        raise bad(owner, name, value, allowed({"kind": "part", "of": kind, "none": none}))
+        raise bad(owner, name, value, allowed({"kind": "part", "of": kind, "none": none}), kind.advice(value))
     return check(value)
 
 
@@ -203,9 +205,9 @@ def check(thing: Any, owner: str = "") -> Any:
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
-            raise bad(
-                owner or type(thing).__name__, field.name, value, allowed(field.metadata), too_large(value)
-            )
+            of = field.metadata.get("of")
+            advice = too_large(value) or (of.advice(value) if of is not None else "")
+            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), advice)
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
         elif isinstance(value, Real) and type(value) not in (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import permutations
-from typing import ClassVar
 
 import pytest
 
 from tacit import data
 from tacit.errors import BadParameter
-from tacit.guard import Clip, Lazy, Noise, Quantize, SecAgg, Sparsify, as_stages, must_see_each
+from tacit.guard import Clip, Lazy, Noise, Quantize, SecAgg, Sparsify, as_stages
 from tacit.guard.stage import ORDER
 from tacit.jobs.train.plan import make_plan
 
@@ -122,14 +120,9 @@ def test_a_secure_sum_of_an_unknown_number_is_refused():
 
 
 def test_a_rule_that_must_see_each_update_refuses_masks_with_the_reason():
-    @dataclass(frozen=True)
-    class Median:
-        sees_each: ClassVar[bool] = True
-
-    stages = as_stages([Clip(1.0), Quantize(), SecAgg()])
+    fed = data.iris().split(4)
     with pytest.raises(
         BadParameter,
         match=r"guard: SecAgg hides each update from the server, and Median must see each of them",
     ):
-        must_see_each(stages, Median())
-    must_see_each(as_stages([Clip(1.0)]), Median())  # what hides nothing may stand with any rule
+        make_plan(fed, guard=[Clip(1.0), Quantize(), SecAgg()], aggregate="Median")

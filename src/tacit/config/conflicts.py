@@ -84,14 +84,13 @@ def _aggregation(p: Plan) -> Iterator[Conflict]:
             f"Best selects by the scores that parties send, and parties of {_name(p.algorithm)} send none",
             "Use algorithms.FedPSO, or another rule.",
         )
-    if p.topology is not None and hasattr(p.aggregate, "ready"):
+    if p.topology is not None and p.aggregate.works_on_models:
         yield Conflict(
             "aggregate",
             f"{name} needs one server that has every party's model",
             "Leave out topology, or use another rule.",
         )
-    # Best keeps state of the current round only
-    if p.topology is not None and hasattr(p.aggregate, "recall") and not isinstance(p.aggregate, Best):
+    if p.topology is not None and p.aggregate.remembers:
         yield Conflict(
             "aggregate",
             f"{name} remembers what one server received in earlier rounds",
@@ -190,13 +189,13 @@ def _selection(p: Plan) -> Iterator[Conflict]:
             "Leave it out here.",
         )
     # real parties are timed
-    if getattr(p.select, "needs_speed", False) and p.speed is None and p.runtime in ("cohort", "inprocess"):
+    if p.select.needs_speed and p.speed is None and p.runtime in ("cohort", "inprocess"):
         yield Conflict(
             "select",
             f"{name} needs to know how long parties take",
             "Give speed, such as speeds.Lognormal().",
         )
-    if getattr(p.select, "fills", False) and p.asked_per_round is None:
+    if p.select.fills and p.asked_per_round is None:
         yield Conflict(
             "select",
             f"{name} chooses who fills the places of a round, and without per_round everybody has one",
@@ -259,7 +258,7 @@ def _hidden_sums(p: Plan) -> Iterator[Conflict]:
             f"Give {_name(hiding)} max_rows, such as max_rows = 10000; a party with more rows is counted as "
             "having max_rows. Or use an algorithm with weighted = false.",
         )
-    if getattr(hiding, "adversary", "") != "active":
+    if hiding.adversary != "active":
         return
     if p.algorithm.client_state(torch.zeros(1)) or p.algorithm.own_buffers:
         yield Conflict(
@@ -270,8 +269,8 @@ def _hidden_sums(p: Plan) -> Iterator[Conflict]:
         )
     for stage in p.guard:
         settings = (
-            ("feedback", getattr(stage, "feedback", False)),
-            ("quantile", getattr(stage, "quantile", None)),
+            ("feedback", stage.feedback),
+            ("quantile", stage.quantile),
         )
         for setting, value in settings:
             if value:
@@ -323,9 +322,9 @@ def _pace(p: Plan) -> Iterator[Conflict]:
             why = "agrees on masks or keys among the parties of one round, and here there are no rounds"
         elif stage.skips:
             why = "uses an update of an earlier round again"
-        elif getattr(stage, "quantile", None) is not None:
+        elif stage.quantile is not None:
             why = "follows how many updates of a round are clipped"
-        elif getattr(stage, "feedback", False):
+        elif stage.feedback:
             why = "keeps at the client what it left out, for the next round"
         else:
             continue
@@ -368,7 +367,7 @@ def _hierarchy(p: Plan) -> Iterator[Conflict]:
             "that differs from round to round",
             "Leave per_round out.",
         )
-    if hides and getattr(p.algorithm, "weighted", True):
+    if hides and p.algorithm.weighted:
         yield Conflict(
             "guard",
             f"a hidden sum does not tell an edge how many rows it covers, and {_name(p.algorithm)} weighs by "
@@ -493,7 +492,7 @@ def _gossip_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout
 
 
 def _frozen_model(p: Plan, task: Task, start: State, layout: Callable[[], Layout]) -> Iterator[Conflict]:
-    decay = getattr(getattr(p.algorithm, "solver", None), "weight_decay", 0.0)
+    decay = 0.0 if p.algorithm.solver is None else p.algorithm.solver.weight_decay
     if task.frozen and decay:
         yield Conflict(
             "model",

@@ -29,7 +29,7 @@ from typing import Any
 from .. import models
 from ..errors import BadData, BadJob, BadParameter, BadRun, MissingFiles
 from ..parameters import bad, from_table, nearest, to_table
-from ..runs import made_in_python
+from ..runs import is_python_job
 from . import toml
 from .compare import AXES, CompareConfig
 from .toml import dumps as dumps
@@ -138,7 +138,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
             f"{directory} holds no run to resume: there is no job.toml in it. Give a directory that `tacit "
             "run` wrote."
         )
-    if made_in_python(toml.read(file)):
+    if is_python_job(toml.read(file)):
         raise BadRun(
             f"{directory} was started from Python, with data that only that program has. Resume it there: "
             f"tacit.train(…, out={str(directory)!r}, resume=True)."
@@ -181,7 +181,7 @@ def from_tables(tables: Mapping[str, Any], file: Path = Path("job.toml")) -> Job
     ]
     values = _data(raw, skews, file)
     options, comparison = read_options(tables, file)
-    skew_tables = {"skew": to_table(skews[0])} if "skew" in raw else {}
+    skew_tables: dict[str, Any] = {"skew": to_table(skews[0])} if "skew" in raw else {}
     if "skews" in raw:
         skew_tables = {"skews": [to_table(skew) for skew in skews]}
     whole = {**tables, "data": {**values, **skew_tables}, "model": to_table_of(options["model"])}

@@ -18,7 +18,7 @@ from ..errors import BadJob, BadParameter
 from ..parameters import NONE as NONE
 from ..parameters import bad, nearest
 from ..parameters import hold_to_type as held
-from ..runs import made_in_python
+from ..runs import is_python_job
 
 NUMBER = re.compile(
     r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE
@@ -37,7 +37,7 @@ def load(path: str | os.PathLike[str], changes: Sequence[str], known: Iterable[s
             f"there is no job file {file}. " + (nearest(str(file), others) if others else "Check the path.")
         )
     tables = read(file)
-    if made_in_python(tables):
+    if is_python_job(tables):
         raise BadJob(
             f"{file} is the job of a run that was started from Python, with data that only that program has. "
             "Run that program again; for the command line write a job file whose [data] has a `name` or a "

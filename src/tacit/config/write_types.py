@@ -19,21 +19,22 @@ from typing import Any, TypedDict
 
 from torch import nn
 
+from ..aggregate.rule import Rule
 from ..algorithms.types import Algorithm
 from ..audit.poisoning import Attack
 from ..guard import Stage
 from ..pace import SAFA, FedAsync, FedBuff
 from ..private.dpsgd import DPSGD
-from ..speeds import Constant, Given, Lognormal
+from ..runtimes.processes import Processes
+from ..selection.rule import SelectionRule as Selection
+from ..speeds import Constant, Exponential, Given, Lognormal
 from ..topologies import Gossip, Hierarchy
 
 Model = str | nn.Module | Callable[[], nn.Module] | Any  # Any: a dataclass with `build`, as tacit.models has
 Pace = FedBuff | FedAsync | SAFA
-Speed = Constant | Given | Lognormal
+Speed = Constant | Lognormal | Exponential | Given
 Topology = Hierarchy | Gossip | Mapping[str, Any]
-Rule = Any
-Selection = Any
-Runtime = Any
+Runtime = Processes | Any  # Any: real parties, which `tacit party` sets
 '''
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BadData, BadParameter, ProtocolError
+from ..errors import BadData, ProtocolError
 from ..parameters import bad, check
 from .noise import Noise
 from .quantize import Fine, Quantize
@@ -96,11 +96,7 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
         raise refuse(
             noise, "needs a bound on each update to know how much to add, and there is no Clip before it."
         )
-    if (
-        hides
-        and not any(isinstance(s, Quantize) for s in stages)
-        and not getattr(hides[0], "takes_real", False)
-    ):
+    if hides and not any(isinstance(s, Quantize) for s in stages):
         raise refuse(hides[0], "adds up whole numbers, and there is no Quantize before it.")
     if hides and "Clip" not in named:
         raise refuse(hides[0], "needs a range in which all updates lie, and there is no Clip before it.")
@@ -114,24 +110,6 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
     for s in stages:
         s.beside(tuple(x for x in stages if x is not s))
     return stages
-
-
-def must_see_each(stages: Sequence[Stage], rule: Any) -> None:
-    """A rule, or an algorithm, that looks at single updates cannot work where a stage hides them: refused
-    here, with the reason.
-    """
-    hiding = [s for s in stages if s.hides]
-    if hiding and getattr(rule, "sees_each", False):
-        why = (
-            "tell who is like whom. Use another algorithm, such as IFCA,"
-            if hasattr(rule, "split")
-            else "tell the odd ones out. Aggregate with Mean,"
-        )
-        raise BadParameter(
-            f"guard: {type(hiding[0]).__name__} hides each update from the server, and "
-            f"{type(rule).__name__} must see each of them to "
-            f"{why} or leave the updates unhidden."
-        )
 
 
 @dataclass

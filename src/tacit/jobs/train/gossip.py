@@ -175,9 +175,10 @@ class Gossiping(Simulated):
                 self._cycle(r)
                 told(r, self.share, self.theta)
         else:
-            protocol.ideal(
-                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta, told
-            )
+            for r, share, theta in protocol.ideal(
+                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta
+            ):
+                told(r, share, theta)
 
     def _weights(self, t: int) -> Tensor:
         w = torch.from_numpy(self.topology.graph.at(t).matrix()).to(self.cohort.device, torch.float32)
@@ -271,8 +272,8 @@ def links(graph: Graph) -> int:
     return sum(len(heard(one, k)) for k in range(one.nodes))
 
 
-def book_of(p: Plan, k: int, cycles: range) -> protocol.Diary:
-    return protocol.diary(
+def book_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
+    return protocol.wake_schedule(
         p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn
     )
 
@@ -389,7 +390,7 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
 
     rounds = range(said["first"], said["stop"])
     if said["mode"] == "push":
-        book = protocol.diary(
+        book = protocol.wake_schedule(
             said["seed"], said["k"], said["neighbours"], rounds, said["wait"], said["churn"]
         )
         names = said["names"]
@@ -421,7 +422,9 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
         if not said["secure"]:
             return await protocol.average(me, t, e, share, vectors)
         around = said["exchanges"][t % len(said["exchanges"])]["around"]
-        return await protocol.hidden_average(me, t, e, around, vectors, protocol.Hiding(said["federation"]))
+        return await protocol.hidden_average(
+            me, t, e, around, vectors, protocol.FixedPoint(said["federation"])
+        )
 
     await protocol.node(
         me,

@@ -17,7 +17,7 @@ from ...audit.poisoning import Adversaries
 from ...config import conflicts
 from ...config.train import MIN_ROWS as MIN_ROWS
 from ...config.train import TrainConfig, to_tables
-from ...data.federation import Federation, one_label
+from ...data.federation import Federation, check_one_label
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
 from ...guard import Noise, Stage
@@ -140,7 +140,7 @@ class Plan(TrainConfig):
         """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
         if self.runtime == "parties":
             return float("nan")  # how many rows there are, is known only once the parties have joined
-        if not self.algorithm.walks:
+        if not self.algorithm.takes_steps:
             # FedSGD takes one step, at the server
             return float(self.algorithm.lr)  # type: ignore[attr-defined]
         rows, k = float(self.sizes.sum()), len(self.fed)
@@ -160,7 +160,7 @@ class Plan(TrainConfig):
     @property
     def weights_hidden(self) -> bool:
         """Whether updates are weighted by numbers of rows that a hidden sum must cover."""
-        return getattr(self.algorithm, "weighted", True) and not any(isinstance(s, Noise) for s in self.guard)
+        return self.algorithm.weighted and not any(isinstance(s, Noise) for s in self.guard)
 
     def job(self, data_job: dict[str, Any] | None) -> dict[str, Any]:
         """Return the run as the tables of a job file.
@@ -217,7 +217,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
             "per_round": _per_round(config, parties),
             "asked_per_round": config.per_round,
             "local_epochs": _local_epochs(config, parties),
-            "local_steps": getattr(config.algorithm, "local_steps", config.local_steps),
+            "local_steps": _local_steps(config),
             "device": device_for("train", config.device),
             "runtime": runtime,
             "through": through,
@@ -235,8 +235,7 @@ def make_plan(fed: Federation, *, label: str = "", skew: str = "", **options: An
     if isinstance(speed, speeds.Given) and len(speed.seconds) != parties:
         raise bad("train", "speed", speed, f"of {parties} numbers, one for each party")
     conflicts.check(p)
-    if hasattr(p.aggregate, "ready"):
-        p.aggregate.ready([fed.test.x])
+    p.aggregate.check_data([fed.test.x])
     return _complete(p)
 
 
@@ -248,7 +247,7 @@ def _complete(p: Plan) -> Plan:
     if p.private is not None:
         from .local_dp import public_sizes
 
-        one_label("train, private", p.fed)
+        check_one_label("train, private", p.fed)
         changes["public_sizes"] = public_sizes(p.private, p.fed, p.insecure_seed)
         changes["engine"] = "each"
     return dataclasses.replace(p, **changes)
@@ -262,13 +261,19 @@ def _per_round(config: TrainConfig, parties: int) -> int:
 
 
 def _local_epochs(config: TrainConfig, parties: int) -> tuple[int, ...]:
-    epochs = getattr(config.algorithm, "local_epochs", config.local_epochs)
+    epochs = config.algorithm.local_epochs or config.local_epochs
     if isinstance(epochs, int | np.integer):
         return (int(epochs),) * parties
     if len(epochs) != parties:
         must_be = f"one whole number, or one for each of the {parties} parties"
         raise bad("train", "local_epochs", list(epochs), must_be)
     return tuple(map(int, epochs))
+
+
+def _local_steps(config: TrainConfig) -> int | None:
+    if config.algorithm.local_epochs is not None:
+        return None
+    return config.local_steps if config.algorithm.local_steps is None else config.algorithm.local_steps
 
 
 def _with_max_rows(p: Plan) -> tuple[Stage, ...]:
