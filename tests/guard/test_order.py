@@ -86,7 +86,7 @@ def test_a_guard_that_cannot_work_says_why(stages, words):
         (
             "poisson",
             {"per_round": 3},
-            "guard: Noise assumes that each client takes part by a coin of its own (Poisson), and in this "
+            "guard: Noise assumes that each client takes part with a probability of its own (Poisson), and in this "
             "run a fixed number of clients",
         ),
         (
@@ -100,7 +100,11 @@ def test_a_guard_that_cannot_work_says_why(stages, words):
             {"per_round": 3},
             "assumes that everyone takes part in every round, and in this run a fixed number",
         ),
-        ("poisson", {}, "and in this run everyone takes part in every round; its ε would be of another run."),
+        (
+            "poisson",
+            {},
+            "and in this run everyone takes part in every round; its ε would be that of another run.",
+        ),
     ],
 )
 def test_a_sampling_that_is_assumed_and_not_used_is_refused(noise, run, words):
@@ -113,7 +117,7 @@ def test_a_secure_sum_of_an_unknown_number_is_refused():
     fed = data.gaussian_blobs(rows=60, seed=0).split(6, seed=0)
     with pytest.raises(
         BadParameter,
-        match=r"guard: SecAgg needs to know how many take part in a round, and by Poisson sampling nobody "
+        match=r"guard: SecAgg needs to know how many parties take part in a round, and by Poisson sampling nobody "
         r"does\.",
     ):
         make_plan(fed, guard=[Clip(1.0), Quantize(), SecAgg()], per_round=4, sampling="poisson")
