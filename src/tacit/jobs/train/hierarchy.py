@@ -77,6 +77,9 @@ class Layered(Simulated):
         self.name = f"hierarchy, {where.get(p.runtime, 'one process a party')}"
         self.sent = [0] * len(self.hierarchy.levels)  # models that went up from each level
         self.party_ledger = Ledger()  # where each party has a program
+        if p.runtime != "cohort":
+            shapes = guarding.layout_of(task, p.algorithm, starts[0]).shapes
+            self.cohort.upload_shapes = {k: torch.Size(s) for k, s in shapes.items()}
         if context.states:
             (state,) = context.states
             self.cohort.load([under(f"edge.{i}.", state) for i in range(n)])
