@@ -261,7 +261,7 @@ def test_a_mistyped_key_or_name_is_refused_with_the_nearest_right_one(tmp_path, 
         ),
         (
             DATA + '[algorithm]\nname = "FedProx"\nmu = -1\n',
-            "job.toml, algorithm: FedProx: mu is -1; it must be a number at least 0.",
+            "job.toml, algorithm: FedProx: mu is -1; it must be a number of at least 0.",
         ),
         (
             DATA + '[algorithm]\nname = "FedAvg"\nsolver = 3\n',

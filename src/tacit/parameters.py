@@ -135,7 +135,8 @@ def allowed(meta: Mapping[str, Any]) -> str:
     else:
         ends = [("above", "above"), ("least", "at least"), ("below", "below"), ("most", "at most")]
         limits = [f"{word} {meta[end]:g}" for end, word in ends if meta[end] is not None]
-        words = meta["kind"] + (" " + " and ".join(limits) if limits else "")
+        of = " of" if limits and limits[0].startswith("at least") else ""
+        words = meta["kind"] + (of + " " + " and ".join(limits) if limits else "")
     if meta.get("each"):
         words += f", or a list of them, one for each {meta['each']}"
     none = meta["none"]

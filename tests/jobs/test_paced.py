@@ -312,7 +312,7 @@ def test_stages_that_need_a_round_are_refused_with_the_reason(stages: list[Any],
             r"train: pace is 'slow'; it must be one of pace.FedBuff\(…\), pace.FedAsync\(…\), "
             r"pace.SAFA\(…\), or None",
         ),
-        ({"pace": pace.FedBuff(0)}, "FedBuff: buffer is 0; it must be a whole number at least 1"),
+        ({"pace": pace.FedBuff(0)}, "FedBuff: buffer is 0; it must be a whole number of at least 1"),
         ({"pace": pace.FedAsync(1.5)}, "FedAsync: alpha is 1.5; it must be a number above 0 and at most 1"),
         ({"pace": pace.FedBuff(staleness=3)}, "FedBuff: staleness is 3; it must be a staleness function"),
         (
