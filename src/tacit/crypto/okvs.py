@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import ProtocolError
 from .cuckoo import FUNCTIONS
-from .ot import scrambled
+from .ot import encrypt_blocks
 
 SPACE = 1.3  # entries a key; above 1.222, where peeling starts to work
 DENSE = (
@@ -37,7 +37,7 @@ def _third(n: int) -> int:
 
 def _where(keys: np.ndarray, size: int, salt: bytes) -> tuple[np.ndarray, np.ndarray]:
     """((n, 3) entries, (n,) subsets of the dense ones as bits) of each key."""
-    one = scrambled(keys, salt)
+    one = encrypt_blocks(keys, salt)
     words = one.view(np.uint32).astype(np.uint64)
     sparse = np.stack(
         [
@@ -46,7 +46,7 @@ def _where(keys: np.ndarray, size: int, salt: bytes) -> tuple[np.ndarray, np.nda
         ],
         1,
     )
-    return sparse, scrambled(one, salt).view(np.uint64)[:, 0].copy()
+    return sparse, encrypt_blocks(one, salt).view(np.uint64)[:, 0].copy()
 
 
 def _dense(subsets: np.ndarray, table: np.ndarray) -> np.ndarray:

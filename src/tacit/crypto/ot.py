@@ -85,7 +85,7 @@ class Columns:
         return out
 
 
-def scrambled(blocks: np.ndarray, key: bytes) -> np.ndarray:
+def encrypt_blocks(blocks: np.ndarray, key: bytes) -> np.ndarray:
     """AES of every row of 16 bytes under one key."""
     cipher, kind, modes = aes()
     return np.frombuffer(

@@ -31,7 +31,7 @@ import numpy as np
 from ..crypto import group, okvs
 from ..crypto.agree import bind
 from ..crypto.manycore import Workshop
-from ..crypto.ot import scrambled
+from ..crypto.ot import encrypt_blocks
 from ..crypto.tags import by_value, match, tag_bytes, tagged
 from ..errors import ProtocolError
 from ..parties.message import Message
@@ -167,7 +167,7 @@ async def member(
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(held), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
-            shares ^= scrambled(
+            shares ^= encrypt_blocks(
                 held,
                 hashlib.sha256(bind(told.session, *sorted((me.name, name)), await _seed(me, name))).digest(),
             )

@@ -124,7 +124,7 @@ class Layout:
         key, numbers = self.key("places"), np.empty(len(digests), np.uint16)
         for at in range(0, len(digests), BUCKET):
             numbers[at : at + BUCKET] = self._word(
-                ot.scrambled(digests[at : at + BUCKET], key), 3, self.buckets
+                ot.encrypt_blocks(digests[at : at + BUCKET], key), 3, self.buckets
             )
         order = np.argsort(numbers, kind="stable").astype(np.uint32)
         ends = np.searchsorted(numbers[order], np.arange(self.buckets + 1))
@@ -133,7 +133,7 @@ class Layout:
 
     def positions(self, digests: np.ndarray) -> np.ndarray:
         """(ids, 3): each one's place in each table."""
-        made = ot.scrambled(digests, self.key("places"))
+        made = ot.encrypt_blocks(digests, self.key("places"))
         return np.stack([self._word(made, i, self.size) for i in range(FUNCTIONS)], 1)
 
     def placed(self, digests: np.ndarray) -> np.ndarray:
@@ -148,7 +148,9 @@ class Layout:
 
     def codewords(self, digests: np.ndarray, table: int) -> np.ndarray:
         """C of each: AES under as many keys as it takes blocks to fill w bits."""
-        blocks = [ot.scrambled(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))]
+        blocks = [
+            ot.encrypt_blocks(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))
+        ]
         return np.concatenate(blocks, 1)[:, : self.code]
 
     def bins(self, bucket: int, table: int, places: np.ndarray) -> np.ndarray:
