@@ -38,7 +38,7 @@ NEUTRAL = bytes(32)
 
 def test_multiples_of_the_generator_are_those_of_the_standard() -> None:
     for k, wanted in enumerate(MULTIPLES, 1):
-        assert group.times_base(group.small(k)).hex() == wanted
+        assert group.times_base(group.scalar_from_int(k)).hex() == wanted
     assert group.plus(bytes.fromhex(MULTIPLES[0]), bytes.fromhex(MULTIPLES[1])).hex() == MULTIPLES[2]
     assert group.minus(bytes.fromhex(MULTIPLES[2]), bytes.fromhex(MULTIPLES[1])).hex() == MULTIPLES[0]
 
@@ -79,7 +79,7 @@ def test_malformed_points_are_refused(point: bytes) -> None:
 
 
 def test_one_bad_point_among_many_refuses_all_and_is_named() -> None:
-    good = group.times_base(group.small(5))
+    good = group.times_base(group.scalar_from_int(5))
     with pytest.raises(ProtocolError, match=r"^ffff"):
         group.multiply(group.scalar(os.urandom), good + b"\xff" * 32 + good)
     with pytest.raises(ProtocolError, match="33 bytes are no whole number of elements"):

@@ -18,12 +18,12 @@ NEUTRAL = bytes(group.POINT)
 PAIR = 2 * group.POINT  # bytes of a ciphertext of one limb
 
 
-def limbs(limit: int) -> int:
+def count_limbs(limit: int) -> int:
     """How many a number up to `limit` takes."""
     return max(1, -(-limit.bit_length() // LIMB))
 
 
-def cut(value: int, count: int) -> list[int]:
+def split_limbs(value: int, count: int) -> list[int]:
     return [value >> LIMB * k & (1 << LIMB) - 1 for k in range(count)]
 
 
@@ -31,7 +31,7 @@ def encrypt(private: bytes, value: int, draw: group.Draw) -> bytes:
     """By whoever holds the private key, who needs two multiplications of the base only: r·P + v·G = (r·p +
     v)·G.
     """
-    return encrypt_scalar(private, group.small(value), draw)
+    return encrypt_scalar(private, group.scalar_from_int(value), draw)
 
 
 def encrypt_scalar(private: bytes, value: bytes, draw: group.Draw) -> bytes:
@@ -44,7 +44,7 @@ def add(a: bytes, b: bytes) -> bytes:
     return group.plus(a[: group.POINT], b[: group.POINT]) + group.plus(a[group.POINT :], b[group.POINT :])
 
 
-def masked(total: bytes, public: bytes, mask: bytes, draw: group.Draw) -> bytes:
+def mask(total: bytes, public: bytes, mask: bytes, draw: group.Draw) -> bytes:
     """The ciphertext made anew, its number moved by `mask`: whoever decrypts it learns nothing of the number,
     nor of what was added up.
     """
@@ -52,19 +52,19 @@ def masked(total: bytes, public: bytes, mask: bytes, draw: group.Draw) -> bytes:
     return add(total, group.times_base(r) + group.plus(group.times(r, public), group.times_base(mask)))
 
 
-def opened(private: bytes, ciphertext: bytes) -> bytes:
+def decrypt_to_point(private: bytes, ciphertext: bytes) -> bytes:
     """v·G."""
     return group.minus(ciphertext[group.POINT :], group.times(private, ciphertext[: group.POINT]))
 
 
-def number(point: bytes, most: int) -> int:
+def discrete_log(point: bytes, most: int) -> int:
     """v from v·G, if 0 ≤ v ≤ most (Shanks 1971): √most steps of either kind."""
     if point == NEUTRAL:
         return 0
     width = math.isqrt(most) + 1
     if width > 1 << 21:
         raise BadData(f"a sum of up to {most} cannot be read out: {width} steps. Sum fewer ids at once.")
-    base, steps, at = group.times_base(group.small(1)), {NEUTRAL: 0}, NEUTRAL
+    base, steps, at = group.times_base(group.scalar_from_int(1)), {NEUTRAL: 0}, NEUTRAL
     for k in range(1, width):
         at = group.plus(at, base)
         steps[at] = k

@@ -31,7 +31,7 @@ def uniform(key: bytes, count: int) -> np.ndarray:
     return kept[:count].astype(np.uint64)
 
 
-def into(values: np.ndarray, bound: int) -> np.ndarray:
+def encode(values: np.ndarray, bound: int) -> np.ndarray:
     """Signed whole numbers of at most ±bound → the field."""
     outside = int(np.count_nonzero((values > bound) | (values < -bound)))
     if outside:
@@ -42,7 +42,7 @@ def into(values: np.ndarray, bound: int) -> np.ndarray:
     return (values.astype(np.int64) % Q).astype(np.uint64)
 
 
-def lift(elements: np.ndarray) -> np.ndarray:
+def decode(elements: np.ndarray) -> np.ndarray:
     """The field → signed numbers around 0."""
     signed = elements.astype(np.int64)
     return np.where(signed > Q // 2, signed - Q, signed)

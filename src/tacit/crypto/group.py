@@ -50,7 +50,7 @@ def scalar(draw: Draw) -> bytes:
     return _sodium().crypto_core_ristretto255_scalar_reduce(draw(64))
 
 
-def small(value: int) -> bytes:
+def scalar_from_int(value: int) -> bytes:
     """A small number as a scalar."""
     return value.to_bytes(SCALAR, "little")
 

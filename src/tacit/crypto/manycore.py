@@ -32,7 +32,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Workshop:
+class PointPool:
     """`multiply` and `lift` many points, in the calling thread or, when more than WORTH are expected, in
     helper processes. A context manager.
     """
@@ -45,7 +45,7 @@ class Workshop:
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> PointPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

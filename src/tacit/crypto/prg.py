@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import MissingExtra
 from ..parameters import bad
-from .ring import cut, word
+from .ring import truncate, word
 
 BLOCK = 1 << 18  # bytes: keystream and the part of the vector it is added to stay in a core's cache together
 KEY = 32  # bytes
@@ -61,4 +61,4 @@ def mask(vector: np.ndarray, keys: Iterable[tuple[bytes, int]], width: int) -> n
         for start, block in _blocks(key, len(vector), kind, zeros, room):
             part = vector[start : start + len(block)]
             (np.add if sign > 0 else np.subtract)(part, block, out=part)
-    return cut(vector, width)
+    return truncate(vector, width)

@@ -37,14 +37,14 @@ def word(width: int) -> np.dtype:
     return np.dtype(next(f"uint{bits}" for bits in (8, 16, 32, 64) if bits >= width))
 
 
-def cut(words: np.ndarray, width: int) -> np.ndarray:
+def truncate(words: np.ndarray, width: int) -> np.ndarray:
     """Drop the bits above the width, in place."""
     if width < 8 * words.itemsize:
         words &= words.dtype.type((1 << width) - 1)
     return words
 
 
-def into(values: np.ndarray, width: int, bound: int) -> np.ndarray:
+def encode(values: np.ndarray, width: int, bound: int) -> np.ndarray:
     """Signed whole numbers → the ring. One that does not fit is an error: wrapped around it would spoil the
     sum unseen.
     """
@@ -59,10 +59,10 @@ def into(values: np.ndarray, width: int, bound: int) -> np.ndarray:
             f"{outside} of {len(values)} numbers lie outside ±{bound}, the range agreed for this sum. Clip "
             "before quantising, or agree on more bits."
         )
-    return cut(values.astype(word(width)), width)  # two's complement: casting down is the residue
+    return truncate(values.astype(word(width)), width)  # two's complement: casting down is the residue
 
 
-def lift(words: np.ndarray, width: int) -> np.ndarray:
+def decode(words: np.ndarray, width: int) -> np.ndarray:
     """The ring → signed numbers around 0, as int64."""
     spare = 64 - width
     return (words.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> np.int64(spare)

@@ -68,11 +68,13 @@ def transcript(
     return digest.digest()
 
 
-def signed(role: bytes, transcript: bytes, sign: Sign) -> bytes:
+def sign_transcript(role: bytes, transcript: bytes, sign: Sign) -> bytes:
     return sign(VERSION + b" " + role + b" " + transcript)
 
 
-def holds(role: bytes, transcript: bytes, signature: bytes, public: ec.EllipticCurvePublicKey) -> bool:
+def verify_transcript(
+    role: bytes, transcript: bytes, signature: bytes, public: ec.EllipticCurvePublicKey
+) -> bool:
     """Whether this signature over the handshake is the key's, in this role."""
     try:
         public.verify(signature, VERSION + b" " + role + b" " + transcript, ec.ECDSA(hashes.SHA256()))

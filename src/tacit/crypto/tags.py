@@ -20,7 +20,7 @@ def tag_bytes(n: int, m: int) -> int:
     return max(LEAST, math.ceil((STATISTICAL + math.log2(max(1, n)) + math.log2(max(1, m))) / 8))
 
 
-def tagged(rows: bytes, width: int, about: bytes, size: int) -> np.ndarray:
+def compute_tags(rows: bytes, width: int, about: bytes, size: int) -> np.ndarray:
     """SHA-256 of every `width` bytes, with `about` before them, cut to `size` bytes: an array (rows,
     size).
     """
@@ -74,7 +74,7 @@ def permutation(n: int, draw: Callable[[int], bytes]) -> np.ndarray:
     return np.argsort(np.frombuffer(draw(8 * n), np.uint64), kind="stable")
 
 
-def by_value(digests: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def sort_by_digest(digests: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """These rows in the order of their digests: all who share them come to the same order by themselves."""
     chosen = digests[rows]
     return rows[np.lexsort(tuple(chosen[:, k] for k in range(chosen.shape[1] - 1, -1, -1)))]

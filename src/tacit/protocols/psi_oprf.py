@@ -35,7 +35,7 @@ from ..crypto import ot
 from ..crypto.agree import bind
 from ..crypto.bits import pack, transpose
 from ..crypto.cuckoo import FUNCTIONS, place, places_for
-from ..crypto.tags import STATISTICAL, by_value, match, tag_bytes, tagged, words
+from ..crypto.tags import STATISTICAL, compute_tags, match, sort_by_digest, tag_bytes, words
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -80,7 +80,7 @@ class Outputs(
 
 
 @dataclass(frozen=True)
-class Layout:
+class OprfLayout:
     """What both come to from the two set sizes and the session: sizes of codes, outputs, buckets and tables,
     and the keys of the public hashes.
     """
@@ -191,7 +191,7 @@ async def receiver(
     me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes
 ) -> tuple[np.ndarray, int]:
     """(my rows that are shared, in the order of their digests; how many)."""
-    lay = Layout(len(digests), theirs, session)
+    lay = OprfLayout(len(digests), theirs, session)
     a, said = ot.offer(me.secret.bytes)
     await me.send(other, BaseOffer(said))
     chosen = await me.recv(other, BaseChoices)
@@ -231,11 +231,11 @@ async def receiver(
 
     await together(ask(), hear())
     rows = np.concatenate(found)
-    return by_value(digests, rows), len(rows)
+    return sort_by_digest(digests, rows), len(rows)
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
-    lay = Layout(theirs, len(digests), session)
+    lay = OprfLayout(theirs, len(digests), session)
     bits = np.unpackbits(np.frombuffer(me.secret.bytes(lay.code), np.uint8), bitorder="little")
     said = (await me.recv(other, BaseOffer)).point
     points, keys = await asyncio.to_thread(ot.choose, said, bits, session, me.secret.bytes)
@@ -271,7 +271,7 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
 
 
 def _corrected(
-    lay: Layout,
+    lay: OprfLayout,
     zeros: ot.Columns,
     ones: ot.Columns,
     digests: np.ndarray,
@@ -290,7 +290,7 @@ def _corrected(
 
 
 def _evaluated(
-    lay: Layout,
+    lay: OprfLayout,
     columns: ot.Columns,
     s: np.ndarray,
     corrections: bytes,
@@ -307,9 +307,9 @@ def _evaluated(
     return _hashed(lay, lay.bins(bucket, table, places), codes)
 
 
-def _hashed(lay: Layout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _hashed(lay: OprfLayout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
     whole = np.concatenate([bins, rows], 1)
-    return tagged(whole.tobytes(), whole.shape[1], b"", lay.output)
+    return compute_tags(whole.tobytes(), whole.shape[1], b"", lay.output)
 
 
 def _fits(rows: int, room: int) -> None:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, holds, signed, transcript
+from ..crypto.seal import CONTROL, DATA, TAG, Ephemeral, Seal, sign_transcript, transcript, verify_transcript
 from ..errors import SealBroken
 from .envelope import CHUNK, FEW, LONGEST_SCOPE, SMALL_CHUNK
 from .kits import Kit
@@ -43,7 +43,7 @@ MANY = 1024  # records kept before whoever has more to say waits
 TRIES = 5  # altered records after which a conversation is given up: the hub is hostile or broken
 
 
-class Record(NamedTuple):
+class SealedRecord(NamedTuple):
     kind: int
     head: bytes
     body: memoryview
@@ -98,7 +98,7 @@ class Channel:
         self.control: dict[
             int, tuple[int, int]
         ] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
-        self.records: deque[Record] = deque()
+        self.records: deque[SealedRecord] = deque()
         self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
         self.flying = self.held = 0  # bytes under way, and bytes kept
         self.expected = 0
@@ -148,10 +148,10 @@ class Channel:
         self.held += len(view)
         size = CHUNK if len(view) > FEW * CHUNK else SMALL_CHUNK
         starts = range(min(INLINE, len(view)), len(view), size)
-        self.records.append(Record(HEAD, head, view[:INLINE], not len(starts), True))
+        self.records.append(SealedRecord(HEAD, head, view[:INLINE], not len(starts), True))
         for start in starts:
             self.records.append(
-                Record(BODY, b"", view[start : start + size], start + size >= len(view), False)
+                SealedRecord(BODY, b"", view[start : start + size], start + size >= len(view), False)
             )
         if self.seal is None and self.hello is None and self.pending is None:
             self._greet()
@@ -166,7 +166,7 @@ class Channel:
             self.sent_control += 1
             plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
             return self._record(
-                CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True), self.front
+                CONTROL, self.sent_control, SealedRecord(BODY, b"", memoryview(plain), True, True), self.front
             )
         if (
             self.seal is None
@@ -182,7 +182,7 @@ class Channel:
         self.flying += len(record.body)
         return self._record(DATA, counter, record, self.front)
 
-    def _record(self, space: int, counter: int, record: Record, front: bytes = b"") -> bytes:
+    def _record(self, space: int, counter: int, record: SealedRecord, front: bytes = b"") -> bytes:
         assert self.seal is not None
         plain: bytes | memoryview = record.body if record.kind == BODY else record.head + bytes(record.body)
         kind = (record.kind << 1 | record.ends) if space == DATA else 0
@@ -234,7 +234,7 @@ class Channel:
         public = self.kit.trust.party(certificate, self.peer)
         ephemeral = Ephemeral()
         t = self._transcript(False, ephemeral.public, their_life, theirs, certificate)
-        signature = signed(b"responder", t, self.kit.sign)
+        signature = sign_transcript(b"responder", t, self.kit.sign)
         reply = WELCOMED + self.life + ephemeral.public + bytes((len(signature),)) + signature + self.kit.der
         self.pending = (Seal(ephemeral.agree(theirs), t, False), t, their_life, public, reply, data)
         self.hello = None
@@ -247,13 +247,13 @@ class Channel:
         signature, certificate = data[50 : 50 + n], data[50 + n :]
         public = self.kit.trust.party(certificate, self.peer)
         t = self._transcript(True, self.hello.ephemeral.public, their_life, theirs, certificate)
-        if not holds(b"responder", t, signature, public):
+        if not verify_transcript(b"responder", t, signature, public):
             raise SealBroken(
                 f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
                 "altered, or repeated from another."
             )
         seal = Seal(self.hello.ephemeral.agree(theirs), t, True)
-        self.finish = FINISH + seal.session + signed(b"initiator", t, self.kit.sign)
+        self.finish = FINISH + seal.session + sign_transcript(b"initiator", t, self.kit.sign)
         self.hello = None
         self._begin(seal, their_life)
         self._greeting(self.finish)
@@ -265,7 +265,7 @@ class Channel:
         if self.pending is None:
             return
         seal, t, their_life, public, _, _ = self.pending
-        if data[1:9] != seal.session or not holds(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
+        if data[1:9] != seal.session or not verify_transcript(b"initiator", t, data[9:], public):  # type: ignore[arg-type]
             raise SealBroken(
                 f"the handshake of {self.peer!r} is not signed by its key for this conversation: it was "
                 "altered, or repeated from another."

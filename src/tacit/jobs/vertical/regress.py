@@ -16,7 +16,7 @@ from ...mpc import regression, scoring
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ..programs import to_the_end
-from .split_layout import Rows, lay_out
+from .split_layout import SplitRows, lay_out
 from .split_parts import measured
 
 HELPER = "helper"
@@ -121,7 +121,7 @@ def regress(
     )
 
 
-def _terms(rows: Rows, settings: dict[str, Any]) -> regression.RegressionTerms:
+def _terms(rows: SplitRows, settings: dict[str, Any]) -> regression.RegressionTerms:
     """The settings, checked as far as possible before the parties start."""
     x, holder = rows.x[0], rows.label_at[0]
     names = tuple(dict.fromkeys((*x, holder)))
@@ -141,7 +141,7 @@ def _terms(rows: Rows, settings: dict[str, Any]) -> regression.RegressionTerms:
     return terms
 
 
-def _programs(rows: Rows, terms: regression.RegressionTerms) -> dict[str, Any]:
+def _programs(rows: SplitRows, terms: regression.RegressionTerms) -> dict[str, Any]:
     settings = {**asdict(terms), "names": list(terms.names)}  # plain types, for another process
 
     def flat(x: dict[str, Tensor], who: str, count: int) -> Tensor:
