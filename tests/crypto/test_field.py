@@ -48,7 +48,7 @@ def test_signed_numbers_come_back(values: list[int]) -> None:
 
 
 def test_numbers_that_do_not_fit_are_an_error_with_their_count() -> None:
-    with pytest.raises(BadData, match="1 of 2 numbers lie outside ±3"):
+    with pytest.raises(BadData, match="1 of 2 numbers are outside ±3"):
         field.encode(np.array([3, -4]), 3)
 
 

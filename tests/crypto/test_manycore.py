@@ -37,7 +37,7 @@ def test_a_point_that_a_helper_refuses_is_named_here_and_the_helper_lives_on() -
         with pytest.raises(ProtocolError, match=r"^ffff"):
             shop.multiply(KEY, POINTS + b"\xff" * 32)
         assert shop.multiply(KEY, POINTS) == group.multiply(KEY, POINTS)
-        with pytest.raises(ProtocolError, match="31 bytes are no whole number"):
+        with pytest.raises(ProtocolError, match="31 bytes are not a multiple"):
             shop.multiply(KEY, POINTS[:31])
 
 
@@ -61,6 +61,6 @@ def test_a_helper_that_is_killed_is_an_error_that_says_so() -> None:
         shop._helpers[0].process.kill()
         shop._helpers[0].process.wait()
         with pytest.raises(
-            ProtocolError, match="a helper process that multiplies points ended before it answered"
+            ProtocolError, match="a worker process that multiplies points ended before it answered"
         ):
             shop.multiply(KEY, POINTS)

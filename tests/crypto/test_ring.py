@@ -72,7 +72,7 @@ def test_a_million_numbers_take_as_many_bytes_as_their_bits() -> None:
 def test_numbers_that_do_not_fit_are_an_error_with_their_count() -> None:
     with pytest.raises(
         BadData,
-        match=r"2 of 4 numbers lie outside ±10, the range agreed for this sum\. Clip before quantising",
+        match=r"2 of 4 numbers are outside ±10, the range agreed for this sum\. Clip before quantizing",
     ):
         ring.encode(np.array([10, -10, 11, -200]), 8, 10)
 
@@ -80,7 +80,7 @@ def test_numbers_that_do_not_fit_are_an_error_with_their_count() -> None:
 def test_real_numbers_are_refused() -> None:
     with pytest.raises(
         BadData,
-        match=r"a ring holds one row of whole numbers, not float64 of 1 dimensions\. Quantize first\.",
+        match=r"expected a vector of integers, got float64 with 1 dimensions\. Quantize first\.",
     ):
         ring.encode(np.array([1.0, float("nan")]), 8, 10)
 

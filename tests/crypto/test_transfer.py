@@ -52,11 +52,11 @@ def test_the_choosers_points_do_not_tell_its_bits() -> None:
 
 def test_what_is_no_point_is_refused_by_both() -> None:
     a, said = ot.offer(os.urandom)
-    with pytest.raises(ProtocolError, match="is no element of ristretto255"):
+    with pytest.raises(ProtocolError, match="is not an element of ristretto255"):
         ot.choose(bytes(32), np.array([0]), b"", os.urandom)
-    with pytest.raises(ProtocolError, match="is no element of ristretto255"):
+    with pytest.raises(ProtocolError, match="is not an element of ristretto255"):
         ot.pairs(a, said, bytes(32), 1, b"")
-    with pytest.raises(ProtocolError, match="32 bytes came for 2 oblivious transfers; they must be 64"):
+    with pytest.raises(ProtocolError, match="received 32 bytes for 2 oblivious transfers; expected 64"):
         ot.pairs(a, said, said, 2, b"")
 
 
@@ -107,8 +107,7 @@ def test_the_likeliest_obstacle_is_rarer_than_stated_in_sets_of_every_size() -> 
 def test_items_that_cannot_be_placed_are_an_error() -> None:
     with pytest.raises(
         ProtocolError,
-        match="4 ids could not be laid out in 24 places, which happens by chance less often than once in "
-        "2\\^40 runs",
+        match=r"4 ids could not be placed in a cuckoo table of 24 places\. This has a probability below 2",
     ):
         cuckoo.place(np.zeros((4, 3), int), 8)
 
@@ -137,7 +136,7 @@ def test_what_cannot_be_peeled_is_solved(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_two_keys_that_are_one_cannot_have_two_values() -> None:
-    with pytest.raises(ProtocolError, match="a key-value store could not be solved"):
+    with pytest.raises(ProtocolError, match="key-value store could not be solved"):
         okvs.encode(np.zeros((2, 16), np.uint8), rows_of(2), b"s" * 32, os.urandom)
 
 
@@ -219,9 +218,9 @@ def test_numbers_are_read_out_up_to_their_bound_and_refused_beyond() -> None:
     for v in (0, 1, 2, 99, 100):
         point = group.times_base(group.scalar_from_int(v)) if v else elgamal.NEUTRAL
         assert elgamal.discrete_log(point, 100) == v
-    with pytest.raises(ProtocolError, match="a sum that should be at most 100 is not"):
+    with pytest.raises(ProtocolError, match="a sum exceeds its maximum 100"):
         elgamal.discrete_log(group.times_base(group.scalar_from_int(5000)), 100)
-    with pytest.raises(BadData, match="cannot be read out"):
+    with pytest.raises(BadData, match="steps to decrypt"):
         elgamal.discrete_log(group.times_base(group.scalar_from_int(5)), 1 << 50)
     assert [elgamal.count_limbs(limit) for limit in (1, 65535, 65536, 2**32 - 1, 2**32)] == [1, 1, 2, 2, 3]
     assert (

@@ -203,7 +203,7 @@ def test_the_offline_phase_can_be_kept_on_disk_and_used_once(tmp_path):
 
 
 def test_a_stock_that_is_not_one_is_refused(tmp_path):
-    with pytest.raises(BadRun, match="there is not a stock of correlated randomness"):
+    with pytest.raises(BadRun, match="there is no stock of correlated randomness"):
         open_stock(tmp_path / "none", 0, 2)
     save_file({"weight": torch.ones(2)}, tmp_path / "other")
     (tmp_path / "bad").write_bytes(b"hello")

@@ -145,7 +145,7 @@ def test_what_each_is_sent_is_uniform_whatever_it_draws(monkeypatch):
 def test_the_test_above_would_notice_a_pad_that_is_missing():
     """A correlation sent without its pads is 1 − 2y: far from uniform."""
     y = np.zeros((4, 800), np.uint8)
-    said, _ = masks._words_held(np.zeros((4, 800), np.uint64), np.zeros((4, 800), np.uint64), y, [8] * 4)
+    said, _ = masks._send_words(np.zeros((4, 800), np.uint64), np.zeros((4, 800), np.uint64), y, [8] * 4)
     counts = np.bincount(np.frombuffer(said, np.uint8), minlength=256)
     assert float(((counts - len(said) / 256) ** 2 / (len(said) / 256)).sum()) > 375
 

@@ -249,7 +249,7 @@ def test_what_cannot_be_evaluated_is_refused_with_what_can(layer, words):
     ("layer", "words"),
     [
         (nn.MaxPool2d(2, ceil_mode=True), "dilation=1, ceil_mode=False"),
-        (nn.Conv2d(1, 1, 2, padding="same"), "as much padding on one side as on the other"),
+        (nn.Conv2d(1, 1, 2, padding="same"), "symmetric padding"),
         (nn.Conv2d(1, 1, 3, padding_mode="reflect", padding=1), "padding_mode='zeros'"),
         (nn.AvgPool2d(2, ceil_mode=True), "ceil_mode=False"),
         (nn.AdaptiveAvgPool2d(2), "an output of 1 × 1"),

@@ -508,4 +508,4 @@ def test_of_many_that_open_a_stock_at_once_one_gets_it(tmp_path):
     with ThreadPoolExecutor(20) as many:
         said = sorted(many.map(one, range(20)))
     assert said[0] == "0"
-    assert all("was used already" in other for other in said[1:])
+    assert all("is used up" in other for other in said[1:])

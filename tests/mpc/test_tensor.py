@@ -45,7 +45,7 @@ def test_the_names_others_call():
     assert torch.allclose((2 / a).open(), 2 / x, atol=3e-4)
     assert torch.allclose(a.max(0).open(), x.max(0).values)
     assert a.shape == (2, 3)
-    assert repr(a) == "<Shared [2, 3] between 2 parties>"
+    assert repr(a) == "<SharedTensor [2, 3] between 2 parties>"
 
 
 def test_no_party_saw_the_value_until_it_was_opened():
