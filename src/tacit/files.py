@@ -1,85 +1,106 @@
-"""Writing files so that nobody ever sees half of one, and nobody loses one that was there."""
+"""Write files atomically: all of a file or nothing."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import BadParameter
 
 
 def check_new(path: str | os.PathLike[str], force: bool) -> Path:
-    """The name of a file that is not there yet, unless its owner says to write over it. Asked before any work
-    is done.
+    """Return the path of a new file; raise BadParameter if it exists, unless `force`.
+
+    To be called before any work is done.
     """
     file = Path(path)
     if file.is_dir():
         raise BadParameter(f"{file} is a directory. Give the name of a file.")
     if file.exists() and not force:
-        raise BadParameter(f"{file} is already there. Give another name, or --force to write over it.")
+        raise BadParameter(f"{file} already exists. Choose another name, or pass --force to overwrite it.")
     return file
 
 
 def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str | os.PathLike[str]]) -> Path:
-    """A place to write to, before any work is done: not one of the sources, not a file that is there (unless
-    forced), in a directory that is there.
+    """Return a path that can be written, or raise BadParameter, before any work is done.
+
+    It must not be one of the sources nor an existing file (unless `force`), and its directory must exist.
     """
     file = Path(path)
     for source in sources:
         if file.exists() and Path(source).exists() and file.samefile(source):
-            raise BadParameter(
-                f"{file} is the table that is read, which is never written over. Give another name."
-            )
+            raise BadParameter(f"{file} is the input table, which is never overwritten. Choose another name.")
     check_new(file, force)
     if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
         raise BadParameter(
-            f"{file} cannot be written: {file.parent} is no directory you may write to. Make it, or choose "
+            f"{file} cannot be written: {file.parent} is not a writable directory. Create it, or choose "
             "another place."
         )
     return file
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """All of it or nothing: a reader never sees half a file, and a crash leaves the old one.
+@contextmanager
+def open_atomic(path: str | os.PathLike[str], mode: int = 0o666, replace: bool = True) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when it is complete.
 
-    The temporary file beside it has a name nobody can guess and is made anew (O_EXCL), so that a link laid in
-    a shared directory leads nowhere. Its permissions are those any new file gets, which `tempfile` would
-    narrow to its owner.
+    Readers never see a part of it, and after an error or a crash the old file is still there. With
+    `replace=False` an existing file raises FileExistsError. `mode` are the permissions, before the umask.
+
+    The temporary file has an unpredictable name and is created with O_EXCL, so a link in a shared directory
+    cannot redirect it.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    if not replace and file.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with os.fdopen(handle, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        if not replace:  # reserve the name: of two writers one fails
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        os.replace(temporary, file)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # a full disk is not made fuller
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None = None) -> None:
-    """Add one line to a file, durably: it is on disk when this returns, and a crash leaves at most one
-    incomplete line, which the next call ends.
+def write_atomic(
+    path: str | os.PathLike[str], content: str | bytes, mode: int = 0o666, replace: bool = True
+) -> None:
+    """Write a whole file, or nothing; see `open_atomic`."""
+    with open_atomic(path, mode, replace) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
-    Processes take turns (a lock on the file). `admit`, if given, sees the lines that are there, within the
-    same turn, and may raise to add nothing.
+
+def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None = None) -> None:
+    """Append one line to a file durably.
+
+    The line is on disk when this returns. A crash leaves at most one incomplete line, which the next call
+    ends.
+
+    Processes take turns by a lock on the file. `admit` gets the existing lines under the same lock and may
+    raise, so that nothing is added.
     """
     from fcntl import LOCK_EX, flock
 
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(handle, "r+b") as file:
         flock(file, LOCK_EX)
-        held = file.read()
+        content = file.read()
         if admit is not None:
-            admit(held.decode("utf-8", "replace").splitlines())
-        file.write((b"\n" if held and not held.endswith(b"\n") else b"") + line.encode() + b"\n")
+            admit(content.decode("utf-8", "replace").splitlines())
+        file.write((b"\n" if content and not content.endswith(b"\n") else b"") + line.encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    if not held:  # a new file: its name must be on disk, too
+    if not content:  # a new file: flush its directory entry, too
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

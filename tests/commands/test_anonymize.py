@@ -201,7 +201,7 @@ def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsy
     Path("anon.csv").write_text("precious")
     code, out, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv")
     assert (code, out) == (2, "")
-    assert "anon.csv is already there. Give another name, or --force to write over it." in err
+    assert "anon.csv already exists. Choose another name, or pass --force to overwrite it." in err
     assert Path("anon.csv").read_text() == "precious"
     assert run(capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--force")[0] == 0
     assert Path("anon.csv").read_text() != "precious"
@@ -210,7 +210,7 @@ def test_nothing_is_written_over_unless_forced_and_the_input_never(folder, capsy
     for name in ("patients.csv", "link.csv"):
         code, _, err = run(capsys, "anonymize", "patients.csv", *ASK, "--out", name, "--force")
         assert code == 2
-        assert "is the table that is read, which is never written over" in err
+        assert "is the input table, which is never overwritten" in err
     assert Path("patients.csv").read_bytes() == source
 
 
@@ -225,7 +225,7 @@ def test_a_failure_leaves_nothing_behind(folder, capsys):
         capsys, "anonymize", "patients.csv", *ASK, "--out", "anon.csv", "--report", "no/where.html"
     )
     assert code == 2
-    assert "cannot be written: no is no directory you may write to" in err
+    assert "cannot be written: no is not a writable directory" in err
     code, _, err = run(
         capsys, "anonymize", "patients.csv", "--quasi", "age", "--k", "301", "--out", "anon.csv"
     )
@@ -266,14 +266,14 @@ BAD = [
         ("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"),
         "there is no key file k. Make one",
     ),
-    (("empty.csv", "--quasi", "age"), "empty.csv has no header. The first line must name the columns."),
-    (("norows.csv", "--quasi", "age"), "norows.csv has a header and no rows"),
+    (("empty.csv", "--quasi", "age"), "empty.csv is empty. The first line must name the columns."),
+    (("norows.csv", "--quasi", "age"), "norows.csv has column names and no rows"),
     (("twice.csv", "--quasi", "age"), "two columns are named 'age'"),
-    (("short.csv", "--quasi", "age"), "row 2 after the header has 1 cells, the header 2"),
+    (("short.csv", "--quasi", "age"), "row 1 has 1 cells, and the table has 2 columns"),
     (("long.csv", "--quasi", "age"), "Expected 2 fields in line 3, saw 3"),
-    (("latin.csv", "--quasi", "age"), "latin.csv cannot be read as UTF-8 text"),
+    (("latin.csv", "--quasi", "age"), "latin.csv is not UTF-8 text"),
     (("noparquet.parquet", "--quasi", "age"), "noparquet.parquet cannot be read as Parquet"),
-    (("nogzip.csv.gz", "--quasi", "age"), "packed by gzip only where its name ends in .gz"),
+    (("nogzip.csv.gz", "--quasi", "age"), "A packed file must end in .gz, .bz2 or .xz"),
     (("patients.csv", "--quasi", "age", "--hierarchies", "torn"), "39"),
 ]
 
@@ -308,7 +308,7 @@ def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
     assert after["id"].str.fullmatch("[0-9a-f]{32}").all()
     code, _, err = run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "c.csv")
     assert code == 2
-    assert "a key is never written over" in err
+    assert "a key is never overwritten" in err
     assert Path("id.key").read_text().strip() not in Path("a.csv").read_text()
 
 

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadRun, ProtocolError
+from ..files import write_atomic
 from ..parties.message import Message
 from ..parties.party import Party
 from .tape import KEY, Tape
@@ -272,9 +273,7 @@ def _write(
         "session": torch.tensor(list(session), dtype=torch.uint8),
         "plan": torch.tensor([list(digest) for digest in plan], dtype=torch.uint8).reshape(-1, SESSION),
     }
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        os.chmod(path, 0o600)  # also if the file existed with other permissions
-        file.write(save({**tensors, **metadata}))
+    write_atomic(path, save({**tensors, **metadata}), mode=0o600)
     return path
 
 
