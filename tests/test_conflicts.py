@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tacit
-from tacit import aggregate, algorithms, data, guard, pace, private, selection, speeds
+from tacit import aggregate, data, guard, pace, private, selection, speeds
 from tacit.config import conflicts
 from tacit.config.train import OPTIONS
 from tacit.errors import TacitError
@@ -98,8 +98,7 @@ def test_a_conflict_says_what_why_and_what_to_do(tmp_path: Path) -> None:
 def test_entries_name_options_of_train() -> None:
     """An entry names the option to change: one of train's, or gossip."""
     source = Path(conflicts.__file__).read_text()
-    names = {part.split('"')[1] for part in source.split("Conflict(\n            ")[1:] if part.startswith('"')}
+    names = {
+        part.split('"')[1] for part in source.split("Conflict(\n            ")[1:] if part.startswith('"')
+    }
     assert names <= {*OPTIONS, "gossip", "resume"}
-
-
-assert algorithms.ALL

@@ -204,8 +204,7 @@ def test_losses_are_not_stated_beside_a_hidden_sum():
     job = {**JOB, "per_round": 3, "select": selection.PowerOfChoice(candidates=4)}
     with pytest.raises(
         ValueError,
-        match="SecAgg hides what each party sends, and to PowerOfChoice each party tells its loss in the "
-        "clear",
+        match="SecAgg hides what each party sends, and PowerOfChoice asks each party for its loss in the clear",
     ):
         tacit.train(few(), **job, guard=stages)
 
