@@ -35,5 +35,5 @@ def people() -> pandas.DataFrame:
     )
 
 
-BITS = Hierarchy.of([["0", "*"], ["1", "*"]])
-THREE = Hierarchy.of([["0", "low", "*"], ["1", "low", "*"], ["2", "high", "*"]])
+BITS = Hierarchy.from_rows([["0", "*"], ["1", "*"]])
+THREE = Hierarchy.from_rows([["0", "low", "*"], ["1", "low", "*"], ["2", "high", "*"]])

@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit import anonymity
-from tacit.anonymity import DeltaPresence, Homogeneous, KMap, Naming
+from tacit.anonymity import DeltaPresence, HomogeneityWarning, KMap, IdentifierWarning
 from tacit.errors import BadData, BadParameter
 
 from .adult import BITS, people
@@ -74,7 +74,7 @@ def test_suppressed_rows_are_no_class_when_the_table_comes_back():
 def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
     frame = pandas.DataFrame({"a": [1, 2] * 5, "patient": [f"P{i}" for i in range(10)], "town": ["x"] * 10})
     with pytest.warns(
-        Naming, match="'patient' is neither a quasi-identifier nor sensitive and differs in every row"
+        IdentifierWarning, match="'patient' is neither a quasi-identifier nor sensitive and differs in every row"
     ) as caught:
         made = tacit.anonymize(frame, quasi=["a"], k=5)
     assert made.warnings == [str(w.message) for w in caught]
@@ -87,7 +87,7 @@ def test_a_column_that_names_everybody_is_warned_of_before_it_is_published():
 def test_a_constant_sensitive_value_warns():
     frame = pandas.DataFrame({"a": list("0" * 5 + "1" * 5), "s": ["flu"] * 5 + ["flu", "none"] * 2 + ["flu"]})
     with pytest.warns(
-        Homogeneous,
+        HomogeneityWarning,
         match=r"1 class \(5 rows of 10\) have a single value of 's': .* Ask for l-diversity \(l=2\)",
     ):
         made = tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=5)
@@ -117,7 +117,7 @@ def test_presence_is_bounded_against_the_population():
         )
 
 
-@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.Naming")
+@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.IdentifierWarning")
 def test_untouched_columns_keep_their_kind_and_the_original_is_left_alone():
     frame = pandas.DataFrame({"age": [39, 39, 40, 40], "note": list("abcd")})
     before = frame.copy(deep=True)

@@ -83,7 +83,7 @@ def levels_of(frame, hierarchies):
 
 def fits(frame, hierarchies, i, levels, o):
     return all(
-        hierarchies[c].at(frame[c][i], level) == hierarchies[c].at(frame[c][o], level)
+        hierarchies[c].generalize(frame[c][i], level) == hierarchies[c].generalize(frame[c][o], level)
         for c, level in zip(frame, levels)
     )
 
@@ -116,7 +116,7 @@ def test_k_ambiguity_equals_brute_force(two_way, rows, cost):
 
 
 def _share(hierarchy, level, value):
-    return (hierarchy.levels[level].count(hierarchy.at(value, level)) - 1) / (len(hierarchy) - 1)
+    return (hierarchy.levels[level].count(hierarchy.generalize(value, level)) - 1) / (len(hierarchy) - 1)
 
 
 def test_ambiguity_costs_no_more_than_anonymity_and_two_ways_no_less_than_one():

@@ -19,8 +19,8 @@ from tacit.errors import BadData
 DATA = Path(os.environ.get("TACIT_DATA") or Path(__file__).parents[3] / "shared" / "data") / "arx"
 BEFORE = pd.DataFrame({"age": ["30", "31", "42", "42"], "sex": ["m", "m", "f", "m"]})
 AFTER = pd.DataFrame({"age": ["30-39", "30-39", "40-49", "*"], "sex": ["m", "m", "f", "*"]})
-AGE = Hierarchy.of([["30", "30-39", "*"], ["31", "30-39", "*"], ["42", "40-49", "*"], ["43", "40-49", "*"]])
-SEX = Hierarchy.of([["m", "*"], ["f", "*"]])
+AGE = Hierarchy.from_rows([["30", "30-39", "*"], ["31", "30-39", "*"], ["42", "40-49", "*"], ["43", "40-49", "*"]])
+SEX = Hierarchy.from_rows([["m", "*"], ["f", "*"]])
 
 
 def test_by_hand_with_hierarchies():

@@ -25,9 +25,9 @@ from tacit.anonymity import (
     LDiversity,
     Private,
 )
-from tacit.anonymity.encoded import encode
-from tacit.anonymity.private import Score
-from tacit.anonymity.sampled import thinned
+from tacit.anonymity.table import encode
+from tacit.anonymity.private import NodeScore
+from tacit.anonymity.fixed import sample_rows
 from tacit.errors import BadData, BadParameter
 from tacit.parameters import check
 
@@ -83,7 +83,7 @@ def test_one_row_moves_no_score_by_more_than_the_sensitivity(rows, more, k, rate
     ways = {"a": BITS, "b": THREE}
 
     def scores(table_rows):
-        score = Score(encode(pandas.DataFrame(table_rows, columns=["a", "b"]), ["a", "b"], ways), k, rate)
+        score = NodeScore(encode(pandas.DataFrame(table_rows, columns=["a", "b"]), ["a", "b"], ways), k, rate)
         return np.array([score((i, j)) for i in range(2) for j in range(3)]), score.sensitivity
 
     (one, limit), (two, _) = scores(rows), scores([*rows, more])
@@ -96,8 +96,8 @@ def test_a_null_moves_no_price():
     """
     ways = {"a": BITS, "b": THREE}
     rows = [("0", "1")] * 40 + [("1", "2")] * 40
-    plain = Score(encode(pandas.DataFrame(rows, columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
-    null = Score(encode(pandas.DataFrame([*rows, ("0", None)], columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
+    plain = NodeScore(encode(pandas.DataFrame(rows, columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
+    null = NodeScore(encode(pandas.DataFrame([*rows, ("0", None)], columns=["a", "b"]), ["a", "b"], ways), 5, 0.5)
     assert all(abs(plain((i, j)) - null((i, j))) <= plain.sensitivity for i in range(2) for j in range(3))
 
 
@@ -106,7 +106,7 @@ def test_the_sample_is_about_its_share_and_another_one_each_time():
     samples with less than that.
     """
     table = encode(adult()[["sex", "age"]], ["sex", "age"], files(["sex", "age"]))
-    one, two = thinned(table, 0.3), thinned(table, 0.3)
+    one, two = sample_rows(table, 0.3), sample_rows(table, 0.3)
     assert abs(one.rows - 9049) < 500
     assert not np.array_equal(one.inverse, two.inverse)
     assert table.rows == 30162
@@ -179,7 +179,7 @@ def test_the_choice_takes_the_best_node_at_a_large_epsilon_and_any_at_a_small_on
     """
     frame, ways = adult()[QUASI], files(QUASI)
     model = DifferentialPrivacy(1.0, 1e-6)
-    score = Score(encode(frame, QUASI, ways), model.k, model.rate)
+    score = NodeScore(encode(frame, QUASI, ways), model.k, model.rate)
     nodes = [(i, j, k) for i in range(2) for j in range(5) for k in range(2)]
     best = max(nodes, key=score)
     ask = dict(quasi=QUASI, k=None, models=[model], hierarchies=ways)

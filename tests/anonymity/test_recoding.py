@@ -8,7 +8,7 @@ import pytest
 
 import tacit
 from tacit.anonymity import Cluster, Flat, LDiversity, Mondrian, TCloseness
-from tacit.anonymity.release import Release
+from tacit.anonymity.release import TableRelease
 from tacit.errors import BadData
 
 from .adult import THREE, adult, files
@@ -114,7 +114,7 @@ def test_a_table_that_fails_its_models_is_never_given_back(monkeypatch):
     """Were an algorithm wrong, the job would see it in the release itself."""
 
     def wrong(self, table, request):
-        return Release(table.inverse, [table.codes[:, 0]], [table.columns[0].words[0]], 0.0, [0])
+        return TableRelease(table.inverse, [table.codes[:, 0]], [table.columns[0].words[0]], 0.0, [0])
 
     monkeypatch.setattr(Mondrian, "run", wrong)
     with pytest.raises(

@@ -13,7 +13,7 @@ from ..report.numbers import count, names, percent, significant
 from ..report.svg import WIDTH, Axis, Figure, Series, Table, bars, heading, plot
 from .assessment import Risk
 from .combinations import Combination
-from .result import Anonymized, Visited
+from .result import AnonymizationResult, LatticeNode
 from .risk import Exposure
 
 MOST_NODES = 400  # of the lattice, drawn; beyond it an even choice, the chosen node always among them
@@ -146,7 +146,7 @@ def accuracy(risk: Risk) -> Figure | None:
     )
 
 
-def trade(made: Anonymized, given: int) -> Figure | None:
+def trade(made: AnonymizationResult, given: int) -> Figure | None:
     """Every anonymous table the search priced: what it loses, and how risky it is."""
     nodes = [v for v in made.lattice or [] if v.anonymous and v.loss is not None and given > v.suppressed]
     if len(nodes) < 2:
@@ -156,7 +156,7 @@ def trade(made: Anonymized, given: int) -> Figure | None:
         v for i, v in enumerate(nodes) if i % math.ceil(len(nodes) / MOST_POINTS) == 0 or v.levels == chosen
     ]
 
-    def series(name: str, style: str, some: Sequence[Visited]) -> Series:
+    def series(name: str, style: str, some: Sequence[LatticeNode]) -> Series:
         risk = [v.classes / (given - v.suppressed) for v in some]
         words = [
             f"levels {_word(v.levels)}: loss {significant(v.loss)}, average risk {percent(r, 2)}, "
@@ -180,7 +180,7 @@ def trade(made: Anonymized, given: int) -> Figure | None:
     )
 
 
-def lattice(made: Anonymized) -> Figure | None:
+def lattice(made: AnonymizationResult) -> Figure | None:
     """The generalisation lattice: the original below, everything * on top; the chosen node stands out."""
     if not made.lattice:
         return None
@@ -282,7 +282,7 @@ def lattice(made: Anonymized) -> Figure | None:
     )
 
 
-def _node(node: tuple[int, ...], at: tuple[float, float], seen: Visited | None, chosen: bool) -> Safe:
+def _node(node: tuple[int, ...], at: tuple[float, float], seen: LatticeNode | None, chosen: bool) -> Safe:
     x, y = at
     what = (
         "not looked at"
@@ -325,7 +325,7 @@ def _key(y: float) -> list[Safe]:
     return parts
 
 
-def _chosen(made: Anonymized) -> tuple[int, ...] | None:
+def _chosen(made: AnonymizationResult) -> tuple[int, ...] | None:
     levels = [made.levels.get(q) for q in made.quasi]
     return tuple(int(v) for v in levels if v is not None) if None not in levels else None
 

@@ -242,6 +242,11 @@ def expected_risk(sizes: np.ndarray, fraction: float) -> np.ndarray:
     return np.concatenate([exact, fraction / large * (1 + (1 - fraction) / large)])[back]
 
 
+def mean_risk(sizes: np.ndarray, risk: np.ndarray) -> float:
+    """The mean over rows of the risk of their class."""
+    return float((sizes * risk).sum() / sizes.sum())
+
+
 def _highest(f: Callable[[float], float], low: float, high: float) -> float:
     """Where f is largest between low and high, by golden section; f has one top."""
     ratio = (math.sqrt(5) - 1) / 2

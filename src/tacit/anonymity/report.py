@@ -21,7 +21,7 @@ from ..report.svg import Figure
 from . import drawings
 from .assessment import Risk, assess
 from .hierarchies import NULL
-from .result import Anonymized
+from .result import AnonymizationResult
 
 MOST_COMBINATIONS = 40
 MOST_STEPS = 200
@@ -29,20 +29,24 @@ MOST_LABELS = 200
 NOT_KNOWN = "not measured"
 
 
-def render(subject: Risk | Anonymized) -> str:
+def render(subject: Risk | AnonymizationResult) -> str:
     """The page as text."""
     risk = _assessed(subject)
     shown = [s for make in ALL if (s := make(risk))]
-    how = f"k-ambiguous, k = {risk.fits.published}" if risk.fits is not None else f"k = {risk.after.k}"
+    how = (
+        f"k-ambiguous, k = {risk.compatibility.published}"
+        if risk.compatibility is not None
+        else f"k = {risk.after.k}"
+    )
     title = f"{count(risk.after.rows)} rows, {how if risk.after.rows else 'nothing published'}"
     facts = [
-        f"{count(risk.given)} rows before",
+        f"{count(risk.original_rows)} rows before",
         f"quasi-identifiers {names(list(risk.quasi), 9)}",
         f"sensitive {names(list(risk.sensitive), 5)}" if risk.sensitive else "",
-        f"method {risk.made.method}" if risk.made else "",
+        f"method {risk.result.method}" if risk.result else "",
     ]
     stamps = []
-    if risk.after.unique and risk.fits is None:
+    if risk.after.unique and risk.compatibility is None:
         stamps.append(
             tag(
                 "p",
@@ -55,11 +59,11 @@ def render(subject: Risk | Anonymized) -> str:
     return assemble(title, join([tag("span", f) for f in facts if f]), stamps, shown, foot)
 
 
-def write(subject: Risk | Anonymized, path: str | Path) -> Path:
+def write(subject: Risk | AnonymizationResult, path: str | Path) -> Path:
     return put(path, render(subject))
 
 
-def _assessed(subject: Risk | Anonymized) -> Risk:
+def _assessed(subject: Risk | AnonymizationResult) -> Risk:
     if isinstance(subject, Risk):
         return subject
     if subject.original is None:
@@ -74,7 +78,7 @@ def _assessed(subject: Risk | Anonymized) -> Risk:
         subject.sensitive,
         hierarchies=subject.hierarchies,
         levels=subject.levels,
-        made=subject,
+        result=subject,
     )
 
 
@@ -95,10 +99,10 @@ def verdict(risk: Risk) -> Section:
     was, now = risk.before, risk.after
     if not now.rows:
         headline = "No row is published."
-    elif risk.fits is not None:
+    elif risk.compatibility is not None:
         headline = (
-            f"Every original fits at least {count(risk.fits.published)} published rows, every published row "
-            f"at least {count(risk.fits.originals)} "
+            f"Every original fits at least {count(risk.compatibility.published)} published rows, every published row "
+            f"at least {count(risk.compatibility.originals)} "
             f"originals; before, {percent(was.unique_share)} of the rows were unique."
         )
     elif now.unique:
@@ -125,7 +129,11 @@ def verdict(risk: Risk) -> Section:
             percent(now.prosecutor.average, 2),
             f"before: {percent(was.prosecutor.average, 2)}",
         ),
-        _tile("Rows suppressed", count(lost), f"{percent(lost / risk.given)} of {count(risk.given)}"),
+        _tile(
+            "Rows suppressed",
+            count(lost),
+            f"{percent(lost / risk.original_rows)} of {count(risk.original_rows)}",
+        ),
         _tile(
             "Loss (granularity)",
             significant(risk.utility.granularity) if finite(risk.utility.granularity) else NOT_KNOWN,
@@ -134,7 +142,7 @@ def verdict(risk: Risk) -> Section:
     ]
     tiles += [
         _tile(f"l of {s.column}", count(s.distinct), f"t = {significant(s.t)}", s.distinct < 2)
-        for s in now.learnt
+        for s in now.sensitive
     ]
     body = join(
         [
@@ -182,7 +190,7 @@ def sizes(risk: Risk) -> Section:
 
 
 def singled_out(risk: Risk) -> Section:
-    found = risk.singled_out()
+    found = risk.rank_combinations()
     rows = [
         [
             r["columns"],
@@ -216,10 +224,10 @@ def singled_out(risk: Risk) -> Section:
 
 
 def learnt(risk: Risk) -> Section | None:
-    if not risk.after.learnt:
+    if not risk.after.sensitive:
         return None
     rows = []
-    for was, now in zip(risk.before.learnt, risk.after.learnt):
+    for was, now in zip(risk.before.sensitive, risk.after.sensitive):
         for when, s in (("before", was), ("after", now)):
             rows.append(
                 [
@@ -249,12 +257,15 @@ def learnt(risk: Risk) -> Section | None:
 
 
 def utility(risk: Risk) -> Section | None:
-    drawn = [drawings.trade(risk.made, risk.given) if risk.made else None, drawings.accuracy(risk)]
+    drawn = [
+        drawings.trade(risk.result, risk.original_rows) if risk.result else None,
+        drawings.accuracy(risk),
+    ]
     return Section("utility", "Utility beside risk", _figures(*drawn)) if any(drawn) else None
 
 
 def lattice(risk: Risk) -> Section | None:
-    drawn = drawings.lattice(risk.made) if risk.made else None
+    drawn = drawings.lattice(risk.result) if risk.result else None
     return Section("lattice", "The lattice", _figures(drawn)) if drawn else None
 
 
@@ -265,14 +276,14 @@ def suppressed(risk: Risk) -> Section | None:
     parts: list[Any] = [
         tag(
             "p",
-            f"{count(lost)} of {count(risk.given)} rows ({percent(lost / risk.given)}) are suppressed: "
-            f"{count(risk.given - risk.after.rows - risk.after.suppressed)} are left out of the table, "
+            f"{count(lost)} of {count(risk.original_rows)} rows ({percent(lost / risk.original_rows)}) are suppressed: "
+            f"{count(risk.original_rows - risk.after.rows - risk.after.suppressed)} are left out of the table, "
             f"{count(risk.after.suppressed)} show * in every quasi-identifier.",
         )
     ]
-    if risk.made is not None and risk.made.original is not None and risk.made.original.index.is_unique:
+    if risk.result is not None and risk.result.original is not None and risk.result.original.index.is_unique:
         places = sorted(
-            int(i) for i in risk.made.original.index.get_indexer(risk.made.suppressed)
+            int(i) for i in risk.result.original.index.get_indexer(risk.result.suppressed)
         )  # places, for a label may be a person's number
         more = f" and {count(len(places) - MOST_LABELS)} more" if len(places) > MOST_LABELS else ""
         parts.append(
@@ -292,7 +303,7 @@ def suppressed(risk: Risk) -> Section | None:
 
 
 def trace(risk: Risk) -> Section | None:
-    steps = list(risk.made.trace) if risk.made else []
+    steps = list(risk.result.trace) if risk.result else []
     if not steps:
         return None
     items = [tag("li", str(step)) for step in steps[:MOST_STEPS]]
@@ -305,14 +316,14 @@ def trace(risk: Risk) -> Section | None:
 
 
 def hierarchies(risk: Risk) -> Section | None:
-    if risk.made is None or not risk.made.hierarchies:
+    if risk.result is None or not risk.result.hierarchies:
         return None
     rows = []
-    for column in risk.made.quasi:
-        way = risk.made.hierarchies.get(column)
+    for column in risk.result.quasi:
+        way = risk.result.hierarchies.get(column)
         if way is None:
             continue
-        level = risk.made.levels.get(column)
+        level = risk.result.levels.get(column)
         paths = [" → ".join(_shown(w) for w in path) for path in _some(list(zip(*way.levels)))]
         rows.append(
             [
@@ -324,7 +335,7 @@ def hierarchies(risk: Risk) -> Section | None:
             ]
         )
     head = ["column", "values", "words at each level", "level used", "for example"]
-    settings = [(k, v) for k, v in risk.made.settings.items() if isinstance(v, str | int | float)]
+    settings = [(k, v) for k, v in risk.result.settings.items() if isinstance(v, str | int | float)]
     facts = tag("dl", [(tag("dt", k), tag("dd", v)) for k, v in settings], class_="facts")
     return Section(
         "hierarchies",

@@ -346,7 +346,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             report.write(found, page)
     value = {
         "risk": _plain(found),
-        "singled_out": found.singled_out().head(20).to_dict("records"),
+        "singled_out": found.rank_combinations().head(20).to_dict("records"),
         "warnings": list(found.warnings),
         "report": None if page is None else str(page),
     }
@@ -362,7 +362,7 @@ def _risk(args: argparse.Namespace) -> Answer:
             for name, pair in zip(found.table().index, found.table().to_numpy(dtype=float).tolist())
         ]
         console.print(grid(["", "before", "after"], rows))
-        top = found.singled_out().head(5)
+        top = found.rank_combinations().head(5)
         most = [
             f"{r['columns']} ({r['minimal before']:,} before, {r['unique after']:,} after)"
             for r in top.to_dict("records")
@@ -393,9 +393,9 @@ def _columns(text: str | None, name: str) -> list[str]:
 
 
 def _there(frame: DataFrame, columns: list[str]) -> None:
-    from ..anonymity.classes import columns_of
+    from ..anonymity.classes import check_columns
 
-    columns_of(frame, list(dict.fromkeys(columns)), "columns", "anonymize")
+    check_columns(frame, list(dict.fromkeys(columns)), "columns", "anonymize")
 
 
 def _report(args: argparse.Namespace, sources: list[Any]) -> Path | None:
