@@ -239,17 +239,23 @@ async def coordinator(
     work = _Work(table, generator, local_epochs, hide, names)
     history: list[dict[str, Any]] = []
 
-    def merge(r: int, came: Any) -> None:
+    async def merge(r: int, came: Any) -> None:
         if came is None:
             raise SumAborted(
                 f"round {r + 1} was lost: a holder left after sums had been masked. Start again.", spent=True
             )
-        total = came.total if isinstance(came, rounds.Summed) else sum(v["sum"] for _, v in came.values())
+        total = came.total if isinstance(came, rounds.SumResult) else sum(v["sum"] for _, v in came.values())
         work.merge(r, np.asarray(total).astype(np.int64))
         history.append(
-            {"round": r, "holders": len(came.included if isinstance(came, rounds.Summed) else came)}
+            {"round": r, "holders": len(came.included if isinstance(came, rounds.SumResult) else came)}
         )
         watch({"kind": "round", "rounds": work.rounds, **history[-1]})
+
+    async def no_model(r: int) -> None:
+        """Nothing is tested on held-out rows."""
+
+    async def untested(r: int, counts: Any) -> None:
+        raise AssertionError("nobody is asked to test")
 
     await rounds.server(
         me,
@@ -258,8 +264,8 @@ async def coordinator(
         lambda r: names,
         work.down,
         merge,
-        lambda r: None,
-        lambda r, counts: None,
+        no_model,
+        untested,
         hidden=_Masked(work) if hide else None,
     )
     return {"tensors": work.tensors(), "history": history}
@@ -383,12 +389,12 @@ class _Masked:
             len(work.names),
         )  # all of them: a sum without one holder's rows would be another table
 
-    def _terms(self, r: int, sent: bytes) -> secagg.Terms:
+    def _terms(self, r: int, sent: bytes) -> secagg.SecAggTerms:
         bound = (
             MOST_ROWS if r == 0 or not isinstance(self.work.pooled, PooledGAN) else int(2 * LARGEST * UNIT)
         )
         return check(
-            secagg.Terms(
+            secagg.SecAggTerms(
                 f"synthesize {self.work.digest}",
                 len(self.work.names),
                 self.work.length(r),

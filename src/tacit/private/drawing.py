@@ -58,7 +58,7 @@ def find_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     if isinstance(data, torch_data.TensorDataset):
         data = data.tensors
     if hasattr(data, "rows") and hasattr(data, "test"):  # tacit's own Dataset
-        held = data.held_by_one() if hasattr(data, "held_by_one") else data
+        held = data.centralize() if hasattr(data, "centralize") else data
         data = (held.rows.x, held.rows.y)
     if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):
         sizes = {len(t) for t in data}

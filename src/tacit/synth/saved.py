@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter
-from ..files import write_whole
+from ..files import write_atomic
 from ..parties.ledger import Ledger
 from .table import Table
 
@@ -35,7 +35,7 @@ def write(fitted: Fitted, path: Path) -> Path:
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in fitted.learned.tensors.items()}
     try:
-        write_whole(path, save(tensors, metadata={"tacit": json.dumps(about, allow_nan=False)}))
+        write_atomic(path, save(tensors, metadata={"tacit": json.dumps(about, allow_nan=False)}))
     except OSError as error:
         raise BadParameter(
             f"save: {path} cannot be written: {error.strerror}. Choose a place you may write to."
