@@ -140,9 +140,8 @@ def test_one_way_says_who_is_exposed():
         made.trace[-1].counts["changed"] == 3
     )  # a row of stars fits everybody, one more cell hides its own original
     assert made.warnings == [
-        "2 rows of the release fit fewer than k = 2 originals each: k-ambiguity one way does not ask them "
-        "to. Use "
-        "Ambiguity(two_way=True) unless nobody knows all the originals."
+        "2 rows of the release are compatible with fewer than k = 2 originals each: one-way k-ambiguity "
+        "allows this. Use Ambiguity(two_way=True) unless no attacker knows all the originals."
     ]
 
 
@@ -171,7 +170,7 @@ def test_other_models_are_refused_with_the_reason():
     frame = pandas.DataFrame({"a": list("0011"), "s": list("xyxy")})
     for method in ("cells", "ambiguity"):
         with pytest.raises(
-            BadParameter, match=r"another one when LDiversity is asked for\. This one knows k alone"
+            BadParameter, match=r"another method for LDiversity\. This method supports only k"
         ):
             tacit.anonymize(frame, quasi=["a"], sensitive=["s"], k=2, l=2, method=method)
 

@@ -9,8 +9,8 @@ import pytest
 
 from tacit import anonymity
 from tacit.anonymity.conformance import check_anonymizer
-from tacit.anonymity.table import EncodedTable
 from tacit.anonymity.release import AnonymizationRequest, TableRelease
+from tacit.anonymity.table import EncodedTable
 
 MEMBERS = [
     *(m() for m in anonymity.ALL.values()),
@@ -20,7 +20,7 @@ MEMBERS = [
 ]
 
 
-# k-ambiguity promises something else; levels fixed beforehand and private ones cannot follow k, and have
+# k-ambiguity promises something else; levels fixed in advance and private ones cannot follow k, and have
 # tests of their own (test_private.py)
 OTHERS = (anonymity.Ambiguity, anonymity.Fixed, anonymity.Private)
 
@@ -90,9 +90,9 @@ class Forger(anonymity.Optimal):
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (Careless(), "a published row looks like 1 rows"),
-        (Liar(), "the table's cells say"),
-        (Forger(), "which is no word above it"),
+        (Careless(), "a published row is in a class of 1 rows"),
+        (Liar(), "but the cells of the table give"),
+        (Forger(), "which does not cover it"),
     ],
 )
 def test_a_method_that_breaks_a_promise_is_caught(method, words):

@@ -43,10 +43,10 @@ def test_a_top_is_put_on_where_there_is_none():
     [
         ([], "a hierarchy has no values"),
         ([["a", "x", "*"], ["b", "*"]], r"row 2 \('b'\) has 2 levels, row 1 has 3"),
-        ([["a", "*"], ["a", "*"]], "'a' stands in more than one row"),
+        ([["a", "*"], ["a", "*"]], "'a' is in more than one row"),
         (
             [["a", "x", "p"], ["b", "x", "q"]],
-            "at level 1 'x' is one value, at level 2 it is 'p' and also 'q'",
+            "'x' is one value at level 1, but both 'p' and 'q' at level 2",
         ),
     ],
 )
@@ -83,7 +83,7 @@ def test_dates_go_from_day_to_month_to_year_to_five_to_ten_years():
         "*",
     ]
     assert Dates(format="%d/%m/%y", pivot=70).build(["01/02/65"]).generalize("01/02/65", 1) == "2065-02"
-    with pytest.raises(BadData, match=r"'13/45/65' is no date in the form .* Give Dates\(format=…\)"):
+    with pytest.raises(BadData, match=r"'13/45/65' is not a date in the format .* Use Dates\(format=…\)"):
         Dates().build(["13/45/65"])
 
 
@@ -103,7 +103,7 @@ def test_intervals_start_at_their_origin_not_at_the_data():
     h = Intervals(width=5.0, factors=(2,)).build(["39", "40", "-1", "2.5"])
     assert h.levels[1] == ("[35, 40)", "[40, 45)", "[-5, 0)", "[0, 5)")
     assert h.levels[2] == ("[30, 40)", "[40, 50)", "[-10, 0)", "[0, 10)")
-    with pytest.raises(BadData, match="'n/a' is no finite number, and intervals need one"):
+    with pytest.raises(BadData, match="'n/a' is not a finite number, which intervals need"):
         Intervals().build(["n/a"])
     with pytest.raises(
         BadParameter, match=r"Intervals: width is 0; it must be a number above 0|Intervals: width is 0"
@@ -157,13 +157,13 @@ def test_a_value_missing_from_its_hierarchy_lists_the_values():
     frame = pandas.DataFrame({"sex": ["M", "F", "D", "M"]})
     with pytest.raises(
         BadData,
-        match=r"The hierarchy of column 'sex' has no row for 'D'\. It knows 'M', 'F'\. Add the values to it",
+        match=r"The hierarchy of column 'sex' has no row for 'D'\. It has 'M', 'F'\. Add the values to it",
     ):
         tacit.anonymize(
             frame, quasi=["sex"], k=2, hierarchies={"sex": Hierarchy.from_rows([["M", "*"], ["F", "*"]])}
         )
     with pytest.raises(
-        BadData, match=r"The hierarchy of column 'sex' has no row for 'D', 'F', 'M'\. It knows 'x'"
+        BadData, match=r"The hierarchy of column 'sex' has no row for 'D', 'F', 'M'\. It has 'x'"
     ):
         tacit.anonymize(frame.sort_values("sex"), quasi=["sex"], k=2, hierarchies={"sex": {"all": ["x"]}})
 
@@ -171,5 +171,7 @@ def test_a_value_missing_from_its_hierarchy_lists_the_values():
 def test_integers_that_became_floats_are_still_found():
     """pandas makes floats of integers when one is missing: 39.0 is the hierarchy's 39."""
     frame = pandas.DataFrame({"age": [39, 39, None, None]})
-    made = tacit.anonymize(frame, quasi=["age"], k=2, hierarchies={"age": Hierarchy.from_rows([[39, "30-39", "*"]])})
+    made = tacit.anonymize(
+        frame, quasi=["age"], k=2, hierarchies={"age": Hierarchy.from_rows([[39, "30-39", "*"]])}
+    )
     assert made.levels == {"age": 0}

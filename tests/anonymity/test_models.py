@@ -72,7 +72,9 @@ def test_ordered_distance_is_the_papers_salary_example():
         TCloseness(distance="ordered").measure(classes(["ab"]).histogram("s"))
 
 
-TREE = Hierarchy.from_rows([["a", "x", "*"], ["b", "x", "*"], ["c", "y", "*"], ["d", "y", "*"], ["e", "z", "*"]])
+TREE = Hierarchy.from_rows(
+    [["a", "x", "*"], ["b", "x", "*"], ["c", "y", "*"], ["d", "y", "*"], ["e", "z", "*"]]
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -84,7 +86,9 @@ def test_hierarchical_distance_equals_the_linear_program_of_moving_earth(groups)
     ground = np.array(
         [
             [
-                0 if u == v else next(i for i in range(1, 3) if TREE.generalize(u, i) == TREE.generalize(v, i)) / 2
+                0
+                if u == v
+                else next(i for i in range(1, 3) if TREE.generalize(u, i) == TREE.generalize(v, i)) / 2
                 for v in words
             ]
             for u in words
@@ -177,7 +181,7 @@ def test_extremes_are_coded_and_nulls_left():
         BadParameter, match="code_extremes: bottom is 99; it must be at most top, which is 90"
     ):
         coding.code_extremes(ages, bottom=99, top=90)
-    with pytest.raises(BadData, match=r"column 'age' is .*, not numbers"):
+    with pytest.raises(BadData, match=r"column 'age' is .*, not numeric"):
         coding.code_extremes(pandas.Series(["x"], name="age"), top=3)
 
 

@@ -110,7 +110,9 @@ def price(metric, frame, levels, shown, kept, groups, k):
     return total / most if most else 0.0
 
 
-@pytest.mark.filterwarnings("ignore:.*differs in every row:tacit.anonymity.IdentifierWarning")  # tables of two rows
+@pytest.mark.filterwarnings(
+    "ignore:.*differs in every row:tacit.anonymity.IdentifierWarning"
+)  # tables of two rows
 @pytest.mark.parametrize("metric", losses.METRICS)
 @settings(max_examples=60, deadline=None)
 @given(rows=TABLES, k=st.integers(1, 3), limit=st.sampled_from([0.0, 0.25, 0.5, 1.0]))

@@ -165,8 +165,7 @@ def test_adult_with_few_population_uniques_costs_less_than_with_none():
 def test_methods_that_make_one_class_at_a_time_refuse_thresholds(method):
     with pytest.raises(
         BadParameter,
-        match=f"method is '{method}'; it must be 'optimal', 'datafly' or Fixed.* when AverageRisk is asked "
-        "for",
+        match=f"method is '{method}'; it must be 'optimal', 'datafly' or Fixed.* for AverageRisk",
     ):
         tacit.anonymize(
             pandas.DataFrame({"a": list("0011")}),

@@ -1,9 +1,9 @@
 """Classification accuracy: train on the published rows and on the originals, and test both on originals.
 
-Iyengar (KDD 2002) and LeFevre, DeWitt, Ramakrishnan (Workload-aware anonymization, KDD 2006) judge an anonymized
-table by a classifier that is trained on it. A model trained on a published table will be used on real people, so
-the test rows are original. A published word covers several values: for training, each such cell is replaced by
-one of them, drawn by frequency, so that a model trained on "40–49" can predict for 43.
+Iyengar (KDD 2002) and LeFevre, DeWitt, Ramakrishnan (Workload-aware anonymization, KDD 2006) judge an
+anonymized table by a classifier that is trained on it. A model trained on a published table will be used on
+real people, so the test rows are original. A published word covers several values: for training, each such
+cell is replaced by one of them, drawn by frequency, so that a model trained on "40–49" can predict for 43.
 
 The accuracy is cross-validated: the test rows of a model, original or published, are never among its training
 rows.
@@ -69,8 +69,8 @@ def measure_accuracy(
     if min(np.bincount(y)) < folds:
         rare = labels[int(np.bincount(y).argmin())]
         raise BadData(
-            f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be in every fold. Use a "
-            "target with few, frequent values."
+            f"risk: {rare!r} occurs fewer than {folds} times in {target!r}, so it cannot be in every fold. "
+            "Use a target with few, frequent values."
         )
     index = {w: i for i, w in enumerate(labels)}
     codes, words = encode_used(after[target])

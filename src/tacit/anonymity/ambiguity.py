@@ -8,13 +8,13 @@ be equal to each other, so fewer cells change than for k-anonymity.
            Revisited", ICDE 2008.)
   two-way  also, every released record is compatible with at least k original ones: an attacker who knows
            everybody finds k candidates for a record. ((k,k)-anonymity there.)
-One-way ambiguity alone is weak: k − 1 rows of * satisfy it while all others are published unchanged. A warning
-gives the number of released rows that are compatible with fewer than k originals. A k-anonymous table is
-k-ambiguous in both ways. Neither protects against an attacker who knows *all* people and looks for perfect
-matchings; k-anonymity does.
+One-way ambiguity alone is weak: k − 1 rows of * satisfy it while all others are published unchanged. A
+warning gives the number of released rows that are compatible with fewer than k originals. A k-anonymous
+table is k-ambiguous in both ways. Neither protects against an attacker who knows *all* people and looks for
+perfect matchings; k-anonymity does.
 
-Small tables are solved exactly. Larger ones start from a clustering and restore the values of cells as long as
-all records stay ambiguous:
+Small tables are solved exactly. Larger ones start from a clustering and restore the values of cells as long
+as all records stay ambiguous:
 
     minimize Σ price(i, j, l)·x[i, j, l]     x: row i shows column j at level l, one level each
     subject to  y[i, o] ≤ Σ {x[i, j, l] : the word covers original o}  for every column j
@@ -86,9 +86,9 @@ class Ambiguity:
         exposed = 0 if self.two_way else count_exposed(table, codes, levels, k)
         warnings = (
             [
-                f"{format_count(exposed)} of the release are compatible with fewer than k = {k} originals each: "
-                "one-way k-ambiguity allows this. Use Ambiguity(two_way=True) unless no attacker knows all the "
-                "originals."
+                f"{format_count(exposed)} of the release are compatible with fewer than k = {k} originals "
+                "each: one-way k-ambiguity allows this. Use Ambiguity(two_way=True) unless no attacker "
+                "knows all the originals."
             ]
             if exposed
             else []
@@ -113,7 +113,7 @@ class Ambiguity:
         index = {c: x for x, c in enumerate(choices)}
         price = np.array([table.columns[j].share[level, codes[i, j]] for i, j, level in choices])
         if self.cost == "changed":
-            # breaks ties between tables with equally many changed cells by loss: all losses together are below 1
+            # break ties between equally many changed cells by loss; all losses add up to less than 1
             tie = 0.5 / (n * q)
             price = np.array([float(level > 0) for _, _, level in choices]) + tie * price
         y = len(choices)  # y[i, o] is variable y + i·m + o

@@ -211,15 +211,15 @@ def assess(
         if compatibility is not None:
             warnings = [w for w in warnings if "alone in their class" not in w]
             warnings.append(
-                "Rows of this table need not be equal: k-ambiguity guarantees that every original is compatible "
-                f"with at least k published rows (here {compatibility.published:,} or more). The measures by "
-                "class do not apply to it."
+                "Rows of this table need not be equal: k-ambiguity guarantees that every original is "
+                f"compatible with at least k published rows (here {compatibility.published:,} or more). The "
+                "measures by class do not apply to it."
             )
     if position is None:
         reason = "they are reordered" if is_shuffled else "rows are missing and the others are renumbered"
         warnings.append(
-            f"Published rows cannot be matched to original rows ({reason}), so some measures of utility are not "
-            "available."
+            f"Published rows cannot be matched to original rows ({reason}), so some measures of utility are "
+            "not available."
         )
     return Risk(
         exposures[0],

@@ -57,7 +57,7 @@ class Intervals(Builder):
             x = _parse_number(v, owner)
             row, width = [v], self.width
             for factor in (*self.factors, 1):
-                # an integer number of steps from the origin, so that values of one interval get identical words
+                # a whole number of steps from the origin, so that values of one interval get identical words
                 start = self.origin + math.floor((x - self.origin) / width) * width
                 row.append(f"[{start:.12g}, {start + width:.12g})")
                 width *= factor
@@ -126,7 +126,8 @@ class Dates(Builder):
             return day
         allowed = repr(self.format) if self.format else ", ".join(map(repr, FORMATS))
         raise BadData(
-            f"{owner}: {text!r} is not a date in the format {allowed}. Use Dates(format=…), or correct the value."
+            f"{owner}: {text!r} is not a date in the format {allowed}. Use Dates(format=…), or correct the "
+            "value."
         )
 
 
@@ -155,8 +156,8 @@ class Tree(Builder):
                 paths.extend((str(leaf), *above) for leaf in node)
             else:
                 raise BadData(
-                    f"A tree has {node!r} under {' / '.join(reversed(above))}; it must be a table, or a list of "
-                    "values."
+                    f"A tree has {node!r} under {' / '.join(reversed(above))}; it must be a table, or a "
+                    "list of values."
                 )
 
         walk(nested, ())
@@ -191,7 +192,8 @@ class Tree(Builder):
 
 
 def suggest(values: Sequence[str]) -> Builder:
-    """Suggest a hierarchy: dates, codes of one length, intervals of 1/20 of the range of numbers, or value and *.
+    """Suggest a hierarchy: dates, codes of one length, intervals of 1/20 of the range of numbers, or value
+    and *.
 
     Check a suggestion (`.build(values).to_csv(…)`) and adapt it to what your readers need.
     """
@@ -236,7 +238,7 @@ def _parse_number(text: str, owner: str) -> float:
         x = math.nan
     if not math.isfinite(x):
         raise BadData(
-            f"{owner}: {list_values([text])} is not a finite number, which intervals need. Correct the value, or "
-            "use a hierarchy that has it."
+            f"{owner}: {list_values([text])} is not a finite number, which intervals need. Correct the "
+            "value, or use a hierarchy that has it."
         )
     return x

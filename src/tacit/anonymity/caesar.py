@@ -1,9 +1,9 @@
 """Caesar's cipher with a key of several shifts, and an attack on it. For teaching: it protects nothing.
 
-A shift rotates a letter within the 26 (its case is preserved) and a digit within the 10; other characters are
-unchanged and use no shift of the key. There are 26 shifts to try, and the letters of a language are not equally
-frequent: Al-Kindi described in the ninth century how this breaks such a cipher. For pseudonyms in a published
-table use `pseudonyms`, with a secret key and HMAC.
+A shift rotates a letter within the 26 (its case is preserved) and a digit within the 10; other characters
+are unchanged and use no shift of the key. There are 26 shifts to try, and the letters of a language are not
+equally frequent: Al-Kindi described in the ninth century how this breaks such a cipher. For pseudonyms in a
+published table use `pseudonyms`, with a secret key and HMAC.
 """
 
 from __future__ import annotations
@@ -21,24 +21,22 @@ FREQUENCIES += [67, 75, 19, 1, 60, 63, 91, 28, 9.8, 24, 1.5, 20, 0.7]  # n to z
 _LOG = [math.log(f / sum(FREQUENCIES)) for f in FREQUENCIES]
 
 # Common short words: a sentence of four or five words usually contains some of them.
-WORDS = frozenset(
-    """
-    a about after again all also always am an and another any are as ask at away back be because been
-    before being best better big both but by call came can child city come could country day did
-    different do does doctor done down each early end even every eye face fact family far father few
-    find first for found friend from gave get give go good got great had hand has have he head hello
-    help her here high him his home hospital house how i if in into is it its just keep kind knew know
-    large last later least leave left less letter life light like line little live long look made make
-    man many may me mean might month more morning most mother much must my name need never new next
-    night no not nothing now of off old on once one only open or other our out over own part patient
-    people place play point public put quick read right room said same saw say school secret see seem
-    send she should show small so some son soon start state still such take talk tell than that the
-    their them then there these they thing think this those thought three through time to today together
-    too took town two under until up upon us use very walk want war was water way we week well went were
-    what when where which while who why will with woman word work world would write year yes yet you
-    young your
-    """.split()
-)
+_TEXT = """
+a about after again all also always am an and another any are as ask at away back be because been before
+being best better big both but by call came can child city come could country day did different do does
+doctor done down each early end even every eye face fact family far father few find first for found friend
+from gave get give go good got great had hand has have he head hello help her here high him his home
+hospital house how i if in into is it its just keep kind knew know large last later least leave left less
+letter life light like line little live long look made make man many may me mean might month more morning
+most mother much must my name need never new next night no not nothing now of off old on once one only open
+or other our out over own part patient people place play point public put quick read right room said same
+saw say school secret see seem send she should show small so some son soon start state still such take talk
+tell than that the their them then there these they thing think this those thought three through time to
+today together too took town two under until up upon us use very walk want war was water way we week well
+went were what when where which while who why will with woman word work world would write year yes yet you
+young your
+"""
+WORDS = frozenset(_TEXT.split())
 
 
 def decode_caesar_with_key(text: str, key: Sequence[int]) -> str:
@@ -53,9 +51,9 @@ def encode_caesar_with_key(text: str, key: Sequence[int]) -> str:
 def break_caesar(text: str, key_length: int = 1) -> str:
     """Decrypt without the key: `break_caesar("N fr f ljsnzx!")` is "I am a genius!".
 
-    For one shift, all 26 are tried and the text that is most like English is returned, by letter frequencies and
-    a short list of words. For a longer key, each shift is found from its own letters only, so the text must be
-    long: about forty letters per shift.
+    For one shift, all 26 are tried and the text that is most like English is returned, by letter frequencies
+    and a short list of words. For a longer key, each shift is found from its own letters only, so the text
+    must be long: about forty letters per shift.
     """
     if isinstance(key_length, bool) or not isinstance(key_length, int) or key_length < 1:
         raise bad("break_caesar", "key_length", key_length, "a whole number at least 1")
@@ -78,8 +76,8 @@ def break_caesar(text: str, key_length: int = 1) -> str:
 def _english_score(text: str) -> float:
     """Similarity to English: the log-likelihood of the letters, and a bonus for each letter of a known word.
 
-    A known word of n letters is more likely than its letters drawn independently: about ln(26) per letter, less
-    the cost of choosing the word.
+    A known word of n letters is more likely than its letters drawn independently: about ln(26) per letter,
+    less the cost of choosing the word.
     """
     words = re.findall(r"[a-z]+", text.lower())
     return _log_likelihood(text) + sum(math.log(26) * len(w) for w in words if w in WORDS)

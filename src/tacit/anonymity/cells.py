@@ -1,9 +1,9 @@
 """Cell-level generalization with the fewest changed cells, exactly, for small tables.
 
 Meyerson, Williams: "On the Complexity of Optimal K-Anonymity", PODS 2004: the problem, its NP-hardness, and
-that groups of k to 2k − 1 rows suffice (a larger group can be split, and no cell gets worse). So: choose groups
-that cover every row once. A group shows in each column the lowest word that covers it, and pays for the cells
-that change. Equal rows are one kind with a count; a group takes a number of rows of each kind:
+that groups of k to 2k − 1 rows suffice (a larger group can be split, and no cell gets worse). So: choose
+groups that cover every row once. A group shows in each column the lowest word that covers it, and pays for
+the cells that change. Equal rows are one kind with a count; a group takes a number of rows of each kind:
 
     minimize Σ_g cost(g)·x_g
     subject to  Σ_g taken(g, kind)·x_g + suppressed(kind) = rows(kind),   Σ suppressed ≤ limit,   x integer
@@ -52,8 +52,8 @@ class Cells:
                 "anonymize",
                 "method",
                 "cells",
-                f"another method for {len(kinds):,} different rows and k = {k}: there are {possible:,} groups "
-                f"(at most {self.groups:,})",
+                f"another method for {len(kinds):,} different rows and k = {k}: there are {possible:,} "
+                f"groups (at most {self.groups:,})",
                 "Use method='cluster' or 'mondrian', or fewer rows.",
             )
         forest = Forest(table.columns)

@@ -1,11 +1,11 @@
 """Equivalence classes: the rows that share all quasi-identifiers. One data model for searching and measuring.
 
-`Classes` partitions items into classes. An item is a row of a published table (`classes_of`), or a combination
-of quasi-identifiers that stands for several rows (`EncodedTable.classes`). A row with * in every
+`Classes` partitions items into classes. An item is a row of a published table (`classes_of`), or a
+combination of quasi-identifiers that stands for several rows (`EncodedTable.classes`). A row with * in every
 quasi-identifier is suppressed and is not a member of any class, however many such rows there are.
 
-`Histogram` counts sensitive values per class. l-diversity, t-closeness and β-likeness are computed from it, both
-when a search checks them (`models.py`) and when a published table is measured (`risk.py`).
+`Histogram` counts sensitive values per class. l-diversity, t-closeness and β-likeness are computed from it,
+both when a search checks them (`models.py`) and when a published table is measured (`risk.py`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class Classes:
         """People of the population in each class."""
         if self.population_counts is None:
             raise BadData(
-                "This privacy model compares the table with a population. Pass anonymize(…, population=frame)."
+                "This privacy model compares the table with a population. Pass anonymize(…, "
+                "population=frame)."
             )
         return self._sum(self.population_counts)
 

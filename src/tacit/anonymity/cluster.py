@@ -54,8 +54,9 @@ class Cluster:
         rows, others = int(table.counts[is_anonymous].sum()), int(table.counts[rest].sum())
         trace = [
             make_step(
-                f"{format_count(rows)} in {format_count(int(is_anonymous.sum()), 'combination')} are anonymous "
-                f"without change; {format_count(others)} in {format_count(len(rest), 'combination')} are not.",
+                f"{format_count(rows)} in {format_count(int(is_anonymous.sum()), 'combination')} are "
+                f"anonymous without change; {format_count(others)} in "
+                f"{format_count(len(rest), 'combination')} are not.",
                 anonymous=rows,
                 others=others,
             )

@@ -1,8 +1,8 @@
 """Columns as integer codes, and rows as integer keys: equal keys, equal rows.
 
-A key is one int64 in mixed radix. If one more column would overflow 63 bits, the key so far is replaced by its
-rank. Columns are read one at a time and no rows × columns array is built, so a table of more than 2³¹ cells
-needs no special treatment.
+A key is one int64 in mixed radix. If one more column would overflow 63 bits, the key so far is replaced by
+its rank. Columns are read one at a time and no rows × columns array is built, so a table of more than 2³¹
+cells needs no special treatment.
 
 A null is a value: an attacker who knows that a person's age was not recorded finds that person, so a null
 equals other nulls only. An empty string is another value.

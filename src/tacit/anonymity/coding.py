@@ -59,9 +59,7 @@ def microaggregate(
     for name in columns:
         _check_numeric("microaggregate", frame[name])
         if frame[name].isna().any():
-            raise BadData(
-                f"Column {name!r} has nulls, which have no mean. Fill them in, or drop these rows."
-            )
+            raise BadData(f"Column {name!r} has nulls, which have no mean. Fill them in, or drop these rows.")
     x = frame[list(columns)].to_numpy(dtype=float)
     spread = x.std(axis=0)
     group = mdav((x - x.mean(axis=0)) / np.where(spread > 0, spread, 1), k)
@@ -85,7 +83,9 @@ def mdav(x: np.ndarray, k: int) -> np.ndarray:
         left = np.delete(left, near)
 
     while len(left) >= 3 * k:  # line 1
-        r = x[left[np.argmax(_distance(x[left], x[left].mean(axis=0)))]]  # a: the most distant from the average
+        r = x[
+            left[np.argmax(_distance(x[left], x[left].mean(axis=0)))]
+        ]  # a: the most distant from the average
         s = x[left[np.argmax(_distance(x[left], r))]]  # b: the most distant from r
         take(r, k)  # c
         take(s, k)
@@ -98,14 +98,14 @@ def mdav(x: np.ndarray, k: int) -> np.ndarray:
 
 
 def _distance(x: np.ndarray, center: np.ndarray) -> np.ndarray:
-    return ((x - center) ** 2).sum(axis=1)
+    return np.asarray(((x - center) ** 2).sum(axis=1))
 
 
 def sample(frame: pandas.DataFrame, fraction: float, *, seed: int | None = None) -> pandas.DataFrame:
     """Keep each row with this probability.
 
-    Without a seed the operating system's randomness is used, and the sample cannot be repeated. Use a seed for
-    experiments only.
+    Without a seed the operating system's randomness is used, and the sample cannot be repeated. Use a seed
+    for experiments only.
     """
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise bad("sample", "fraction", fraction, "a number above 0 and at most 1")
@@ -123,9 +123,9 @@ def draw_coins(n: int, rate: float) -> np.ndarray:
 def k_for(epsilon: float, delta: float, fraction: float) -> int:
     """The smallest k for (ε, δ)-differential privacy by sampling and suppression (Li, Qardaji, Su 2012).
 
-    Rows are sampled at `fraction`, generalized to levels fixed in advance, and classes of fewer than k rows are
-    suppressed. Levels that depend on the table (`method="optimal"`, "datafly" and others) void the guarantee;
-    the model `DifferentialPrivacy` refuses them.
+    Rows are sampled at `fraction`, generalized to levels fixed in advance, and classes of fewer than k rows
+    are suppressed. Levels that depend on the table (`method="optimal"`, "datafly" and others) void the
+    guarantee; the model `DifferentialPrivacy` refuses them.
     """
     for name, value, least, most in (
         ("epsilon", epsilon, 0, math.inf),
@@ -176,5 +176,6 @@ def _tail(n: int, least: int, p: float) -> float:
 def _check_numeric(owner: str, series: pandas.Series) -> None:
     if not pandas.api.types.is_numeric_dtype(series.dtype) or pandas.api.types.is_bool_dtype(series.dtype):
         raise BadData(
-            f"{owner}: column {series.name!r} is {series.dtype}, not numeric. Convert it with pandas.to_numeric."
+            f"{owner}: column {series.name!r} is {series.dtype}, not numeric. Convert it with "
+            "pandas.to_numeric."
         )

@@ -1,13 +1,13 @@
 """Uniqueness of every combination of quasi-identifiers, and minimal sample uniques.
 
-A row is a *minimal sample unique* on a set of columns if it is unique on them and on no proper subset of them
-(M. Elliot, A. Manning, R. Ford: A computational algorithm for handling the special uniques problem, Int. J. of
-Uncertainty, Fuzziness and Knowledge-Based Systems 10(5), 2002: SUDA). An attacker who knows two columns finds
-every row that is unique on them, whatever else the table hides.
+A row is a *minimal sample unique* on a set of columns if it is unique on them and on no proper subset of
+them (M. Elliot, A. Manning, R. Ford: A computational algorithm for handling the special uniques problem,
+Int. J. of Uncertainty, Fuzziness and Knowledge-Based Systems 10(5), 2002: SUDA). An attacker who knows two
+columns finds every row that is unique on them, whatever else the table hides.
 
-Sets are visited by increasing size. The classes of a set are those of its parent, split by the new column, so
-each set costs one pass over the distinct rows. A row that is unique on a set is unique on every superset and is
-never minimal there.
+Sets are visited by increasing size. The classes of a set are those of its parent, split by the new column,
+so each set costs one pass over the distinct rows. A row that is unique on a set is unique on every superset
+and is never minimal there.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Compatibility of published and original rows, for k-ambiguity: there, counting equal rows is not meaningful.
+"""Compatibility of published and original rows, for k-ambiguity: there, counting equal rows is not
+meaningful.
 
-A published row is compatible with an original one if every cell of it covers the original's value (S. Vinterbo:
-Privacy: a machine learning view, TKDE 16(8), 2004). An attacker who knows a person finds the compatible
-published rows; an attacker who knows everybody finds the originals that are compatible with a published row.
+A published row is compatible with an original one if every cell of it covers the original's value (S.
+Vinterbo: Privacy: a machine learning view, TKDE 16(8), 2004). An attacker who knows a person finds the
+compatible published rows; an attacker who knows everybody finds the originals that are compatible with a
+published row.
 """
 
 from __future__ import annotations

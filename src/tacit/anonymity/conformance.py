@@ -45,9 +45,11 @@ def check_anonymizer(method: Any, k: int = 3, rows: int = 12, ways: tuple[bool, 
     2. The same table gives the same release twice, and is not modified.
     3. Every row is published or suppressed, and at most the allowed number is suppressed; other columns are
        unchanged.
-    4. A published cell is the row's value, a word above it in its hierarchy, or a range that contains it. A null
+    4. A published cell is the row's value, a word above it in its hierarchy, or a range that contains it. A
+    null
        is a value.
-    5. Every published row equals k − 1 others. For methods that guarantee compatibility instead, `ways` says in
+    5. Every published row equals k − 1 others. For methods that guarantee compatibility instead, `ways` says
+    in
        which directions: (originals, released rows).
     6. The loss is the mean share of the domain that the published cells cover; a suppressed cell costs 1.
     7. k = 1 changes nothing; k = all rows gives one class.
@@ -116,17 +118,17 @@ def _check_release(
     shares = []
     for column in table.columns:
         hierarchy = column.hierarchy
-        for was, now in zip(frame[column.name][published], out[column.name]):
+        for value, word in zip(frame[column.name][published], out[column.name]):
             share = _covered_share(
                 hierarchy,
-                spell(was),
-                spell(now),
+                spell(value),
+                spell(word),
                 column.has_ranges,
                 column.spread if column.has_ranges else 1.0,
             )
             if share is None:
                 raise AssertionError(
-                    f"{name}: {column.name} {was!r} was published as {now!r}, which does not cover it."
+                    f"{name}: {column.name} {value!r} was published as {word!r}, which does not cover it."
                 )
             shares.append(share)
     suppressed = int((~published).sum()) * len(table.columns)
@@ -150,27 +152,28 @@ def _check_release(
 
 
 def _compatible(frame: pandas.DataFrame, out: pandas.DataFrame, table: EncodedTable) -> Iterator[list[bool]]:
-    for _, now in out.iterrows():
+    for _, released in out.iterrows():
         yield [
             all(
-                _covered_share(c.hierarchy, spell(was[c.name]), spell(now[c.name]), False, 1.0) is not None
+                _covered_share(c.hierarchy, spell(original[c.name]), spell(released[c.name]), False, 1.0)
+                is not None
                 for c in table.columns
             )
-            for _, was in frame.iterrows()
+            for _, original in frame.iterrows()
         ]
 
 
-def _covered_share(hierarchy: Hierarchy, was: str, now: str, ranges: bool, spread: float) -> float | None:
+def _covered_share(hierarchy: Hierarchy, value: str, word: str, ranges: bool, spread: float) -> float | None:
     """The share of the domain that a published word covers, or None if it does not cover the value."""
-    at = hierarchy.values.index(was)
-    if ranges and " – " in now:
-        low, high = map(float, now.split(" – "))
-        return (high - low) / spread if was != NULL and low <= float(was) <= high else None
-    if ranges and now == STAR:
+    at = hierarchy.values.index(value)
+    if ranges and " – " in word:
+        low, high = map(float, word.split(" – "))
+        return (high - low) / spread if value != NULL and low <= float(value) <= high else None
+    if ranges and word == STAR:
         return 1.0
     for level in hierarchy.levels:
-        if level[at] == now:
-            return (level.count(now) - 1) / max(len(hierarchy) - 1, 1)
+        if level[at] == word:
+            return (level.count(word) - 1) / max(len(hierarchy) - 1, 1)
     return None
 
 

@@ -67,9 +67,9 @@ class Datafly:
             if not candidates:
                 if request.max_suppressed is not None or outliers == table.rows:
                     raise BadData(
-                        f"Every quasi-identifier is at its top level and {format_count(outliers)} still violate "
-                        f"the privacy models, more than the {allowed:,} that may be suppressed. Relax the models "
-                        "(a smaller k or l, a larger t), or raise max_suppressed."
+                        f"Every quasi-identifier is at its top level and {format_count(outliers)} still "
+                        f"violate the privacy models, more than the {allowed:,} that may be suppressed. "
+                        "Relax the models (a smaller k or l, a larger t), or raise max_suppressed."
                     )
                 trace.append(
                     make_step(
@@ -82,8 +82,8 @@ class Datafly:
             before = f"level {levels[j] - 1}" if levels[j] > 1 else "the values themselves"
             trace.append(
                 make_step(
-                    f"{state}: more than {allowed:,}, so {table.columns[j].name}, which has the most distinct "
-                    f"values, is generalized from {before} to level {levels[j]}.",
+                    f"{state}: more than {allowed:,}, so {table.columns[j].name}, which has the most "
+                    f"distinct values, is generalized from {before} to level {levels[j]}.",
                     **counts,
                     generalize=table.columns[j].name,
                 )
@@ -131,7 +131,8 @@ def _suppress_more(
 ) -> None:
     """Suppress more rows until k are, since a single suppressed row would be known to be the only one.
 
-    They come from the largest class if it stays anonymous without them, else the smallest class is suppressed.
+    They come from the largest class if it stays anonymous without them, else the smallest class is
+    suppressed.
     """
     classes = table.classes(levels)
     label, sizes = classes.label, classes.sizes.copy()

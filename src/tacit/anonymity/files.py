@@ -1,8 +1,7 @@
-"""Tables from and to files, cell by cell as they stand: CSV as text (an empty cell is an empty string, NA is
-the word), Parquet with its kinds and nulls.
+"""Read and write tables without converting cells: CSV as text, Parquet with its types and nulls.
 
-A reader that turns "", "NA" and "null" into one missing value would put people into one class that the file
-tells apart.
+In a CSV file an empty cell is an empty string and NA is the text "NA". A reader that converts "", "NA" and
+"null" to one missing value would merge people into one class who differ in the file.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
 
 PARQUET = (".parquet", ".pq")
 SEPARATORS = (",", ";", "\t", "|")
-CHUNK = 200_000  # rows of text at a time: some hundred megabytes
+CHUNK = 200_000  # rows of text read at a time: a few hundred megabytes
 
 
-class Read(NamedTuple):
+class TableFile(NamedTuple):
     frame: DataFrame
-    separator: str  # of a CSV file; what is written with it looks like what was read
+    separator: str  # of a CSV file, to write the result in the same format
 
 
-def read_table(path: str | os.PathLike[str]) -> Read:
-    """A CSV file (packed by gzip or not) with a header, or a Parquet file."""
+def read_table(path: str | os.PathLike[str]) -> TableFile:
+    """Read a CSV file with a header (also compressed by gzip) or a Parquet file."""
     file = Path(path)
     if not file.is_file():
-        beside = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        names = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
         raise MissingFiles(
-            f"there is no file {file}. " + (nearest(file.name, beside[:50]) if beside else "Check the path.")
+            f"there is no file {file}. " + (nearest(file.name, names[:50]) if names else "Check the path.")
         )
     if file.suffix.lower() in PARQUET:
-        return Read(_parquet(file), ",")
+        return TableFile(_parquet(file), ",")
     return _csv(file)
 
 
@@ -66,7 +65,7 @@ def _text(file: Path) -> IO[str]:
     )
 
 
-def _csv(file: Path) -> Read:
+def _csv(file: Path) -> TableFile:
     import pandas as pd
 
     try:
@@ -76,11 +75,11 @@ def _csv(file: Path) -> Read:
             raise BadData(f"{file} has no header. The first line must name the columns.")
         separator = max(SEPARATORS, key=first.count)
         names = next(csv.reader([first], delimiter=separator))
-        twice = next((n for n in names if names.count(n) > 1), None)
-        if twice is not None:
-            raise BadData(f"{file}: two columns are named {twice!r}. Give each its own name.")
+        repeated = next((n for n in names if names.count(n) > 1), None)
+        if repeated is not None:
+            raise BadData(f"{file}: two columns are named {repeated!r}. Rename one of them.")
         with _text(file) as text:
-            frame = _whole(
+            frame = _concatenate(
                 pd.read_csv(
                     text,
                     sep=separator,
@@ -93,8 +92,8 @@ def _csv(file: Path) -> Read:
             )
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
         raise BadData(
-            f"{file} cannot be read as UTF-8 text: {error}. Save it as UTF-8 CSV, packed by gzip only where "
-            "its name ends in .gz."
+            f"{file} cannot be read as UTF-8 text: {error}. Save it as UTF-8 CSV; compress it by gzip "
+            "only if its name ends in .gz."
         ) from None
     except (
         pd.errors.ParserError,
@@ -110,14 +109,15 @@ def _csv(file: Path) -> Read:
     if len(frame) and (frame.iloc[:, -1] == "").any():
         _check_widths(file, separator, len(names))
     if not len(frame):
-        raise BadData(f"{file} has a header and no rows. Give at least one row.")
-    return Read(frame, separator)
+        raise BadData(f"{file} has a header and no rows. Use a file with at least one row.")
+    return TableFile(frame, separator)
 
 
-def _whole(chunks: Iterable[DataFrame]) -> DataFrame:
-    """Chunks of text as one table of categories, in which each word is kept once: ten million rows of a few
-    thousand words fit into a gigabyte. (Asked for categories itself, pandas makes numbers of them, and 007
-    becomes 7.)
+def _concatenate(chunks: Iterable[DataFrame]) -> DataFrame:
+    """Concatenate chunks of text as categories, which store each word once.
+
+    Ten million rows of a few thousand words fit into a gigabyte. (With dtype="category" pandas converts the
+    categories to numbers, and 007 becomes 7.)
     """
     import pandas as pd
     from pandas.api.types import union_categoricals
@@ -130,8 +130,9 @@ def _whole(chunks: Iterable[DataFrame]) -> DataFrame:
 
 
 def _check_widths(file: Path, separator: str, width: int) -> None:
-    """pandas fills a row that is too short with empty cells; only a table whose last column has such cells
-    can hold one.
+    """Raise if a row has the wrong number of cells.
+
+    pandas pads short rows with empty cells, so this is called only if the last column has empty cells.
     """
     with _text(file) as text:
         for number, row in enumerate(csv.reader(text, delimiter=separator)):
@@ -143,7 +144,7 @@ def _check_widths(file: Path, separator: str, width: int) -> None:
 
 
 def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str = ",") -> Path:
-    """All of it or nothing. The row labels are not written: they may tell who was left out."""
+    """Write a table atomically. Row labels are not written: they may reveal who was suppressed."""
     file = Path(path)
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
@@ -169,7 +170,7 @@ def write_table(frame: DataFrame, path: str | os.PathLike[str], separator: str =
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise BadParameter(
-            f"{file} cannot be written: {error.strerror}. Choose a place you may write to."
+            f"{file} cannot be written: {error.strerror}. Choose a writable directory."
         ) from None
     except BaseException:
         temporary.unlink(missing_ok=True)

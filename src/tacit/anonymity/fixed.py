@@ -100,8 +100,8 @@ def apply_levels(
     outliers = int(sample.counts[is_outlier].sum())
     if request.max_suppressed is not None and outliers > request.limit(table):
         raise BadData(
-            f"At these levels {format_count(outliers)} of {table.rows:,} violate the privacy models, and at most "
-            f"{request.limit(table):,} may be suppressed. Use higher levels, or raise max_suppressed."
+            f"At these levels {format_count(outliers)} of {table.rows:,} violate the privacy models, and at "
+            f"most {request.limit(table):,} may be suppressed. Use higher levels, or raise max_suppressed."
         )
     suppressed = np.flatnonzero(is_outlier)
     words = ", ".join(f"{c.name} {level}/{c.height}" for c, level in zip(table.columns, levels))

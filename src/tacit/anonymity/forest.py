@@ -1,9 +1,9 @@
 """Hierarchies as trees of numbered nodes, for local recoding: lowest common ancestors and their shares.
 
-A node is a value, or a word of a higher level. `row(a)` is, for node a and every node b, the share of the domain
-that their lowest common ancestor covers; `join(a, b)` is the ancestor. Small columns are *fused*: one node for a
-tuple of nodes, with the shares added up, so that the distance between two rows of nine columns takes four
-lookups. Large columns (thousands of postal codes) answer without the table of all pairs.
+A node is a value, or a word of a higher level. `row(a)` is, for node a and every node b, the share of the
+domain that their lowest common ancestor covers; `join(a, b)` is the ancestor. Small columns are *fused*: one
+node for a tuple of nodes, with the shares added up, so that the distance between two rows of nine columns
+takes four lookups. Large columns (thousands of postal codes) answer without the table of all pairs.
 """
 
 from __future__ import annotations

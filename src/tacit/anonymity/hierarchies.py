@@ -1,13 +1,13 @@
 """Generalization hierarchies: what a value becomes, level by level, up to *.
 
-A `Hierarchy` is a table with one row per value and one column per level. Level 0 is the value itself, and the
-last level is one word for all values (the layout of ARX's CSV files). It is read from a file, or built from the
-values of a column by a `Builder` (`builders.py`): intervals, prefixes, dates, trees.
+A `Hierarchy` is a table with one row per value and one column per level. Level 0 is the value itself, and
+the last level is one word for all values (the layout of ARX's CSV files). It is read from a file, or built
+from the values of a column by a `Builder` (`builders.py`): intervals, prefixes, dates, trees.
 
-Two rules are checked: values that are equal at one level are equal at every higher level, and the last level is
-a single value (otherwise a level * is added). Nulls are values: a null stays a null at every level and joins the
-others only at the top, so that a row with a null is not hidden among others. Cells are compared as text: 39,
-39.0 and "39" are the same value, and "" is not a null.
+Two rules are checked: values that are equal at one level are equal at every higher level, and the last level
+is a single value (otherwise a level * is added). Nulls are values: a null stays a null at every level and
+joins the others only at the top, so that a row with a null is not hidden among others. Cells are compared as
+text: 39, 39.0 and "39" are the same value, and "" is not a null.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class Hierarchy:
         """Build a hierarchy from one row per value: [value, level 1, level 2, …]."""
         if not rows:
             raise BadData(
-                f"{name} has no values. Pass one row per value: the value, its word at level 1, at level 2, … "
-                "and * last."
+                f"{name} has no values. Pass one row per value: the value, its word at level 1, at level 2, "
+                "… and * last."
             )
         table = [[spell(cell) for cell in row] for row in rows]
         ragged = next((i for i, row in enumerate(table) if len(row) != len(table[0])), None)
         if ragged is not None:
             raise BadData(
-                f"{name}: row {ragged + 1} ({list_values(table[ragged][:1])}) has {len(table[ragged])} levels, "
-                f"row 1 has {len(table[0])}. Every value needs a word at every level; repeat the word if nothing "
-                "changes."
+                f"{name}: row {ragged + 1} ({list_values(table[ragged][:1])}) has {len(table[ragged])} "
+                f"levels, row 1 has {len(table[0])}. Every value needs a word at every level; repeat the "
+                "word if nothing changes."
             )
         levels = [tuple(column) for column in zip(*table)]
         repeated = [v for v, times in Counter(levels[0]).items() if times > 1]
@@ -94,9 +94,9 @@ class Hierarchy:
                 if parent.setdefault(a, b) != b:
                     raise BadData(
                         f"{name}: {list_values([a])} is one value at level {i}, but both "
-                        f"{list_values([parent[a]])} and {list_values([b])} at level {i + 1}. Values that are "
-                        "equal at one level must be equal at the next; use two different words, or the same "
-                        "parent."
+                        f"{list_values([parent[a]])} and {list_values([b])} at level {i + 1}. Values that "
+                        "are equal at one level must be equal at the next; use two different words, or the "
+                        "same parent."
                     )
         if len(set(levels[-1])) > 1 or len(levels) == 1:
             levels.append((STAR,) * len(levels[0]))
@@ -111,8 +111,8 @@ class Hierarchy:
         file = Path(path)
         if not file.is_file():
             raise MissingFiles(
-                f"There is no hierarchy file {file}. Pass the path of a CSV file with one row per value and one "
-                "column per level."
+                f"There is no hierarchy file {file}. Pass the path of a CSV file with one row per value and "
+                "one column per level."
             )
         try:
             with file.open(encoding="utf-8-sig", newline="") as text:
@@ -162,16 +162,16 @@ class Hierarchy:
 
 def missing_values(owner: str, absent: Sequence[str], values: Sequence[str]) -> BadData:
     return BadData(
-        f"{owner} has no row for {list_values(absent)}. It has {list_values(values)}. Add the values to it, or "
-        "correct them in the table."
+        f"{owner} has no row for {list_values(absent)}. It has {list_values(values)}. Add the values to it, "
+        "or correct them in the table."
     )
 
 
 def as_hierarchy(source: Any, column: str, values: Sequence[str]) -> Hierarchy:
     """Convert an entry of `hierarchies={column: …}` to a hierarchy that has all `values`.
 
-    The source is a Hierarchy, a Builder, a CSV or TOML file, a data frame in ARX's layout, rows, or None (then a
-    hierarchy is suggested).
+    The source is a Hierarchy, a Builder, a CSV or TOML file, a data frame in ARX's layout, rows, or None
+    (then a hierarchy is suggested).
     """
     from . import builders
 

@@ -1,7 +1,7 @@
 """The lattice of full-domain generalizations (one level per column) and the evaluation of a node.
 
-`Evaluator` groups the combinations of a node, checks the models and computes the loss. It is the inner loop of
-the optimal search: classes are counted, not sorted, if the keys are dense enough.
+`Evaluator` groups the combinations of a node, checks the models and computes the loss. It is the inner loop
+of the optimal search: classes are counted, not sorted, if the keys are dense enough.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Information loss, lower is better: each measure is defined once, here.
 
 A search minimizes a *metric* (`CellMetric`, `ClassMetric`); `measures.py` computes the same losses from two
-tables. A cell metric charges every cell for its generalization, and every suppressed row the price of its cells
-at the top level. It is additive, so lower bounds for the search are cheap. A class metric depends on the class
-sizes only.
+tables. A cell metric charges every cell for its generalization, and every suppressed row the price of its
+cells at the top level. It is additive, so lower bounds for the search are cheap. A class metric depends on
+the class sizes only.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def loss(table: EncodedTable) -> CellMetric:
 def height(table: EncodedTable) -> CellMetric:
     """Mean over cells of level / height; a suppressed cell costs 1. One minus Sweeney's precision.
 
-    Sweeney: "Achieving k-Anonymity Privacy Protection Using Generalization and Suppression", IJUFKS 2002 (Prec).
+    Sweeney: "Achieving k-Anonymity Privacy Protection Using Generalization and Suppression", IJUFKS 2002
+    (Prec).
     """
     levels = [np.linspace(0, 1, c.height + 1)[:, None] for c in table.columns]
     price = tuple(np.repeat(p, len(c.hierarchy), axis=1) for p, c in zip(levels, table.columns))

@@ -1,7 +1,8 @@
 """Utility of a published table, measured from the original and the published table alone.
 
-The original has n rows and q quasi-identifiers; f_j rows are published in class j of J. A row that is missing or
-has * in every quasi-identifier is suppressed. The losses are defined in `losses.py`; sources are given there.
+The original has n rows and q quasi-identifiers; f_j rows are published in class j of J. A row that is
+missing or has * in every quasi-identifier is suppressed. The losses are defined in `losses.py`; sources are
+given there.
 
     discernibility       Σ f_j² + n · suppressed
     average class size   published rows / J                          (C_avg of Mondrian without the divisor k)
@@ -9,9 +10,9 @@ has * in every quasi-identifier is suppressed. The losses are defined in `losses
     entropy              Σ −log₂ n(value) / n(generalized), divided by the same sum if every cell is *
     precision            1 − mean over cells of level / height       (Sweeney, IJUFKS 2002, section 4)
 
-The values that a published word covers are read from the hierarchies if they are known, and otherwise from the
-rows themselves, original and published. This requires that the rows of the two tables can be matched: by their
-index, or by their order if none is missing. What cannot be determined is NaN.
+The values that a published word covers are read from the hierarchies if they are known, and otherwise from
+the rows themselves, original and published. This requires that the rows of the two tables can be matched: by
+their index, or by their order if none is missing. What cannot be determined is NaN.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class Recoding:
 def match_rows(before: DataFrame, after: DataFrame) -> np.ndarray | None:
     """The position in the original of each published row, or None if it cannot be determined.
 
-    A shorter table with index 0, 1, 2, … was read from a file or renumbered: its index does not tell which rows
-    are missing.
+    A shorter table with index 0, 1, 2, … was read from a file or renumbered: its index does not tell which
+    rows are missing.
     """
     import pandas as pd
 

@@ -4,12 +4,14 @@ Several models can be requested together; a class must satisfy all of them. A mo
 (`holds`). It also declares what a search may conclude from one table about another:
 
 is_monotone              Adding any rows to a class that satisfies the model keeps it satisfied. Then the rows
-                         that a table suppresses are suppressed in every less general table, and the search can
-                         tag tables without evaluating them, whatever the suppression limit.
-is_closed_under_merging  Two classes that satisfy the model also satisfy it after merging, so tagging is correct
-                         without suppression. True of every model of single classes: each is an upper bound on a
-                         convex function of the class's distribution, or a lower bound on a concave one.
-is_per_class             False for a limit on a statistic of the whole table (`ThresholdModel`). If the statistic
+                         that a table suppresses are suppressed in every less general table, and the search
+                         can tag tables without evaluating them, whatever the suppression limit.
+is_closed_under_merging  Two classes that satisfy the model also satisfy it after merging, so tagging is
+correct
+                         without suppression. True of every model of single classes: each is an upper bound
+                         on a convex function of the class's distribution, or a lower bound on a concave one.
+is_per_class             False for a limit on a statistic of the whole table (`ThresholdModel`). If the
+statistic
                          is too high, the smallest classes are suppressed until it is low enough.
 """
 
@@ -56,7 +58,7 @@ class SensitiveModel(PrivacyModel):
         satisfied = np.ones(classes.number, bool)
         for column in [self.column] if self.column else classes.sensitive:
             satisfied &= self.holds_for(classes.histogram(column))
-        return satisfied | (classes.sizes == 0)
+        return np.asarray(satisfied | (classes.sizes == 0))
 
     def holds_for(self, histogram: Histogram) -> np.ndarray:
         """Which classes satisfy the model for one sensitive column; empty classes are ignored."""
@@ -81,10 +83,10 @@ class KAnonymity(PrivacyModel):
 class KMap(PrivacyModel):
     """Every published row matches at least k people of the population.
 
-    Sweeney: "Computational Disclosure Control", 2001. With a population table, the people are counted. Without
-    one, `fraction` is the sampling fraction of the table. A class then needs k′ rows: the smallest number such
-    that a class of fewer than k people is that frequent in the sample with probability at most `significance`
-    (the sampled rows of a class are modeled as Poisson).
+    Sweeney: "Computational Disclosure Control", 2001. With a population table, the people are counted.
+    Without one, `fraction` is the sampling fraction of the table. A class then needs k′ rows: the smallest
+    number such that a class of fewer than k people is that frequent in the sample with probability at most
+    `significance` (the sampled rows of a class are modeled as Poisson).
     """
 
     k: int = whole(5, least=1, doc="minimum number of people of the population that match a class")
@@ -200,8 +202,8 @@ def _parse_number(word: str, column: str) -> float:
         return float(word)
     except ValueError:
         raise BadData(
-            f"distance='ordered' needs numbers, but column {column!r} contains {word!r}. Use distance='equal' "
-            "or 'hierarchical'."
+            f"distance='ordered' needs numbers, but column {column!r} contains {word!r}. Use "
+            "distance='equal' or 'hierarchical'."
         ) from None
 
 
@@ -230,9 +232,10 @@ def _tree_distance(difference: np.ndarray, tree: Hierarchy, words: Sequence[str]
 class DeltaPresence(PrivacyModel):
     """In every class, the share of the population that is in the table is between `least` and `most`.
 
-    An attacker who knows the population then cannot tell who is in the table. Nergiz, Atzori, Clifton: "Hiding
-    the Presence of Individuals from Shared Databases", SIGMOD 2007. If least > 0, suppression does not help (a
-    suppressed class is known to be absent), so every class of the population must satisfy the model.
+    An attacker who knows the population then cannot tell who is in the table. Nergiz, Atzori, Clifton:
+    "Hiding the Presence of Individuals from Shared Databases", SIGMOD 2007. If least > 0, suppression does
+    not help (a suppressed class is known to be absent), so every class of the population must satisfy the
+    model.
     """
 
     least: float = real(0.0, least=0, most=1, doc="δ_min")

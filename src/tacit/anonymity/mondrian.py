@@ -8,10 +8,10 @@
 5.      lhs ← {t : t.dim ≤ splitVal};  rhs ← {t : t.dim > splitVal}
 6.      return Anonymize(rhs) ∪ Anonymize(lhs)
 
-Numbers without a hierarchy are cut at the median and shown as ranges. A column with a hierarchy is cut into the
-children of the lowest node that covers the partition. *Strict*: rows with equal values stay together. *Relaxed*:
-rows at the median go to either side so that both have half of the rows, and children that are too small are
-merged.
+Numbers without a hierarchy are cut at the median and shown as ranges. A column with a hierarchy is cut into
+the children of the lowest node that covers the partition. *Strict*: rows with equal values stay together.
+*Relaxed*: rows at the median go to either side so that both have half of the rows, and children that are too
+small are merged.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def width(column: Column, codes: np.ndarray) -> float:
 
 
 def _summarize(column: Column, codes: np.ndarray, vocabulary: dict[str, int]) -> tuple[int, float]:
-    """(the word of a class in a column, by its number in the vocabulary; the share of the domain it covers)."""
+    """(number of the class's word in the vocabulary of a column, share of the domain it covers)."""
     share = width(column, codes)
     if column.has_ranges and share > 0:
         values = column.numbers[codes]

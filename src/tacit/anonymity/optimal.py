@@ -2,17 +2,18 @@
 
 The lattice and its tagging: LeFevre, DeWitt, Ramakrishnan: "Incognito: Efficient Full-Domain k-Anonymity",
 SIGMOD 2005; El Emam et al.: "A Globally Optimal k-Anonymity Method for the De-Identification of Health Data"
-(OLA), JAMIA 2009; Kohlmayer, Prasser, Eckert, Kemper, Kuhn: "Flash: Efficient, Stable and Optimal k-Anonymity",
-PASSAT 2012, whose bisection of upward paths is used here. New is a bound for *loss with suppression*:
+(OLA), JAMIA 2009; Kohlmayer, Prasser, Eckert, Kemper, Kuhn: "Flash: Efficient, Stable and Optimal
+k-Anonymity", PASSAT 2012, whose bisection of upward paths is used here. New is a bound for *loss with
+suppression*:
 
     Rows that node u suppresses are suppressed by every node v below it. So v costs at least
         (charge at v of the rows u publishes) + (charge of suppressing the rows u suppresses).
-    Charges are sums over columns, so this is one table per column, added up over the whole sub-lattice below u
-    at once.
+    Charges are sums over columns, so this is one table per column, added up over the whole sub-lattice below
+    u at once.
 
-The search takes the node with the lowest bound, follows a path up from it, and bisects the path for the highest
-node that rules it out; every evaluation rules out or tightens a sub-lattice. The search ends when no bound is
-below the loss of the best node, which is then the optimum.
+The search takes the node with the lowest bound, follows a path up from it, and bisects the path for the
+highest node that rules it out; every evaluation rules out or tightens a sub-lattice. The search ends when no
+bound is below the loss of the best node, which is then the optimum.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class Search:
         top = self.visit(self.top)
         if not top.is_feasible and self.can_tag:
             raise BadData(
-                f"Even with every quasi-identifier at its top level, {format_count(top.suppressed)} violate the "
-                f"privacy models and at most {self.evaluate.limit:,} may be suppressed. {RELAX}"
+                f"Even with every quasi-identifier at its top level, {format_count(top.suppressed)} violate "
+                f"the privacy models and at most {self.evaluate.limit:,} may be suppressed. {RELAX}"
             )
         while True:
             position = int(np.argmin(self.bound))

@@ -2,16 +2,18 @@
 With Strong Privacy Guarantees", PoPETs 2018(1): draw a sample, choose a generalization by the exponential
 mechanism, suppress combinations with fewer than k rows.
 
-The guarantee of the sampled release is N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and Differential
-Privacy", ASIACCS 2012: for levels that do not depend on the table it is (ε, δ)-differentially private. Here the
-levels are the output of a mechanism with its own ε_search, so both add up to (ε + ε_search, δ).
+The guarantee of the sampled release is N. Li, W. Qardaji, D. Su: "On Sampling, Anonymization, and
+Differential Privacy", ASIACCS 2012: for levels that do not depend on the table it is (ε, δ)-differentially
+private. Here the levels are the output of a mechanism with its own ε_search, so both add up to (ε +
+ε_search, δ).
 
 Differences from SafePub:
-  The choice uses the whole table, and the sample is drawn afterwards with separate coins. The two steps share no
-  randomness and compose sequentially. All nodes of the lattice are candidates of one choice; SafePub descends
-  from the top in steps, each of which spends a part of ε_search. One row changes the score by at most its own
-  cell price. Charging a class all its rows until it has k of them, and then the price of its levels, would jump
-  by k rows at once. Instead, a class of c expected rows whose cells cost `low` per row is charged
+  The choice uses the whole table, and the sample is drawn afterwards with separate coins. The two steps
+  share no randomness and compose sequentially. All nodes of the lattice are candidates of one choice;
+  SafePub descends from the top in steps, each of which spends a part of ε_search. One row changes the score
+  by at most its own cell price. Charging a class all its rows until it has k of them, and then the price of
+  its levels, would jump by k rows at once. Instead, a class of c expected rows whose cells cost `low` per
+  row is charged
       c · low                              if c ≥ k,
       min(c, k · low + (k − c))            if c < k,
   the largest charge below the real one that changes by at most 1 per row; with c = β · rows, one row of the

@@ -102,7 +102,7 @@ def release_levels(
     is_published[suppressed] = False
     record = np.where((table.inverse >= 0) & is_published[table.inverse], table.inverse, -1)
     cells = [c.up[level][table.codes[:, j]] for j, (c, level) in enumerate(zip(table.columns, levels))]
-    words = [c.words[level] for c, level in zip(table.columns, levels)]
+    words: list[Sequence[str]] = [c.words[level] for c, level in zip(table.columns, levels)]
     return TableRelease(record, cells, words, loss, [int(v) for v in levels], trace, lattice)
 
 
@@ -163,14 +163,15 @@ def published_classes(table: EncodedTable, release: TableRelease) -> Classes:
 def verify(classes: Classes, models: Sequence[PrivacyModel]) -> None:
     """Check the published classes against the models once more: no bug of a method may reach a publication.
 
-    Models that compare with a population are skipped: which of its people match a class is not in the release.
+    Models that compare with a population are skipped: which of its people match a class is not in the
+    release.
     """
     satisfied = check_models([m for m in models if not m.needs_population], classes)
     if not satisfied.all():
         raise RuntimeError(
-            f"internal error (please report it with the method and the models): "
-            f"{format_count(int((~satisfied).sum()), 'class')} of the anonymized table violate a privacy model. "
-            "Nothing was published."
+            "internal error (please report it with the method and the models): "
+            f"{format_count(int((~satisfied).sum()), 'class')} of the anonymized table violate a privacy "
+            "model. Nothing was published."
         )
 
 

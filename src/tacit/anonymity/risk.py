@@ -11,10 +11,10 @@ K. El Emam: Guide to the De-Identification of Personal Health Information, 2013,
 K. El Emam: A method for evaluating marketer re-identification risk, PAIS 2010. F_j comes from a table of the
 population, or is estimated from its size (`population.py`), or is f_j.
 
-Attribute disclosure: k-anonymity (Sweeney 2002) bounds re-identification, not what a class reveals. Measured are
-the smallest l by distinct values and by entropy (Machanavajjhala, Gehrke, Kifer, Venkitasubramaniam:
-l-Diversity, ICDE 2006) and the largest t (Li, Li, Venkatasubramanian: t-Closeness, ICDE 2007), with the equal
-distance, and for numbers also with the ordered one.
+Attribute disclosure: k-anonymity (Sweeney 2002) bounds re-identification, not what a class reveals. Measured
+are the smallest l by distinct values and by entropy (Machanavajjhala, Gehrke, Kifer, Venkitasubramaniam:
+l-Diversity, ICDE 2006) and the largest t (Li, Li, Venkatasubramanian: t-Closeness, ICDE 2007), with the
+equal distance, and for numbers also with the ordered one.
 """
 
 from __future__ import annotations
@@ -207,26 +207,26 @@ def find_warnings(
     for s in exposure.sensitive:
         if s.values == 1:
             warnings.append(
-                f"Every published row has the same {s.column!r}: an attacker who knows that a person is in the "
-                "table knows it, whatever k is."
+                f"Every published row has the same {s.column!r}: an attacker who knows that a person is in "
+                "the table knows it, whatever k is."
             )
         elif s.homogeneous:
             warnings.append(
-                f"{s.homogeneous:,} rows are in classes with a single value of {s.column!r} (homogeneity): an "
-                f"attacker who finds the class learns the value, although k is {exposure.k}. Use l-diversity "
-                "(l=2 or more)."
+                f"{s.homogeneous:,} rows are in classes with a single value of {s.column!r} (homogeneity): "
+                f"an attacker who finds the class learns the value, although k is {exposure.k}. Use "
+                "l-diversity (l=2 or more)."
             )
     if 0 < exposure.suppressed < max(exposure.k, 2):
         warnings.append(
-            f"{exposure.suppressed} suppressed row{'s' if exposure.suppressed > 1 else ''} in the table, fewer "
-            f"than k = {exposure.k}: a person who matches no class must be among them. Leave them out of the "
-            "table, or suppress more."
+            f"{exposure.suppressed} suppressed row{'s' if exposure.suppressed > 1 else ''} in the table, "
+            f"fewer than k = {exposure.k}: a person who matches no class must be among them. Leave them out "
+            "of the table, or suppress more."
         )
     missing = int(frame[list(quasi)].isna().any(axis=1).sum())
     if missing:
         warnings.append(
-            f"{missing:,} rows have a null in a quasi-identifier. A null is a value of its own and does not match "
-            "other values."
+            f"{missing:,} rows have a null in a quasi-identifier. A null is a value of its own and does not "
+            "match other values."
         )
     return warnings + find_identifiers(frame, others)
 
@@ -234,8 +234,8 @@ def find_warnings(
 def find_identifiers(frame: DataFrame, others: Sequence[str]) -> list[str]:
     """Warnings for the unchanged columns that differ in every row."""
     return [
-        f"The column {c!r} is neither a quasi-identifier nor sensitive and differs in every row: it may identify "
-        "people. Drop it or pseudonymize it."
+        f"The column {c!r} is neither a quasi-identifier nor sensitive and differs in every row: it may "
+        "identify people. Drop it or pseudonymize it."
         for c in others
         if len(frame) > 1 and np.bincount(encode_column(frame[c])[0]).max() == 1
     ]

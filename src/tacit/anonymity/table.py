@@ -178,8 +178,8 @@ def _select_live(is_starred: np.ndarray, has_null: np.ndarray, nulls: str) -> tu
         )
     if void and nulls == "error":
         raise BadData(
-            f"{void:,} rows have a null in a quasi-identifier. Fill the nulls in, or pass nulls='value' (a null "
-            "is a value of its own) or nulls='suppress' (suppress these rows)."
+            f"{void:,} rows have a null in a quasi-identifier. Fill the nulls in, or pass nulls='value' (a "
+            "null is a value of its own) or nulls='suppress' (suppress these rows)."
         )
     if void and nulls == "suppress":
         live &= ~has_null

@@ -60,17 +60,17 @@ def anonymize(
 ) -> AnonymizationResult:
     """Anonymize a table: every row shares its quasi-identifiers with at least k − 1 others.
 
-    `method` is a name in `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and `t`
-    are short for distinct l-diversity and t-closeness with equal distance; pass other models in `models`. A
-    column without a hierarchy gets a suggested one. `max_suppressed` is a fraction of the rows. Its default
-    depends on the method: none for 'optimal' and 'cells', about k rows for 'datafly'. 'mondrian', 'cluster' and
-    'ambiguity' suppress no rows. `seed` is recorded in the settings; no current method uses it. Differential
-    privacy draws from the operating system's randomness and cannot be repeated.
+    `method` is a name in `anonymity.ALL` or an object such as `anonymity.Mondrian(strict=False)`. `l` and
+    `t` are short for distinct l-diversity and t-closeness with equal distance; pass other models in
+    `models`. A column without a hierarchy gets a suggested one. `max_suppressed` is a fraction of the rows.
+    Its default depends on the method: none for 'optimal' and 'cells', about k rows for 'datafly'.
+    'mondrian', 'cluster' and 'ambiguity' suppress no rows. `seed` is recorded in the settings; no current
+    method uses it. Differential privacy draws from the operating system's randomness and cannot be repeated.
 
-    `models=[DifferentialPrivacy(epsilon=…, delta=…)]` publishes a generalized sample, with method="private" or
-    Fixed(levels=…). Every column must be a quasi-identifier with a hierarchy of declared values, and `.ledger`
-    records the privacy spent. Only `.table` of the result is private; `.loss`, `.trace`, `.suppressed` and the
-    report depend on the original and must not be published.
+    `models=[DifferentialPrivacy(epsilon=…, delta=…)]` publishes a generalized sample, with method="private"
+    or Fixed(levels=…). Every column must be a quasi-identifier with a hierarchy of declared values, and
+    `.ledger` records the privacy spent. Only `.table` of the result is private; `.loss`, `.trace`,
+    `.suppressed` and the report depend on the original and must not be published.
     """
     if not isinstance(frame, pandas.DataFrame):
         raise bad(
@@ -138,13 +138,14 @@ def anonymize(
         absent = [c for c in quasi if c not in population.columns]
         if absent:
             raise BadData(
-                f"The population has no column {', '.join(map(repr, absent))}; it needs every quasi-identifier."
+                f"The population has no column {', '.join(map(repr, absent))}; it needs every "
+                "quasi-identifier."
             )
     table = encode(frame, quasi, hierarchies, sensitive, nulls, population)
     if k is not None and table.rows < k and private is None:
         raise BadData(
-            f"The table has {format_count(table.rows)}, fewer than k = {k}, so no class can have k rows. Use a "
-            "smaller k, or more rows."
+            f"The table has {format_count(table.rows)}, fewer than k = {k}, so no class can have k rows. "
+            "Use a smaller k, or more rows."
         )
     release = chosen.run(table, AnonymizationRequest(checked_models, max_suppressed, metric))
     classes = published_classes(table, release)
@@ -249,9 +250,9 @@ def _check_private(
         source = hierarchies.get(name)
         if source is None or (isinstance(source, Builder) and not isinstance(source, Tree)):
             raise BadData(
-                f"The hierarchy of column {name!r} would be built from the values in the table, which reveals "
-                "them. Declare the values: Intervals(width=5).build([str(age) for age in range(120)]), a tree, "
-                "rows, or a file."
+                f"The hierarchy of column {name!r} would be built from the values in the table, which "
+                "reveals them. Declare the values: Intervals(width=5).build([str(age) for age in "
+                "range(120)]), a tree, rows, or a file."
             )
 
 
@@ -294,7 +295,7 @@ def _find_homogeneity(classes: Classes) -> list[str]:
         if rows:
             notes.append(
                 f"{format_count(int(np.sum(is_homogeneous)), 'class')} ({format_count(rows)} of "
-                f"{classes.rows:,}) have a single value of {name!r}: an attacker who knows that a person is in "
-                "one knows the value. Use l-diversity (l=2) or t-closeness (t=0.2)."
+                f"{classes.rows:,}) have a single value of {name!r}: an attacker who knows that a person is "
+                "in one knows the value. Use l-diversity (l=2) or t-closeness (t=0.2)."
             )
     return notes

@@ -37,11 +37,11 @@ def risk(
 
     The result has `.table()`, `.rank_combinations()`, `.warnings` and `.report(path)`.
 
-    `after` is a table produced by any program, or the result of `tacit.anonymize` (which then also provides the
-    quasi-identifiers, sensitive columns and hierarchies). `population` is a table of everybody who could be in
-    it, generalized in the same way; `population_size` is their number if there is no such table. `combinations`
-    is the largest number of columns to combine. `target` is a column to predict, to compare the accuracy of
-    models trained on published and on original rows.
+    `after` is a table produced by any program, or the result of `tacit.anonymize` (which then also provides
+    the quasi-identifiers, sensitive columns and hierarchies). `population` is a table of everybody who could
+    be in it, generalized in the same way; `population_size` is their number if there is no such table.
+    `combinations` is the largest number of columns to combine. `target` is a column to predict, to compare
+    the accuracy of models trained on published and on original rows.
     """
     result = after if isinstance(after, AnonymizationResult) else None
     table = after.table if isinstance(after, AnonymizationResult) else after
