@@ -67,7 +67,7 @@ def test_suppressed_rows_are_no_class_when_the_table_comes_back():
         twice.trace[0].sentence
         == "1 input rows have * in every quasi-identifier: they are already suppressed."
     )
-    with pytest.raises(BadData, match="Every row of the table is suppressed already"):
+    with pytest.raises(BadData, match="Every row of the table is already suppressed"):
         tacit.anonymize(once.table.loc[[4]], quasi=["a", "b"], k=1)
 
 

@@ -257,7 +257,10 @@ BAD = [
         ("patients.csv", "--quasi", "sex", "--hierarchies", "ways"),
         "it has no file for sex. Name them like sex.csv.",
     ),
-    (("patients.csv", "--quasi", "age", "--pseudonymize", "id"), "--pseudonymize and --key must be used together"),
+    (
+        ("patients.csv", "--quasi", "age", "--pseudonymize", "id"),
+        "--pseudonymize and --key must be used together",
+    ),
     (
         ("patients.csv", "--quasi", "age", "--pseudonymize", "age", "--key", "k"),
         "--pseudonymize is 'age'; it must be columns that are neither",
@@ -266,14 +269,14 @@ BAD = [
         ("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"),
         "there is no key file k. Create one",
     ),
-    (("empty.csv", "--quasi", "age"), "empty.csv has no header. The first line must name the columns."),
-    (("norows.csv", "--quasi", "age"), "norows.csv has a header and no rows"),
+    (("empty.csv", "--quasi", "age"), "empty.csv is empty. The first line must name the columns."),
+    (("norows.csv", "--quasi", "age"), "norows.csv has column names and no rows"),
     (("twice.csv", "--quasi", "age"), "two columns are named 'age'"),
-    (("short.csv", "--quasi", "age"), "row 2 after the header has 1 cells, the header 2"),
+    (("short.csv", "--quasi", "age"), "row 1 has 1 cells, and the table has 2 columns"),
     (("long.csv", "--quasi", "age"), "Expected 2 fields in line 3, saw 3"),
-    (("latin.csv", "--quasi", "age"), "latin.csv cannot be read as UTF-8 text"),
+    (("latin.csv", "--quasi", "age"), "latin.csv is not UTF-8 text"),
     (("noparquet.parquet", "--quasi", "age"), "noparquet.parquet cannot be read as Parquet"),
-    (("nogzip.csv.gz", "--quasi", "age"), "compress it by gzip only if its name ends in .gz"),
+    (("nogzip.csv.gz", "--quasi", "age"), "A packed file must end in .gz, .bz2 or .xz"),
     (("patients.csv", "--quasi", "age", "--hierarchies", "torn"), "39"),
 ]
 
@@ -399,7 +402,7 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
     )
     code, _, err = run(capsys, *ask, "--epsilon", "1", "--method", "optimal", "--force")
     assert code == 2
-    assert "it must be 'private' or Fixed(levels=…) when DifferentialPrivacy is asked for" in err
+    assert "it must be 'private' or Fixed(levels=…) with DifferentialPrivacy" in err
     code, _, err = run(
         capsys,
         "anonymize",
@@ -478,7 +481,10 @@ def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--max-uniques", "0.1"), "--max-uniques is a fraction of the population. Also pass --population-size"),
+        (
+            ("--max-uniques", "0.1"),
+            "--max-uniques is a fraction of the population. Also pass --population-size",
+        ),
         (
             ("--levels", "age=2"),
             "--levels cannot be combined with --method optimal, which chooses them. Omit it, or use --method fixed",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingFiles
+from ..files import write_atomic
 from ..parameters import bad, nearest
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def new_key(path: str | os.PathLike[str]) -> Path:
     """
     file = Path(path)
     try:
-        # O_EXCL: fail if the file exists, and do not follow a link
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        write_atomic(file, os.urandom(KEY_BYTES).hex() + "\n", mode=0o600, replace=False)
     except FileExistsError:
         raise BadParameter(
             f"{file} already exists. A key is never overwritten, since its pseudonyms could not be "
@@ -56,15 +56,6 @@ def new_key(path: str | os.PathLike[str]) -> Path:
         raise BadParameter(
             f"the key file {file} cannot be created: {error.strerror}. Choose a writable directory."
         ) from None
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(os.urandom(KEY_BYTES).hex().encode() + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(file, 0o600)  # whatever the umask is
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
     return file
 
 

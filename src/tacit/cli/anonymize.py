@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter, MissingFiles
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -164,8 +163,9 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 
 
 def _anonymize(args: argparse.Namespace) -> Answer:
-    from ..anonymity import ALL, files, pseudonyms, report
+    from ..anonymity import ALL, pseudonyms, report
     from ..anonymity.losses import METRICS
+    from ..data.table_files import read_header, read_table, write_table
     from ..files import check_free
     from ..parameters import bad, nearest
     from ..report.page import put
@@ -204,9 +204,9 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         )
     out = check_free(args.out, args.force, [args.table])
     page = _report(args, [args.table, out])
-    with _progress(args.quiet) as show_progress:
-        show_progress(f"reading {args.table}")
-        frame, separator = files.read_table(args.table)
+    with Progress(args.quiet) as progress:
+        progress.step(f"reading {args.table}")
+        separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
         _check_columns(
             frame, [*quasi, *sensitive, *hidden, *dropped, *([args.target] if args.target else [])]
         )
@@ -215,7 +215,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         if hidden:
             frame = pseudonyms.pseudonymize(frame, hidden, args.key)
         frame = frame.drop(columns=dropped)
-        show_progress(f"anonymizing {len(frame):,} rows by {args.method}")
+        progress.step(f"anonymizing {len(frame):,} rows by {args.method}")
         import tacit
 
         with warnings.catch_warnings():
@@ -235,12 +235,12 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 suppressed=args.suppressed,
                 seed=args.seed,
             )
-        show_progress("measuring the remaining risk")
+        progress.step("measuring the remaining risk")
         left = tacit.risk(frame, result, quasi, sensitive=sensitive, target=args.target)
         # before writing any file, so that an error leaves none behind
         text = report.render(left) if page is not None else None
-        show_progress(f"writing {out}")
-        files.write_table(result.table, out, separator)
+        progress.step(f"writing {out}")
+        write_table(result.table, out, separator)
         if page is not None and text is not None:
             put(page, text)
     as_is = [str(c) for c in result.table.columns if c not in (*quasi, *sensitive, *hidden)]
@@ -323,20 +323,21 @@ def _models(args: argparse.Namespace) -> list[Any]:
 
 
 def _risk(args: argparse.Namespace) -> Answer:
-    from ..anonymity import files, report
+    from ..anonymity import report
+    from ..data.table_files import read_table
 
     quasi, sensitive = _columns(args.quasi, "--quasi"), _columns(args.sensitive, "--sensitive")
     page = _report(args, [args.before, args.after])
-    with _progress(args.quiet) as show_progress:
+    with Progress(args.quiet) as progress:
         frames = []
         for path in (args.before, args.after, args.population):
             if path is not None:
-                show_progress(f"reading {path}")
-            frames.append(None if path is None else files.read_table(path).frame)
+                progress.step(f"reading {path}")
+            frames.append(None if path is None else read_table(path, text=True))
         before, after, population = frames
         import tacit
 
-        show_progress("measuring the risk")
+        progress.step("measuring the risk")
         measured = tacit.risk(
             before,
             after,
@@ -466,18 +467,3 @@ def _to_dict(risk: Risk) -> dict[str, dict[str, float]]:
         str(name): {"before": a, "after": b}
         for name, (a, b) in zip(risk.table().index, risk.table().to_numpy(dtype=float).tolist())
     }
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show progress on stderr: a spinner in a terminal, plain lines elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if quiet:
-        yield lambda text: None
-    elif console.is_terminal:
-        with console.status("") as status:
-            yield lambda text: status.update(f"{text} …".replace("[", "\\["))
-    else:
-        yield lambda text: print(f"{text} …", file=sys.stderr, flush=True)

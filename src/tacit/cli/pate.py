@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -68,8 +67,9 @@ def add(verb: Callable[..., Any]) -> None:
 def _pate(args: Any) -> tuple[Any, Callable[[Any], None]]:
     dataset, told = load(args.job, args.changes)
     from ..jobs.pate.pate import pate
+    from ..runs import next_directory
 
-    out = Path(args.out) if args.out else _new(Path(args.job).stem)
+    out = Path(args.out) if args.out else next_directory(args.job)
     done = pate(dataset, **told, out=out)
     value = {"run": str(out), "report": str(out / "report.html"), **done.to_dict()}
     lines = [
@@ -87,15 +87,6 @@ def _pate(args: Any) -> tuple[Any, Callable[[Any], None]]:
     lines += [*(f"note     {n}" for n in done.notes), f"run      {out}", f"report   {out / 'report.html'}"]
     return value, lambda console: console.print(
         "\n".join(lines), highlight=False, markup=False, soft_wrap=True
-    )
-
-
-def _new(stem: str) -> Path:
-    here = Path("runs") / stem
-    return next(
-        p
-        for n in range(1, sys.maxsize)
-        if not (p := here if n == 1 else here.with_name(f"{stem}-{n}")).exists()
     )
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
+from ..data.table_files import read_header, read_table
+from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -104,7 +103,7 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     _check(args)
     began, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
-    with Line(args.quiet) as line:
+    with Progress(args.quiet) as progress:
         if args.load:
             from ..synth import load
 
@@ -112,17 +111,17 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         else:
             generator = model_of(args)
             _private(args, generator)
-            frame, holdout = _parts(read(args.table).drop(columns=_known(args)), args)
+            frame, holdout = _parts(read_table(args.table).drop(columns=_known(args)), args)
             rows = args.rows or len(frame)
             table = _table(frame, args.columns, generator.private)
             _fits(frame, table, args)
-            fitted = generator.fit(frame, table, watch=line.event)
+            fitted = generator.fit(frame, table, watch=show_event(progress))
             fit_seconds = time.monotonic() - began
         given = wanted(fitted.table, args.given)
         if args.save:
             fitted.save(args.save)
         if args.out:
-            write(fitted, rows, given, seed, Path(args.out), line)
+            write(fitted, rows, given, seed, Path(args.out), progress)
     name = type(fitted.generator).__name__
     value: dict[str, Any] = {
         "model": name,
@@ -292,53 +291,12 @@ def ending(path: str) -> str | None:
     )
 
 
-def read(path: str, who: str = "synth") -> DataFrame:
-    import pandas as pd
-
-    from ..data.reading import as_named
-
-    try:
-        if ending(path) == "parquet":
-            return pd.read_parquet(path)
-        frame = pd.read_csv(path, na_values="?", skipinitialspace=True)
-    except FileNotFoundError:
-        raise MissingFiles(f"{who}: there is no file {path}.") from None
-    except PermissionError:
-        raise MissingFiles(
-            f"{who}: {path} may not be read: permission denied. Ask for the right to read it, or give "
-            "another file."
-        ) from None
-    except ImportError:
-        raise MissingExtra("reading Parquet", "data", "pyarrow") from None
-    except (
-        OSError,
-        ValueError,
-        UnicodeDecodeError,
-    ) as error:  # what pandas and pyarrow raise for files that are no tables
-        raise BadData(
-            f"{who}: {path} cannot be read as a table: {str(error).strip()}. Give a CSV file with a header "
-            "line, or a Parquet file."
-        ) from None
-    return as_named(path, frame, hint="")
-
-
 def _known(args: argparse.Namespace) -> list[str]:
-    names = list(_names_in(args.table)) if args.drop else []
+    names = list(read_header(args.table).names) if args.drop else []
     for name in args.drop:
         if name not in names:
             raise BadParameter(f"synth: --drop {name}: there is no such column. {nearest(name, names)}")
     return list(args.drop)
-
-
-def _names_in(path: str) -> Iterator[str]:
-    import pandas as pd
-
-    if ending(path) == "parquet":
-        return map(str, read(path).columns)
-    try:
-        return map(str, pd.read_csv(path, nrows=0, skipinitialspace=True).columns)
-    except (OSError, ValueError) as error:
-        raise BadData(f"synth: {path} cannot be read as a table: {str(error).strip()}.") from None
 
 
 def _parts(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:
@@ -452,111 +410,49 @@ def _number(name: str, text: str) -> float:
         ) from None
 
 
-def write(fitted: Fitted, rows: int, given: dict[str, Any], seed: int, path: Path, line: Line) -> None:
-    """A chunk at a time into a file beside the target, which takes its place when it is whole."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
-    done = 0
-    try:
-        with _writer(temporary, fitted.table) as write:
-            for chunk in fitted.chunks(rows, given, seed):
-                write(chunk)
-                done += len(chunk)
-                line.said(f"{done:,} of {rows:,} rows written", done / rows)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise BadParameter(
-            f"synth: --out {path} cannot be written: {error.strerror}. Choose a place you may write to."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)  # there only when something went wrong
+def write(
+    fitted: Fitted, rows: int, given: dict[str, Any], seed: int, path: Path, progress: Progress
+) -> None:
+    """Draw the rows and write them, a chunk at a time."""
+    from ..data.table_files import write_table
+
+    def chunks() -> Iterator[DataFrame]:
+        done = 0
+        for chunk in fitted.chunks(rows, given, seed):
+            yield chunk
+            done += len(chunk)
+            progress.share(f"{done:,} of {rows:,} rows written", done / rows)
+
+    text = [
+        c.name
+        for c in fitted.table.columns
+        if c.values and all(isinstance(v, str) for v in c.values) and c.dtype != "category"
+    ]
+    write_table(chunks(), path, text_columns=text)
 
 
-@contextlib.contextmanager
-def _writer(path: Path, table: Table) -> Iterator[Callable[[DataFrame], None]]:
-    if ending(path.name) == "csv":
-        import gzip
+def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
+    """A function for a generator's `watch` that shows its events."""
 
-        made = (
-            gzip.open(path, "wt", encoding="utf-8", newline="")  # noqa: SIM115
-            if path.name.lower().endswith(".gz")
-            else open(path, "x", encoding="utf-8", newline="")  # noqa: SIM115
-        )
-        with made as file:
-            yield lambda chunk: chunk.to_csv(file, index=False, header=file.tell() == 0)
-        return
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("writing Parquet", "data", "pyarrow") from None
-
-    sinks: list[Any] = []
-
-    def write(chunk: DataFrame) -> None:
-        if not sinks:
-            schema = pa.Schema.from_pandas(chunk, preserve_index=False)
-            for i, c in enumerate(
-                table.columns
-            ):  # a first chunk may happen to hold no value of a column; the others must still fit
-                if c.values and all(isinstance(v, str) for v in c.values) and c.dtype != "category":
-                    schema = schema.set(i, pa.field(c.name, pa.string()))
-            sinks.append(pq.ParquetWriter(path, schema))
-        sinks[0].write_table(pa.Table.from_pandas(chunk, schema=sinks[0].schema, preserve_index=False))
-
-    try:
-        yield write
-    finally:
-        for sink in sinks:
-            sink.close()
-
-
-class Line:
-    """Where it stands, on stderr: one line that is written over in a terminal, every tenth elsewhere, nothing
-    when quiet.
-    """
-
-    def __init__(self, quiet: bool):
-        self.quiet, self.terminal, self.began, self.tenth = quiet, sys.stderr.isatty(), time.monotonic(), -1
-
-    def __enter__(self) -> Line:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.terminal and not self.quiet and self.tenth >= 0:
-            print(file=sys.stderr)
-
-    def event(self, event: dict[str, Any]) -> None:
+    def show(event: dict[str, Any]) -> None:
         if event["kind"] == "epoch":
             losses = "  ".join(
                 f"{k.replace('_', ' ')} {event[k]:.3f}"
                 for k in ("loss", "maker_loss", "critic_loss")
                 if k in event
             )
-            self.said(f"epoch {event['epoch']}/{event['epochs']}  {losses}", event["epoch"] / event["epochs"])
+            progress.share(
+                f"epoch {event['epoch']}/{event['epochs']}  {losses}", event["epoch"] / event["epochs"]
+            )
         elif event["kind"] == "round":
-            self.said(
+            progress.share(
                 f"round {event['round'] + 1}/{event['rounds']}  {event['holders']} holders",
                 (event["round"] + 1) / event["rounds"],
             )
         elif event["kind"] == "guard":
-            self.said(
+            progress.line(
                 f"leaves of {event['leaf']} rows: {event['copies']:.1%} of rows are copies, "
-                f"{event['natural']:.1%} would be natural",
-                0,
+                f"{event['natural']:.1%} would be natural"
             )
-            self.tenth = -1
 
-    def said(self, text: str, share: float) -> None:
-        if self.quiet or (not self.terminal and int(10 * share) == self.tenth):
-            return
-        if share < self.tenth / 10:
-            self.began = time.monotonic()  # another stage
-        self.tenth = int(10 * share)
-        left = (time.monotonic() - self.began) * (1 / share - 1) if share > 0 else 0
-        text += f"  {left:.0f} s left" if 0 < share < 1 else ""
-        print(
-            f"\r\033[K{text}" if self.terminal else text,
-            end="" if self.terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+    return show

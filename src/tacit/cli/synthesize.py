@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..data.table_files import read_table
 from ..errors import BadParameter
-from .synth import COLUMNS, Line, check_targets, ending, model_of, read, told, wanted, write
+from ..progress import Progress
+from .synth import COLUMNS, check_targets, ending, model_of, show_event, told, wanted, write
 
 
 def add(verb: Callable[..., Any]) -> None:
@@ -112,8 +114,8 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     table, generator = Table.declare(columns, constraints), model_of(args, synthesize.models())
     given = wanted(table, args.given)  # a slip is told before anybody learns
     options: dict[str, Any] = {"local_epochs": args.local_epochs, "hide": not args.in_the_clear}
-    with Line(args.quiet) as line:
-        options["watch"] = line.event
+    with Progress(args.quiet) as progress:
+        options["watch"] = show_event(progress)
         if args.kit is None:
             holders = _holders(args.tables)
             rows = args.rows or sum(map(len, holders.values()))
@@ -132,7 +134,7 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             logs()
             kit, rows = kits.load(args.kit), args.rows
             _part(args, kit)
-            mine = read(args.tables[0], "synthesize") if args.tables else None
+            mine = read_table(args.tables[0]) if args.tables else None
             done = synthesize.synthesize_with(kit, mine, table, generator, patience=args.patience, **options)
             if done is None:
                 return {
@@ -143,7 +145,7 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if args.save:
             fitted.save(args.save)
         if args.out:
-            write(fitted, rows, given, args.seed or 0, Path(args.out), line)
+            write(fitted, rows, given, args.seed or 0, Path(args.out), progress)
     value = {
         "model": type(generator).__name__,
         "rows": rows if args.out else 0,
@@ -220,4 +222,4 @@ def _holders(paths: list[str]) -> Mapping[str, Any]:
                 f"synthesize: two files are called {name!r}, and a holder is named by its file. Rename one "
                 "of them."
             )
-    return {name: read(path, "synthesize") for name, path in zip(names, paths)}
+    return {name: read_table(path) for name, path in zip(names, paths)}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas
 
 from ..anonymity import ALL, Datafly, DifferentialPrivacy, Fixed, Optimal, Private, Tree
 from ..anonymity.builders import Builder
@@ -36,6 +35,9 @@ from ..anonymity.table import NULLS, encode
 from ..errors import BadData
 from ..parameters import bad, check, nearest, to_table
 from ..parties.ledger import Ledger, Spend
+
+if TYPE_CHECKING:
+    import pandas
 
 SUPPRESSED = ("drop", "star")
 
@@ -72,7 +74,9 @@ def anonymize(
     `.ledger` records the privacy spent. Only `.table` of the result is private; `.loss`, `.trace`,
     `.suppressed` and the report depend on the original and must not be published.
     """
-    if not isinstance(frame, pandas.DataFrame):
+    from pandas import DataFrame
+
+    if not isinstance(frame, DataFrame):
         raise bad(
             "anonymize",
             "frame",

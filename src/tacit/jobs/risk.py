@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pandas
-
 from ..anonymity.assessment import Risk, assess
 from ..anonymity.classes import check_columns
 from ..anonymity.codes import encode_used
@@ -43,10 +41,12 @@ def risk(
     `combinations` is the largest number of columns to combine. `target` is a column to predict, to compare
     the accuracy of models trained on published and on original rows.
     """
+    from pandas import DataFrame
+
     result = after if isinstance(after, AnonymizationResult) else None
     table = after.table if isinstance(after, AnonymizationResult) else after
     for name, frame in (("before", before), ("after", table), ("population", population)):
-        if not isinstance(frame, pandas.DataFrame) and not (name == "population" and frame is None):
+        if not isinstance(frame, DataFrame) and not (name == "population" and frame is None):
             raise bad(
                 "risk",
                 name,

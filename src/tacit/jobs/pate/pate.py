@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from ... import models
 from ...data.federation import Dataset, Federation, Rows, check_one_label
 from ...engine.metrics import count, measure
-from ...errors import BadData, BadParameter, BadRun
+from ...errors import BadData, BadParameter
 from ...files import write_atomic
 from ...parameters import bad, check, nearest, to_table
 from ...parties.ledger import Ledger, Spend
 from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, Spent
 from ...private.pate_student import Lessons, Student
+from ...runs import check_unused
 from ..devices import device_for
 from .teachers import Ensemble, train
 
@@ -126,7 +127,7 @@ def pate(
     ask = _aggregator(aggregator, len(fed))
     device = device_for("pate", device)
     split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
-    directory = None if out is None else _free(Path(out))
+    directory = None if out is None else check_unused(out, "ledger.json")
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.reads_rows:
         notes.append(
@@ -422,16 +423,6 @@ def _settings(
             "More votes than that are never cast; the paper's 200 is four fifths of its 250 teachers.",
         )
     return noise == "teachers"
-
-
-def _free(path: Path) -> Path:
-    if (path / "ledger.json").exists():
-        raise BadRun(
-            f"{path} already holds a run, whose ledger is never written over. Give another directory."
-        )
-    if path.exists() and not path.is_dir():
-        raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
-    return path
 
 
 # the budget -------------------------------------------------------------------------------------------------
