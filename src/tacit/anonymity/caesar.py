@@ -56,7 +56,7 @@ def break_caesar(text: str, key_length: int = 1) -> str:
     must be long: about forty letters per shift.
     """
     if isinstance(key_length, bool) or not isinstance(key_length, int) or key_length < 1:
-        raise bad("break_caesar", "key_length", key_length, "a whole number at least 1")
+        raise bad("break_caesar", "key_length", key_length, "a whole number of at least 1")
     _check("break_caesar", text, [0])
     if not any(_is_letter(c) for c in text):
         raise BadData(

@@ -44,7 +44,7 @@ class Combination(NamedTuple):
 def measure_combinations(frame: DataFrame, quasi: Sequence[str], most: int = 3) -> list[Combination]:
     """Measure every set of at most `most` quasi-identifiers, smallest sets first, without suppressed rows."""
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise bad("risk", "combinations", most, "a whole number at least 1: the largest number of columns")
+        raise bad("risk", "combinations", most, "a whole number of at least 1: the largest number of columns")
     most = min(most, len(quasi))
     sets = sum(comb(len(quasi), m) for m in range(1, most + 1))
     if sets > MAX_SETS:

@@ -170,7 +170,7 @@ def _check_length(length: int) -> int:
             "pseudonymize",
             "length",
             length,
-            "a whole number at least 16 and at most 64",
+            "a whole number of at least 16 and at most 64",
             "It is the number of hexadecimal digits.",
         )
     return length
