@@ -168,7 +168,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
     from ..data.table_files import read_header, read_table, write_table
     from ..files import check_free
     from ..parameters import bad, nearest
-    from ..report.page import put
+    from ..report.page import write_page
 
     quasi, sensitive, hidden, dropped = (
         _columns(getattr(args, name), f"--{name}") for name in ("quasi", "sensitive", "pseudonymize", "drop")
@@ -242,7 +242,7 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         progress.step(f"writing {out}")
         write_table(result.table, out, separator)
         if page is not None and text is not None:
-            put(page, text)
+            write_page(page, text)
     as_is = [str(c) for c in result.table.columns if c not in (*quasi, *sensitive, *hidden)]
     value = {
         "out": str(out),
