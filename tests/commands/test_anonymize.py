@@ -417,7 +417,7 @@ def test_differential_privacy_on_the_command_line(folder, capsys):
         "1",
     )
     assert code == 2
-    assert "name 'id', 'age', 'sex', 'diagnosis' among quasi=, or leave it out" in err
+    assert "add 'id', 'age', 'sex', 'diagnosis' to quasi=, or drop it" in err
 
 
 def test_thresholds_and_fixed_levels_on_the_command_line(folder, capsys):
