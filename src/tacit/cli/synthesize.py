@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data.table_files import read_table
 from ..errors import BadParameter
 from ..progress import Progress
 from .synth import COLUMNS, check_targets, ending, model_of, show_event, told, wanted, write
@@ -134,6 +133,8 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             logs()
             kit, rows = kits.load(args.kit), args.rows
             _part(args, kit)
+            from ..data.table_files import read_table
+
             mine = read_table(args.tables[0]) if args.tables else None
             done = synthesize.synthesize_with(kit, mine, table, generator, patience=args.patience, **options)
             if done is None:
@@ -222,4 +223,6 @@ def _holders(paths: list[str]) -> Mapping[str, Any]:
                 f"synthesize: two files are called {name!r}, and a holder is named by its file. Rename one "
                 "of them."
             )
+    from ..data.table_files import read_table
+
     return {name: read_table(path) for name, path in zip(names, paths)}
