@@ -99,6 +99,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from ..data.table_files import read_table
+
     _check(args)
     began, seed = time.monotonic(), args.seed or 0
     frame = holdout = None

@@ -98,6 +98,8 @@ def add(verb: Callable[..., Any]) -> None:
 
 
 def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
+    from ..data.table_files import read_table
+
     _check(args)
     from ..jobs import synthesize
     from ..synth import Table
@@ -216,6 +218,8 @@ def _part(args: argparse.Namespace, kit: Any) -> None:
 
 
 def _holders(paths: list[str]) -> Mapping[str, Any]:
+    from ..data.table_files import read_table
+
     names = [Path(p).name.split(".")[0] for p in paths]
     for name in names:
         if names.count(name) > 1:
