@@ -112,8 +112,6 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         else:
             generator = model_of(args)
             _private(args, generator)
-            from ..data.table_files import read_table
-
             frame, holdout = _parts(read_table(args.table).drop(columns=_known(args)), args)
             rows = args.rows or len(frame)
             table = _table(frame, args.columns, generator.private)

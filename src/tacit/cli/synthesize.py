@@ -135,8 +135,6 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             logs()
             kit, rows = kits.load(args.kit), args.rows
             _part(args, kit)
-            from ..data.table_files import read_table
-
             mine = read_table(args.tables[0]) if args.tables else None
             done = synthesize.synthesize_with(kit, mine, table, generator, patience=args.patience, **options)
             if done is None:
@@ -227,6 +225,4 @@ def _holders(paths: list[str]) -> Mapping[str, Any]:
                 f"synthesize: two files are called {name!r}, and a holder is named by its file. Rename one "
                 "of them."
             )
-    from ..data.table_files import read_table
-
     return {name: read_table(path) for name, path in zip(names, paths)}
