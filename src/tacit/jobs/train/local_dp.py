@@ -26,7 +26,6 @@ from ...data.federation import Federation
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard.stage import source
-from ...parameters import bad, check
 from ...parties.ledger import Ledger
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
@@ -34,7 +33,6 @@ from ...private.dpsgd import DPSGD
 from ...private.ghost import Ghost
 from ...private.session import spend
 from ...private.size import count_release, describe_count, describe_declared, noisy_count
-from ...selection import PowerOfChoice
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -53,7 +51,7 @@ class LocalDPTerms(NamedTuple):
     release: Training | None
 
 
-def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[int, ...] | None:
+def public_sizes(s: DPSGD, fed: Federation, insecure_seed: int | None) -> tuple[int, ...] | None:
     """Return the public number of rows of each party; None: the exact one, where nothing is guaranteed."""
     if not s.private:
         return None
@@ -61,9 +59,15 @@ def public_sizes(s: DPSGD, fed: Federation, secret_seed: int | None) -> tuple[in
         return (s.public_size,) * len(fed)
     release = count_release(s)
     return tuple(
-        noisy_count(n, release, source(secret_seed, "number of rows", name))
+        noisy_count(n, release, source(insecure_seed, "number of rows", name))
         for name, n in zip(fed.parties, fed.train.sizes.tolist())
     )
+
+
+def settings_of(p: Plan) -> DPSGD:
+    """Return the DP-SGD settings of a plan that has them."""
+    assert p.private is not None
+    return p.private
 
 
 def _earlier(s: DPSGD) -> tuple[Release, ...]:
@@ -73,7 +77,7 @@ def _earlier(s: DPSGD) -> tuple[Release, ...]:
 
 def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     """Return the steps and the noise of a party with this public number of rows."""
-    s: DPSGD = p.private
+    s = settings_of(p)
     width = size if p.batch_size is None else min(p.batch_size, size)
     steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
     if not s.private:
@@ -96,39 +100,6 @@ def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     )
 
 
-def checked(given: Any, runtime: str, parties: dict[str, Any], select: Any = None) -> DPSGD | None:
-    """What `train` may be told as `private`."""
-    if given is None:
-        return None
-    if not isinstance(given, DPSGD) or given.tree or given.sampling != "poisson":
-        raise bad(
-            "train",
-            "private",
-            given,
-            "private.DPSGD(…) with sampling='poisson', or None",
-            "Other samplings are for one holder: tacit.train_private.",
-        )
-    if given.micro_batch is not None:
-        raise bad("train", "private.micro_batch", given.micro_batch, "None: local batches are small already")
-    if runtime not in ("cohort", "inprocess"):
-        raise BadParameter(
-            f"train: private is given and runtime is {runtime!r}. Use 'cohort' or 'inprocess'."
-        )
-    for name, value in parties.items():
-        if value is not None:
-            raise BadParameter(
-                f"train: private does not go with {name}: how often a party's rows are looked at would not "
-                "be known beforehand. Leave "
-                f"one of them out."
-            )
-    if isinstance(select, PowerOfChoice):
-        raise BadParameter(
-            "train: private does not go with PowerOfChoice, to which parties say the losses of their rows, "
-            "which no noise covers. Use BySize."
-        )
-    return check(given)
-
-
 class PrivateTask(Task):
     """A task whose gradients are DP-SGD's.
 
@@ -146,14 +117,16 @@ class PrivateTask(Task):
     @classmethod
     def of(cls, task: Task, p: Plan) -> PrivateTask:
         private = cls(task.module, task.x, task.y, task.loss_name, task.precision)
-        private.settings, private.plan = p.private, p
+        private.settings, private.plan = settings_of(p), p
         private.draws = True  # clients run one after the other: the current one is stored here
         private.now = terms(
             p, *max(zip(p.sizes.tolist(), p.local_epochs), key=lambda party: party[1] / party[0])
         )  # who needs the most noise
         # before the first client: one step on rows of zeros shows what is sent
         private.left = 1
-        private.source = noise.keystream(Secret() if p.secret_seed is None else SeededSecret(p.secret_seed))
+        private.source = noise.keystream(
+            Secret() if p.insecure_seed is None else SeededSecret(p.insecure_seed)
+        )
         private.known, private.rows = {}, {}
         return private
 
@@ -233,8 +206,8 @@ class PrivateTask(Task):
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         raise BadParameter(
-            f"train: {type(self.plan.algorithm).__name__} uses the losses of a party's rows, which the noise "
-            "of private does not cover. Use FedAvg, FedProx or another algorithm that uses gradients alone."
+            f"train: {type(self.plan.algorithm).__name__} uses the losses of a party's rows, which no noise "
+            "covers. Use FedAvg, FedProx or another algorithm that uses gradients alone."
         )
 
     def for_stacking(self) -> Task:
@@ -245,7 +218,7 @@ class PrivateTask(Task):
 
 def spent(p: Plan, rounds: int) -> Ledger:
     """Return the ledger's line of each party."""
-    ledger, s = Ledger(), p.private
+    ledger, s = Ledger(), settings_of(p)
     if not s.private:
         ledger.stamp(
             f"NOT PRIVATE: {'gradients were not clipped' if s.clip is None else 'no noise was added'}; "
