@@ -133,7 +133,7 @@ def test_1_a_party_that_hides_its_updates_is_not_asked_for_them_in_the_clear(tmp
         ({"parties": ["a", "evil"]}, "names another parties than this party's kit"),
         (
             {"pace": {"name": "FedBuff", "buffer": 2, "staleness": {"name": "Polynomial", "a": 0.5}}},
-            "does not go with FedBuff",
+            "cannot be combined with FedBuff",
         ),
         ({"train__surprise": 1}, "cannot be used|not in canonical form"),
     ],
