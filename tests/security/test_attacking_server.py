@@ -569,7 +569,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
     write_files(tmp_path)
     (tmp_path / "job.toml").write_text(GUARDED)
     seen: list[set[str]] = []
-    admit = members.Work.admit
+    admit = members.ClientWork.admit
 
     def look(self: Any, kind: str, r: int, sent: Any) -> bool:
         seen.append(set(sent.vectors))
@@ -598,7 +598,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
             return result
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(members.Work, "admit", look)
+        patch.setattr(members.ClientWork, "admit", look)
         result = asyncio.run(run())
     assert set().union(*seen) == {
         "w",
