@@ -259,7 +259,7 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
         ),
         (
             ["run", "job.toml", "--set", "algorithm.solver.momentum=2"],
-            "SGD: momentum is 2; it must be a number at least 0 and below 1.",
+            "SGD: momentum is 2; it must be a number of at least 0 and below 1.",
         ),
         (
             ["run", "job.toml", "--set", "modle=mlp"],
@@ -296,10 +296,13 @@ def test_the_command_line_gives_what_python_gives(folder, capsys):
             ["data", "show", "iris", "--parties", "1000"],
             "parties is 1000; it must be a whole number from 1 to 120",
         ),
-        (["data", "show", "iris", "alpha"], "'alpha' is not understood"),
+        (
+            ["data", "show", "iris", "alpha"],
+            "expected --NAME VALUE, a parameter of the data set or the skew, got 'alpha'",
+        ),
         (
             ["data", "show", "iris", "--alpha", ".5"],
-            "data show: --alpha belongs to Dirichlet and Quantity, and no skew was asked for. Add --skew "
+            "data show: --alpha belongs to Dirichlet and Quantity, and no skew was given. Add --skew "
             "Dirichlet",
         ),
         (

@@ -407,7 +407,7 @@ def test_malformed_and_small_order_points_are_refused_by_name(
 
     programs = two(digests(range(20)), digests(range(10, 30)), method=method)
     with pytest.raises(
-        PartyFailed, match=f"party '{victim}' failed: ProtocolError: .*is no element of ristretto255"
+        PartyFailed, match=f"party '{victim}' failed: ProtocolError: .*is not an element of ristretto255"
     ):
         run({**programs, who: meddled(programs[who], kind, poison)})
 
@@ -463,7 +463,7 @@ def test_messages_that_do_not_fit_are_refused(who: str, kind: type, change: Any,
         (
             psi_oprf.BaseChoices,
             lambda m: replace(m, points=m.points[:-32]),
-            "oblivious transfers; they must be",
+            "oblivious transfers; expected",
         ),
     ],
 )

@@ -22,7 +22,7 @@ import pytest
 
 import tacit
 from tacit.crypto import elgamal, group
-from tacit.crypto.tags import tag_bytes, tagged
+from tacit.crypto.tags import compute_tags, tag_bytes
 from tacit.errors import PartyFailed, QueryRefused
 from tacit.jobs.vertical.query_log import QueryLog, read_policy
 from tacit.parties.codec import decode, encode
@@ -176,7 +176,7 @@ async def many_keys(
     keys = [group.scalar(os.urandom) for _ in range(10)]
     ids, rows, _, checks = psi_sum._scopes(me)
     target = group.elements(mine[:1].tobytes(), 16, session)
-    tags = [tagged(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [
+    tags = [compute_tags(group.multiply(key, target), 32, session, size).tobytes() for key in keys] + [
         os.urandom(size) for _ in range(len(mine) - 10)
     ]
     await psi_sum._stream(ids, other, psi_sum.IdTags, b"".join(tags), size)
@@ -484,11 +484,11 @@ def test_nor_does_it_among_three(who: str) -> None:
 def test_the_most_that_may_be_declared_is_laid_out_in_little_memory() -> None:
     """In a process of its own with 1 GiB of address space on top of what the libraries take."""
     code = (
-        "import resource, numpy as np\nfrom tacit.protocols.psi_oprf import Layout\nfrom "
+        "import resource, numpy as np\nfrom tacit.protocols.psi_oprf import OprfLayout\nfrom "
         "tacit.protocols.psi_policy import MAX_IDS\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * "
         "4096\nresource.setrlimit(resource.RLIMIT_AS, (used + 2**30, -1))\n"
-        "for lay in (Layout(MAX_IDS, 10, b's' * 32), Layout(10, MAX_IDS, b's' * 32)):\n"
+        "for lay in (OprfLayout(MAX_IDS, 10, b's' * 32), OprfLayout(10, MAX_IDS, b's' * 32)):\n"
         "    print(sum(len(rows) for rows in lay.bucket_rows(np.zeros((10, 16), np.uint8))))\n"
     )
     done = subprocess.run(

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..crypto.agree import bind
-from ..crypto.tags import by_value, match, tag_bytes, tagged
+from ..crypto.tags import compute_tags, match, sort_by_digest, tag_bytes
 from ..errors import ProtocolError, QueryRefused
 from ..parameters import bad
 from ..parties.message import Message
@@ -233,11 +233,11 @@ def _shared_tags(digests: np.ndarray, session: bytes, size: int) -> np.ndarray:
 
     Positions would do as well, but they can depend on ids that are not shared.
     """
-    return tagged(digests.tobytes(), digests.shape[1], b"shared" + session, size)
+    return compute_tags(digests.tobytes(), digests.shape[1], b"shared" + session, size)
 
 
 def _match_shared(tags: bytes, ids: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    """Return my rows of the tagged ids, sorted by digest."""
+    """Return my rows of the compute_tags ids, sorted by digest."""
     if len(tags) % size:
         raise ProtocolError(f"{len(tags)} bytes are not a list of id tags; expected a multiple of {size}.")
     names = np.frombuffer(tags, np.uint8).reshape(-1, size)
@@ -247,7 +247,7 @@ def _match_shared(tags: bytes, ids: np.ndarray, session: bytes, size: int) -> np
             f"the other party sent {len(names)} shared ids, of which we hold {len(rows)}, or one twice: it "
             "does not follow the protocol."
         )
-    return by_value(ids, rows)
+    return sort_by_digest(ids, rows)
 
 
 PROGRAMS: dict[str, Any] = {"dh": psi_dh, "oprf": psi_oprf}

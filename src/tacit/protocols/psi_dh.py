@@ -25,8 +25,8 @@ from typing import TypeVar
 import numpy as np
 
 from ..crypto import group
-from ..crypto.manycore import Workshop
-from ..crypto.tags import by_value, match, permutation, tag_bytes, tagged
+from ..crypto.manycore import PointPool
+from ..crypto.tags import compute_tags, match, permutation, sort_by_digest, tag_bytes
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -60,21 +60,21 @@ async def receiver(
     """Return (my shared rows, sorted by digest; their number)."""
     key, size = group.scalar(me.secret.bytes), tag_bytes(len(digests), theirs)
     to, of = me.scope("receiver's ids"), me.scope("sender's ids")
-    with Workshop(len(digests) + theirs) as shop:
+    with PointPool(len(digests) + theirs) as shop:
         _, my_tags, their_tags = await together(
             send_blinded(to, other, digests, key, shop, session),
             receive_tags(to, other, len(digests), size),
             raise_to_key(of, other, theirs, key, shop, session, size, None),
         )
     rows, _ = match(my_tags, their_tags)
-    return by_value(digests, rows), len(rows)
+    return sort_by_digest(digests, rows), len(rows)
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
     key, size = group.scalar(me.secret.bytes), tag_bytes(theirs, len(digests))
     order = permutation(len(digests), me.secret.bytes)
     of, to = me.scope("receiver's ids"), me.scope("sender's ids")
-    with Workshop(len(digests) + theirs) as shop:
+    with PointPool(len(digests) + theirs) as shop:
         await together(
             raise_to_key(of, other, theirs, key, shop, session, size, of),
             send_blinded(to, other, digests[order], key, shop, session),
@@ -82,7 +82,7 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
 
 
 async def blind_ids(
-    digests: np.ndarray, key: bytes, shop: Workshop, session: bytes
+    digests: np.ndarray, key: bytes, shop: PointPool, session: bytes
 ) -> AsyncIterator[tuple[int, bytes]]:
     """Yield (index of the first id, points): my ids under my key, chunk by chunk."""
     for first in range(0, len(digests), CHUNK):
@@ -112,7 +112,7 @@ def concatenate(parts: list[np.ndarray], size: int) -> np.ndarray:
 
 
 async def send_blinded(
-    me: Party, other: str | Sequence[str], digests: np.ndarray, key: bytes, shop: Workshop, session: bytes
+    me: Party, other: str | Sequence[str], digests: np.ndarray, key: bytes, shop: PointPool, session: bytes
 ) -> None:
     """Send my ids under my key; the next chunk is computed while one is being sent."""
     async for first, points in blind_ids(digests, key, shop, session):
@@ -124,7 +124,7 @@ async def raise_to_key(
     other: str,
     theirs: int,
     key: bytes,
-    shop: Workshop,
+    shop: PointPool,
     session: bytes,
     size: int,
     reply_to: Party | None,
@@ -134,7 +134,9 @@ async def raise_to_key(
     async for first, points in receive_chunks(
         me, other, BlindedIds, lambda m: (m.first, m.points), group.POINT, theirs, "ids"
     ):
-        parts.append(tagged(await asyncio.to_thread(shop.multiply, key, points), group.POINT, session, size))
+        parts.append(
+            compute_tags(await asyncio.to_thread(shop.multiply, key, points), group.POINT, session, size)
+        )
         if reply_to is not None:
             await reply_to.send(other, Tags(first, parts[-1].tobytes()))
     return concatenate(parts, size)

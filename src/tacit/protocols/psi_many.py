@@ -30,9 +30,9 @@ import numpy as np
 
 from ..crypto import group, okvs
 from ..crypto.agree import bind
-from ..crypto.manycore import Workshop
-from ..crypto.ot import scrambled
-from ..crypto.tags import by_value, match, tag_bytes, tagged
+from ..crypto.manycore import PointPool
+from ..crypto.ot import encrypt_blocks
+from ..crypto.tags import compute_tags, match, sort_by_digest, tag_bytes
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -106,7 +106,7 @@ async def leader(
     ).digest()
     await me.send(others, Session(session, len(ids)))
     key = group.scalar(me.secret.bytes)
-    with Workshop(len(ids) * (1 + len(others))) as shop:
+    with PointPool(len(ids) * (1 + len(others))) as shop:
 
         async def receive_store(name: str) -> tuple[np.ndarray, np.ndarray]:
             """Return (F_i, F_i ⊕ the store) at each of my ids."""
@@ -115,7 +115,7 @@ async def leader(
                 me, name, Answers, lambda m: (m.first, m.points), group.POINT, len(ids), "answers"
             ):
                 points = await asyncio.to_thread(shop.multiply, group.inverse(key), answers)
-                parts.append(tagged(points, group.POINT, session, okvs.VALUE))
+                parts.append(compute_tags(points, group.POINT, session, okvs.VALUE))
             values = concatenate(parts, okvs.VALUE)
             table = np.frombuffer((await me.recv(name, Hints)).table, np.uint8)
             if len(table) != okvs.entries(openings[name].count) * okvs.VALUE:
@@ -133,7 +133,7 @@ async def leader(
     total = np.zeros((len(ids), okvs.VALUE), np.uint8)
     for _, shares in answers:
         total ^= shares
-    rows = by_value(ids, np.flatnonzero(~total.any(1)))
+    rows = sort_by_digest(ids, np.flatnonzero(~total.any(1)))
     if reveal == "all":
         for name, (values, _) in zip(others, answers):
             await me.send(
@@ -175,13 +175,13 @@ async def member(
     key, shares = group.scalar(me.secret.bytes), np.zeros((len(ids), okvs.VALUE), np.uint8)
     for name in sorted(others):
         if name != me.name:
-            shares ^= scrambled(
+            shares ^= encrypt_blocks(
                 ids,
                 hashlib.sha256(
                     bind(session.session, *sorted((me.name, name)), await _seed(me, name))
                 ).digest(),
             )
-    with Workshop(len(ids) + session.count) as shop:
+    with PointPool(len(ids) + session.count) as shop:
 
         async def answer() -> None:
             async for first, points in receive_chunks(
@@ -192,7 +192,10 @@ async def member(
         async def own_values() -> np.ndarray:
             chunks = blind_ids(ids, key, shop, session.session)
             return concatenate(
-                [tagged(points, group.POINT, session.session, okvs.VALUE) async for _, points in chunks],
+                [
+                    compute_tags(points, group.POINT, session.session, okvs.VALUE)
+                    async for _, points in chunks
+                ],
                 okvs.VALUE,
             )
 
@@ -208,7 +211,7 @@ async def member(
     shared, _ = match(
         _shared_tags(values, session.session, size), np.frombuffer(tags, np.uint8).reshape(-1, size)
     )
-    return {"rows": by_value(ids, shared), "size": len(shared), "theirs": {leader: session.count}}
+    return {"rows": sort_by_digest(ids, shared), "size": len(shared), "theirs": {leader: session.count}}
 
 
 def ideal(sets: Mapping[str, Sequence[bytes]]) -> dict[str, list[int]]:
@@ -241,4 +244,4 @@ async def _seed(me: Party, name: str) -> bytes:
 
 
 def _shared_tags(values: np.ndarray, session: bytes, size: int) -> np.ndarray:
-    return tagged(values.tobytes(), okvs.VALUE, b"shared" + session, size)
+    return compute_tags(values.tobytes(), okvs.VALUE, b"shared" + session, size)

@@ -7,7 +7,7 @@ with the hashing of Pinkas, Schneider, Zohner 2018.
       |<-- BaseChoices(B_1 … B_w) ---------------------------------|   s chooses seeds of columns T0, T1, Q
       |  each y into one of its three bins                         |
       |--- OprfRows(T0 ⊕ T1 ⊕ C(y)), a row a bin ----------------->|   Q ⊕ s·row = T0 ⊕ s·C(y) in y's bin
-      |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   x in each of its bins; h(bin, T0) iff x
+      |<-- Outputs(h(bin, T0 ⊕ s·(C(y) ⊕ C(x)))), sorted ----------|   x in its bins; h(bin, T0) iff x = y
 
 C is a pseudorandom code (AES under keys of the session, chosen after the sets are fixed): except with
 probability 2^-40, two codewords differ in at least 128 of their w bits, so any other output looks random to
@@ -36,7 +36,7 @@ from ..crypto import ot
 from ..crypto.agree import bind
 from ..crypto.bits import pack, transpose
 from ..crypto.cuckoo import FUNCTIONS, place, places_for
-from ..crypto.tags import STATISTICAL, by_value, match, tag_bytes, tagged, words
+from ..crypto.tags import STATISTICAL, compute_tags, match, sort_by_digest, tag_bytes, words
 from ..errors import ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -125,7 +125,7 @@ class OprfLayout:
         key, numbers = self.key("places"), np.empty(len(digests), np.uint16)
         for at in range(0, len(digests), BUCKET):
             numbers[at : at + BUCKET] = self._word(
-                ot.scrambled(digests[at : at + BUCKET], key), 3, self.buckets
+                ot.encrypt_blocks(digests[at : at + BUCKET], key), 3, self.buckets
             )
         order = np.argsort(numbers, kind="stable").astype(np.uint32)
         bounds = np.searchsorted(numbers[order], np.arange(self.buckets + 1))
@@ -134,7 +134,7 @@ class OprfLayout:
 
     def positions(self, digests: np.ndarray) -> np.ndarray:
         """Return (ids, 3): each id's bin in each table."""
-        words_of_id = ot.scrambled(digests, self.key("places"))
+        words_of_id = ot.encrypt_blocks(digests, self.key("places"))
         return np.stack([self._word(words_of_id, i, self.size) for i in range(FUNCTIONS)], 1)
 
     def place_ids(self, digests: np.ndarray) -> np.ndarray:
@@ -149,7 +149,9 @@ class OprfLayout:
 
     def codewords(self, digests: np.ndarray, table: int) -> np.ndarray:
         """Return C of each id: AES under as many keys as needed to fill w bits."""
-        blocks = [ot.scrambled(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))]
+        blocks = [
+            ot.encrypt_blocks(digests, self.key("code", table, k)) for k in range(-(-self.code // BLOCK))
+        ]
         return np.concatenate(blocks, 1)[:, : self.code]
 
     def bins(self, bucket: int, table: int, places: np.ndarray) -> np.ndarray:
@@ -232,7 +234,7 @@ async def receiver(
 
     await together(send_tables(), receive_outputs())
     rows = np.concatenate(shared)
-    return by_value(digests, rows), len(rows)
+    return sort_by_digest(digests, rows), len(rows)
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
@@ -311,7 +313,7 @@ def _evaluate(
 
 def _hash_rows(layout: OprfLayout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
     whole = np.concatenate([bins, rows], 1)
-    return tagged(whole.tobytes(), whole.shape[1], b"", layout.output)
+    return compute_tags(whole.tobytes(), whole.shape[1], b"", layout.output)
 
 
 def _check_bucket(rows: int, room: int) -> None:

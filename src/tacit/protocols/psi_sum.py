@@ -40,8 +40,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..crypto import elgamal, group
-from ..crypto.manycore import Workshop
-from ..crypto.tags import match, permutation, tag_bytes, tagged
+from ..crypto.manycore import PointPool
+from ..crypto.tags import compute_tags, match, permutation, tag_bytes
 from ..errors import BadData, ProtocolError
 from ..parties.message import Message
 from ..parties.party import Party
@@ -130,10 +130,10 @@ async def receiver(
     n, total = len(digests), theirs + decoys(theirs)
     key, size, each = group.scalar(me.secret.bytes), tag_bytes(n, total), _bytes(limit)
     ids, rows, sums, checks = _scopes(me)
-    with Workshop(n + 2 * total) as shop:
+    with PointPool(n + 2 * total) as shop:
         tags = concatenate(
             [
-                tagged(points, group.POINT, session, size)
+                compute_tags(points, group.POINT, session, size)
                 async for _, points in blind_ids(digests, key, shop, session)
             ],
             size,
@@ -235,7 +235,7 @@ async def sender(
     tags = _rows(
         await _collect(ids, other, IdTags, lambda m: (m.first, m.tags), size, theirs), size
     )  # 1: before we send anything
-    with Workshop(2 * total) as shop:
+    with PointPool(2 * total) as shop:
         blinded = b"".join(
             [points async for _, points in blind_ids(digests, key, shop, session)]
         ) + await _lift_decoys(shop, hidden, session, seed, key)
@@ -248,7 +248,10 @@ async def sender(
                 v
                 for k in some.tolist()
                 for v in (
-                    [group.small(part) for part in elgamal.cut(numbers[k], each // elgamal.PAIR)]
+                    [
+                        group.scalar_from_int(part)
+                        for part in elgamal.split_limbs(numbers[k], each // elgamal.PAIR)
+                    ]
                     if k < m
                     else secrets[k - m]
                 )
@@ -289,7 +292,7 @@ async def sender(
         await checks.send(other, DecoyPlaces(decoy_rows.astype("<u4").tobytes()))
         masks = await _collect(checks, other, DecoyMasks, lambda m: (m.first, m.masks), each // 2, hidden)
         await asyncio.to_thread(_check_values, private, masked, decoy_rows, secrets, masks, each, other)
-    shared, _ = match(np.delete(tagged(unblinded, group.POINT, session, size), decoy_rows, 0), tags)
+    shared, _ = match(np.delete(compute_tags(unblinded, group.POINT, session, size), decoy_rows, 0), tags)
     shared = np.delete(np.arange(total), decoy_rows)[shared]
     if len(shared) < min_overlap:
         await checks.send(other, RefusedQuery("min_overlap"))
@@ -314,7 +317,7 @@ def _scopes(me: Party) -> tuple[Party, Party, Party, Party]:
 
 def _bytes(limit: int | None) -> int:
     """Return the bytes of one number's ciphertexts; 0 without a sum."""
-    return 0 if limit is None else elgamal.limbs(limit) * elgamal.PAIR
+    return 0 if limit is None else elgamal.count_limbs(limit) * elgamal.PAIR
 
 
 def _check_numbers(name: str, values: Sequence[int], ids: int, limit: int | None) -> list[int]:
@@ -350,7 +353,7 @@ async def _collect(
     return b"".join([some async for _, some in receive_chunks(me, other, kind, read, each, total, kind.kind)])
 
 
-async def _lift_decoys(shop: Workshop, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
+async def _lift_decoys(shop: PointPool, count: int, session: bytes, seed: bytes, key: bytes) -> bytes:
     """Return key·H'(seed, k) for each decoy k.
 
     The hashed input is longer than for an id, so no id maps to the same element, whatever the seed.
@@ -396,7 +399,7 @@ def _check_values(
         for limb in range(limbs):
             ciphertext = masked[each * at + elgamal.PAIR * limb : each * at + elgamal.PAIR * (limb + 1)]
             mask = masks[group.SCALAR * (limbs * k + limb) : group.SCALAR * (limbs * k + limb + 1)]
-            wrong += elgamal.opened(private, ciphertext) != group.plus(
+            wrong += elgamal.decrypt_to_point(private, ciphertext) != group.plus(
                 group.times_base(secrets[k][limb]), _times_base(mask)
             )
     if wrong:
@@ -421,7 +424,7 @@ def _mask_values(ciphertexts: bytes, public: bytes, masks: list[list[bytes]], dr
     flat = [mask for row in masks for mask in row]
     return b"".join(
         [
-            elgamal.masked(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
+            elgamal.mask(ciphertexts[elgamal.PAIR * k : elgamal.PAIR * (k + 1)], public, mask, draw)
             for k, mask in enumerate(flat)
         ]
     )
@@ -435,7 +438,9 @@ def _decrypt_sum(private: bytes, masked: bytes, shared: np.ndarray, each: int) -
             elgamal.add(total, masked[each * at + elgamal.PAIR * k : each * at + elgamal.PAIR * (k + 1)])
             for k, total in enumerate(totals)
         ]
-    return b"".join(elgamal.opened(private, total) if len(shared) else elgamal.NEUTRAL for total in totals)
+    return b"".join(
+        elgamal.decrypt_to_point(private, total) if len(shared) else elgamal.NEUTRAL for total in totals
+    )
 
 
 def _places(data: bytes, total: int) -> np.ndarray:
@@ -456,7 +461,7 @@ def _unmask_sum(points: bytes, masks: list[list[bytes]]) -> int:
         for row in masks[1:]:
             mask = group.scalar_sum(mask, row[k])
         total += (
-            elgamal.number(
+            elgamal.discrete_log(
                 group.minus(points[group.POINT * k : group.POINT * (k + 1)], group.times_base(mask)), most
             )
             << elgamal.LIMB * k

@@ -12,7 +12,7 @@ Bell et al., CCS 2020 (`secagg_graph.py`).
       |--- AgreedSurvivors(signature of the list) --------->|  3  only against an active server: U4 ⊆ U3
       |<-- SurvivorSignatures({v: its signature}) ----------|
       |--- RevealedShares(b_v of alive, s_v^SK of dropped) ->|  4  U5, at least t
-      |<-- RoundOver(why) ----------------------------------|     at any step, to dropped clients; on abort to a
+      |<-- RoundOver(why) ----------------------------------|     to dropped clients; on abort, to all
 
     y_u = x_u + PRG(b_u) + Σ_{v > u} PRG(s_{u,v}) − Σ_{v < u} PRG(s_{u,v})   modulo 2^width
 
@@ -226,7 +226,7 @@ async def client(
         terms.adversary == "active",
         identity or me.identity,
     )
-    vector = ring.into(values.numpy(), terms.width, terms.bound)
+    vector = ring.encode(values.numpy(), terms.width, terms.bound)
     if len(vector) != terms.length:
         raise BadData(
             f"party {me.name!r} has {len(vector)} numbers to add; the terms require {terms.length}."
@@ -474,7 +474,7 @@ async def server(
     except ProtocolError as error:
         raise await steps.abort(names, str(error).rstrip(".")) from None
     prg.mask(total, masks, terms.width)
-    return SumOutcome(torch.from_numpy(ring.lift(total, terms.width)), tuple(u3), steps.dropped)
+    return SumOutcome(torch.from_numpy(ring.decode(total, terms.width)), tuple(u3), steps.dropped)
 
 
 def traffic(names: Sequence[str], terms: SecAggTerms, signature: int = 0) -> tuple[int, int]:

@@ -1,6 +1,4 @@
-"""Charts of two dimensions: a heat map with values, and a plane with contour-like levels and marked
-points.
-"""
+"""Two-dimensional charts: a heat map with values, and a plane with contours and points."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from .markup import join, tag
-from .numbers import clipped, is_finite, significant
+from .numbers import is_finite, significant, truncate
 from .svg import LEVELS, SMALLEST, WIDTH, Axis, Figure, Table, _frame, _mark, heading
 
 # cells a side of the drawn plane: the measured grid is coarser and is interpolated, so that levels read as
@@ -37,18 +35,19 @@ def heat(
     caption: str = "",
     words: Sequence[Sequence[str]] | None = None,
 ) -> Figure:
-    """Rows × columns; the shade is the value, from zero to `top_value`, and the text stands in the cell where
-    it fits.
+    """Draw rows × columns; the shade is the value, from zero to `top_value`.
+
+    The value is printed in the cell if it fits.
     """
     known = [v for row in values for v in row if is_finite(v)]
     highest = top_value if top_value is not None else max(known, default=1.0)
-    left = 30 + 6.6 * max([len(clipped(r, 16)) for r in rows], default=4)
+    left = 30 + 6.6 * max([len(truncate(r, 16)) for r in rows], default=4)
     wide, tall = min(72.0, (WIDTH - 14 - left) / max(1, len(columns))), 24.0 if len(rows) <= 20 else 11.0
     fits = tall > 20 and max([len(t) for row in texts for t in row], default=0) * 6.2 < wide
     head, down = heading(title)
     top, every = (
         62.0 + down,
-        max(1, math.ceil(max([len(clipped(c, 10)) for c in columns], default=1) * 7.2 / wide)),
+        max(1, math.ceil(max([len(truncate(c, 10)) for c in columns], default=1) * 7.2 / wide)),
     )
     parts = [
         head,
@@ -62,7 +61,7 @@ def heat(
         ),
     ]
     parts += [
-        tag("text", clipped(c, 10), x=left + wide * (j + 0.5), y=top - 6, text_anchor="middle")
+        tag("text", truncate(c, 10), x=left + wide * (j + 0.5), y=top - 6, text_anchor="middle")
         for j, c in enumerate(columns)
         if j % every == 0
     ]
@@ -72,7 +71,7 @@ def heat(
             parts.append(
                 tag(
                     "text",
-                    clipped(name, 16),
+                    truncate(name, 16),
                     x=left - 8,
                     y=y + tall / 2 + 4,
                     text_anchor="end",
@@ -133,8 +132,9 @@ def plane(
     points: Sequence[Mapping[str, Any]],
     caption: str = "",
 ) -> Figure:
-    """`values[j][i]` at (a[i], b[j]). Levels are logarithmic where the values allow it: a basin's floor
-    matters more than its walls.
+    """Draw a plane with `values[j][i]` at (a[i], b[j]).
+
+    Levels are logarithmic if the values allow it, to resolve the bottom of a basin.
     """
     known = [v for row in values for v in row if is_finite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
@@ -161,7 +161,7 @@ def plane(
     parts = [head, *_frame(x, y, px, py, left, left + side, top, top + side)]
     parts.append(tag("rect", x=left, y=top, width=side, height=side, class_="hole"))
     parts += [tag("path", d=area, class_=f"level h{level}") for level, area in enumerate(areas) if area]
-    shown = [
+    points_inside = [
         p
         for p in points
         if is_finite(p.get("a"))
@@ -169,7 +169,7 @@ def plane(
         and 0 <= x.part(p["a"]) <= 1
         and 0 <= y.part(p["b"]) <= 1
     ]
-    for p in sorted(shown, key=lambda p: p.get("name") == "global"):
+    for p in sorted(points_inside, key=lambda p: p.get("name") == "global"):
         name, centre = str(p.get("name", "")), p.get("name") == "global"
         parts.append(
             tag(
@@ -182,13 +182,13 @@ def plane(
             )
         )
         if (
-            centre or len(shown) <= 13
-        ):  # more names than that would cover the map; the tooltip and the table still have them
+            centre or len(points_inside) <= 13
+        ):  # more names would cover the map; the tooltip and the table have them
             near_edge = x.part(p["a"]) > 0.85
             parts.append(
                 tag(
                     "text",
-                    clipped(name, 14),
+                    truncate(name, 14),
                     x=px(p["a"]) + (-9 if near_edge else 9),
                     y=py(p["b"]) + 4,
                     text_anchor="end" if near_edge else "start",
@@ -218,8 +218,9 @@ def plane(
 def _above(
     field: Sequence[Sequence[float | None]], level: int, left: float, top: float, cell: float
 ) -> Iterator[str]:
-    """Outlines of where the field is at least `level`: whole cells in strips, and the others cut along the
-    straight contour.
+    """Return outlines of where the field is at least `level`.
+
+    Whole cells are joined to strips; the others are cut along the straight contour.
     """
     for j in range(GRID):
         y, start = top + (GRID - 1 - j) * cell, None
@@ -261,13 +262,13 @@ def _above(
 
 
 def _short(value: float) -> str:
-    """A tenth of a pixel, in as few letters as it takes."""
+    """Format a coordinate to a tenth of a pixel, as short as possible."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
 
 def _between(values: Sequence[Sequence[Any]], u: float, v: float) -> float | None:
-    """Bilinear between the measured points; None beside one that is not finite."""
+    """Interpolate bilinearly; None next to a value that is not finite."""
     i, j = u * (len(values[0]) - 1), v * (len(values) - 1)
     i0, j0 = min(int(i), max(0, len(values[0]) - 2)), min(int(j), max(0, len(values) - 2))
     i1, j1 = min(i0 + 1, len(values[0]) - 1), min(j0 + 1, len(values) - 1)

@@ -1,6 +1,4 @@
-"""Numbers as people read them, and the two statistics the report is made of: mean ± standard error, worst
-decile.
-"""
+"""Format numbers for people; mean ± standard error, and the worst decile."""
 
 from __future__ import annotations
 
@@ -15,18 +13,18 @@ __all__ = [
     "LOWER_IS_BETTER",
     "NONE",
     "SHARES",
-    "clipped",
     "count",
+    "format_metric",
+    "format_seconds",
     "gap",
     "is_finite",
     "mean_error",
     "names",
     "percent",
     "plus_minus",
-    "shown",
     "significant",
     "size",
-    "span",
+    "truncate",
     "worst_decile",
 ]
 
@@ -39,7 +37,7 @@ def percent(value: Any, digits: int = 1) -> str:
 
 
 def significant(value: Any) -> str:
-    """Three significant digits."""
+    """Format a number with three significant digits."""
     if not is_finite(value):
         return NONE
     return (
@@ -53,7 +51,7 @@ def count(value: Any) -> str:
     return f"{value:,.0f}" if is_finite(value) else NONE
 
 
-def span(seconds: Any) -> str:
+def format_seconds(seconds: Any) -> str:
     if not is_finite(seconds):
         return NONE
     if seconds < 59.95:
@@ -62,12 +60,12 @@ def span(seconds: Any) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def shown(metric: str, value: Any) -> str:
+def format_metric(metric: str, value: Any) -> str:
     return percent(value) if metric in SHARES else significant(value)
 
 
 def gap(metric: str, value: Any) -> str:
-    """A difference without its sign: shares differ in points."""
+    """Format a difference without its sign; shares differ in points."""
     if not is_finite(value):
         return NONE
     if metric not in SHARES:
@@ -79,7 +77,7 @@ def plus_minus(metric: str, mean: Any, error: Any = None) -> str:
     if not is_finite(mean):
         return "diverged" if isinstance(mean, float) or mean in WORDS else NONE
     if not is_finite(error):
-        return shown(metric, mean)
+        return format_metric(metric, mean)
     return (
         f"{100 * mean:.1f} ± {100 * error:.1f}%"
         if metric in SHARES
@@ -88,18 +86,18 @@ def plus_minus(metric: str, mean: Any, error: Any = None) -> str:
 
 
 def names(items: Sequence[str], most: int = 5) -> str:
-    """'a, b and c', or the first few and how many more."""
+    """Return 'a, b and c', or the first few names and how many more there are."""
     if len(items) > most:
         return f"{', '.join(items[:most])} and {count(len(items) - most)} more"
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else list(items))
 
 
-def clipped(name: object, most: int = 22) -> str:
+def truncate(name: object, most: int = 22) -> str:
     name = str(name)
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def worst_decile(values: Sequence[Any]) -> list[int]:
-    """Positions of the lowest tenth (at least one) of the known values, lowest first."""
+    """Return the positions of the lowest tenth (at least one) of the finite values."""
     order = sorted((i for i, v in enumerate(values) if is_finite(v)), key=lambda i: values[i])
     return order[: math.ceil(len(order) / 10)]

@@ -1,7 +1,7 @@
-"""The HTML report: one file, which asks nothing of the network and runs no script but its own.
+"""The HTML report: one file that makes no network request and runs only its own script.
 
-The policy in its head allows exactly one style sheet and one script, by their hashes, and no connection at
-all; so that even markup that slipped into a record could neither run nor call home.
+Its content security policy allows one style sheet and one script, by their hashes, and no connection. Even
+markup that got into a record could neither run nor connect.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from ..files import write_atomic
 from . import sections
 from .figures import styles
 from .markup import Safe, join, plain, tag
-from .numbers import clipped, count
+from .numbers import count, truncate
 from .records import RunRecord
 from .svg import STYLE
 from .verdict import baselines
 
 
 def render(records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None) -> str:
-    """The page as text."""
+    """Return the page as text."""
     if not records and not comparison:
         raise BadRun(
             "there is nothing to report: no run and no comparison was given. Give at least one run directory."
         )
     index = [str(x) for x in comparison["table"]["index"]] if comparison else []
     page = sections.Page(records, comparison, styles([*index, *(r.label for r in records)]))
-    shown = [s for make in sections.ALL if (s := make(page))]
+    parts = [s for make in sections.ALL if (s := make(page))]
     return assemble(
         _title(page),
         _facts(page),
         _stamps(page),
-        shown,
+        parts,
         "Made by tacit from the run's own records. This file makes no network request.",
     )
 
 
 def assemble(
-    title: str, facts: Safe, stamps: Sequence[Safe], shown: Sequence[sections.Section], foot: str
+    title: str, facts: Safe, stamps: Sequence[Safe], parts: Sequence[sections.Section], foot: str
 ) -> str:
-    """A whole page from its sections, under the policy: what any report of tacit is made with."""
+    """Make a page from its sections, under the content security policy."""
     here = Path(__file__)
     css = Safe(here.with_name("style.css").read_text(encoding="utf-8") + STYLE)
     script = Safe(here.with_name("page.js").read_text(encoding="utf-8"))
@@ -65,10 +65,10 @@ def assemble(
     )
     nav = tag(
         "nav",
-        tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in shown]),
+        tag("ol", [tag("li", tag("a", s.title, href=f"#{s.id}")) for s in parts]),
         aria_label="Sections",
     )
-    main = tag("main", [tag("section", tag("h2", s.title), s.body, id=s.id) for s in shown], id="report")
+    main = tag("main", [tag("section", tag("h2", s.title), s.body, id=s.id) for s in parts], id="report")
     top = tag(
         "header",
         tag("p", "tacit", class_="mark"),
@@ -91,12 +91,12 @@ def assemble(
 def write(
     path: str | Path, records: Sequence[RunRecord], comparison: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write the report; a reader sees the old file or the new one, never half of one."""
-    return put(path, render(records, comparison))
+    """Write the report atomically."""
+    return write_page(path, render(records, comparison))
 
 
-def put(path: str | Path, text: str) -> Path:
-    """A page into a file, all of it or nothing."""
+def write_page(path: str | Path, text: str) -> Path:
+    """Write a page into a file atomically."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _title(page: sections.Page) -> str:
     if page.comparison:
         many = sum(x not in baselines(page.comparison) for x in page.comparison["table"]["index"])
         what = "1 algorithm" if many == 1 else f"{count(many)} algorithms compared"
-    return f"{what} on {clipped(data, 60)}" if data else what
+    return f"{what} on {truncate(data, 60)}" if data else what
 
 
 def _facts(page: sections.Page) -> Safe:
@@ -139,10 +139,10 @@ def _facts(page: sections.Page) -> Safe:
 
 
 def _stamps(page: sections.Page) -> list[Safe]:
-    """What must not be overlooked, before anything else."""
+    """Warnings that are shown first."""
     stamps = dict.fromkeys(plain(s) for r in page.records for s in (r.ledger or {}).get("stamps") or [])
     out = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in stamps]
-    if page.records and any(not r.finished for r in page.records):
+    if page.records and any(not r.is_finished for r in page.records):
         torn = (
             " The last line of the record was cut short and is left out."
             if any(r.warnings for r in page.records)

@@ -1,6 +1,4 @@
-"""What a run or a comparison says, in plain sentences: who wins and by how much, what federating cost and
-whom it helped.
-"""
+"""The result of a run or a comparison in sentences: the winner, the cost, the gains."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ from typing import Any
 from .markup import plain
 from .numbers import (
     LOWER_IS_BETTER,
-    clipped,
     count,
+    format_metric,
     gap,
     is_finite,
     mean_error,
     names,
     percent,
     plus_minus,
-    shown,
     size,
+    truncate,
     worst_decile,
 )
 from .records import BASELINES, CENTRAL, RunRecord
@@ -33,7 +31,7 @@ NOTHING = 5e-4  # a difference that rounds to 0.0 points
 
 
 def comparison(data: Mapping[str, Any]) -> list[str]:
-    """The sentences of a comparison, from the content of compare.json; the first is the headline."""
+    """Return the sentences for compare.json; the first is the headline."""
     winners = {skew: winner(data, skew) for skew in data["table"]["columns"]}
     known = {skew: w for skew, w in winners.items() if w}
     if not known:
@@ -64,7 +62,7 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
 
 
 def _clear(mean: float, error: float | None, second: tuple[str, float, float | None] | None) -> bool:
-    """A lead of more than one standard error of the difference; with one seed nobody can say."""
+    """Whether a lead exceeds one standard error of the difference; not with one seed."""
     return second is None or (
         is_finite(error) and abs(mean - second[1]) > math.hypot(error, second[2] or 0.0)
     )
@@ -89,7 +87,7 @@ def _cost(metric: str, distances: Sequence[float]) -> str:
 def winner(
     data: Mapping[str, Any], skew: str
 ) -> tuple[str, float, float | None, tuple[str, float, float | None] | None] | None:
-    """(label, mean, error, runner-up) among the federated algorithms under one skew."""
+    """Return (label, mean, error, runner-up) of the best federated algorithm of a skew."""
     sign = 1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else -1
     ranked = sorted(
         (
@@ -109,7 +107,7 @@ def baselines(data: Mapping[str, Any]) -> list[str]:
 
 
 def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
-    """Mean and standard error, or a pair of None."""
+    """Return mean and standard error, or a pair of None."""
     table = data["table"]
     if label not in table["index"] or skew not in table["columns"]:
         return None, None
@@ -118,8 +116,8 @@ def cell(data: Mapping[str, Any], label: str, skew: str) -> tuple[Any, Any]:
 
 
 def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
-    """P − P̂: how far the federated model stays below the central one (negative: above it)."""
-    stated = next(
+    """Return P − P̂, how far the federated model is below the central one."""
+    recorded = next(
         (
             d.get("to_central")
             for d in data.get("distance") or []
@@ -127,20 +125,22 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
         ),
         None,
     )
-    if is_finite(stated):
-        return stated
+    if is_finite(recorded):
+        return recorded
     central, federated = cell(data, CENTRAL, skew)[0], cell(data, label, skew)[0]
     if not (is_finite(central) and is_finite(federated)):
         return None
     return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
 
 
-def gained(
+def count_gains(
     data: Mapping[str, Any], label: str, skew: str, where: str = ""
 ) -> tuple[list[str], list[tuple[str, float]]] | None:
-    """(parties with P_i ≤ P̂, parties that did better alone and by how much, worst first): on the global test
-    set, or with where="_own" on each party's own held-out rows. Under label skew the first is easily won,
-    because a party alone has never seen most labels.
+    """Return (parties with P_i ≤ P̂, parties that did better alone and by how much).
+
+    The second list is sorted, worst first. Results are on the global test set or, with where="_own", on each
+    party's own held-out rows. Under label skew the first is easy to win, because a party alone has never seen
+    most labels.
     """
     entry = next(
         (g for g in data.get("gain") or [] if (g.get("label"), g.get("skew")) == (label, skew)), None
@@ -173,24 +173,24 @@ def _under(
     second: tuple[str, float, float | None] | None,
 ) -> str:
     metric = data.get("metric", "accuracy")
-    said = (
+    sentences = (
         f"{skew}: {label} reaches "
         f"{plus_minus(metric, mean, error)}{_against_central(metric, to_central(data, label, skew))}."
     )
     if second:
         lead = abs(mean - second[1])
         if lead < NOTHING:
-            said += f" {second[0]} is level with it."
+            sentences += f" {second[0]} is level with it."
         elif _clear(mean, error, second):
-            said += f" {second[0]} follows, {gap(metric, lead)} behind."
+            sentences += f" {second[0]} follows, {gap(metric, lead)} behind."
         else:
             why = "less than the seeds' spread" if is_finite(error) else "from one seed"
-            said += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
-    split = gained(data, label, skew)
+            sentences += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
+    split = count_gains(data, label, skew)
     if split is None:
-        return said
+        return sentences
     yes, no = split
-    own = gained(data, label, skew, "_own") if metric == "accuracy" else None
+    own = count_gains(data, label, skew, "_own") if metric == "accuracy" else None
     at_home = (
         f" On their own held-out rows {count(len(own[0]))} of {count(len(own[0]) + len(own[1]))} do."
         if own
@@ -198,15 +198,15 @@ def _under(
     )
     if not no:
         return (
-            said
+            sentences
             + f" All {count(len(yes))} parties do at least as well as alone on the global test set.{at_home}"
         )
     worse = (
-        f"{names([clipped(p) for p, _ in no])} did better alone (by "
+        f"{names([truncate(p) for p, _ in no])} did better alone (by "
         f"{'up to ' if len(no) > 1 else ''}{gap(metric, no[0][1])})"
     )
     return (
-        said
+        sentences
         + f" On the global test set {count(len(yes))} of {count(len(yes) + len(no))} parties gained from "
         f"federating; {worse}.{at_home}"
     )
@@ -234,9 +234,9 @@ def _rest(data: Mapping[str, Any]) -> list[str]:
 
 
 def _broken(data: Mapping[str, Any]) -> list[str]:
-    """Those that were run to the end and have no number to show for it, under at least one skew."""
+    """Return the algorithms that finished without a finite result under some skew."""
     metric, table = data.get("metric", "accuracy"), data["table"]
-    ran = {
+    finished_cells = {
         (row.get("label"), row.get("skew"))
         for row in data.get("rows") or []
         if metric in (row.get("metrics") or {})
@@ -244,12 +244,14 @@ def _broken(data: Mapping[str, Any]) -> list[str]:
     return [
         label
         for label, means in zip(table["index"], table["mean"])
-        if any(not is_finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))
+        if any(
+            not is_finite(m) and (label, skew) in finished_cells for skew, m in zip(table["columns"], means)
+        )
     ]
 
 
 def run(record: RunRecord) -> list[str]:
-    """The sentences of a single run; the first is the headline."""
+    """Return the sentences for a single run; the first is the headline."""
     metrics, parties = record.metrics, record.federation.get("parties") or []
     metric = "accuracy" if "accuracy" in metrics else "loss"
     rounds = f"{count(record.done)} round{'' if record.done == 1 else 's'}"
@@ -259,15 +261,13 @@ def run(record: RunRecord) -> list[str]:
             "done."
         ]
     error = metrics.get(f"{metric}_error")
-    drowned = (
-        metric == "accuracy" and error is not None and error >= 0.5
-    )  # a guess without looking is no further off
+    drowned = metric == "accuracy" and error is not None and error >= 0.5  # a guess is as accurate
     reached = (
-        shown(metric, metrics.get(metric))
+        format_metric(metric, metrics.get(metric))
         if error is None
         else plus_minus(metric, metrics.get(metric), error)
     )
-    said = [
+    sentences = [
         f"{record.label} diverged: its loss was no longer a number in round {record.diverged}."
         if record.diverged is not None
         else f"{record.label} ran {rounds}. Its accuracy cannot be stated: the noise on it has a standard "
@@ -276,46 +276,48 @@ def run(record: RunRecord) -> list[str]:
         else f"{record.label} reaches {metric} {reached} after {rounds}."
     ]
     if drowned:
-        said.append(
+        sentences.append(
             "The ε covers its figures. More parties, a larger ε or evaluate_every=0 leave less noise on them."
         )
     elif error is not None:
-        said.append("Its figures carry noise, which the ε covers; ± is their standard error.")
-    if not record.finished:
-        said.append(
+        sentences.append("Its figures carry noise, which the ε covers; ± is their standard error.")
+    if not record.is_finished:
+        sentences.append(
             f"The run is not finished: {count(record.done)} of {count(record.planned)} rounds are in this "
             "report. "
             "It is still going, or it was stopped."
         )
     if record.diverged is not None:
-        said.append(
+        sentences.append(
             "Its figures after that round mean nothing. A smaller learning rate is the first thing to try."
         )
     if is_finite(metrics.get("best_accuracy")):
         best = f"{percent(metrics['best_accuracy'])} (round {metrics.get('best_round', '?')})"
-        said.append(f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}")
+        sentences.append(
+            f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}"
+        )
     values = record.party_accuracy
     worst = worst_decile(values)
     if len(worst) and len(values) > 1:
-        who = names([clipped(plain(parties[i])) for i in worst if i < len(parties)], 3)
-        said.append(
+        who = names([truncate(plain(parties[i])) for i in worst if i < len(parties)], 3)
+        sentences.append(
             "On their own held-out rows the parties reach "
             f"{percent(mean_error(v for v in values if is_finite(v))[0])} on average; "
             f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
         )
     if total := record.total("bytes_up") + record.total("bytes_down"):
-        said.append(f"{size(total)} of models and updates were sent in all.")
+        sentences.append(f"{size(total)} of models and updates were sent in all.")
     if record.label not in BASELINES and len(parties) != 1:
-        said.append(
+        sentences.append(
             "A single run has no baselines: tacit compare says whether federating paid off against one "
             "central model "
             "and against each party alone."
         )
-    return said
+    return sentences
 
 
 def privacy(records: Sequence[RunRecord]) -> list[str]:
-    """What protects the parties, or that nothing does: said for every run that has a ledger."""
+    """Return what protects the parties, or that nothing does, for each run with a ledger."""
     bare: dict[str, list[str]] = {}
     out = []
     for record in records:

@@ -19,8 +19,7 @@ from ...aggregate.mean import combine
 from ...algorithms.types import State, fresh
 from ...data.federation import Rows
 from ...engine.task import Task
-from ...errors import BadData, BadParameter, SumAborted
-from ...guard import Noise
+from ...errors import BadData, SumAborted
 from ...pace.scheduler import under
 from ...parameters import from_table, to_table
 from ...parties.ledger import Ledger
@@ -38,37 +37,6 @@ if TYPE_CHECKING:
     from ...runtimes.processes import Processes
 
 SERVER = "server"
-
-
-def agree(p: Plan) -> None:
-    """What goes with a hierarchy, and what does not."""
-    if any(isinstance(s, Noise) for s in p.guard):
-        raise BadParameter(
-            "guard: Noise is accounted for one server's sum, and with a Hierarchy there are several. Leave "
-            "one of the two out; SecAgg hides "
-            "updates inside each edge."
-        )
-    if any(s.hides for s in p.guard) and p.per_round < len(p.fed):
-        raise BadParameter(
-            "guard: a hidden sum inside an edge needs to know how many take part there, and with per_round "
-            "that differs from round to round. "
-            "Leave per_round out."
-        )
-    if any(s.hides for s in p.guard) and p.algorithm.weighted:
-        raise BadParameter(
-            "guard: a hidden sum does not tell an edge how many rows stand behind it, and "
-            f"{type(p.algorithm).__name__} weighs by rows. Use an "
-            "algorithm with weighted=False."
-        )
-    if p.pace is not None or p.adversaries is not None:
-        raise BadParameter(
-            "topology: a Hierarchy goes by rounds and with honest parties. Leave out pace and adversaries."
-        )
-    if p.runtime != "cohort" and not len(p.fed.test.y):
-        raise BadData(
-            f"{p.fed.name} has no test rows of the server's own, and through edges it cannot ask the "
-            "clients for theirs. Use runtime='cohort'."
-        )
 
 
 def names_of(p: Plan) -> list[list[str]]:
@@ -89,7 +57,6 @@ class Layered(Simulated):
 
     def __init__(self, task: Task, starts: list[State], plans: list[Plan], context: RunContext):
         (p,) = plans
-        agree(p)
         self.plan, self.hierarchy = p, p.topology
         self.groups = p.topology.groups(len(p.fed))
         clients, n = self.groups[0], len(self.groups[0])
@@ -247,7 +214,7 @@ class Programs:
     def stream(self) -> Records:
         """Run the programs; yield the records that the server emits."""
         from ...runtimes.inprocess import InProcess
-        from .member import deal
+        from .member import save_rows
 
         p, t = self.plan, self.trainer
         names, periods = names_of(p), p.topology.periods
@@ -269,7 +236,7 @@ class Programs:
                     chosen=self._chosen(e),
                 )
                 for k in members:
-                    deal(p.fed, k, Path(folder) / str(k))
+                    save_rows(p.fed, k, Path(folder) / str(k))
                     programs[p.fed.parties[k]] = partial(
                         client,
                         place=str(Path(folder) / str(k)),
@@ -327,7 +294,7 @@ class Programs:
         return [[self.plan.fed.parties[k] for k in self.trainer._chosen(members, r)] for r in self.rounds]
 
     def _job(self, e: int) -> dict[str, Any]:
-        from .member import specified
+        from .member import model_spec
 
         p, guards = self.plan, self.trainer.guards
         members = [p.fed.parties[k] for k in self.trainer.groups[0][e]]
@@ -342,14 +309,14 @@ class Programs:
             "precision": p.precision,
             "algorithm": to_table(p.algorithm),
             "model": p.job(None)["model"],
-            "spec": specified(p.model, "a client"),
+            "spec": model_spec(p.model, "a client"),
             "federation": f"{p.fed.name}, edge {e}",
             "features": list(p.fed.rows.x.shape[1:]),
             "tokens": not p.fed.rows.x.is_floating_point(),
             "labels": list(p.fed.rows.y.shape[1:]),
             "classes": p.fed.classes,
             "rule": to_table(p.aggregate),
-            "guard": guarding.told(guards[e], f"{p.fed.name}, edge {e}") if guards else None,
+            "guard": guarding.to_message(guards[e], f"{p.fed.name}, edge {e}") if guards else None,
         }
 
 
@@ -360,13 +327,16 @@ def _above(groups: list[list[int]], names: list[str], k: int) -> str:
 async def client(me: Any, *, place: str, job: str, boss: str) -> None:
     """The program of a client: that of rounds.py, with its edge as the server."""
     from .hidden_sums import HiddenSum
-    from .member import dealt, task_of
+    from .member import load_rows, task_from_job
     from .messages import Member
 
     said = json.loads(job)
-    fed = dealt(Path(place))
-    task, algorithm = task_of(said, fed.at(0)), from_table(said["algorithm"], algorithms.ALL, "algorithm")
-    guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
+    fed = load_rows(Path(place))
+    task, algorithm = (
+        task_from_job(said, fed.at(0)),
+        from_table(said["algorithm"], algorithms.ALL, "algorithm"),
+    )
+    guard = guarding.from_message(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     mine = Member(
         me.name,
@@ -394,7 +364,7 @@ async def edge(
 ) -> None:
     """The program of an edge: a server to its clients, and one of those below the level above."""
     from .hidden_sums import HiddenSum
-    from .member import task_of
+    from .member import task_from_job
 
     said = json.loads(job)
     algorithm, rule = (
@@ -403,8 +373,8 @@ async def edge(
     )
     x = torch.zeros(2, *said["features"], dtype=torch.int64 if said["tokens"] else torch.float32)
     nobody = Rows(x, torch.zeros(2, *said["labels"], dtype=torch.int64 if said["classes"] else torch.float32))
-    task = task_of(said, nobody)  # an edge has no rows: it needs the model's layers alone
-    guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
+    task = task_from_job(said, nobody)  # an edge has no rows: it needs the model's layers alone
+    guard = guarding.from_message(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     state, behind, clients = dict(server), 0.0, said["clients"]
     rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))

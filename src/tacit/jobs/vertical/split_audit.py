@@ -16,7 +16,7 @@ from ...errors import BadData
 from ...parties.secret import Secret
 from ...protocols.splitnn_terms import Route, compute_loss
 from ...report.markup import Safe, join, tag
-from ...report.page import assemble, put
+from ...report.page import assemble, write_page
 from ...report.sections import Section, figure, table
 from ...report.svg import Axis, Series, plot
 from .split import route_of
@@ -108,7 +108,7 @@ class Audit:
     def report(self, path: str | Path) -> Path:
         """Write a self-contained page, with pictures where rows are images; return its path."""
         foot = "Made by tacit. It may show rows of the audit: keep it where they may lie."
-        return put(path, assemble("What crosses the cut", Safe(""), [], self.sections(), foot))
+        return write_page(path, assemble("What crosses the cut", Safe(""), [], self.sections(), foot))
 
 
 def _guarded_bottom(share: SplitShare) -> Any:
@@ -194,12 +194,12 @@ def _gradients(
 def write_report(path: Path, run: SplitResult, audited: Audit | None = None) -> Path:
     """Write the page of a run: results, ledger and audit."""
     facts = [f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs"]
-    return write_page(
+    return write_run_page(
         path, "A split network", facts, run, "on held-out rows", () if audited is None else audited.sections()
     )
 
 
-def write_page(
+def write_run_page(
     path: Path, title: str, facts: Sequence[str], run: Any, measured: str, more: Sequence[Section] = ()
 ) -> Path:
     """Write the page of any run with metrics, a history by epoch, notes and a ledger."""
@@ -235,7 +235,7 @@ def write_page(
         )
     )
     stamps = [tag("p", tag("strong", s), class_="stamp", role="alert") for s in run.ledger.stamps]
-    return put(
+    return write_page(
         path,
         assemble(
             title,

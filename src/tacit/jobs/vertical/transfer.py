@@ -80,14 +80,14 @@ class TransferResult:
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained page with results and ledger; return its path."""
-        from .split_audit import write_page
+        from .split_audit import write_run_page
 
         facts = [
             f"{self.shared} shared rows",
             f"secure: {self.config['secure']}",
             f"{len(self.history)} epochs",
         ]
-        return write_page(
+        return write_run_page(
             Path(path), "Transfer between two feature spaces", facts, self, "of the target's other rows"
         )
 
@@ -321,7 +321,7 @@ def make_programs(
     programs: dict[str, Any] = {name: functools.partial(run, inputs=dict(g)) for name, g in inputs.items()}
     if secure == "shared":
         programs[HELPER] = functools.partial(
-            hidden.helps, names=(terms.source, terms.target), rows=terms.rows[0], width=terms.width
+            hidden.helper, names=(terms.source, terms.target), rows=terms.rows[0], width=terms.width
         )
     return programs
 
@@ -373,7 +373,7 @@ async def run_party_on_shares(me: Party, inputs: Mapping[str, Any], helper: str)
     if me.name == terms.source:
         y = split_inputs.y[0]
         protocol.check_labels(y[at], inputs["labels"])
-        hidden.enough(len(at), terms.width, terms.gamma)
+        hidden.check_margin(len(at), terms.width, terms.gamma)
     await agree(me, terms, split_inputs)
     if me.name == terms.source:
         c, offset = protocol.codes(y), split_inputs.stops[0]

@@ -140,7 +140,7 @@ async def run_party(me: Party, job: Mapping[str, Any], file: str, out: str, kit:
     await check_same_job(me, parties, job_digest(job))
     if me.name in helpers:
         rows = (await me.recv(source, Asked)).rows
-        await hidden.helps(me, (source, target), rows, terms.width)
+        await hidden.helper(me, (source, target), rows, terms.width)
         return {"history": [], "rows": rows, "folder": "", "metrics": {}, "notes": []}
     entry = parties[me.name]
     table = table_of(file, {**entry, "label": entry["measure"]} if "measure" in entry else entry)
