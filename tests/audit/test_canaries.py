@@ -83,14 +83,14 @@ def test_the_bound_holds_for_randomised_response_and_comes_close():
     for _ in range(40):
         coins = rng.random(500) < 0.5
         told = np.where(rng.random(500) < 1 / (1 + math.exp(-2)), coins, ~coins)
-        found.append(canaries.of_scores(told + rng.random(500) * 1e-3, coins, claimed=2.0, delta=0.0).lower)
+        found.append(canaries.from_scores(told + rng.random(500) * 1e-3, coins, claimed=2.0, delta=0.0).lower)
     assert sum(f > 2 for f in found) <= 6
     assert max(found) > 1.5
 
 
 def test_blind_guesses_show_nothing():
     rng = np.random.default_rng(1)
-    assert canaries.of_scores(rng.random(400), rng.random(400) < 0.5, claimed=1.0, delta=1e-5).lower < 0.3
+    assert canaries.from_scores(rng.random(400), rng.random(400) < 0.5, claimed=1.0, delta=1e-5).lower < 0.3
 
 
 def test_many_runs_by_hand():

@@ -47,7 +47,7 @@ def test_a_little_takes_the_papers_z():
 
 def test_labels_are_flipped_at_the_liars_and_nowhere_else():
     fed = data.digits().split(5)
-    liars = Adversaries.among(fed, (audit.LabelFlip(share=0.4),), seed=3)
+    liars = Adversaries.assign(fed, (audit.LabelFlip(share=0.4),), seed=3)
     bad = liars.rows(fed)
     (who,) = liars.who
     assert len(who) == 2
@@ -60,14 +60,14 @@ def test_labels_are_flipped_at_the_liars_and_nowhere_else():
 def test_a_trigger_stands_in_half_of_the_liars_rows():
     fed = data.digits().split(5)
     attack = audit.Backdoor(share=0.2, target=7, poisoned=0.5)
-    liars = Adversaries.among(fed, (attack,), seed=0)
+    liars = Adversaries.assign(fed, (attack,), seed=0)
     bad = liars.rows(fed)
     changed = (bad.rows.x != fed.rows.x).flatten(1).any(1)
     mine = fed.train.of(int(liars.who[0][0]))
     assert 0.3 < changed[mine].double().mean() < 0.7
     assert changed.sum() == changed[mine].sum()
     assert (bad.rows.y[changed] == 7).all()
-    wanted = liars.wanted(fed.test)
+    wanted = liars.target_rows(fed.test)
     assert wanted is not None
     assert (wanted.y == 7).all()
     assert len(wanted.y) == int((fed.test.y != 7).sum())

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import tacit
 from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
-from tacit.engine.stacking import of_like_size, stackable
+from tacit.engine.stacking import can_share_stack, group_by_size
 from tacit.jobs.train.plan import Plan, make_plan, make_task
 from tacit.runtimes.cohort import Cohort, Kept
 
@@ -238,7 +238,7 @@ def test_whole_batches_of_unequal_parties_are_the_same_every_way(name: str) -> N
     ],
 )
 def test_nobody_stands_beside_one_of_more_than_twice_its_size(sizes: list[int], cut: list[list[int]]) -> None:
-    assert [part.tolist() for part in of_like_size(np.array(sizes))] == cut
+    assert [part.tolist() for part in group_by_size(np.array(sizes))] == cut
 
 
 @pytest.mark.parametrize("every", [1, 2])
@@ -411,11 +411,11 @@ def test_runs_under_drift_share_a_stack() -> None:
 
 def test_only_plain_numbers_may_differ_within_a_stack() -> None:
     a = algorithms.FedAvg(lr=0.1)
-    assert stackable(a, algorithms.FedAvg(lr=0.5, server_lr=2.0))
-    assert not stackable(a, algorithms.FedProx(lr=0.1))
-    assert not stackable(a, algorithms.FedAvg(weighted=False))
-    assert not stackable(a, algorithms.FedAvg(solver=algorithms.SGD(momentum=0.9)))
-    assert not stackable(algorithms.LocalSGD(local_steps=1), algorithms.LocalSGD(local_steps=2))
+    assert can_share_stack(a, algorithms.FedAvg(lr=0.5, server_lr=2.0))
+    assert not can_share_stack(a, algorithms.FedProx(lr=0.1))
+    assert not can_share_stack(a, algorithms.FedAvg(weighted=False))
+    assert not can_share_stack(a, algorithms.FedAvg(solver=algorithms.SGD(momentum=0.9)))
+    assert not can_share_stack(algorithms.LocalSGD(local_steps=1), algorithms.LocalSGD(local_steps=2))
 
 
 # memory -----------------------------------------------------------------------------------------------------

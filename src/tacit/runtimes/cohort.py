@@ -29,8 +29,8 @@ from ..engine.stacking import (
     cannot_stack,
     cores,
     differing,
-    of_like_size,
-    one_table,
+    group_by_size,
+    join_tables,
     work,
 )
 from ..engine.task import Task
@@ -373,7 +373,7 @@ class Cohort:
         ids = np.concatenate([self.ids[i][who[run_of == i]] for i in range(len(self.runs))])
         steps = count_steps(sizes, epochs, first.batch_size, first.local_steps)
         alike = (
-            of_like_size(sizes)
+            group_by_size(sizes)
             if first.batch_size is None and self.engine == "stack"
             else [np.arange(len(who))]
         )
@@ -549,7 +549,7 @@ class Cohort:
             return
         first = not self.tables
         self.tables = tables
-        x, y, self.offset = one_table(tables, self.device)
+        x, y, self.offset = join_tables(tables, self.device)
         if first:
             self.task = self.task.on(x, y)
         self.task.x, self.task.y = x, y

@@ -209,7 +209,7 @@ class PrivateTask(Task):
                 "which is more than was accounted for. "
                 "Use FedAvg, FedProx or another that looks at one a step."
             )
-        mine = self._of_this_thread()
+        mine = self._thread_module()
         if self._local.ghost is None:
             s = self.settings
             self._local.ghost = Ghost(

@@ -388,7 +388,7 @@ def make_plan(
     _one_of("sampling", sampling, ("fixed", "poisson"))
     wanted = _whole("per_round", per_round, 1, k, "everyone")
     refuse(Asked(algorithm, stages, rule, lies, runtime, pace, speed, select, topology, sampling, wanted, k))
-    liars = Adversaries.among(fed, lies, _whole("seed", seed, 0, 2**63 - 1)) if lies else None
+    liars = Adversaries.assign(fed, lies, _whole("seed", seed, 0, 2**63 - 1)) if lies else None
     fed = fed if liars is None else liars.rows(fed)
     if pace is not None and speed is None and through is None:
         speed = speeds.Constant()  # a simulation needs a clock

@@ -140,7 +140,7 @@ class Simulated:
             (id(p.fed), p.min_rows, p.sums_only): p for p in self.plans
         }  # once for the runs that share a federation
         made = {
-            key: evaluation.of_parties(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
+            key: evaluation.held_out(p.fed, p.fed.at(r), p.min_rows, p.sums_only)
             for key, p in parties.items()
         }
         held = [made[id(p.fed), p.min_rows, p.sums_only] for p in self.plans]
@@ -156,7 +156,7 @@ class Simulated:
         for i, p in enumerate(self.plans):
             if p.algorithm.personalizes and len(held[i].rows.y):
                 found[i] |= self._personal(i, held[i])
-            if p.adversaries is not None and (wanted := p.adversaries.wanted(tests[i])) is not None:
+            if p.adversaries is not None and (wanted := p.adversaries.target_rows(tests[i])) is not None:
                 answers = (
                     self.task.predict(
                         self.w[i],
@@ -175,7 +175,7 @@ class Simulated:
         for k, model in enumerate(self.personal(i)):
             x = held.rows.x[held.owner == k].to(self.w.device)
             outs.append(self.task.predict(model["w"], x, model.get("buffers")).cpu())
-        return evaluation.of_own_models(
+        return evaluation.measure_own_models(
             torch.cat(outs), held, self.plans[i].fed.classes
         )  # rows stand owner by owner
 
