@@ -183,14 +183,14 @@ def frozen() -> nn.Module:
         (
             tiny,
             "lstm",
-            r"train: model 'lstm' cannot take rows of shape \(4,\): it reads whole-number tokens "
+            r"train: model 'lstm' cannot take rows of shape \(4,\): the model reads integer tokens "
             r"\(from_arrays\(…, tokens=True\)\), and these rows "
             r"hold fractions\. Give a model made for this data",
         ),
         (
             pixels,
             "lstm",
-            r"train: model 'lstm' cannot take rows of shape \(64,\): it reads whole-number tokens",
+            r"train: model 'lstm' cannot take rows of shape \(64,\): the model reads integer tokens",
         ),
         (
             images,
@@ -336,8 +336,7 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     save_file({"1.weight": torch.zeros(3, 4), "1.bias": torch.zeros(3)}, saved / "start.safetensors")
     with pytest.raises(
         BadJob,
-        match=r"job.toml, model, weights: .*start.safetensors is another file than the one that was named "
-        r"\(sha256 ",
+        match=r"job.toml, model, weights: the sha256 of .*start.safetensors is",
     ):
         config.of_run(saved / "run")
 
@@ -347,12 +346,12 @@ def test_a_run_goes_on_from_the_same_weights_only(saved: Path) -> None:
     [
         (
             lambda f: f.unlink(),
-            r"job.toml, model, weights: there is no file .*start.safetensors. Give a file of safetensors",
+            r"job.toml, model, weights: there is no file .*start.safetensors. Use a safetensors file",
         ),
-        (lambda f: f.write_bytes(f.read_bytes()[:-8]), "holds no safetensors, or not all of them"),
+        (lambda f: f.write_bytes(f.read_bytes()[:-8]), "is not a complete safetensors file"),
         (
             lambda f: torch.save({"1.bias": torch.zeros(3)}, f),
-            r"holds no safetensors, .* a pickle \(.pt\) is not read",
+            r"is not a complete safetensors file: .* pickles \(.pt\) are not read",
         ),
         (
             lambda f: save_file({"1.weight": torch.zeros(3, 5), "1.bias": torch.zeros(3)}, f),

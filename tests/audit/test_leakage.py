@@ -92,7 +92,7 @@ def test_kernel_target_alignment_of_labels_themselves_and_of_noise():
         1, abs=1e-6
     )
     assert abs(leakage.kernel_target_alignment(noise(90), y)) < 0.1
-    with pytest.raises(BadData, match="every row is of one class"):
+    with pytest.raises(BadData, match="all rows are of one class"):
         leakage.kernel_target_alignment(noise(9), torch.zeros(9))
 
 
@@ -176,6 +176,6 @@ def test_label_attacks_need_two_classes_and_a_row_of_the_rarer():
     with pytest.raises(BadData, match="of 3 classes; there must be as many of both, and two classes"):
         labels.norm_attack(g, torch.arange(400) % 3)
     common = int((y == 0).nonzero()[0])
-    with pytest.raises(BadData, match="is not of the rarer class"):
+    with pytest.raises(BadData, match="is not of the minority class"):
         labels.direction_attack(g, y, known=common)
     assert labels.direction_attack(g, y, known=int((y == 1).nonzero()[0])) > 0.95

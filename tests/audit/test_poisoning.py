@@ -238,5 +238,5 @@ def test_labels_cannot_be_flipped_where_there_are_none():
         rows=fed.rows._replace(y=fed.rows.y.float()),
         test=fed.test._replace(y=fed.test.y.float()),
     )
-    with pytest.raises(BadParameter, match="label_flip turns labels round"):
+    with pytest.raises(BadParameter, match="label_flip changes class labels"):
         tacit.train(fed, model="logistic", adversaries={"label_flip": 0.2})

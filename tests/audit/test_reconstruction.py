@@ -58,7 +58,7 @@ def test_with_the_weights_the_search_finds_rows_without_any_of_its_own():
 
 
 def test_rows_of_another_shape_are_refused():
-    with pytest.raises(BadData, match="they must be alike"):
+    with pytest.raises(BadData, match="the shapes must be equal"):
         reconstruction.train_decoder(part(4), squares(20, 0), torch.zeros(5, 9))
 
 

@@ -19,7 +19,7 @@ from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
 from tacit.engine.stacking import can_share_stack, group_by_size
 from tacit.jobs.train.plan import Plan, make_plan, make_task
-from tacit.runtimes.cohort import Cohort, Kept
+from tacit.runtimes.cohort import Cohort
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5
 
@@ -471,11 +471,11 @@ def test_what_a_row_keeps_for_the_backward_pass_is_counted_without_touching_the_
 
 
 def test_clients_that_never_took_part_use_no_memory() -> None:
-    kept = Kept(100_000)
+    kept = ClientStates(100_000)
     kept.get(np.array([7, 99_999]), {"c": torch.zeros(3)})
     kept.put(np.array([99_999]), {"c": torch.ones(1, 3)})
     assert len(kept.values["c"]) == 2
-    again = Kept(100_000)
+    again = ClientStates(100_000)
     again.load(kept.save())
     got = again.get(np.array([99_999, 7, 5]), {"c": torch.zeros(3)})["c"]
     assert got[:, 0].tolist() == [1.0, 0.0, 0.0]

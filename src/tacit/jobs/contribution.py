@@ -217,7 +217,7 @@ class _Reconstructed:
         heard: list[
             tuple[np.ndarray, torch.Tensor, torch.Tensor]
         ] = []  # of one round: a stack at a time, or one party
-        cohort.hears = lambda who, weights, vectors: heard.append(
+        cohort.on_upload = lambda who, weights, vectors: heard.append(
             (who, weights.clone(), vectors["delta"].clone())
         )
         for r in range(p.rounds):

@@ -158,7 +158,7 @@ class Clustered(Simulated):
         def hear(who: np.ndarray, weights: Tensor, vectors: State) -> None:
             self.book.hear(who.tolist(), weights.tolist(), list(vectors["delta"]))
 
-        self.cohort.hears = hear
+        self.cohort.on_upload = hear
         who = np.sort(np.concatenate(self.cohort.round(r)))
         come_from, self.told[0] = self.book.sort(who.tolist())
         if len(come_from) > len(self.cohort.runs):

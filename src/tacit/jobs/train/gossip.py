@@ -25,7 +25,7 @@ from ...parties.ledger import Ledger
 from ...protocols import gossip as protocol
 from ...results import Result
 from ...runs import Event
-from ...topologies import Gossip, heard
+from ...topologies import Gossip, senders
 from .guards import layout_of
 from .plan import MIN_ROWS, Plan, make_plan
 from .simulated import Simulated, wire_bytes
@@ -227,7 +227,7 @@ class Gossiping(Simulated):
         it.
         """
         down = {**theta, "round": torch.full((len(who),), float(r), device=self.cohort.device)}
-        there = self.cohort.walks(r, who, works, down)
+        there = self.cohort.train_separately(r, who, works, down)
         if "delta" in there:
             there["w"] = theta["w"] + there.pop("delta")
         return there
@@ -278,7 +278,7 @@ class Gossiping(Simulated):
             return ledger
         graph, names, one = self.topology.graph, p.fed.parties, self._one()
         pairs = sorted(
-            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in heard(g, k)}
+            {(k, j) for g in (graph.turns or (graph,)) for k in range(g.nodes) for j in senders(g, k)}
         )
         hidden = (
             "the weighted sum of a node's neighbours' models, and no single one"
@@ -298,7 +298,7 @@ class Gossiping(Simulated):
             return ledger
         exchanges = max((e["round"] for e in rounds), default=0) // self.topology.period
         for k, j in pairs:
-            times = sum(j in heard(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
+            times = sum(j in senders(graph.at(t), k) for t in range(exchanges)) if graph.turns else exchanges
             ledger.record(
                 names[k], names[j], protocol.Model, hidden, count=times, bytes=times * one, how="ideal"
             )
@@ -308,7 +308,7 @@ class Gossiping(Simulated):
 def links(graph: Graph) -> int:
     """Messages of one exchange (of graphs that take turns, the first's)."""
     one = graph.at(0)
-    return sum(len(heard(one, k)) for k in range(one.nodes))
+    return sum(len(senders(one, k)) for k in range(one.nodes))
 
 
 def _fits(p: Plan, task: Task, start: State) -> None:

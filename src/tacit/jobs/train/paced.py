@@ -186,7 +186,7 @@ class PacedSimulation(Simulated):
     def _move(self, mean: State, fraction: float) -> None:
         if "buffers" in mean:
             self.cohort.buffers = mean.pop("buffers")[None]
-        self.cohort.move({k: v[None] for k, v in mean.items()}, [fraction])
+        self.cohort.step({k: v[None] for k, v in mean.items()}, [fraction])
 
     def run(self, rounds: range, due: Callable[[int], bool], after: Callable[..., None]) -> None:
         from ...protocols.buffered import ideal
@@ -236,7 +236,7 @@ class PacedSimulation(Simulated):
             orders = sorted([order, *live], key=lambda o: o.serial)
             down = self.merger.sent[order.version]
             who, works = np.array([self.seat[o.name] for o in orders]), np.array([o.number for o in orders])
-            for row, weight, vectors in self.cohort.answers(order.version, who, works, down):
+            for row, weight, vectors in self.cohort.train_from(order.version, who, works, down):
                 self.made[orders[row].serial] = weight, vectors
         weight, vectors = self.made.pop(order.serial)
         if self.guards:

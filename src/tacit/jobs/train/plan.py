@@ -380,7 +380,7 @@ def make_plan(
     if topology is not None:
         to_the_end("topology", through)
     topology, select, pace, speed = (
-        topologies.made(topology, k),
+        topologies.parse(topology, k),
         _select(select),
         _pace(pace),
         _speed(speed, k, runtime),
