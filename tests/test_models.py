@@ -158,7 +158,7 @@ def frozen() -> nn.Module:
         (
             tiny,
             nn.Linear,
-            r"train: model is 'linear'; it must be a function that makes an nn\.Module from nothing\. "
+            r"train: model is 'linear'; it must be a function without arguments that returns an nn\.Module\. "
             r"Calling it failed: ",
         ),
         (tiny, nn.Flatten(), r"train: model 'flatten' has no parameters, so there is nothing to train\."),
@@ -195,7 +195,7 @@ def frozen() -> nn.Module:
         (
             images,
             "lstm",
-            r"model 'lstm' needs rows of tokens, one after the other, and these rows have shape \(1, 8, "
+            r"model 'lstm' needs rows that are sequences of tokens, and these rows have shape \(1, 8, "
             r"8\)\. Use 'cnn' or 'mlp'\.",
         ),
         (
@@ -287,7 +287,7 @@ def test_crops_are_the_same_stacked_one_by_one_and_over_messages() -> None:
 def test_a_crop_wider_than_the_picture_is_refused() -> None:
     with pytest.raises(BadParameter, match="fewer pixels than the 8 of an image's side"):
         models.build(models.CNN(crop=8), (1, 8, 8), 3, seed=0)
-    with pytest.raises(ValueError, match="cannot be moved by 9 pixels"):
+    with pytest.raises(ValueError, match="cannot be shifted by 9 pixels"):
         models.CropFlip(9)(pictures(1))
 
 

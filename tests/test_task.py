@@ -330,7 +330,7 @@ def test_the_loss_and_its_gradient_agree() -> None:
 
 
 def test_a_task_is_not_copied_by_accident() -> None:
-    with pytest.raises(TypeError, match=r"a Task is shared, not copied: use Task\.on"):
+    with pytest.raises(TypeError, match=r"a Task must not be copied: use Task\.on"):
         copy.deepcopy(task(mlp()))
 
 

@@ -19,6 +19,7 @@ from tacit import algorithms, data, models
 from tacit.algorithms.plan import identify, plan
 from tacit.engine.stacking import can_share_stack, group_by_size
 from tacit.jobs.train.plan import Plan, make_plan, make_task
+from tacit.runtimes.client_states import ClientStates
 from tacit.runtimes.cohort import Cohort
 
 FEATURES, CLASSES, PARTIES = 6, 3, 5

@@ -210,7 +210,7 @@ class Played:
         self.shape = len(index), room
         self.made.append(self)
 
-    def play(self, index: Tensor, live: Tensor, key: Tensor, carry: Any, fixed: Any) -> list[Tensor]:
+    def replay(self, index: Tensor, live: Tensor, key: Tensor, carry: Any, fixed: Any) -> list[Tensor]:
         assert len(index) == self.shape[0]
         assert index.shape[1] <= self.shape[1]  # there is room for so many steps
         for t in range(index.shape[1]):
@@ -259,7 +259,7 @@ def test_nothing_is_collected_while_a_graph_is_recorded_and_afterwards_it_is_as_
             before()
             was = gc.isenabled()
             seen = []
-            with contextlib.suppress(KeyError), fold._nothing_collected():
+            with contextlib.suppress(KeyError), fold._no_garbage_collection():
                 seen.append(gc.isenabled())
                 raise KeyError
             assert (seen, gc.isenabled()) == ([False], was)
