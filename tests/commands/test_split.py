@@ -121,7 +121,7 @@ def test_everybody_here_then_new_rows(place: Path, capsys: pytest.CaptureFixture
     code, out = said(capsys, *ask)
     assert (code, out) == (
         2,
-        "tacit: answer.csv is already there. Give another name, or --force to write over it.\n",
+        "tacit: answer.csv already exists. Choose another name, or pass --force to overwrite it.\n",
     )
     assert Path("answer.csv").read_text() == "precious"
     assert said(capsys, *ask, "--force")[0] == 0
@@ -232,7 +232,7 @@ def test_two_organisations_with_their_own_kits_train_and_predict_over_a_hub(
         )
         assert (code, out) == (
             2,
-            "tacit: answer.csv is already there. Give another name, or --force to write over it.\n",
+            "tacit: answer.csv already exists. Choose another name, or pass --force to overwrite it.\n",
         )  # and nobody waited
     finally:
         hub.send_signal(signal.SIGINT)
@@ -269,13 +269,13 @@ def test_a_party_in_the_middle_and_the_u_shape(place: Path, capsys: pytest.Captu
         (("lr = 0.3", "lr = -1"), "job.toml, split: lr is -1; it must be a number above 0"),
         (
             ("epochs = 8", "epochs = 1.5"),
-            "job.toml, split: epochs is 1.5; it must be a whole number at least 0",
+            "job.toml, split: epochs is 1.5; it must be a whole number of at least 0",
         ),
-        (("lr = 0.3", "seed = -1"), "job.toml, split: seed is -1; it must be a whole number at least 0"),
+        (("lr = 0.3", "seed = -1"), "job.toml, split: seed is -1; it must be a whole number of at least 0"),
         (("lr = 0.3", "nopeek = -1"), "job.toml, split: nopeek is -1; it must be a number of at least 0"),
         (
             ("lr = 0.3", "test_fraction = 2"),
-            "job.toml, split: test_fraction is 2; it must be a number at least 0 and below 1",
+            "job.toml, split: test_fraction is 2; it must be a number of at least 0 and below 1",
         ),
         (
             ("lr = 0.3", 'regression = "yes"'),

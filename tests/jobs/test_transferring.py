@@ -272,7 +272,7 @@ def test_one_class_among_the_shared_is_refused():
     [
         ({"secure": "magic"}, "ftl: secure is 'magic'; it must be 'cut' or 'shared'."),
         ({"names": ("a", "a")}, "two different words, of the source and of the target, and not 'helper'"),
-        ({"gamma": -1.0}, "ftl: gamma is -1.0; it must be a number at least 0."),
+        ({"gamma": -1.0}, "ftl: gamma is -1.0; it must be a number of at least 0."),
         (
             {"encoders": {"moon": nn.Linear(2, 3)}},
             "ftl: encoders is 'moon'; it must be parts by party: 'source', 'target'.",

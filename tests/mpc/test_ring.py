@@ -55,7 +55,7 @@ def test_what_is_no_number_is_refused():
     with pytest.raises(BadData, match=r"holds torch\.bool; only real numbers"):
         Fixed().encode(torch.tensor([True]), "a mask")
     with pytest.raises(
-        BadParameter, match="fraction is 40; it must be a whole number at least 12 and at most 18"
+        BadParameter, match="fraction is 40; it must be a whole number of at least 12 and at most 18"
     ):
         Fixed(40).encode(1.0)
 

@@ -170,7 +170,7 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
             {"threshold": 0.5},
             r"SecAggTerms: threshold is 0\.5; it must be a number above 0\.5 and at most 1\.",
         ),
-        ({"parties": 1}, r"SecAggTerms: parties is 1; it must be a whole number at least 2\."),
+        ({"parties": 1}, r"SecAggTerms: parties is 1; it must be a whole number of at least 2\."),
         (
             {"adversary": "active"},
             r"SecAgg: threshold is 0\.6; it must be above 2/3 against an active server",

@@ -5,24 +5,34 @@ found, the bytes are counted.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
 
 from .. import selection
 from ..algorithms.types import State
+from ..config import conflicts
+from ..config.signature import with_options
+from ..config.train import OPTIONS
 from ..data.federation import Federation
 from ..guard import Guard, Noise
 from ..guard.guard import Layout
 from ..numbers import size
 from ..parameters import to_table
-from .train import guards, paced
+from ..runs import Event
+from .train import guards
 from .train.elsewhere import Elsewhere
 from .train.figures import fit_figures, warn
-from .train.plan import Plan, make_plan, make_task
-from .train.simulated import look_bytes, of_tested, score_bytes, sizes, test_bytes, upload_reveals
+from .train.plan import Plan, make_plan, prepare
+from .train.simulated import tested_reveals, upload_reveals
+from .train.traffic import guarded_sizes, look_sizes, score_sizes, test_sizes
+
+if TYPE_CHECKING:
+    from ..config.types import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -66,16 +76,24 @@ class Outlook:
         return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
 
 
-def plan(fed: Federation, **told: Any) -> Outlook:
-    """Takes what `tacit.train` takes, refuses what it would refuse, and says what it would let out. Nothing
-    is trained and nothing is written.
+@with_options(OPTIONS)
+def plan(
+    fed: Federation,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    data_job: dict[str, Any] | None = None,
+    watch: Callable[[Event], None] | None = None,
+    **options: Unpack[TrainOptions],
+) -> Outlook:
+    """Report what `tacit.train` would reveal with the same arguments, and refuse what it would refuse.
+
+    Nothing is trained and nothing is written.
     """
-    ignored = {k: v for k, v in told.items() if k not in ("out", "resume", "data_job", "watch")}
-    p = make_plan(fed, **ignored)
-    task = make_task(p)
-    start = task.initial()
-    if p.pace is not None:
-        paced.agree(p, task, start)
+    p = make_plan(fed, **options)
+    if resume:
+        conflicts.check_resume(p)
+    task, start = prepare(p)
     guard = guards.fit(p, task, start)
     layout = guards.layout_of(task, p.algorithm, start) if guard is None else guard.layout
     up = _blank(layout) if guard is None else guard.blank_upload()
@@ -86,10 +104,10 @@ def plan(fed: Federation, **told: Any) -> Outlook:
         **{k: state[k] for k in p.algorithm.sends},
         **({} if guard is None else guard.server_message()),
     }
-    down_bytes, up_bytes = sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
+    down_bytes, up_bytes, *_ = guarded_sizes(p, guard, 1, {k: v.cpu() for k, v in sent.items()}, up)
     notes = list(p.fed.notes)
     if p.picks:
-        pick, score = score_bytes(1)
+        pick, score = score_sizes(1)
         down_bytes, up_bytes = down_bytes + pick, up_bytes + score
         notes.append(
             f"of a round's {p.per_round} parties only the one with the lowest score sends its model; the "
@@ -121,8 +139,8 @@ def plan(fed: Federation, **told: Any) -> Outlook:
             "are at work at a time, and the "
             "server also learns how fast each of them is."
         )
-    if p.secret_seed is not None:
-        notes.append("NOT PRIVATE: secret_seed makes every secret replayable.")
+    if p.insecure_seed is not None:
+        notes.append("NOT PRIVATE: insecure_seed makes every secret replayable.")
     return Outlook(
         _sees(p, guard, start),
         spends,
@@ -190,7 +208,7 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
         seen[0]["what"] += ": of the best of each round"
         seen.append({"party": "the server", "what": f"{Score.reveals}, of every party of a round"})
     if looked := _looked(p):
-        ask, _ = look_bytes(start)
+        ask, _ = look_sizes(start)
         seen.append(
             {
                 "party": "the server",
@@ -217,14 +235,16 @@ def _sees(p: Plan, guard: Guard | None, start: State) -> list[dict[str, str]]:
         seen.append(
             {
                 "party": "the server",
-                "what": f"{of_tested(p)} "
+                "what": f"{tested_reveals(p)} "
                 f"({size(sum(v.numel() * v.element_size() for v in figures.blank_upload().values()))} "
                 "each time)",
             }
         )
     elif len(p.fed.held.index):
-        _, tested = test_bytes(start, p.fed.classes)
-        seen.append({"party": "the server", "what": f"{of_tested(p)} ({size(tested)} each time it asks)"})
+        _, tested = test_sizes(start, p.fed.classes)
+        seen.append(
+            {"party": "the server", "what": f"{tested_reveals(p)} ({size(tested)} each time it asks)"}
+        )
     seen.append(
         {"party": "every party", "what": Down.reveals + ("; its noise is in it" if noise is not None else "")}
     )

@@ -12,7 +12,7 @@ import numpy as np
 from ..accounting.votes import gaussian_votes_epsilon
 from ..report.markup import Safe, join, tag
 from ..report.numbers import count, percent, significant
-from ..report.page import assemble, put
+from ..report.page import assemble, write_page
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Series, bars, plot
 from .pate import UNANSWERED
@@ -22,7 +22,7 @@ POINTS = 60  # of a curve: enough for the eye
 
 def write(taught: Any, path: Path) -> Path:
     """`taught` is what tacit.pate gave back."""
-    return put(path, render(taught))
+    return write_page(path, render(taught))
 
 
 def render(taught: Any) -> str:

@@ -81,7 +81,7 @@ def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
         if p.algorithm.weighted and p.private is None
         else 1.0
     )
-    return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)
+    return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.insecure_seed)
 
 
 def _checked(p: Plan, guard: Guard) -> Guard:
@@ -242,7 +242,7 @@ def chosen(p: Plan, number: int) -> np.ndarray:
         return np.flatnonzero(
             mix(p.seed, number, 4, ids) % np.uint64(2**32) < np.uint64(2**32 * p.per_round // len(ids))
         )  # 4: another use than sample's
-    draw = source(p.secret_seed, "sampling", number)
+    draw = source(p.insecure_seed, "sampling", number)
     if p.sampling == "poisson":
         return np.flatnonzero(discrete.uniform(len(ids), len(ids), draw) < p.per_round)
     return np.sort(np.argsort(discrete.uniform(2**62, len(ids), draw), kind="stable")[: p.per_round])
@@ -483,20 +483,22 @@ def reveals(guard: Guard, weighted: bool = True) -> str:
     )
 
 
-def shown(guard: Guard, account: Account | None) -> dict[str, Any]:
-    """What the journal may say about a round's guard. Where noise is added, counts of what happened at the
-    clients would tell past it, and are dropped; but for numbers that did not fit their range: that happens
-    once in 10²² draws, and if it does, something is wrong and must be seen.
+def guard_facts(guard: Guard) -> dict[str, Any]:
+    """Return what the journal may say about a round's guard, and reset its counts.
+
+    Where noise is added, counts of what happened at the clients would reveal more than ε covers, and are
+    dropped. Numbers that did not fit their range are the exception: that happens once in 10²² draws, and if
+    it does, something is wrong and must be seen.
     """
     counts, guard.events = guard.events, {}
-    said: dict[str, Any] = {
+    facts: dict[str, Any] = {
         k.replace(" ", "_"): n
         for k, n in counts.items()
         if guard.noise is None or (k == "out of range" and n)
     }
     if "clip" in guard.state:
-        said["clip"] = float(guard.state["clip"])
-    return said if account is None else {**said, "epsilon": account.epsilon()}
+        facts["clip"] = float(guard.state["clip"])
+    return facts
 
 
 def stopped(accounts: list[Account | None], last: int, rounds: int) -> str:
