@@ -152,7 +152,7 @@ def frozen() -> nn.Module:
         (
             tiny,
             3,
-            r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that makes "
+            r"train: model is 3; it must be one of 'logistic', .* an nn\.Module, or a function that returns "
             r"one\.",
         ),
         (
