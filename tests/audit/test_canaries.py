@@ -111,7 +111,7 @@ def test_what_cannot_be_audited():
         canaries.one_run(digits, training(epsilon=1.0), canaries=3)
     with pytest.raises(BadParameter, match=r"need flat features, and these rows have shape \(1, 8, 8\)"):
         canaries.one_run(tacit.data.digits(images=True), training(epsilon=1.0))
-    with pytest.raises(BadParameter, match="the run claims no ε"):
+    with pytest.raises(BadParameter, match="the run states no ε"):
         canaries.one_run(digits, training(noise_multiplier=0.0), canaries=10)
     with pytest.raises(BadParameter, match="at least 4 with the canary and 4 without"):
         canaries.many_runs([1.0], [0.0], claimed=1.0, delta=0.0)

@@ -205,9 +205,9 @@ def test_a_run_with_liars_and_a_rule_resumes_to_the_same_model(tmp_path):
         ),
         (dict(adversaries={"sign_flip": 1.5}), "share is 1.5; it must be a number above 0 and below 1"),
         (dict(adversaries="sign_flip"), "a share of the parties by attack"),
-        (dict(adversaries={"sign_flip": 0.6, "scale": 0.4}), "nobody is left to learn from"),
+        (dict(adversaries={"sign_flip": 0.6, "scale": 0.4}), "none is left to learn from"),
         (dict(adversaries=[audit.Backdoor(target=12)]), "target is 12; it must be one of the 3 classes"),
-        (dict(adversaries={"scale": 0.2}, runtime="inprocess"), "liars are simulated"),
+        (dict(adversaries={"scale": 0.2}, runtime="inprocess"), "malicious parties are simulated"),
         (dict(aggregate="Medain"), "aggregate is 'Medain'; it must be one of Mean,.*Did you mean"),
         (dict(aggregate=aggregate.Median), "an aggregation rule such as aggregate.Median"),
         (

@@ -163,7 +163,7 @@ def test_buffers_are_mixed_like_weights():
         (dict(graph="ring"), "graph is 'ring'; it must be a graph such as"),
         (dict(graph=graphs.directed_ring(6)), "directed ring is directed, .*push_sum"),
         (dict(graph=graphs.ring(6), churn=0.2), "churn is 0.2; it must be 0 with mode='average'"),
-        (dict(graph=graphs.ring(6), mode="push", period=2), "leave out period"),
+        (dict(graph=graphs.ring(6), mode="push", period=2), "Leave out period"),
         (
             dict(graph=graphs.star(6), secure=True),
             "node 1 of star receives from 1 other node, and the sum of one model hides nothing",

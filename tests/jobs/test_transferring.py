@@ -314,7 +314,7 @@ def test_bad_tables():
         tacit.ftl(one, two, secure="shared", width=12)
     with pytest.raises(
         (BadData, PartyFailed),
-        match=r"20 rows are shared, and the target would get 4 sums over them.* Share at least 72 rows",
+        match=r"20 rows are shared, and the target would learn 4 sums over them.* Share at least 72 rows",
     ):
         tacit.ftl(one, two, secure="shared", width=3, gamma=0.2)
     with pytest.raises(
