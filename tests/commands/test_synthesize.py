@@ -73,9 +73,9 @@ def test_one_table_of_two_files_with_progress_a_generator_and_the_rows_asked_for
         "w.parquet",
         "--rows",
         "50",
-        "--given",
+        "--condition",
         "sex=F",
-        "--given",
+        "--condition",
         "age=30..60",
         "--json",
     )

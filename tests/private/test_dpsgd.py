@@ -305,7 +305,7 @@ def test_a_replayable_secret_is_stamped():
     for _ in range(2):
         model, x, y = world()
         private = DPSGD(noise_multiplier=1.0, delta=1e-6).attach(
-            model, optimizer := sgd(model), (x, y), batch_size=20, secret_seed=3
+            model, optimizer := sgd(model), (x, y), batch_size=20, insecure_seed=3
         )
         epoch(private, model, optimizer)
         ends.append(values(model))

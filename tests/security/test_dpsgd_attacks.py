@@ -222,13 +222,13 @@ def table():
     return torch.randn(N, 6), y
 
 
-def attach(data, model=None, batch_size=30, secret_seed=None, **more):
+def attach(data, model=None, batch_size=30, insecure_seed=None, **more):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     more = {"noise_multiplier": 1.0, "delta": 1e-4, "sampling": "shuffle", **more}
     return (
-        DPSGD(**more).attach(model, optimizer, data, batch_size=batch_size, secret_seed=secret_seed),
+        DPSGD(**more).attach(model, optimizer, data, batch_size=batch_size, insecure_seed=insecure_seed),
         model,
         optimizer,
     )
@@ -506,7 +506,7 @@ def test_a_model_compiled_after_attach_takes_the_same_steps():
     ends = []
     for backend in (None, "eager"):
         private, model, optimizer = attach(
-            table(), noise_multiplier=0.0, clip=0.1, sampling="poisson", secret_seed=0
+            table(), noise_multiplier=0.0, clip=0.1, sampling="poisson", insecure_seed=0
         )
         called = model if backend is None else torch.compile(model, backend=backend)
         for _ in range(2):  # four steps, of which the first two are compared with torch's own gradients

@@ -11,7 +11,7 @@ import pytest
 from tacit import synth
 from tacit.errors import BadData, BadParameter
 from tacit.synth import evaluate, rank
-from tacit.synth.evaluate import GUARDS
+from tacit.synth.evaluate import PRIVACY_CHECKS
 
 from .clinic import patients, shuffled
 
@@ -51,7 +51,7 @@ def test_a_copy_wins_fidelity_and_loses_privacy_and_both_stand_in_one_table(seen
 def test_utility_is_never_shown_without_the_copies_and_the_membership(seen):
     for evaluation in seen.values():
         shown = evaluation.table("utility")
-        assert set(GUARDS) <= set(shown.index.get_level_values("metric"))
+        assert set(PRIVACY_CHECKS) <= set(shown.index.get_level_values("metric"))
         text = str(evaluation)
         assert ("TSTR" in text) == ("exact copies" in text) == ("membership AUC" in text)
     without = evaluate(REAL, patients(500, 2), target="ill")

@@ -42,17 +42,17 @@ class Remembers(synth.Independent):
     seed: int = whole(0, least=0, doc="seed")
 
     def learn(self, v, layout, rng, watch):
-        learned = super().learn(v, layout, rng, watch)
+        state = super().learn(v, layout, rng, watch)
         match self.what:
             case 0:
-                learned.tensors["kept"] = torch.from_numpy(v[:50].copy())
+                state.tensors["kept"] = torch.from_numpy(v[:50].copy())
             case 1:
-                learned.tensors["kept"] = torch.from_numpy(np.argsort(v[:, 1]))
+                state.tensors["kept"] = torch.from_numpy(np.argsort(v[:, 1]))
             case 2:
-                learned.facts["kept"] = example()[0]["name"][7]
+                state.metadata["kept"] = example()[0]["name"][7]
             case 3:
-                learned.tensors["kept"] = torch.from_numpy(v[:390, 0].astype(np.uint8))
-        return learned
+                state.tensors["kept"] = torch.from_numpy(v[:390, 0].astype(np.uint8))
+        return state
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_generator_that_keeps_training_rows_or_their_order_does_not_conform(wh
 class Careless(synth.Independent):
     seed: int = whole(0, least=0, doc="seed")
 
-    def draw(self, learned, layout, n, rng, given):
+    def draw(self, state, layout, n, rng, conditions):
         torch.rand(1)
-        return super().draw(learned, layout, n, rng, given)
+        return super().draw(state, layout, n, rng, conditions)
 
 
 def test_a_generator_that_draws_from_the_global_state_does_not_conform():
@@ -88,7 +88,7 @@ def test_what_is_learnt_does_not_depend_on_the_order_of_rows(name):
     """Nothing of which row stood where can be in a file that comes out the same for every order of them."""
     frame, table = example()
     here, there = (
-        quick(name).fit(f, table).learned.tensors
+        quick(name).fit(f, table).state.tensors
         for f in (frame, frame.sample(frac=1, random_state=1).reset_index(drop=True))
     )
     assert {k: t.shape for k, t in here.items()} == {k: t.shape for k, t in there.items()}
@@ -132,28 +132,32 @@ def test_rows_are_asked_for_in_whole_numbers():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("conditions", "error", "words"),
     [
         ({"sx": "F"}, BadParameter, "there is no column 'sx' to be fixed. Did you mean 'sex'?"),
         ({"sex": "X"}, BadData, "'X' is no value of the column 'sex'. It has: 'F', 'M'"),
         ({"age": (60, 30)}, BadParameter, r"age=\(60, 30\) is an empty interval"),
         ({"name": "Ann"}, BadParameter, "no column 'name' to be fixed"),
-        ({"age": 17}, BadData, r"only 0 of 10 rows satisfy .*given=\{'age': 17\} after [\d,]+ were drawn"),
+        (
+            {"age": 17},
+            BadData,
+            r"only 0 of 10 rows satisfy .*conditions=\{'age': 17\} after [\d,]+ were drawn",
+        ),
     ],
 )
-def test_conditions_that_cannot_be_met_are_refused(given, error, words):
+def test_conditions_that_cannot_be_met_are_refused(conditions, error, words):
     frame, table = example()
     with pytest.raises(error, match=words):
-        synth.Independent().fit(frame, table).sample(10, given=given)
+        synth.Independent().fit(frame, table).sample(10, conditions=conditions)
 
 
 @pytest.mark.parametrize("name", ["Bayes", "Cart", "CTGAN", "GaussianCopula"])
 def test_conditions_may_be_lists_missing_values_and_combined_columns(name):
     frame, table = example()
     fitted = quick(name).fit(frame, table)
-    assert set(fitted.sample(30, given={"grade": ["low", "high"]})["grade"]) <= {"low", "high"}
-    assert fitted.sample(20, given={"job": None})["job"].isna().all()
-    french = fitted.sample(30, given={"country": "FR"})
+    assert set(fitted.sample(30, conditions={"grade": ["low", "high"]})["grade"]) <= {"low", "high"}
+    assert fitted.sample(20, conditions={"job": None})["job"].isna().all()
+    french = fitted.sample(30, conditions={"country": "FR"})
     assert set(french["city"]) <= {"Lyon", "Lille"}
 
 

@@ -65,7 +65,7 @@ def train_private(
     seed: int = 0,
     device: str = "cpu",
     evaluate_every: int = 1,
-    secret_seed: int | None = None,
+    insecure_seed: int | None = None,
     out: str | Path | None = None,
     data_job: dict[str, Any] | None = None,
     watch: Callable[[Event], None] | None = None,
@@ -75,7 +75,7 @@ def train_private(
     With `epsilon` the noise is found for so many epochs; with `noise_multiplier` in its place, ε is what
     comes out. `sampling` is "poisson", "shuffle", "fixed", or "order" for DP-FTRL, which needs no sampling;
     the accountant follows. `optimizer` is "sgd" or "adam" (DP-Adam). `seed` sets the model's first values;
-    rows and noise are drawn from the operating system, so two runs differ. `secret_seed` makes them
+    rows and noise are drawn from the operating system, so two runs differ. `insecure_seed` makes them
     replayable, for tests only; the result is stamped NOT PRIVATE.
 
     Under "poisson", ε is for a row's presence, so the exact number of rows is used for nothing that is
@@ -143,7 +143,7 @@ def train_private(
             batch_size,
             f"a whole number between 1 and the number of rows, {rows:,}",
         )
-    known = _known_size(settings, rows, batch_size or 1, secret_seed)
+    known = _known_size(settings, rows, batch_size or 1, insecure_seed)
     size = min(LOT, max(1, known.rows // 4)) if batch_size is None else batch_size
     job = {
         "data": data_job or {"made_in": "python", "name": dataset.name},
@@ -169,7 +169,7 @@ def train_private(
                 seed=seed,
                 device=device,
                 evaluate_every=evaluate_every,
-                secret_seed=secret_seed,
+                insecure_seed=insecure_seed,
             ).items()
             if v is not None
         },
@@ -181,7 +181,7 @@ def train_private(
         (x, y),
         epochs=epochs,
         batch_size=size,
-        secret_seed=secret_seed,
+        insecure_seed=insecure_seed,
         earlier=() if known.release is None else (known.release,),
     )
     if out is not None:
@@ -227,7 +227,7 @@ class _Known(NamedTuple):
     note: str
 
 
-def _known_size(settings: DPSGD, rows: int, least: int, secret_seed: int | None) -> _Known:
+def _known_size(settings: DPSGD, rows: int, least: int, insecure_seed: int | None) -> _Known:
     if not settings.private or settings.sampling != "poisson":
         return _Known(
             rows, settings, None, PUBLIC if settings.private else ""
@@ -236,7 +236,7 @@ def _known_size(settings: DPSGD, rows: int, least: int, secret_seed: int | None)
         return _Known(settings.public_size, settings, None, describe_declared(settings.public_size))
     release = count_release(settings)
     noisy = max(
-        least, noisy_count(rows, release, source(secret_seed, "number of rows"))
+        least, noisy_count(rows, release, source(insecure_seed, "number of rows"))
     )  # a rate is at most 1
     return _Known(noisy, replace(settings, public_size=noisy), release, describe_count(release))
 

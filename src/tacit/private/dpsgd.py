@@ -142,7 +142,7 @@ class DPSGD:
         epochs: float | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
-        secret_seed: int | None = None,
+        insecure_seed: int | None = None,
         file: str | Path | None = None,
         earlier: Sequence[Release] = (),
     ) -> Session:
@@ -150,14 +150,14 @@ class DPSGD:
 
         `data` is your DataLoader, a torch Dataset, tensors `(x, y)`, or the number of rows for a loop that
         draws with `Session.draw`. `epochs` or `steps` says how long the run is: with ε given, the noise is
-        for so many steps. `file` keeps the account over restarts. `secret_seed` makes secrets replayable, for
+        for so many steps. `file` keeps the account over restarts. `insecure_seed` makes secrets replayable, for
         tests only; the ledger is stamped NOT PRIVATE. `earlier` are releases of these rows for which the same
         ε pays: the noise leaves room for them, and whoever makes them spends them from the session's account.
         """
         from .session import Session
 
         return Session(
-            check(self), model, optimizer, data, epochs, steps, batch_size, secret_seed, file, earlier
+            check(self), model, optimizer, data, epochs, steps, batch_size, insecure_seed, file, earlier
         )
 
 

@@ -60,7 +60,7 @@ class Session:
         epochs: float | None = None,
         steps: int | None = None,
         batch_size: int | None = None,
-        secret_seed: int | None = None,
+        insecure_seed: int | None = None,
         file: str | Path | None = None,
         earlier: Sequence[Release] = (),
     ):
@@ -86,7 +86,7 @@ class Session:
                 stacklevel=4,
             )
         self.release = self._release(earlier)
-        self.secret = Secret() if secret_seed is None else SeededSecret(secret_seed)
+        self.secret = Secret() if insecure_seed is None else SeededSecret(insecure_seed)
         self._source = noise.keystream(self.secret)
         self.account = (
             None if self.release is None else self._account(Path(file) if file is not None else None)
