@@ -229,7 +229,7 @@ def test_a_holder_with_other_columns_refuses_the_coordinators_job(kits):
             ["north.csv", "--out", "s.csv"],
             "synthesize: give the files of at least two holders, or --kit to take part with your own.",
         ),
-        (["north.csv", "south.csv"], "synthesize: nothing is asked for. Give --out FILE"),
+        (["north.csv", "south.csv"], "synthesize: there is no output. Give --out FILE"),
         (
             ["north.csv", "south.csv", "--out", "s.txt"],
             "synthesize: --out s.txt ends in neither .csv, .csv.gz nor .parquet",

@@ -145,7 +145,7 @@ def test_shuffling_looks_at_every_row_once_an_epoch():
     )
     seen = []
     for a, rows in private:
-        seen += [] if private.checking else rows.tolist()
+        seen += [] if private.is_checking else rows.tolist()
         F.cross_entropy(model(a), y[rows]).backward()
         optimizer.step()
     assert sorted(seen) == list(range(N))

@@ -47,7 +47,9 @@ def test_every_release_lies_on_the_grid_whatever_was_released():
     lowest bits say nothing about the sum.
     """
     for value in (0.0, 1.0, 1 / 3, 1e-7):
-        (out,) = noise.noisy([torch.full((500,), value, dtype=torch.float64)], 1.0, noise.keystream(Secret()))
+        (out,) = noise.add_noise(
+            [torch.full((500,), value, dtype=torch.float64)], 1.0, noise.keystream(Secret())
+        )
         whole = out * wide.SIGMA
         assert torch.equal(whole, whole.round())
 
@@ -59,7 +61,7 @@ def test_the_lowest_bits_of_two_sums_cannot_be_told_apart():
     source = noise.keystream(Secret())
     counts = []
     for value in (0.0, 1 / 3):
-        (out,) = noise.noisy([torch.full((64_000,), value, dtype=torch.float64)], 1.0, source)
+        (out,) = noise.add_noise([torch.full((64_000,), value, dtype=torch.float64)], 1.0, source)
         counts.append(np.bincount((out * wide.SIGMA).to(torch.int64).numpy() & 63, minlength=64))
     a, b = counts
     assert ((a - b) ** 2 / (a + b)).sum() < 125

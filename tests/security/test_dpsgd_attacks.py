@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from tacit.errors import BadParameter
 from tacit.private import DPSGD
-from tacit.private.ghost import Ghost, flat
+from tacit.private.ghost import GhostClipping, flat_factors
 from tests.private.reference import clipped_sum, close, each_gradient
 
 torch.set_num_threads(1)
@@ -32,8 +32,8 @@ def total(model, x, y):
     """The clipped sum that the code forms for squared errors summed over each row's outputs, as one float64
     vector.
     """
-    ghost = Ghost(model, flat(CLIP))
-    ghost.mean = False
+    ghost = GhostClipping(model, flat_factors(CLIP))
+    ghost.is_mean = False
     (model(x).flatten(1) - y).square().sum().backward()
     out = torch.cat([t.double().flatten() for t in ghost.take()])
     ghost.close()
@@ -353,7 +353,7 @@ def test_a_batch_without_a_step_is_refused_before_the_next_is_charged(drawn):
         else:
             for a, b in private:
                 private.backward(F.cross_entropy(model(a), b, reduction="none"))
-                if not private.checking:
+                if not private.is_checking:
                     break
 
     one()
@@ -441,8 +441,8 @@ def test_weighted_losses_keep_to_the_clip():
     model_sums = []
     for left_out in (None, 0, 20, 55, 59):
         kept = [i for i in range(N) if i != left_out]
-        ghost = Ghost(model, flat(CLIP))
-        ghost.mean = False
+        ghost = GhostClipping(model, flat_factors(CLIP))
+        ghost.is_mean = False
         F.cross_entropy(model(x[kept]), y[kept], weight=WEIGHTS, reduction="none").sum().backward()
         model_sums.append(torch.cat([t.double().flatten() for t in ghost.take()]))
         ghost.close()

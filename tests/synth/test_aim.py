@@ -56,7 +56,11 @@ def test_more_budget_comes_nearer():
     errors = [
         two_way_error(
             frame.to_numpy(),
-            AIM(epsilon=e, insecure_seed=0, steps=30).fit(frame, domain).sample(len(frame)).astype(int).to_numpy(),
+            AIM(epsilon=e, insecure_seed=0, steps=30)
+            .fit(frame, domain)
+            .sample(len(frame))
+            .astype(int)
+            .to_numpy(),
             sizes,
         )
         for e in (0.05, 5.0)
@@ -77,5 +81,11 @@ def test_adult_at_epsilon_one_is_no_worse_than_mst():
     """Nine columns, ε = 1: MST reaches about .037 here; smartnoise's AIM did not finish in 560 s."""
     frame, domain = adult()
     sizes = [len(c.values) for c in domain.values()]
-    made = AIM(epsilon=1.0, delta=1e-9, insecure_seed=0).fit(frame, domain).sample(len(frame)).astype(int).to_numpy()
+    made = (
+        AIM(epsilon=1.0, delta=1e-9, insecure_seed=0)
+        .fit(frame, domain)
+        .sample(len(frame))
+        .astype(int)
+        .to_numpy()
+    )
     assert two_way_error(frame.to_numpy(), made, sizes) < 0.025

@@ -68,7 +68,7 @@ def test_places_are_normal():
     frame = pd.DataFrame({"x": rng.lognormal(0, 1, 2000)})
     table = Table.infer(frame)
     layout = Layout(table)
-    places, _ = DiffusionColumns.from_data(layout, table.to_numbers(frame)).forward(table.to_numbers(frame))
+    places, _ = DiffusionColumns.from_data(layout, table.to_numbers(frame)).encode(table.to_numbers(frame))
     assert abs(places.mean()) < 0.05
     assert abs(places.std() - 1) < 0.05
 

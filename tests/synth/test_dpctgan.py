@@ -111,7 +111,9 @@ def test_made_rows_are_told_levels_by_their_frequency_and_held_to_them():
 def test_it_learns_marginals_modes_and_dependence_at_a_large_epsilon_and_follows_conditions():
     # the outcome depends on the last bits of a sum: on the dose by kind alone, 6 of the first 8 seeds passed
     # before and after a change of rounding
-    fitted = DPCTGAN(epsilon=50.0, epochs=40, batch=200, lr=2e-3, bins=32, insecure_seed=3).fit(people(2000), TABLE)
+    fitted = DPCTGAN(epsilon=50.0, epochs=40, batch=200, lr=2e-3, bins=32, insecure_seed=3).fit(
+        people(2000), TABLE
+    )
     made = fitted.sample(3000, seed=0)
     assert abs((made["kind"] == "a").mean() - 0.7) < 0.1
     assert (made["kind"] == "c").mean() < 0.05

@@ -35,14 +35,16 @@ def test_the_ks_complement_is_scipys():
     rng = np.random.default_rng(0)
     for _ in range(20):
         a, b = rng.normal(size=rng.integers(2, 80)).round(1), rng.normal(0.3, 1, rng.integers(2, 80)).round(1)
-        assert fidelity.complement(a, b) == pytest.approx(1 - stats.ks_2samp(a, b, method="asymp").statistic)
+        assert fidelity.ks_complement(a, b) == pytest.approx(
+            1 - stats.ks_2samp(a, b, method="asymp").statistic
+        )
 
 
 def test_missing_values_are_left_out_of_the_ks_complement_and_all_missing_is_the_worst():
     a = np.array([1.0, 2.0, np.nan])
-    assert fidelity.complement(a, np.array([1.0, 2.0])) == 1
-    assert fidelity.complement(a, np.array([np.nan])) == 0
-    assert fidelity.complement(np.array([np.nan]), np.array([np.nan])) == 1
+    assert fidelity.ks_complement(a, np.array([1.0, 2.0])) == 1
+    assert fidelity.ks_complement(a, np.array([np.nan])) == 0
+    assert fidelity.ks_complement(np.array([np.nan]), np.array([np.nan])) == 1
 
 
 def test_total_variation_by_hand():

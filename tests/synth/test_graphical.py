@@ -161,7 +161,7 @@ def test_a_sample_in_order_would_be_caught():
 def test_columns_that_do_not_exist_and_fits_of_nothing_are_refused():
     model = fit_model([Measurement((0,), np.array([1.0, 2.0]), 1.0)], (2, 2))
     with pytest.raises(
-        BadParameter, match=r"columns are \(0, 7\); they must be different numbers from 0 to 1"
+        BadParameter, match=r"columns are \(0, 7\); they must be distinct numbers from 0 to 1"
     ):
         model.marginal((0, 7))
     with pytest.raises(BadParameter, match="there is no measurement; at least one noisy marginal is needed"):

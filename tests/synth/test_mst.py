@@ -231,7 +231,7 @@ def test_cells_and_back_stay_in_their_cell():
     grid = Grid(columns, 16)
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, s, 5000) for s in grid.sizes], axis=1)
-    x = grid.numbers(codes, rng)
+    x = grid.to_numbers(codes, rng)
     frame = pd.DataFrame({c.name: c.to_series(x[:, j]) for j, c in enumerate(columns)})
     assert grid.sizes == (16, 7, 16, 3, 12)
     assert (grid.codes(frame) == codes).all()
@@ -281,7 +281,9 @@ def test_bad_tables_are_refused():
         MST().fit(frame, {"jobs": categorical(["cook"])})
     with pytest.raises(BadData, match=r"the column 'age' is declared with words .* but holds numbers"):
         MST().fit(frame, DOMAIN | {"age": categorical(["young", "old"])})
-    with pytest.raises(BadData, match=r"MST: this is no table but NoneType. Give a pandas DataFrame"):
+    with pytest.raises(
+        BadData, match=r"MST: expected a pandas DataFrame, got NoneType. Give a pandas DataFrame"
+    ):
         MST().fit(None, DOMAIN)
     with pytest.raises(
         BadData, match=r"MST: no column is declared but identifiers, so there is nothing to learn"

@@ -52,7 +52,7 @@ def table() -> tuple[Layout, np.ndarray, pd.DataFrame]:
     )
     made = synth.Table.infer(frame)
     layout = Layout(made)
-    return layout, layout.encode(made.numbers(frame)), frame
+    return layout, layout.encode(made.to_numbers(frame)), frame
 
 
 def test_encoded_rows_come_back_spikes_and_missing_values_exactly():
@@ -236,7 +236,7 @@ def test_a_mean_of_nothing_is_the_maker_itself():
     assert plain.keys() == mean.keys()
     assert not torch.equal(plain["maker.0.last.weight"], mean["maker.0.last.weight"])
     layout = Layout(synth.Table.infer(frame))
-    v = layout.encode(synth.Table.infer(frame).numbers(frame))
+    v = layout.encode(synth.Table.infer(frame).to_numbers(frame))
     encoding = Encoding.fit(layout, v, 10)
     with torch_seed(0, torch.device("cpu")):
         duel = GANTrainer(

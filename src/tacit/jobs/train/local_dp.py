@@ -32,7 +32,7 @@ from ...parties.ledger import Ledger
 from ...parties.secret import Secret, SeededSecret
 from ...private import noise
 from ...private.dpsgd import DPSGD
-from ...private.ghost import Ghost
+from ...private.ghost import GhostClipping
 from ...private.session import spend
 from ...private.size import count_release, describe_count, describe_declared, noisy_count
 from ...selection import PowerOfChoice
@@ -212,10 +212,10 @@ class PrivateTask(Task):
         mine = self._of_this_thread()
         if not hasattr(self._local, "ghost"):
             s = self.settings
-            self._local.ghost = Ghost(
+            self._local.ghost = GhostClipping(
                 mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method
             )
-            self._local.ghost.mean = False
+            self._local.ghost.is_mean = False
         ghost = self._local.ghost
         mine.load(walk.w, walk.buffers.get("buffers"))
         there = self.there[int(batch.key)] if self.there else int(batch.live.sum())
@@ -234,7 +234,7 @@ class PrivateTask(Task):
             sigma = noise.deviation(
                 release.multiplier, float(self.settings.clip or 0), sum(t.numel() for t in sums)
             )
-            sums = noise.noisy(sums, sigma, self.source)
+            sums = noise.add_noise(sums, sigma, self.source)
         got = dict(zip(map(id, ghost.parameters), sums))
         g = torch.cat(
             [got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values]
