@@ -58,8 +58,7 @@ def test_utility_is_never_shown_without_the_copies_and_the_membership(seen):
     assert not [s for s in without.scores if s.metric.facet == "utility"]
     assert "exact copies" in str(without)
     assert without.warnings == [
-        "Without a holdout neither membership nor any other attack was tried, and no utility is shown: give "
-        "holdout=…."
+        "Without a holdout no attack was run and no utility computed: give holdout=…."
     ]
 
 
