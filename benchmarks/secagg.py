@@ -162,15 +162,15 @@ def main() -> None:
     else:
         print("Flower is not installed; benchmarks/peers/install.sh makes its environment")
     for bits in (32, 20, 16):
-        terms = secagg.Terms("benchmark", n, d, (2**bits - 1) // (2 * n))
+        terms = secagg.SecAggTerms("benchmark", n, d, (2**bits - 1) // (2 * n))
         row(f"SecAgg, everybody with everybody, {bits} bits", measure(secagg, terms, 0), peers.get((n, 0)))
     row(
         f"SecAgg, the same, {n // 20} dropped",
-        measure(secagg, secagg.Terms("benchmark", n, d, (2**32 - 1) // (2 * n)), n // 20),
+        measure(secagg, secagg.SecAggTerms("benchmark", n, d, (2**32 - 1) // (2 * n)), n // 20),
     )
     for k, why in ((14, "Flower's default"), (degree(n, 0.6), "Bell et al.'s demands")):
         for gone in (0, n // 20):
-            terms = secagg.Terms("benchmark", n, d, (2**32 - 1) // (2 * n), 0.6, k)
+            terms = secagg.SecAggTerms("benchmark", n, d, (2**32 - 1) // (2 * n), 0.6, k)
             row(
                 f"SecAgg, k = {k} ({why}), {gone} dropped",
                 measure(secagg, terms, gone),
@@ -179,13 +179,13 @@ def main() -> None:
     if given.light:
         row(
             "LightSecAgg, 10 clients, 1 dropped",
-            measure(lightsecagg, lightsecagg.Terms("benchmark", 10, d, (2**31 - 1) // 20), 1),
+            measure(lightsecagg, lightsecagg.LightSecAggTerms("benchmark", 10, d, (2**31 - 1) // 20), 1),
         )
     if given.encrypt:
         for bits in (32, 16):
             row(
                 f"Encrypt, 10 clients, {bits} bits",
-                measure(encrypted, encrypted.Terms("benchmark", 10, d, (2**bits - 1) // 20), 0),
+                measure(encrypted, encrypted.EncryptedSumTerms("benchmark", 10, d, (2**bits - 1) // 20), 0),
             )
 
 

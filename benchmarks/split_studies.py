@@ -24,7 +24,7 @@ import tacit
 from tacit import data
 from tacit.data.vertical import Columns, Vertical
 from tacit.protocols.splitnn_guards import Marvell, NoiseRows, QuantizeRows
-from tacit.protocols.splitnn_terms import Terms
+from tacit.protocols.splitnn_terms import SplitTerms
 
 SETTINGS = {
     "breast": {"epochs": 30, "batch_size": 32, "lr": 0.05, "width": 16},
@@ -114,7 +114,7 @@ def pooled(rows: Vertical) -> float:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    x, y = rows.parties["guest"].fitted(rows.train)[0].numpy(), rows.y.numpy()
+    x, y = rows.parties["guest"].standardize(rows.train)[0].numpy(), rows.y.numpy()
     model = make_pipeline(
         StandardScaler(), LogisticRegression(C=1 / (RIDGE * len(rows.train)), max_iter=5000)
     ).fit(x[rows.train], y[rows.train])
@@ -129,7 +129,7 @@ def halves() -> nn.Sequential:
 def mnist(epochs: int) -> None:
     made = data.mnist()
     x, xt = (r.x.reshape(len(r.y), -1) for r in (made.rows, made.test))
-    net, terms = halves(), Terms((), (len(x),), (0,), batch_size=64)
+    net, terms = halves(), SplitTerms((), (len(x),), (0,), batch_size=64)
     bottom, top = tacit.cut(halves(), 4)
     began = time.process_time()
     run = tacit.splitnn(

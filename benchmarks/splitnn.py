@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import tacit
-from tacit.protocols.splitnn_terms import Terms
+from tacit.protocols.splitnn_terms import SplitTerms
 
 
 def network() -> nn.Sequential:
@@ -35,7 +35,7 @@ def central(
     x: torch.Tensor, y: torch.Tensor, batch: int, epochs: int, threads: int
 ) -> tuple[float, float, nn.Module]:
     torch.set_num_threads(threads)
-    net, terms = network(), Terms((), (len(x),), (0,), batch_size=batch)
+    net, terms = network(), SplitTerms((), (len(x),), (0,), batch_size=batch)
     step = torch.optim.SGD(net.parameters(), lr=0.1)
     took, used = [], []
     for epoch in range(epochs):

@@ -13,7 +13,7 @@ from torch import nn
 
 import tacit
 from tacit import algorithms, data, guard, models, pace
-from tacit.algorithms.types import Batch, Walk
+from tacit.algorithms.types import Batch, LocalState
 from tacit.engine.task import Task
 from tacit.errors import PartyFailed
 from tacit.runtimes.inprocess import InProcess
@@ -110,7 +110,9 @@ def test_a_stack_of_convolutional_networks(model: models.CNN) -> None:
     index = torch.from_numpy(rng.integers(0, 12, (3, 5)))
 
     def visit(task: Task, w: torch.Tensor, index: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        return task.visit(Walk(w, {}, {}, w[0]), Batch(index, torch.ones(5, device=w.device), key))[0]
+        return task.gradient(LocalState(w, {}, {}, w[0]), Batch(index, torch.ones(5, device=w.device), key))[
+            0
+        ]
 
     alone = torch.stack([visit(here, *client) for client in zip(w, index, torch.arange(3))])
     right = torch.stack([(here.predict(v, x).argmax(-1) == y).sum() for v in w])

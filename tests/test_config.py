@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tacit
 from tacit import algorithms, data, models, selection
-from tacit.config.job import job as config
+from tacit.config import job as config
 from tacit.errors import BadJob, BadParameter, BadRun
 from tacit.parameters import check
 

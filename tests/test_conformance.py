@@ -234,9 +234,9 @@ class CountsPadding(FedAvg):
 class Branching(FedAvg):
     """A Python `if` on a value: fine for one client, impossible for a stack."""
 
-    def step(self, walk, batch, task, down, mine):
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g / g.norm() if g.norm() > 1 else g, self.lr)
+    def step(self, current, batch, task, down, mine):
+        g, current = task.gradient(current, batch)
+        return self.solver.step(current, g / g.norm() if g.norm() > 1 else g, self.lr)
 
 
 @dataclass(frozen=True)
@@ -393,8 +393,8 @@ def test_a_rule_that_is_not_what_it_claims_to_be_may_say_so():
 def test_the_suites_of_data_and_runtimes_can_fail():
     @dataclass(frozen=True, repr=False)
     class Loses(data.IID):
-        def deal(self, dataset, parties, rng, min_size=1):
-            return [rows[:-1] for rows in super().deal(dataset, parties, rng, min_size)]
+        def partition(self, dataset, parties, rng, min_size=1):
+            return [rows[:-1] for rows in super().partition(dataset, parties, rng, min_size)]
 
     with pytest.raises(AssertionError, match="rows dealt of"):
         testing.check_skew(Loses())

@@ -15,7 +15,7 @@ from torch import nn
 
 import tacit
 from tacit import cli, data, models
-from tacit.config.job import job as config
+from tacit.config import job as config
 from tacit.errors import BadData, BadJob, BadParameter
 
 

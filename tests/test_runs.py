@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.errors import BadRun
-from tacit.runs import Journal, finite, rounds_of, write_whole
+from tacit.runs import Journal, encode_nonfinite, rounds_of, write_atomic
 
 
 class Crash(BaseException):
@@ -27,17 +27,17 @@ def test_a_crash_before_the_rename_leaves_the_old_file_whole(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "f.json"
-    write_whole(path, "old")
+    write_atomic(path, "old")
 
     def crash(*_: Any) -> None:
         raise Crash
 
     monkeypatch.setattr(os, at, crash)
     with pytest.raises(Crash):
-        write_whole(path, "new and longer")
+        write_atomic(path, "new and longer")
     monkeypatch.undo()
     assert path.read_text() == "old"
-    write_whole(path, b"new")
+    write_atomic(path, b"new")
     assert path.read_bytes() == b"new"
     assert [p.name for p in tmp_path.iterdir()] == ["f.json"]
 
@@ -76,7 +76,7 @@ NUMBERS = st.one_of(st.floats(), st.integers(-9, 9), st.none(), st.booleans())
     )
 )
 def test_every_number_can_be_written_as_json(value: Any) -> None:
-    json.loads(json.dumps(finite(value), allow_nan=False))
+    json.loads(json.dumps(encode_nonfinite(value), allow_nan=False))
 
 
 def test_a_resumed_journal_is_wound_back_to_its_last_saved_state(tmp_path: Path) -> None:

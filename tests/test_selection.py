@@ -15,11 +15,13 @@ from tacit.errors import BadParameter, PartyFailed
 from tacit.protocols import rounds
 from tacit.runtimes.inprocess import InProcess
 
+from .awaited import awaited
+
 SIZES = np.array([1, 1, 1, 1, 96])
 
 
 def known(losses=None, seconds=None, sizes=SIZES):
-    return selection.Known(
+    return selection.PartyInfo(
         sizes, lambda who: np.asarray(losses if losses is not None else np.zeros(len(sizes)))[who], seconds
     )
 
@@ -40,7 +42,7 @@ def test_power_of_choice_asks_those_with_the_largest_losses():
     )
     assert sorted(got.tolist()) == [1, 3]
     asked = []
-    among = selection.Known(np.ones(50), lambda who: asked.append(who) or np.zeros(len(who)), None)
+    among = selection.PartyInfo(np.ones(50), lambda who: asked.append(who) or np.zeros(len(who)), None)
     selection.PowerOfChoice(candidates=7).choose(among, 3, np.random.default_rng(0))
     assert len(asked[0]) == 7
 
@@ -210,7 +212,7 @@ def test_losses_are_not_stated_beside_a_hidden_sum():
 
 def test_a_rule_of_ones_own_may_ask_for_losses_more_than_once():
     @dataclasses.dataclass(frozen=True)
-    class Twice:
+    class Twice(selection.SelectionRule):
         def choose(self, known, per_round, rng):
             first = known.loss(np.array([0, 1]))
             return np.array([int(first.argmax()), 2 + int(known.loss(np.array([2, 3])).argmax())])
@@ -270,9 +272,9 @@ def test_candidates_that_stay_silent_or_lie_about_their_loss_are_not_chosen():
             range(1),
             lambda r: rounds.Candidates(["a", "b", "c", "d"], {"w": torch.zeros(1)}, settle),
             lambda r: {"w": torch.zeros(1)},
-            lambda r, ups: sent.append(list(ups)),
-            lambda r: None,
-            lambda r, c: None,
+            awaited(lambda r, ups: sent.append(list(ups))),
+            awaited(lambda r: None),
+            awaited(lambda r, c: None),
             within=0.5,
             at_least=1,
             wrong=wrong,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tacit.algorithms.plan import identify, plan
-from tacit.algorithms.types import Batch, State, Walk
+from tacit.algorithms.types import Batch, LocalState, State
 from tacit.engine.layers import LocalStep
 from tacit.engine.task import Task
 
@@ -34,9 +34,11 @@ def task(module: nn.Module, **options: Any) -> Task:
     return Task(module, *rows(**options))
 
 
-def walk(t: Task) -> Walk:
+def walk(t: Task) -> LocalState:
     start = t.initial()
-    return Walk(start["w"], {"buffers": start["buffers"]} if "buffers" in start else {}, {}, torch.zeros(()))
+    return LocalState(
+        start["w"], {"buffers": start["buffers"]} if "buffers" in start else {}, {}, torch.zeros(())
+    )
 
 
 def batch(index: list[int], padding: int = 0, key: Tensor = KEY) -> Batch:
@@ -50,8 +52,8 @@ def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
     """Bound, functional, and in a stack of three."""
     stacked, here = t.for_stacking(), walk(t)
 
-    def one(w: Tensor, buffers: State, index: Tensor) -> tuple[Tensor, Walk]:
-        return stacked.visit(here._replace(w=w, buffers=buffers), b._replace(index=index))
+    def one(w: Tensor, buffers: State, index: Tensor) -> tuple[Tensor, LocalState]:
+        return stacked.gradient(here._replace(w=w, buffers=buffers), b._replace(index=index))
 
     mine = {k: v.expand(3, -1) for k, v in here.buffers.items()}  # every client has its own, as in the engine
     g, after = torch.vmap(one, in_dims=(0, {k: 0 for k in mine} or None, 0))(
@@ -59,8 +61,8 @@ def visits(t: Task, b: Batch) -> list[tuple[Tensor, State]]:
     )
     with torch.no_grad():
         ways = [
-            t.visit(here, b),
-            stacked.visit(here, b),
+            t.gradient(here, b),
+            stacked.gradient(here, b),
             (g[1], after._replace(buffers={k: v[1] for k, v in after.buffers.items()})),
         ]
     return [(g, after.buffers) for g, after in ways]
@@ -322,7 +324,9 @@ def test_the_loss_and_its_gradient_agree() -> None:
     w, b = t.initial()["w"].double().float(), batch([1, 2, 3], padding=1)
     direction = torch.randn(t.dim, generator=torch.Generator().manual_seed(0))
     slope = (t.loss(w + 1e-2 * direction, b) - t.loss(w - 1e-2 * direction, b)) / 2e-2
-    assert float(slope) == pytest.approx(float(t.grad(w, b) @ direction), rel=1e-2)
+    assert float(slope) == pytest.approx(
+        float(t.gradient(LocalState(w, {}, {}, w[0]), b)[0] @ direction), rel=1e-2
+    )
 
 
 def test_a_task_is_not_copied_by_accident() -> None:
@@ -340,9 +344,9 @@ def test_a_relu_that_stands_twice_is_applied_twice() -> None:
     batch = Batch(torch.arange(4)[None], torch.ones(1, 4), torch.zeros(1, dtype=torch.int64))
     w = task.initial()["w"]
     stacked = torch.vmap(
-        lambda w, i, m, k: task.for_stacking().visit(Walk(w, {}, {}, w[0]), Batch(i, m, k))[0]
+        lambda w, i, m, k: task.for_stacking().gradient(LocalState(w, {}, {}, w[0]), Batch(i, m, k))[0]
     )(w[None], *batch)
-    alone, _ = task.visit(Walk(w, {}, {}, w[0]), Batch(batch.index[0], batch.live[0], batch.key[0]))
+    alone, _ = task.gradient(LocalState(w, {}, {}, w[0]), Batch(batch.index[0], batch.live[0], batch.key[0]))
     assert task.dense is not None
     assert torch.allclose(stacked[0], alone, atol=1e-6)
 
@@ -386,7 +390,10 @@ def test_a_model_that_minds_padding_gets_none(make: Any) -> None:
     key = torch.tensor(5)
     padded = Batch(torch.tensor([4, 1, 7, 4, 1]), torch.tensor([1.0, 1, 1, 0, 0]), key)
     exact = Batch(torch.tensor([4, 1, 7]), torch.ones(3), key)
-    a, b = (task.visit(Walk(start["w"], buffers, {}, start["w"][0]), batch)[0] for batch in (padded, exact))
+    a, b = (
+        task.gradient(LocalState(start["w"], buffers, {}, start["w"][0]), batch)[0]
+        for batch in (padded, exact)
+    )
     assert torch.equal(a, b)
 
 

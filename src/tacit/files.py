@@ -41,7 +41,7 @@ def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str 
     return file
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """All of it or nothing: a reader never sees half a file, and a crash leaves the old one.
 
     The temporary file beside it has a name nobody can guess and is made anew (O_EXCL), so that a link laid in

@@ -270,7 +270,7 @@ def alternating(*graphs: Graph) -> Graph:
         raise bad(
             "alternating",
             "graphs",
-            [getattr(g, "name", g) for g in graphs],
+            [g.name if isinstance(g, Graph) else g for g in graphs],
             "two or more graphs of as many nodes each",
         )
     if len({g.directed for g in graphs}) > 1:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,14 @@ from torch import Tensor, nn
 from .engine.layers import Characters, CropFlip
 from .errors import BadData, BadParameter, MissingFiles
 from .parameters import bad, check, flag, nearest, to_table, whole
+
+
+@runtime_checkable
+class ModelSpec(Protocol):
+    """A model before the data are known: a frozen dataclass that builds a module."""
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """A module for rows of this shape, with so many outputs."""
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -365,8 +373,8 @@ def build(model: Any, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Mod
             seed
         )  # the CPU's alone: torch.manual_seed would reset a GPU's too
         spec = (
-            dataclasses.is_dataclass(model) and not isinstance(model, type) and hasattr(model, "build")
-        )  # ours, or yours
+            dataclasses.is_dataclass(model) and isinstance(model, ModelSpec) and not isinstance(model, type)
+        )
         made = check(model).build(shape, outputs) if spec else _made(model)  # type: ignore[attr-defined]
     if not isinstance(made, nn.Module):
         raise bad(

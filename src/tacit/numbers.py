@@ -13,7 +13,7 @@ LARGEST = 1e100  # beyond it a run has diverged, whatever floating point still s
 WORDS = ("nan", "inf", "-inf")  # how a run writes these, for JSON has no such numbers
 
 
-def finite(value: Any) -> TypeGuard[float]:
+def is_finite(value: Any) -> TypeGuard[float]:
     return (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
@@ -24,7 +24,7 @@ def finite(value: Any) -> TypeGuard[float]:
 
 def size(value: Any) -> str:
     """Bytes, in powers of 1,000 as networks are sold."""
-    if not finite(value):
+    if not is_finite(value):
         return NONE
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
@@ -38,7 +38,7 @@ def mean_error(values: Iterable[Any]) -> tuple[float, float | None]:
     it is not dropped.
     """
     known = [float(v) for v in values if isinstance(v, (int, float)) or v in WORDS]
-    if not known or not all(finite(v) for v in known):
+    if not known or not all(is_finite(v) for v in known):
         return math.nan, None
     mean = math.fsum(known) / len(known)
     if len(known) == 1:

@@ -19,19 +19,26 @@ from .errors import BadJob, BadParameter
 
 
 class Kind(NamedTuple):
-    """What may stand as a `part`: what it is called, those there are, and the verbs by which one of
-    somebody's own is known.
-    """
+    """What may stand as a `part`: what it is called, those there are, and the class that others extend."""
 
     what: str
     members: Mapping[str, type]
-    verbs: tuple[str, ...]
+    base: type
 
     def __str__(self) -> str:
         return f"{self.what}: {' or '.join(f'{name}(…)' for name in self.members)}"
 
     def fits(self, value: Any) -> bool:
-        return all(hasattr(value, verb) for verb in self.verbs)
+        return isinstance(value, self.base)
+
+    def advice(self, value: Any) -> str:
+        """What to do about an object of the right form that is not of this kind."""
+        room = ".".join(self.base.__module__.split(".")[:2])
+        return (
+            f"Your own class must extend {room}.{self.base.__name__}."
+            if dataclasses.is_dataclass(value)
+            else ""
+        )
 
 
 def real(
@@ -165,9 +172,9 @@ def check(thing: Any, owner: str = "") -> Any:
             continue
         value = getattr(thing, field.name)
         if not _fits(value, field.metadata):
-            raise bad(
-                owner or type(thing).__name__, field.name, value, allowed(field.metadata), too_large(value)
-            )
+            of = field.metadata.get("of")
+            advice = too_large(value) or (of.advice(value) if of is not None else "")
+            raise bad(owner or type(thing).__name__, field.name, value, allowed(field.metadata), advice)
         if field.metadata["kind"] == "part" and value is not None:
             check(value)
         elif isinstance(value, Real) and type(value) not in (

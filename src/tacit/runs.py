@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadRun
-from .files import write_whole
+from .files import write_atomic
 
 Event = dict[str, Any]
 
 
-def free(directory: str | Path) -> Path:
+def check_unused(directory: str | Path) -> Path:
     """A place for a new run, or BadRun. Nothing is written."""
     path = Path(directory)
     if (path / "events.jsonl").exists():
-        how = f" (`tacit run --resume {path}`)" if begun_by_job(path) else ""
+        how = f" (`tacit run --resume {path}`)" if is_resumable(path) else ""
         raise BadRun(
             f"{path} already holds a run. Go on with it by resume=True{how}, or give another directory."
         )
@@ -37,13 +37,13 @@ def free(directory: str | Path) -> Path:
     return path
 
 
-def made_in_python(job: Mapping[str, Any]) -> bool:
+def is_python_job(job: Mapping[str, Any]) -> bool:
     """Whether a run's job has data that only the program which started it can make again."""
     data = job.get("data")
     return isinstance(data, Mapping) and data.get("made_in") == "python"
 
 
-def begun_by_job(directory: Path) -> bool:
+def is_resumable(directory: Path) -> bool:
     """Whether a directory holds a run that a job file describes, so that the command line can go on with
     it.
     """
@@ -51,17 +51,17 @@ def begun_by_job(directory: Path) -> bool:
         job = tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return (directory / "events.jsonl").exists() and not made_in_python(job)
+    return (directory / "events.jsonl").exists() and not is_python_job(job)
 
 
 MODEL = "model.safetensors"  # in a run directory, beside the state that only a resumed run understands
-START_ANEW = (
+RESTART_HINT = (
     "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run "
     "anew in another directory."
 )
 
 
-def saved(directory: Path) -> tuple[dict[str, Any] | None, Any]:
+def load_state(directory: Path) -> tuple[dict[str, Any] | None, Any]:
     """A run's last saved state: (tensors, what was saved beside them), or (None, None) where the run was
     stopped before its first.
     """
@@ -80,7 +80,7 @@ def saved(directory: Path) -> tuple[dict[str, Any] | None, Any]:
         why = (
             "it is not there" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
         )
-        raise BadRun(f"{at} cannot be read: {why}. {START_ANEW}") from error
+        raise BadRun(f"{at} cannot be read: {why}. {RESTART_HINT}") from error
 
 
 def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[str, Any], **more: Any) -> None:
@@ -90,7 +90,7 @@ def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[st
     from safetensors.torch import save
 
     tensors = {f"{i}.{k}": v for i, state in enumerate(states) for k, v in state.items()}
-    write_whole(path, save({**tensors, **more}, {"note": json.dumps({**note, "runs": len(states)})}))
+    write_atomic(path, save({**tensors, **more}, {"note": json.dumps({**note, "runs": len(states)})}))
 
 
 def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
@@ -112,7 +112,7 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
         ) from error
 
 
-def stack_note(path: Path) -> dict[str, Any] | None:
+def read_stack_note(path: Path) -> dict[str, Any] | None:
     """The note of a saved stack, without its states; None if it is not there any more."""
     from safetensors import SafetensorError, safe_open
 
@@ -127,7 +127,7 @@ def stack_note(path: Path) -> dict[str, Any] | None:
         ) from error
 
 
-class Seldom:
+class SaveTimer:
     """When it is time to write a state down again: at most once a second, and so that it takes no more than a
     twentieth of the time.
     """
@@ -154,7 +154,7 @@ class Journal:
         self.directory, self.watch = directory, watch
         self.events: list[Event] = []
         self._file: Any = None
-        self._seldom = Seldom()
+        self._seldom = SaveTimer()
 
     @classmethod
     def create(
@@ -163,13 +163,13 @@ class Journal:
         """A new run. An existing one is never written over."""
         if directory is None:
             return cls(None, watch)
-        path = free(directory)
+        path = check_unused(directory)
         import tomli_w
 
         text = tomli_w.dumps(job)
         try:
             (path / "state").mkdir(parents=True, exist_ok=True)
-            write_whole(path / "job.toml", text)
+            write_atomic(path / "job.toml", text)
         except OSError as error:
             raise BadRun(f"{path} cannot be written to: {error.strerror}. Give another directory.") from error
         journal = cls(path, watch)
@@ -194,11 +194,11 @@ class Journal:
                 f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, "
                 "without resume."
             )
-        state, beside = saved(path)
-        return cls.rewound(path, beside["events"] if beside else 0, watch, agree), state, beside
+        state, beside = load_state(path)
+        return cls.rewind(path, beside["events"] if beside else 0, watch, agree), state, beside
 
     @classmethod
-    def rewound(
+    def rewind(
         cls,
         path: Path,
         keep: int,
@@ -213,16 +213,16 @@ class Journal:
             else []
         )
         try:
-            journal.events = [infinite(json.loads(line)) for line in lines]
+            journal.events = [decode_nonfinite(json.loads(line)) for line in lines]
         except ValueError as error:
-            raise BadRun(f"{path / 'events.jsonl'} cannot be read: {error}. {START_ANEW}") from error
+            raise BadRun(f"{path / 'events.jsonl'} cannot be read: {error}. {RESTART_HINT}") from error
         if len(lines) < keep:
             raise BadRun(
                 f"{path / 'events.jsonl'} has {len(lines)} lines, and the saved state was written after "
-                f"{keep}. {START_ANEW}"
+                f"{keep}. {RESTART_HINT}"
             )
         agree(journal.events)
-        write_whole(
+        write_atomic(
             path / "events.jsonl", b"".join(line + b"\n" for line in lines)
         )  # what came after the state will happen again
         journal._open()
@@ -237,7 +237,7 @@ class Journal:
         event = {"kind": kind, **values}
         self.events.append(event)
         if self._file is not None:
-            self._file.write(json.dumps(finite(event)).encode() + b"\n")
+            self._file.write(json.dumps(encode_nonfinite(event)).encode() + b"\n")
         if self.watch is not None:
             self.watch(event)
 
@@ -260,8 +260,8 @@ class Journal:
             self.sync()
             folder = self.directory / "state"
             name = f"round-{round:06d}.safetensors"
-            write_whole(folder / name, save(state()))
-            write_whole(
+            write_atomic(folder / name, save(state()))
+            write_atomic(
                 folder / "state.json",
                 json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}),
             )
@@ -269,7 +269,7 @@ class Journal:
                 if old.name != name:
                     old.unlink()
 
-    def keep(self, module: Any) -> None:
+    def save_model(self, module: Any) -> None:
         """The model the run ended with, under its module's own names, for whoever wants to use it:
         `model.load_state_dict(load_file(…))`.
         """
@@ -278,7 +278,7 @@ class Journal:
         from safetensors.torch import save
 
         # a copy of each: layers that share a tensor, and views, are no safetensors
-        write_whole(
+        write_atomic(
             self.directory / MODEL,
             save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}),
         )
@@ -291,23 +291,23 @@ class Journal:
     def close(self, ledger: dict[str, Any] | None = None) -> None:
         if self._file is not None:
             if ledger is not None and self.directory is not None:
-                write_whole(self.directory / "ledger.json", json.dumps(ledger, indent=1))
+                write_atomic(self.directory / "ledger.json", json.dumps(ledger, indent=1))
             self._file.close()
             self._file = None
 
 
-def finite(value: Any) -> Any:
+def encode_nonfinite(value: Any) -> Any:
     """JSON has no NaN and no infinity; a diverged loss is written as the word."""
     if isinstance(value, float) and value != value:
         return "nan"
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    return [finite(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: encode_nonfinite(v) for k, v in value.items()}
+    return [encode_nonfinite(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def infinite(event: Event) -> Event:
+def decode_nonfinite(event: Event) -> Event:
     """The reverse, where a run goes on: only rounds and the end hold measured numbers (a party may well be
     called nan).
     """

@@ -32,8 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from . import algorithms, models
+from .aggregate import Rule
 from .algorithms.plan import identify, plan
-from .algorithms.types import Algorithm, Batch, Batches, State, Upload, Walk
+from .algorithms.types import Algorithm, Batch, Batches, LocalState, State, Upload
 from .algorithms.types import fresh as fresh_state
 from .data.conformance import check_dataset, check_federation, check_skew
 from .data.federation import Federation, Holdings, Rows
@@ -207,7 +208,7 @@ def _is_an_upload(name: str, upload: Any, start: State) -> None:
     demand(
         ("buffers" in upload.vectors) == ("buffers" in start),
         f"{name}: a model's buffers must be uploaded as 'buffers', and only then: "
-        "add **walk.buffers to the vectors.",
+        "add **current.buffers to the vectors.",
     )
 
 
@@ -366,12 +367,8 @@ def _rounds(runs: list[Algorithm], kind: str, engine: str, first_seed: int = 0) 
     run.
     """
     task, fed = _task(kind), _federation()
-    epochs = (
-        np.array(EPOCHS)
-        if not hasattr(runs[0], "local_epochs")
-        else np.full(len(SIZES), runs[0].local_epochs)
-    )
-    steps = getattr(runs[0], "local_steps", None)
+    one = runs[0].local_epochs
+    epochs, steps = np.array(EPOCHS) if one is None else np.full(len(SIZES), one), runs[0].local_steps
     made = [Run(fed, a, first_seed + i, PER_ROUND, epochs, BATCH, steps) for i, a in enumerate(runs)]
     cohort = Cohort(task, [task.initial()] * len(runs), made, engine)
     demand(cohort.engine == engine, f"the {kind} model cannot be stacked: {cohort.notes}")
@@ -419,9 +416,7 @@ def check_stage(stage: Any, beside: Sequence[Any] = ()) -> None:
 
     stages = check_form(stage, beside)
     fed, module, found = _federation(), _task("tanh").module, []
-    active = any(
-        getattr(s, "adversary", "") == "active" for s in stages
-    )  # which is refused where clients keep state
+    active = any(s.adversary == "active" for s in stages)  # which is refused where clients keep state
     algorithm = algorithms.FedAvg(lr=0.1) if active else algorithms.Scaffold(lr=0.1)
     for runtime in ("cohort", "inprocess"):
         p = make_plan(
@@ -479,9 +474,9 @@ def check_model(model: Any, x: Tensor, classes: int = 3) -> None:
     )
     start = task.initial()
     buffers = {"buffers": start["buffers"]} if "buffers" in start else {}
-    walk = Walk(start["w"], buffers, {}, start["w"][0])
+    current = LocalState(start["w"], buffers, {}, start["w"][0])
     batch = Batch(torch.arange(len(x)), torch.ones(len(x)), torch.zeros((), dtype=torch.int64))
-    g, _ = task.visit(walk, batch)
+    g, _ = task.gradient(current, batch)
     idle = [s.name for s in task.parameters if not g[s.start : s.stop].any()]
     demand(not idle, f"{name}: no gradient reaches {', '.join(idle)}.")
     stacked = task.for_stacking()
@@ -489,7 +484,9 @@ def check_model(model: Any, x: Tensor, classes: int = 3) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # torch warns where it would loop over the clients
             two = (
-                torch.vmap(lambda w: stacked.visit(Walk(w, {}, {}, w[0]), batch)[0])(start["w"].expand(2, -1))
+                torch.vmap(lambda w: stacked.gradient(LocalState(w, {}, {}, w[0]), batch)[0])(
+                    start["w"].expand(2, -1)
+                )
                 if not buffers
                 else None
             )
@@ -502,7 +499,7 @@ def check_model(model: Any, x: Tensor, classes: int = 3) -> None:
 # aggregation rules ------------------------------------------------------------------------------------------
 
 
-def check_aggregate(rule: Any) -> None:
+def check_aggregate(rule: Rule) -> None:
     """Raise AssertionError, saying what is wrong, unless the rule can stand where the mean stands.
 
     1. A frozen dataclass that comes back from its table, and says with `sees_each` whether it must see single updates.
@@ -517,8 +514,9 @@ def check_aggregate(rule: Any) -> None:
         dataclasses.is_dataclass(rule) and rule.__dataclass_params__.frozen,  # type: ignore[union-attr]
         f"{name} is no frozen dataclass.",
     )
+    demand(isinstance(rule, Rule), f"{name} does not extend aggregate.Rule.")
     demand(
-        isinstance(getattr(rule, "sees_each", None), bool),
+        isinstance(rule.sees_each, bool),
         f"{name} does not say with sees_each (True or False) whether it sees single updates.",
     )
     check(rule)
@@ -577,7 +575,7 @@ def check_aggregate(rule: Any) -> None:
         )
 
 
-def _aggregated(rule: Any, weights: Tensor, vectors: State, chunks: int = 1) -> State:
+def _aggregated(rule: Rule, weights: Tensor, vectors: State, chunks: int = 1) -> State:
     total = rule.start()
     for rows in torch.arange(weights.shape[1]).chunk(chunks):
         total = _twice(

@@ -43,7 +43,7 @@ def taught(w, wanted, steps, lr):
 
 def ours(rule, w, deltas, weights, number=0, key="delta"):
     task = Task(torch.nn.Linear(4, 3), torch.from_numpy(ROWS), torch.zeros(len(ROWS), dtype=torch.int64))
-    told = rule.with_task(task, [torch.from_numpy(ROWS)]).at(
+    told = rule.with_task(task, [torch.from_numpy(ROWS)]).at_round(
         {"w": torch.tensor(w, dtype=torch.float32)[None], "round": torch.tensor([float(number)])}
     )
     sent = torch.tensor(deltas if key == "delta" else deltas + w, dtype=torch.float32)
@@ -164,22 +164,22 @@ def test_a_run_is_resumed_with_the_same_rows_only(tmp_path):
             aggregate.Distill(),
             {},
             BadParameter,
-            r"Distill: rows is None; it must be a tensor of rows without labels, or 'test' .* better give "
-            r"others",
+            r"Distill: rows is None; it must be a tensor of rows without labels, or 'test' .* prefer "
+            r"other rows",
         ),
         (
             aggregate.Distill(rows="train"),
             {},
             BadParameter,
-            r"Distill: rows is 'train'; it must be .* A job file cannot hold a tensor: give it from Python",
+            r"Distill: rows is 'train'; it must be .* A job file cannot hold a tensor: pass it in Python",
         ),
         (
             aggregate.Distill(rows=torch.zeros(3, 9)),
             {},
             BadData,
-            r"Distill: its rows have shape \(9,\), and the federation's \(4,\)",
+            r"Distill: its rows have shape \(9,\), and the federation's have shape \(4,\)",
         ),
-        (aggregate.Distill(rows=torch.zeros(0, 4)), {}, BadData, r"Distill: there are no rows to distil on"),
+        (aggregate.Distill(rows=torch.zeros(0, 4)), {}, BadData, r"Distill: there are no rows to distill on"),
         (
             aggregate.Distill(rows="test"),
             {"algorithm": algorithms.FedNova()},

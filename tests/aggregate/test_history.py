@@ -28,7 +28,7 @@ def play(rule: Any, rounds: list[np.ndarray], who: list[np.ndarray] | None = Non
         sent = torch.as_tensor(x, dtype=torch.float32)
         total = rule.add(rule.start(), torch.ones(1, len(sent)), {"delta": sent})
         parties = torch.arange(len(sent)) if who is None else torch.as_tensor(who[r])
-        mean, memories = rule.recall(total, parties, memories, STANDS)
+        mean, memories = rule.result_with_memory(total, parties, memories, STANDS)
         out.append(mean["delta"][0].numpy())
     return out
 
@@ -94,7 +94,7 @@ def test_history_finds_sybils_that_hide_under_new_noise_in_every_round_and_one_r
         rule, memories = aggregate.FoolsGold(history=history), [{}]
         for x in rounds:
             sent = torch.as_tensor(x, dtype=torch.float32)
-            mean, memories = rule.recall(
+            mean, memories = rule.result_with_memory(
                 rule.add(rule.start(), torch.ones(1, 10), {"delta": sent}), torch.arange(10), memories, {}
             )
         moved[history] = abs(float(mean["delta"][0].double().numpy() @ attack))
@@ -149,7 +149,7 @@ def test_legato_by_its_log():
         np.concatenate([1 + 0.1 * rng.standard_normal((4, 2)), 3 * rng.standard_normal((4, 2))], 1)
         for _ in range(6)
     ]
-    rule = aggregate.Legato(window=3).fitted((2, 2))
+    rule = aggregate.Legato(window=3).with_layers((2, 2))
     for got, wanted in zip(play(rule, rounds), legato_by_hand(rounds, 3, (2, 2))):
         np.testing.assert_allclose(got, wanted, atol=1e-5)
 
@@ -158,7 +158,7 @@ def test_an_attack_on_one_layer_has_a_part_of_its_effect_and_the_others_are_the_
     rng = np.random.default_rng(7)
     rounds = [np.ones((5, 4)) + 0.01 * rng.standard_normal((5, 4)) for _ in range(8)]
     rounds[-1][0, 2:] = 1000
-    last = play(aggregate.Legato(window=8).fitted((2, 2)), rounds)[-1]
+    last = play(aggregate.Legato(window=8).with_layers((2, 2)), rounds)[-1]
     np.testing.assert_allclose(last[:2], rounds[-1].mean(0)[:2], atol=1e-5)
     assert last[2] < 0.2 * rounds[-1].mean(0)[2]
 
@@ -262,7 +262,7 @@ def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
     [
         (
             dict(aggregate=aggregate.Momentum(aggregate.Best())),
-            r"Momentum: rule is Best\(\); it must be a rule that makes an update of updates",
+            r"Momentum: rule is Best\(\); it must be a rule that combines updates into an update",
         ),
         (
             dict(aggregate=aggregate.Momentum(beta=1.0)),
@@ -270,7 +270,7 @@ def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
         ),
         (
             dict(aggregate=aggregate.Momentum(3)),
-            r"aggregate is Momentum\(rule=3, beta=0.9\); it must be an aggregation rule",
+            "Momentum: rule is 3; it must be an aggregation rule",
         ),
         (
             dict(aggregate=aggregate.FoolsGold(), topology=tacit.Hierarchy(edges=2)),
@@ -278,7 +278,7 @@ def test_a_round_in_which_nobody_takes_part_changes_nothing_in_no_engine():
         ),
         (
             dict(aggregate=aggregate.Momentum(), algorithm=algorithms.Scaffold()),
-            "Momentum carries on the way of a model, .* parties send dc, dx",
+            "Momentum works on models or their changes, .* parties send dc, dx",
         ),
         (
             dict(

@@ -116,7 +116,7 @@ def test_copies_in_other_orders_average_back_to_the_network_and_the_mean_does_no
         told = (
             aggregate.Matched()
             .with_task(task, [x])
-            .at({k: v[None] for k, v in w.items()} | {"round": torch.zeros(1)})
+            .at_round({k: v[None] for k, v in w.items()} | {"round": torch.zeros(1)})
         )
         for rule, same in ((told, True), (aggregate.Mean(), False)):
             got = rule.result(rule.add(rule.start(), torch.tensor([[1.0, 2, 3, 1]]), vectors))
@@ -172,19 +172,17 @@ def drawn():
         ),
         (nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Flatten(), nn.Linear(4, 3)), "layer 0 is a Unflatten"),
         (Backwards(nn.Linear(4, 4), nn.Linear(4, 3), nn.Linear(4, 4)), "layer one is a Backwards"),
-        (drawn(), "this model's layers do not follow each other as they are listed"),
+        (drawn(), "this model does not apply its layers in the order in which they are listed"),
     ],
     ids=["norm", "groups", "shape", "order", "shared"],
 )
 def test_models_that_are_no_chain_are_refused(net, why):
     fed = data.gaussian_blobs(rows=60, classes=3, features=4, seed=1).split(3, seed=0)
-    with pytest.raises(
-        BadParameter, match=rf"Matched: {why}, and units are matched in chains of linear layers"
-    ):
+    with pytest.raises(BadParameter, match=rf"Matched: {why}. It supports chains of linear layers"):
         tacit.train(fed, model=net, rounds=1, aggregate=aggregate.Matched())
 
 
 def test_networks_with_shortcuts_are_refused():
     fed = data.digits(images=True).split(3, seed=0)
-    with pytest.raises(BadParameter, match=r"Matched: layer 3 is a _Block, and units are matched in chains"):
+    with pytest.raises(BadParameter, match=r"Matched: layer 3 is a _Block. It supports chains"):
         tacit.train(fed, model="resnet8", rounds=1, aggregate=aggregate.Matched())

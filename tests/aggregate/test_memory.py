@@ -15,7 +15,7 @@ from pathlib import Path
 from tacit import aggregate
 from tacit.aggregate import stack
 torch.set_num_threads(1)
-stack.ROOM = 1 << 24
+stack.MEMORY_LIMIT = 1 << 24
 def anonymous():
     return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")) / 1024
 rule = aggregate.ALL[sys.argv[1]]()

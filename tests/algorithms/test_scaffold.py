@@ -64,7 +64,7 @@ def test_by_hand():
 
 def test_by_hand_with_the_gradients_at_the_servers_model():
     """As above with option i: round 1: c_0 = 0, c_1 = ∇F_1(0) = −16, c = −8, x = 3. Round 2: g + c − c_k
-    makes all parties walk together:
+    makes all parties current together:
 
     party 0: 6 − 8 = −2: 3.5; 7 − 8: 3.75. Party 1: −10 − 8 + 16 = −2: 3.5; −9 + 8: 3.75. x = 3.75, half of
     the way to 4, twice.

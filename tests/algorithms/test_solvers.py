@@ -39,22 +39,22 @@ def gradient(w: torch.Tensor, t: int) -> torch.Tensor:
 )
 def test_a_solver_is_torchs(ours, theirs):
     start = torch.linspace(-1, 1, DIM, dtype=torch.float64)
-    walk = ours.start({"w": start.float()})
+    current = ours.start({"w": start.float()})
     p = start.clone().requires_grad_()
     optimiser = theirs([p])
     for t in range(STEPS):
-        walk = ours.step(walk, gradient(walk.w, t), ours.rate(0.1, {"round": torch.tensor(0.0)}))
+        current = ours.step(current, gradient(current.w, t), ours.rate(0.1, {"round": torch.tensor(0.0)}))
         p.grad = gradient(p.detach(), t)
         optimiser.step()
-        np.testing.assert_allclose(walk.w.numpy(), p.detach().numpy(), atol=1e-5, err_msg=f"step {t}")
-    assert float(walk.steps) == STEPS
+        np.testing.assert_allclose(current.w.numpy(), p.detach().numpy(), atol=1e-5, err_msg=f"step {t}")
+    assert float(current.steps) == STEPS
 
 
 def test_a_rate_given_as_a_tensor_is_the_same_rate():
     """In a study the learning rate differs from run to run and comes as a tensor."""
-    walk = SGD().start({"w": torch.ones(DIM)})
-    g = gradient(walk.w, 0)
-    torch.testing.assert_close(SGD().step(walk, g, torch.tensor(0.1)).w, SGD().step(walk, g, 0.1).w)
+    current = SGD().start({"w": torch.ones(DIM)})
+    g = gradient(current.w, 0)
+    torch.testing.assert_close(SGD().step(current, g, torch.tensor(0.1)).w, SGD().step(current, g, 0.1).w)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ NO_SECRET = {
     "protocols/gossip.py",
     "protocols/splitnn_terms.py",  # the order of rows in an epoch, which all parties derive alike
     # sets torch's generator for the layers' dropout, so that a part does what the whole does
-    "protocols/splitnn_seat.py",
+    "protocols/splitnn_worker.py",
     # the places everybody sends, which all derive alike from the job's seed and nobody hides
     "guard/sparsify.py",
     "guard/conformance.py",

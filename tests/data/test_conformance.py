@@ -14,27 +14,27 @@ from tacit.data.conformance import check_dataset, check_skew
 
 @dataclass(frozen=True, repr=False)
 class Loses(data.IID):
-    def deal(self, dataset, parties, rng, min_size=1):
-        return [rows[:-1] for rows in super().deal(dataset, parties, rng, min_size)]
+    def partition(self, dataset, parties, rng, min_size=1):
+        return [rows[:-1] for rows in super().partition(dataset, parties, rng, min_size)]
 
 
 @dataclass(frozen=True, repr=False)
 class Doubles(data.IID):
-    def deal(self, dataset, parties, rng, min_size=1):
-        first, *rest = super().deal(dataset, parties, rng, min_size)
+    def partition(self, dataset, parties, rng, min_size=1):
+        first, *rest = super().partition(dataset, parties, rng, min_size)
         return [np.append(first[1:], rest[0][0]), *rest]
 
 
 @dataclass(frozen=True, repr=False)
 class Global(data.IID):
-    def deal(self, dataset, parties, rng, min_size=1):
+    def partition(self, dataset, parties, rng, min_size=1):
         return np.array_split(np.random.permutation(len(dataset)), parties)
 
 
 @dataclass(frozen=True, repr=False)
 class Unseeded(data.IID):
-    def deal(self, dataset, parties, rng, min_size=1):
-        return super().deal(dataset, parties, np.random.default_rng(), min_size)
+    def partition(self, dataset, parties, rng, min_size=1):
+        return super().partition(dataset, parties, np.random.default_rng(), min_size)
 
 
 @dataclass(frozen=True, repr=False)

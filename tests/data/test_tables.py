@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tacit import data
-from tacit.config.job import job
+from tacit.config import job
 from tacit.data.conformance import check_dataset, check_federation
-from tacit.data.tables import READ_OFF
+from tacit.data.tables import INFERRED_LAYOUT
 from tacit.errors import BadData, BadParameter, MissingFiles
 
 
@@ -102,7 +102,7 @@ def test_pooled_statistics_come_from_all_training_rows_and_are_noted(csv):
     fed = data.from_csv(csv, label="ill", fit="pooled").split(3)
     assert fed.rows.x[fed.train.index][:, 0].mean().abs() < 1e-5
     assert any("pooled over all parties" in note for note in fed.notes)
-    assert READ_OFF in fed.notes
+    assert INFERRED_LAYOUT in fed.notes
 
 
 def test_a_missing_number_is_the_mean_and_says_so(csv):

@@ -9,7 +9,7 @@ import torch
 
 import tacit
 from tacit import data
-from tacit.data.vertical import Columns, Vertical, held_out
+from tacit.data.vertical import Columns, Vertical, split_rows
 from tacit.errors import BadData, BadParameter
 
 
@@ -49,13 +49,13 @@ def test_statistics_are_a_partys_own_and_of_the_rows_learned_from(csv):
     made = data.from_csv(csv[0], label="ill", id="id").vertical(
         into={"a": ["age"], "b": ["pulse"]}, label_at="a"
     )
-    x, recipe = made.parties["a"].fitted(made.train)
+    x, recipe = made.parties["a"].standardize(made.train)
     age = made.parties["a"].x[made.train, 0]
     assert torch.allclose(x[made.train, 0], (age - age.mean()) / age.std(correction=0), atol=1e-5)
     assert recipe.mean == pytest.approx((float(age.mean()),), rel=1e-5)
     other = made.parties["b"]
     assert not torch.isfinite(other.x).all()  # a missing number is NaN until it is standardised
-    assert torch.isfinite(other.fitted(made.train)[0]).all()
+    assert torch.isfinite(other.standardize(made.train)[0]).all()
 
 
 def test_a_file_without_a_label_is_a_partys_columns_and_one_without_columns_its_labels(csv, tmp_path):
@@ -89,10 +89,10 @@ def test_data_without_names_is_dealt_by_place():
 
 
 def test_held_out_rows_are_the_same_for_all_who_have_the_seed():
-    one, two = held_out(103, 0.2, 5), held_out(103, 0.2, 5)
+    one, two = split_rows(103, 0.2, 5), split_rows(103, 0.2, 5)
     assert all(torch.equal(a, b) for a, b in zip(one, two))
     assert len(one[1]) == 21
-    assert not torch.equal(held_out(103, 0.2, 6)[1], one[1])
+    assert not torch.equal(split_rows(103, 0.2, 6)[1], one[1])
     assert sorted(torch.cat(one).tolist()) == list(range(103))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tacit import data
 from tacit.errors import BadParameter
-from tacit.guard import Clip, Lazy, Noise, Quantize, SecAgg, Sparsify, as_stages, must_see_each
+from tacit.guard import Clip, Lazy, Noise, Quantize, SecAgg, Sparsify, as_stages, check_visibility
 from tacit.guard.stage import ORDER
 from tacit.jobs.train.plan import make_plan
 
@@ -131,5 +131,5 @@ def test_a_rule_that_must_see_each_update_refuses_masks_with_the_reason():
         BadParameter,
         match=r"guard: SecAgg hides each update from the server, and Median must see each of them",
     ):
-        must_see_each(stages, Median())
-    must_see_each(as_stages([Clip(1.0)]), Median())  # what hides nothing may stand with any rule
+        check_visibility(stages, Median(), "find outliers,")
+    check_visibility(as_stages([Clip(1.0)]), Median(), "")  # what hides nothing may stand with any rule

@@ -436,7 +436,7 @@ def test_a_job_file_with_a_wrong_guard_names_the_file_and_the_stage(tmp_path, ca
 def test_a_wrong_order_in_a_job_file_is_refused_and_a_guarded_comparison_has_each_algorithm_with_and_without(
     tmp_path,
 ):
-    from tacit.config.job import job as config
+    from tacit.config import job as config
 
     job = tmp_path / "job.toml"
     first, second = JOB.split("[[guard]]")[1:]

@@ -11,7 +11,7 @@ import pytest
 
 import tacit
 from tacit import algorithms, data, guard
-from tacit.config.job import job as config
+from tacit.config import job as config
 from tacit.errors import BadJob, BadParameter
 
 WAYS = {

@@ -86,7 +86,9 @@ def test_push_sum_agrees_on_the_true_mean():
     graph = graphs.from_edges(4, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], directed=True)
     w = torch.from_numpy(graph.matrix()).float()
     values = torch.tensor([[1.0], [2.0], [3.0], [10.0]])
-    share, out = protocol.ideal(range(80), 1, lambda t: w, lambda r, v: v, torch.ones(4), {"w": values})
+    *_, (_, share, out) = protocol.ideal(
+        range(80), 1, lambda t: w, lambda r, v: v, torch.ones(4), {"w": values}
+    )
     np.testing.assert_allclose((out["w"][:, 0] / share).numpy(), 4.0, atol=1e-4)
     assert not np.allclose(out["w"][:, 0].numpy(), 4.0, atol=0.1)
 

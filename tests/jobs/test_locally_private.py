@@ -9,7 +9,7 @@ import tacit
 from tacit import aggregate, algorithms, selection
 from tacit.accounting import epsilon
 from tacit.algorithms.plan import identify, plan
-from tacit.config.job import job as config
+from tacit.config import job as config
 from tacit.errors import BadJob, BadParameter
 from tacit.jobs.train.plan import make_plan, make_task
 from tacit.private import DPFTRL, DPSGD

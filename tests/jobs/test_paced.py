@@ -14,7 +14,7 @@ from torch import nn
 import tacit
 from tacit import algorithms, data, guard, pace, speeds
 from tacit.algorithms.plan import identify, plan
-from tacit.config.job import job as config
+from tacit.config import job as config
 from tacit.errors import BadJob, BadParameter
 
 

@@ -114,7 +114,7 @@ def patients(gaps=True):
 def test_a_table_is_encoded_before_it_is_trained_on_and_the_ledger_says_what_that_looked_at():
     """It was trained on as it stood: with a cell missing every weight became NaN."""
     table = tacit.data.from_frame(patients(), label="ill")
-    assert abs(table.held_by_one().rows.x[:, 0].mean()) < 1e-4
+    assert abs(table.centralize().rows.x[:, 0].mean()) < 1e-4
     run = tacit.train_private(table, model="logistic", noise_multiplier=0.5, epochs=10)
     assert run.metrics["accuracy"] > 0.8  # chance has 0.5; 0.95 and more in twenty runs
     assert "which ε does not cover" in run.ledger.spent[0].note

@@ -17,9 +17,9 @@ from torch import nn
 import tacit
 from tacit import data
 from tacit.errors import BadData, BadParameter, BadRun, MissingFiles
-from tacit.jobs.vertical.split import Split
+from tacit.jobs.vertical.split import SplitResult
 from tacit.protocols.splitnn_guards import ClipRows, Marvell, NoiseRows, QuantizeRows
-from tacit.protocols.splitnn_terms import Terms
+from tacit.protocols.splitnn_terms import SplitTerms
 
 
 def rows(n=90, wide=6, seed=0):
@@ -50,7 +50,7 @@ def central(order, network, x, y, epochs, lr=0.2, loss=nn.functional.cross_entro
 
 
 def order_of(n, batch_size=16, seed=0):
-    made = Terms((), (n,), (0,), batch_size=batch_size, seed=seed)
+    made = SplitTerms((), (n,), (0,), batch_size=batch_size, seed=seed)
     return lambda epoch: made.batches(epoch, 0)
 
 
@@ -104,7 +104,7 @@ def test_a_relay_equals_its_ideal_in_one_process_and_in_several(runtime, clients
         test_fraction=0.0,
         runtime=runtime,
     )
-    terms = Terms((), (32, 32, 32), (0, 0, 0), batch_size=8)
+    terms = SplitTerms((), (32, 32, 32), (0, 0, 0), batch_size=8)
     if clients == "hand on":
         network = copy.deepcopy(whole)
         step = torch.optim.SGD(network.parameters(), lr=0.2)
@@ -283,11 +283,11 @@ def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_sam
         "part.json",
         "part.safetensors",
     ]
-    loaded = Split.load(tmp_path / "parts")
+    loaded = SplitResult.load(tmp_path / "parts")
     tables = {name: parties.parties[name] for name in ("bank", "shop")}
     assert torch.equal(run.predict(tables), loaded.predict(tables))
     monkeypatch.setattr(
-        "tacit.jobs.vertical.split.lay_out", pytest.fail
+        "tacit.jobs.vertical.split.encode", pytest.fail
     )  # it is said before anybody is asked for anything
     with pytest.raises(
         BadRun,
@@ -295,13 +295,13 @@ def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_sam
         r"out\.",
     ):
         tacit.splitnn(parties, out=tmp_path / "parts")
-    assert torch.equal(run.predict(tables), Split.load(tmp_path / "parts").predict(tables))
+    assert torch.equal(run.predict(tables), SplitResult.load(tmp_path / "parts").predict(tables))
     assert "bottom" in (tmp_path / "parts" / "shop" / "part.json").read_text()
     (tmp_path / "parts" / "shop" / "part.json").write_text("{")
     with pytest.raises(BadData, match="holds no part of a split network that can be read"):
-        Split.load(tmp_path / "parts")
+        SplitResult.load(tmp_path / "parts")
     with pytest.raises(MissingFiles, match="there is no saved split network"):
-        Split.load(tmp_path / "nowhere")
+        SplitResult.load(tmp_path / "nowhere")
 
 
 def test_a_saved_part_is_data_and_cannot_name_code(tmp_path):
@@ -310,7 +310,7 @@ def test_a_saved_part_is_data_and_cannot_name_code(tmp_path):
     file = tmp_path / "clinic" / "part.json"
     file.write_text(file.read_text().replace('"layer": "ReLU"', '"layer": "os.system"'))
     with pytest.raises(BadData, match=r"which is not known here\. Known: AdaptiveAvgPool2d"):
-        Split.load(tmp_path)
+        SplitResult.load(tmp_path)
     assert run.metrics["loss"] > 0
 
 

@@ -33,7 +33,7 @@ def cancer(shared=40, seed=0, both=()):
     """One clinic measured sizes and shapes, another textures; each of half of the people."""
     whole = data.breast_cancer()
     second = [c for c in whole.columns if any(word in c for word in TEXTURE)]
-    return data.apart(
+    return data.split_for_transfer(
         whole,
         [c for c in whole.columns if c not in second] + list(both),
         second + list(both),
@@ -102,7 +102,7 @@ def test_default_of_credit_recent_months_help_earlier_ones(both, secure):
     recent = ["PAY_0", "PAY_2", "PAY_3", *(f"{k}_AMT{m}" for k in ("BILL", "PAY") for m in (1, 2, 3))]
     early = ["PAY_4", "PAY_5", "PAY_6", *(f"{k}_AMT{m}" for k in ("BILL", "PAY") for m in (4, 5, 6))]
     helped, by_itself = gains(
-        lambda seed: data.apart(credit, [*recent, *both], [*early, *both], shared=60, seed=seed),
+        lambda seed: data.split_for_transfer(credit, [*recent, *both], [*early, *both], shared=60, seed=seed),
         secure=secure,
     )
     assert helped > by_itself + 0.02
@@ -147,13 +147,13 @@ def test_it_is_what_the_ideal_gives_on_rows_matched_in_the_clear():
     one, two = small()
     run = tacit.ftl(one, two, encoders=(parts := {"source": net(2), "target": net(3)}), **FAST)
     first, second = data.Columns.of(one), two
-    x_a, x_b = (c.fitted(torch.arange(len(c)))[0] for c in (first, second))
+    x_a, x_b = (c.standardize(torch.arange(len(c)))[0] for c in (first, second))
     ids = list(first.ids)
     at = [k for k, i in enumerate(second.ids) if i in ids]
     order = sorted(at, key=lambda k: second.ids[k])
-    terms = ftl.Terms(
+    terms = ftl.TransferTerms(
         **{
-            **{k: v for k, v in run.config.items() if k in ftl.Terms.__dataclass_fields__},
+            **{k: v for k, v in run.config.items() if k in ftl.TransferTerms.__dataclass_fields__},
             "rows": (20,),
             "tests": (0,),
             "batch_size": 64,
@@ -307,7 +307,7 @@ def test_bad_tables():
     with pytest.raises(
         BadData, match="the source's labels are of 10 classes; transfer tells two classes apart"
     ):
-        tacit.ftl(data.apart(data.digits(), [1], [2], 9)[0], two)
+        tacit.ftl(data.split_for_transfer(data.digits(), [1], [2], 9)[0], two)
     with pytest.raises(
         (BadData, PartyFailed), match="20 rows are shared, and the target would get 13 sums over them"
     ):

@@ -13,7 +13,7 @@ from tacit.crypto.agree import Identity
 from tacit.parties.conformance import Tap
 from tacit.parties.ledger import Ledger
 from tacit.protocols import secagg
-from tacit.protocols.secagg import Outcome, Terms
+from tacit.protocols.secagg import SecAggTerms, SumOutcome
 from tacit.runtimes.inprocess import InProcess
 
 from .leaving import leaving
@@ -56,7 +56,7 @@ def programs(
 
 
 def aggregate(
-    terms: Terms,
+    terms: SecAggTerms,
     values: Mapping[str, Tensor],
     after: Mapping[str, int] | None = None,
     *,
@@ -65,7 +65,7 @@ def aggregate(
     ledger: Ledger | None = None,
     tag: str = "round 1",
     secret_seed: int | None = None,
-) -> tuple[Outcome, dict[str, Any]]:
+) -> tuple[SumOutcome, dict[str, Any]]:
     """(what the server got, what each client returned)."""
     run = leaving(programs(terms, values, protocol, tag), after or {})
     out = InProcess(secret_seed=secret_seed).run_sync(run if tap is None else tap.on(run), ledger=ledger)

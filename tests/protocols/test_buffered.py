@@ -21,6 +21,8 @@ from tacit.protocols import rounds
 from tacit.protocols.buffered import Answer, Order, client, ideal, server
 from tacit.runtimes.inprocess import InProcess
 
+from ..awaited import awaited
+
 NAMES = ("a", "b", "c")
 State = dict[str, torch.Tensor]
 
@@ -31,7 +33,7 @@ class Study:
     """
 
     def __init__(self, one: Any, seconds: dict[str, float], at_once: int = 3, last: int = 5):
-        self.desk, self.pace, self.seconds, self.last = one.desk(NAMES, at_once, 0), one, seconds, last
+        self.desk, self.pace, self.seconds, self.last = one.scheduler(NAMES, at_once, 0), one, seconds, last
         self.w, self.now = torch.zeros(1), 0.0
         self.log: list[Any] = []
         self.tests: list[Any] = []
@@ -47,15 +49,17 @@ class Study:
         self.desk.add(Arrival(order, weight, vectors))
 
     def merge(self) -> bool:
-        batch = self.desk.batch({"delta": self.w})
+        batch = self.desk.take_batch({"delta": self.w})
         if batch is None:
             return False
         self.w = self.w + sum(
             weight * move["delta"]
-            for weight, move in self.pace.moves(batch, self.desk.version, {"delta": self.w})
+            for weight, move in self.pace.updates(batch, self.desk.version, {"delta": self.w})
         )
-        self.log.append((self.desk.version, [a.order for a in self.desk.took(batch)], self.w.tolist()))
-        self.desk.moved()
+        self.log.append(
+            (self.desk.version, [a.order for a in self.desk.participants(batch)], self.w.tolist())
+        )
+        self.desk.advance()
         return True
 
     def by_messages(
@@ -79,9 +83,9 @@ class Study:
                 self.last,
                 self.down,
                 self.came,
-                self.merge,
+                awaited(self.merge),
                 lambda v: {"w": self.w} if v % 2 else None,
-                lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers))),
+                awaited(lambda v, answers: self.tests.append((v, me.clock.now(), sorted(answers)))),
                 wrong=wrong,
                 dropped=lambda v, who: self.dropped.append((v, dict(who))),
                 **options,
@@ -97,14 +101,15 @@ class Study:
                 sent[order.serial] = self.down(order)
             return [self.seconds[o.name] for o in orders]
 
-        ideal(
+        for _ in ideal(
             self.desk,
             self.last,
             seconds,
             lambda o: self.answer(o.name, o.number, o.version, sent[o.serial]),
             self.came,
             self.merge,
-        )
+        ):
+            pass
 
 
 PACES = st.one_of(
@@ -186,27 +191,27 @@ class Open:
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
 
-    async def free(self, names: Any, need: int, within: float | None) -> list[str]:
+    async def wait_for_free(self, names: Any, need: int, within: float | None) -> list[str]:
         return list(names)
 
-    def there(self, busy: bool) -> list[str]:
+    def available(self, busy: bool) -> list[str]:
         return list(NAMES)
 
-    def adds(self, names: Any, message: Any, busy: bool) -> None: ...
-    def settles(self, names: Any, kind: Any, answered: bool = True) -> None: ...
+    def add_request(self, names: Any, message: Any, busy: bool) -> None: ...
+    def complete_request(self, names: Any, kind: Any, answered: bool = True) -> None: ...
 
     async def refuse(self, name: str, reason: str) -> None:
         self.refused[name] = reason
 
 
 def test_an_answer_that_cannot_be_used_is_refused_at_the_door_and_the_others_go_on() -> None:
-    door, study = Open(), Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
+    admission, study = Open(), Study(pace.FedBuff(2), dict.fromkeys(NAMES, 1.0))
     study.by_messages(
         wrong=lambda name, message: "it is odd" if name == "b" and isinstance(message, Answer) else None,
-        door=door,
+        admission=admission,
         within=30.0,
     )
-    assert door.refused == {"b": "it is odd"}
+    assert admission.refused == {"b": "it is odd"}
     assert {o.name for _, orders, _ in study.log for o in orders} == {"a", "c"}
 
 
@@ -220,7 +225,7 @@ def test_a_model_that_nobody_tests_ends_the_run_with_the_reasons() -> None:
         match=r"has no Tested it can use of version 0: 'a': no answer within 2 s; 'b': no answer within 2 "
         r"s; 'c'",
     ):
-        study.by_messages(clients=dict.fromkeys(NAMES, silent), door=Open(), within=2.0)
+        study.by_messages(clients=dict.fromkeys(NAMES, silent), admission=Open(), within=2.0)
 
 
 def test_a_failed_piece_of_work_is_its_partys_failure() -> None:
@@ -270,7 +275,7 @@ def test_a_server_that_comes_back_after_its_last_version_waits_for_nobody() -> N
             None,
             None,
             None,
-            door=SimpleNamespace(),
+            admission=SimpleNamespace(),
         )
 
     async def client(me):

@@ -23,10 +23,10 @@ from tacit.protocols.encrypted import (
     CipherSum,
     CipherVector,
     DecryptedSum,
-    Outcome,
+    EncryptedSumTerms,
     RoundSecret,
     SumMade,
-    Terms,
+    SumOutcome,
     ideal,
 )
 
@@ -37,7 +37,9 @@ from .masked import aggregate, inputs, names_of, programs
 @given(data=st.data())
 def test_the_sum_is_exact_whoever_drops_at_whatever_step(data: st.DataObject) -> None:
     n = data.draw(st.integers(2, 5), label="parties")
-    terms = Terms("fed", n, data.draw(st.integers(1, 3000)), data.draw(st.sampled_from([1, 100, 2**13])))
+    terms = EncryptedSumTerms(
+        "fed", n, data.draw(st.integers(1, 3000)), data.draw(st.sampled_from([1, 100, 2**13]))
+    )
     leave = data.draw(st.dictionaries(st.sampled_from(names_of(n)), st.integers(0, 3)), label="leaves after")
     values = inputs(terms, data.draw(st.integers(0, 1000)))
     try:
@@ -57,11 +59,11 @@ def test_the_sum_is_exact_whoever_drops_at_whatever_step(data: st.DataObject) ->
 
 
 def test_it_is_a_protocol() -> None:
-    terms = Terms("fed", 3, 9, 1000)
+    terms = EncryptedSumTerms("fed", 3, 9, 1000)
     testing.check_protocol(
         lambda seed: programs(terms, inputs(terms, seed), encrypted),
         lambda seed: {
-            "server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(3)), {}),
+            "server": SumOutcome(ideal(inputs(terms, seed)), tuple(names_of(3)), {}),
             **dict.fromkeys(names_of(3), True),
         },
         [0],
@@ -72,7 +74,7 @@ def test_the_server_is_sent_ciphertexts_and_the_sum_and_no_key() -> None:
     """What it was sent does not open any vector: neither as a key nor sealed in a box is the key in its view
     in the clear.
     """
-    terms, tap, ledger = Terms("fed", 3, 100, 1000), Tap(), Ledger()
+    terms, tap, ledger = EncryptedSumTerms("fed", 3, 100, 1000), Tap(), Ledger()
     aggregate(terms, inputs(terms), protocol=encrypted, tap=tap, ledger=ledger)
     assert {line.kind for line in ledger.seen if line.party == "server"} == {
         "AdvertisedKeys",
@@ -96,7 +98,7 @@ def test_the_server_is_sent_ciphertexts_and_the_sum_and_no_key() -> None:
 
 def test_whoever_opens_the_sum_notes_how_far_off_it_was_and_the_ciphertexts_bytes_are_counted() -> None:
     """In its own ledger, as a power of two: the server is not told."""
-    terms, ledger = Terms("fed", 3, 5000, 2**29 - 1), Ledger()
+    terms, ledger = EncryptedSumTerms("fed", 3, 5000, 2**29 - 1), Ledger()
     aggregate(terms, inputs(terms), protocol=encrypted, ledger=ledger)
     opened = [line for line in ledger.seen if line.kind == "DecryptedSum" and line.party == line.sender]
     assert len(opened) == encrypted.OPENERS
@@ -108,7 +110,7 @@ def test_whoever_opens_the_sum_notes_how_far_off_it_was_and_the_ciphertexts_byte
 
 
 def test_two_that_open_the_sum_must_agree() -> None:
-    terms = Terms("fed", 3, 4, 10)
+    terms = EncryptedSumTerms("fed", 3, 4, 10)
     values = inputs(terms)
     run = programs(terms, values, encrypted)
     honest = run["c1"]
@@ -137,11 +139,11 @@ def test_a_range_that_no_slot_holds_is_refused() -> None:
     with pytest.raises(
         BadParameter, match=r"Encrypt: the range of a sum is '±2147483648'; it must be below 2\^31"
     ):
-        check(Terms("fed", 2, 3, 2**30))
+        check(EncryptedSumTerms("fed", 2, 3, 2**30))
 
 
 def test_numbers_outside_the_agreed_range_are_an_error() -> None:
-    terms = Terms("fed", 3, 2, 10)
+    terms = EncryptedSumTerms("fed", 3, 2, 10)
     with pytest.raises(PartyFailed, match="party 'c1' has 2 numbers up to 11; the terms say 2 of at most 10"):
         aggregate(terms, inputs(terms) | {"c1": torch.tensor([11, 0])}, protocol=encrypted)
 

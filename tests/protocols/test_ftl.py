@@ -17,7 +17,7 @@ from tacit.mpc import transfer as hidden
 from tacit.parties.ledger import Ledger
 from tacit.protocols import ftl
 from tacit.protocols.splitnn_guards import Marvell
-from tacit.protocols.splitnn_terms import CutGradients, Mine, Route
+from tacit.protocols.splitnn_terms import CutGradients, Route, SplitInputs
 from tacit.runtimes.inprocess import InProcess
 
 
@@ -25,7 +25,7 @@ def made(n=60, shared=20, **given):
     g = torch.Generator().manual_seed(3)
     x = torch.randn(n, 7, generator=g)
     y = (x[:, 0] + x[:, 5] > 0).long()
-    terms = ftl.Terms(
+    terms = ftl.TransferTerms(
         (Route(("b",), ("a",)),),
         (shared,),
         (0,),
@@ -47,8 +47,8 @@ def made(n=60, shared=20, **given):
 def run(terms, parts, x_a, y, x_b, at, protect=None):
     a, b, decoder = copy.deepcopy(parts)
     ledger = Ledger()
-    mine_a = Mine(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}, protect=protect)
-    mine_b = Mine(terms.adam, b, {0: decoder}, x={0: x_b})
+    mine_a = SplitInputs(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}, protect=protect)
+    mine_b = SplitInputs(terms.adam, b, {0: decoder}, x={0: x_b})
     got = InProcess().run_sync(
         {
             "a": functools.partial(ftl.source, terms=terms, mine=mine_a, shared=at[0]),
@@ -103,7 +103,7 @@ def heard(monkeypatch, protect):
         n=200, shared=100, epochs=2, batch_size=100, gamma=0.1, first_epochs=30
     )
     caught = []
-    original = ftl.Seat.recv
+    original = ftl.SplitWorker.recv
 
     async def listen(self, sender, kind, step, rows):
         got = await original(self, sender, kind, step, rows)
@@ -111,7 +111,7 @@ def heard(monkeypatch, protect):
             caught.append(got.clone())
         return got
 
-    monkeypatch.setattr(ftl.Seat, "recv", listen)
+    monkeypatch.setattr(ftl.SplitWorker, "recv", listen)
     run(terms, parts, x_a, y, x_b, at, protect)
     return caught[-1], y[at[0]][terms.batches(terms.epochs - 1, 0)[0]]
 
@@ -145,18 +145,21 @@ def test_a_class_missing_at_the_source_or_one_alone_among_the_shared_is_refused(
 def test_different_settings_are_refused():
     terms, parts, x_a, y, x_b, at = made()
     a, b, decoder = copy.deepcopy(parts)
-    other = ftl.Terms(**{**terms.__dict__, "gamma": 9.0})
+    other = ftl.TransferTerms(**{**terms.__dict__, "gamma": 9.0})
     with pytest.raises(PartyFailed, match=r"different settings: gamma \((9.0|1.0) there, (9.0|1.0) here\)"):
         InProcess().run_sync(
             {
                 "a": functools.partial(
                     ftl.source,
                     terms=terms,
-                    mine=Mine(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}),
+                    mine=SplitInputs(terms.adam, a, {0: ftl.Offset()}, x={0: x_a}, y={0: y}),
                     shared=at[0],
                 ),
                 "b": functools.partial(
-                    ftl.target, terms=other, mine=Mine(terms.adam, b, {0: decoder}, x={0: x_b}), shared=at[1]
+                    ftl.target,
+                    terms=other,
+                    mine=SplitInputs(terms.adam, b, {0: decoder}, x={0: x_b}),
+                    shared=at[1],
                 ),
             }
         )

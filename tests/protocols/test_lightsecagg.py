@@ -19,7 +19,7 @@ from tacit.parameters import check
 from tacit.parties.codec import decode, encode
 from tacit.parties.conformance import Tap
 from tacit.protocols import lightsecagg
-from tacit.protocols.lightsecagg import Outcome, SummedShares, Terms, ideal
+from tacit.protocols.lightsecagg import LightSecAggTerms, SummedShares, SumOutcome, ideal
 
 from .masked import aggregate, inputs, names_of, programs
 
@@ -31,7 +31,7 @@ ALARM = 1e-6  # probability of a false alarm of each statistical test
 @given(data=st.data())
 def test_the_sum_is_exact_in_the_field_whoever_drops_at_whatever_step(data: st.DataObject) -> None:
     n = data.draw(st.integers(3, 9), label="parties")
-    terms = Terms(
+    terms = LightSecAggTerms(
         "fed",
         n,
         data.draw(st.integers(1, 40)),
@@ -57,11 +57,11 @@ def test_the_sum_is_exact_in_the_field_whoever_drops_at_whatever_step(data: st.D
 
 
 def test_it_is_a_protocol() -> None:
-    terms = Terms("fed", 4, 9, 1000, threshold=0.75)
+    terms = LightSecAggTerms("fed", 4, 9, 1000, threshold=0.75)
     testing.check_protocol(
         lambda seed: programs(terms, inputs(terms, seed), lightsecagg),
         lambda seed: {
-            "server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}),
+            "server": SumOutcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}),
             **dict.fromkeys(names_of(4), True),
         },
         [0, 1],
@@ -72,7 +72,7 @@ def test_worked_by_hand() -> None:
     """N = 3, U = 2, T = 1, d = 1: one piece z at 1 and one random r at 2, so f(x) = z + (r − z)(x − 1), and
     party j, at 3 + j, gets f(3 + j) = −(1 + j)·z + (2 + j)·r.
     """
-    terms = Terms("fed", 3, 1, 10, threshold=0.6, colluding=0.4)
+    terms = LightSecAggTerms("fed", 3, 1, 10, threshold=0.6, colluding=0.4)
     assert (terms.enough, terms.private, terms.piece) == (2, 1, 1)
     assert lightsecagg._code(terms, 3) == [[field.Q - 1, 2], [field.Q - 2, 3], [field.Q - 3, 4]]
 
@@ -84,7 +84,7 @@ def test_any_t_pieces_are_uniform_whatever_the_mask(n: int, threshold: float, co
     """
     from itertools import combinations
 
-    terms = Terms("fed", n, 10, 10, threshold, colluding)
+    terms = LightSecAggTerms("fed", n, 10, 10, threshold, colluding)
     code = lightsecagg._code(terms, n)
     t = terms.private
     for some in combinations(range(n), t):
@@ -109,7 +109,7 @@ def determinant(rows: list[list[int]]) -> int:
 
 def test_a_masked_vector_looks_uniform() -> None:
     """χ² on the highest 8 bits of 30,000 equal numbers, 255 degrees of freedom."""
-    terms, tap = Terms("fed", 3, 30_000, 10, threshold=0.7, colluding=0.4), Tap()
+    terms, tap = LightSecAggTerms("fed", 3, 30_000, 10, threshold=0.7, colluding=0.4), Tap()
     aggregate(terms, {name: torch.full((30_000,), 10) for name in names_of(3)}, protocol=lightsecagg, tap=tap)
     for _, to, _, frame in tap.frames:
         message = decode(frame)
@@ -123,7 +123,7 @@ def test_a_masked_vector_looks_uniform() -> None:
 
 
 def test_a_piece_is_a_share_of_the_vector() -> None:
-    terms = Terms("fed", 10, 1000, 10)
+    terms = LightSecAggTerms("fed", 10, 1000, 10)
     assert (terms.enough, terms.private) == (7, 5)
     assert terms.piece == 500 == math.ceil(1000 / 2)
 
@@ -137,12 +137,15 @@ def test_a_piece_is_a_share_of_the_vector() -> None:
             "and 8 may collude",
         ),
         ({"bound": 2**28}, r"LightSecAgg: the range of a sum is '±2684354560'; it must be below 2\^31"),
-        ({"threshold": 0.5}, r"Terms: threshold is 0\.5; it must be a number above 0\.5 and at most 1"),
+        (
+            {"threshold": 0.5},
+            r"LightSecAggTerms: threshold is 0\.5; it must be a number above 0\.5 and at most 1",
+        ),
     ],
 )
 def test_terms_that_cannot_work_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
-        check(Terms(**({"federation": "fed", "parties": 10, "length": 3, "bound": 10} | change)))
+        check(LightSecAggTerms(**({"federation": "fed", "parties": 10, "length": 3, "bound": 10} | change)))
 
 
 def test_every_message_survives_the_wire() -> None:

@@ -28,6 +28,7 @@ from tacit.protocols.rounds import Down, Loss, Stop, Upload
 from tacit.runtimes import kits
 from tacit.runtimes.inprocess import InProcess
 
+from ..awaited import awaited
 from ..guard.doomed import doom
 from ..runtimes.net import Net
 
@@ -53,9 +54,9 @@ def play(others=None, **how):
             range(3),
             lambda r: [["d", "c", "b"], ["c", "a"], ["a", "c", "d"]][r],
             lambda r: {"w": torch.tensor(float(r))},
-            lambda r, got: merged.append(got),
-            lambda r: None,
-            lambda r, counts: None,
+            awaited(lambda r, got: merged.append(got)),
+            awaited(lambda r: None),
+            awaited(lambda r, counts: None),
             scores=True,
             dropped=lambda r, who: gone.append(who),
             **how,
@@ -99,7 +100,7 @@ def test_the_programs_compute_the_ideal_and_the_first_of_equals_wins():
 
 def test_scores_that_are_no_numbers_come_last():
     said = {"a": float("nan"), "b": 2.0, "c": float("-inf"), "d": float("inf")}
-    assert picking.ranked(said, ["d", "c", "b", "a"]) == ["b", "d", "c", "a"]
+    assert picking.rank(said, ["d", "c", "b", "a"]) == ["b", "d", "c", "a"]
 
 
 def speaks(score, vectors):
@@ -440,7 +441,7 @@ def test_if_the_best_is_killed_before_its_model_has_gone_out_the_next_best_is_as
     assert {s.sender for s in run.ledger.seen if s.kind == "Score"} == set(fed().parties)
 
     monkeypatch.setattr(
-        rounds, "ranked", lambda scores, order: [n for n in picking.ranked(scores, order) if n != gone]
+        rounds, "rank", lambda scores, order: [n for n in picking.rank(scores, order) if n != gone]
     )
     fewer = tacit.train(fed(), **job, runtime="inprocess")
     assert [e["best"] for e in fewer.history] == [e["best"] for e in run.history]

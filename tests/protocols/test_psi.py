@@ -193,7 +193,7 @@ def test_sets_larger_than_a_bucket_go_through_in_several_and_give_the_same(
     monkeypatch.setattr(psi_oprf, "BUCKET", 300)
     monkeypatch.setattr(psi_oprf, "CHUNK", 64)
     mine, theirs = digests(range(1000)), digests(range(400, 1600))
-    lay = psi_oprf.Layout(1000, 1200, b"s" * 32)
+    lay = psi_oprf.OprfLayout(1000, 1200, b"s" * 32)
     assert lay.buckets == 4
     assert sorted(np.concatenate(list(lay.dealt(mine))).tolist()) == list(range(1000))
     made = run(two(mine, theirs, method="oprf", reveal="both"))

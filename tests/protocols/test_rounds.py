@@ -18,6 +18,8 @@ from tacit.protocols import rounds, summing
 from tacit.protocols.rounds import Down, Stop, Upload, client, ideal, server
 from tacit.runtimes.inprocess import InProcess
 
+from ..awaited import awaited
+
 
 class Study:
     """A server that averages, clients that pull towards their own number; both write down what they were
@@ -63,9 +65,9 @@ class Study:
                 numbers,
                 lambda r: self.chosen[r],
                 self.down,
-                self.merge,
-                self.test,
-                self.tested,
+                awaited(self.merge),
+                awaited(self.test),
+                awaited(self.tested),
             )
 
         return {"server": boss, **clients}
@@ -187,9 +189,9 @@ def hidden_run(sums: Hidden, asked: list[int]) -> tuple[list[Any], list[str]]:
             range(2),
             lambda r: ["a", "b"],
             lambda r: {},
-            lambda r, s: merged.append((r, s.total.tolist())),
-            lambda r: None,
-            lambda r, a: None,
+            awaited(lambda r, s: merged.append((r, s.total.tolist()))),
+            awaited(lambda r: None),
+            awaited(lambda r, a: None),
             hidden=sums,
             aborted=lambda r, why: told.append(f"{r} {why}"),
         )

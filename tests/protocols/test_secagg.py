@@ -16,7 +16,7 @@ from tacit.parameters import check
 from tacit.parties.codec import decode, encode
 from tacit.parties.ledger import Ledger
 from tacit.protocols import secagg
-from tacit.protocols.secagg import Outcome, Terms, ideal
+from tacit.protocols.secagg import SecAggTerms, SumOutcome, ideal
 from tacit.protocols.secagg_graph import degree
 from tacit.protocols.summing import RoundOver
 from tacit.runtimes.inprocess import InProcess
@@ -43,7 +43,7 @@ def test_the_sum_is_exact_in_the_ring_whoever_drops_at_whatever_step(
     came, else there is none.
     """
     n = data.draw(st.integers(3, 9), label="parties")
-    terms = Terms(
+    terms = SecAggTerms(
         "fed",
         n,
         data.draw(st.integers(1, 40)),
@@ -87,11 +87,11 @@ def test_the_sum_is_exact_in_the_ring_whoever_drops_at_whatever_step(
 
 @pytest.mark.parametrize(("adversary", "threshold"), [("curious", 0.6), ("active", 0.75)])
 def test_it_is_a_protocol(adversary: str, threshold: float) -> None:
-    terms = Terms("fed", 4, 9, 1000, threshold, None, adversary)
+    terms = SecAggTerms("fed", 4, 9, 1000, threshold, None, adversary)
     testing.check_protocol(
         lambda seed: programs(terms, inputs(terms, seed)),
         lambda seed: {
-            "server": Outcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}),
+            "server": SumOutcome(ideal(inputs(terms, seed)), tuple(names_of(4)), {}),
             **dict.fromkeys(names_of(4), True),
         },
         [0, 1],
@@ -105,7 +105,7 @@ def test_forty_clients_of_whom_some_leave_one_after_the_other(sparse: bool) -> N
     """
     k = degree(40, 0.6, corrupt=0.2, drop=0.1) if sparse else None
     assert k is None or k < 39
-    terms = Terms("fed", 40, 1000, 2**20, 0.6, k)
+    terms = SecAggTerms("fed", 40, 1000, 2**20, 0.6, k)
     leave = {f"c{i}": i % 4 for i in range(4 if sparse else 12)}
     values = inputs(terms)
     outcome, _ = aggregate(terms, values, leave)
@@ -117,7 +117,7 @@ def test_a_late_client_is_told_that_the_round_went_on_without_it_and_nothing_els
     """Its vector comes after the deadline: it is out of the sum, knows it, and may come back in the next
     round.
     """
-    terms = Terms("fed", 4, 5, 10, threshold=0.75)
+    terms = SecAggTerms("fed", 4, 5, 10, threshold=0.75)
     values = inputs(terms)
     run = programs(terms, values, within=5.0)
     prompt = run["c3"]
@@ -135,7 +135,7 @@ def test_a_late_client_is_told_that_the_round_went_on_without_it_and_nothing_els
 
 
 def test_a_vector_of_another_length_is_out_of_the_round_at_its_own_party() -> None:
-    terms = Terms("fed", 3, 5, 10)
+    terms = SecAggTerms("fed", 3, 5, 10)
     values = inputs(terms) | {"c1": torch.zeros(6, dtype=torch.int64)}
     with pytest.raises(
         PartyFailed, match="party 'c1' failed: BadData: party 'c1' has 6 numbers to add; the terms say 5"
@@ -144,7 +144,7 @@ def test_a_vector_of_another_length_is_out_of_the_round_at_its_own_party() -> No
 
 
 def test_numbers_outside_the_agreed_range_never_reach_the_server() -> None:
-    terms = Terms("fed", 3, 5, 10)
+    terms = SecAggTerms("fed", 3, 5, 10)
     values = inputs(terms) | {"c1": torch.tensor([0, 11, -12, 0, 0])}
     with pytest.raises(PartyFailed, match="party 'c1' failed: BadData: 2 of 5 numbers lie outside ±10"):
         aggregate(terms, values)
@@ -155,7 +155,7 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
     each has as much room.
     """
     for bound, width in ((8191, 16), (131_071, 20), (536_870_911, 32)):
-        terms = Terms("fed", 4, 4000, bound)
+        terms = SecAggTerms("fed", 4, 4000, bound)
         assert terms.width == width
         ledger = Ledger()
         aggregate(terms, inputs(terms), ledger=ledger)
@@ -166,8 +166,11 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"threshold": 0.5}, r"Terms: threshold is 0\.5; it must be a number above 0\.5 and at most 1\."),
-        ({"parties": 1}, r"Terms: parties is 1; it must be a whole number at least 2\."),
+        (
+            {"threshold": 0.5},
+            r"SecAggTerms: threshold is 0\.5; it must be a number above 0\.5 and at most 1\.",
+        ),
+        ({"parties": 1}, r"SecAggTerms: parties is 1; it must be a whole number at least 2\."),
         (
             {"adversary": "active"},
             r"SecAgg: threshold is 0\.6; it must be above 2/3 against an active server",
@@ -180,11 +183,11 @@ def test_packed_uploads_take_the_bits_of_the_ring() -> None:
 )
 def test_terms_that_protect_nobody_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadParameter, match=words):
-        check(Terms(**({"federation": "fed", "parties": 5, "length": 3, "bound": 10} | change)))
+        check(SecAggTerms(**({"federation": "fed", "parties": 5, "length": 3, "bound": 10} | change)))
 
 
 def test_an_active_server_needs_signing_clients() -> None:
-    terms = Terms("fed", 3, 2, 10, threshold=0.7, adversary="active")
+    terms = SecAggTerms("fed", 3, 2, 10, threshold=0.7, adversary="active")
     run = {
         "c0": lambda me: secagg.client(me, torch.zeros(2, dtype=torch.int64), terms),
         "server": lambda me: me.clock.sleep(0),
@@ -196,9 +199,9 @@ def test_an_active_server_needs_signing_clients() -> None:
 
 
 def test_the_threshold_counts_the_parties_of_the_terms_not_those_that_came() -> None:
-    assert Terms("fed", 10, 1, 1).enough == Terms("fed", 10, 1, 1).shares == 6
-    assert Terms("fed", 1000, 1, 1, neighbours=76).shares == math.ceil(0.6 * 77)
-    assert Terms("fed", 2, 1, 1).enough == 2
+    assert SecAggTerms("fed", 10, 1, 1).enough == SecAggTerms("fed", 10, 1, 1).shares == 6
+    assert SecAggTerms("fed", 1000, 1, 1, neighbours=76).shares == math.ceil(0.6 * 77)
+    assert SecAggTerms("fed", 2, 1, 1).enough == 2
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ def test_every_message_survives_the_wire(message: Any) -> None:
 
 
 def test_real_numbers_are_refused() -> None:
-    terms = Terms("fed", 3, 2, 10)
+    terms = SecAggTerms("fed", 3, 2, 10)
     with pytest.raises(PartyFailed, match="BadData: a ring holds one row of whole numbers, not float32"):
         aggregate(terms, {name: torch.zeros(2) for name in names_of(3)})
     assert issubclass(BadData, ValueError)

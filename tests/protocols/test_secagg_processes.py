@@ -39,7 +39,7 @@ class Deadly:
 
 async def boss(me: Party, within: float) -> tuple[list[int], list[str], dict[str, str]]:
     outcome = await secagg.server(
-        me.scope("round 1"), NAMES, secagg.Terms(**TERMS), within=within, first=60.0
+        me.scope("round 1"), NAMES, secagg.SecAggTerms(**TERMS), within=within, first=60.0
     )
     return outcome.total.tolist(), list(outcome.included), outcome.dropped
 
@@ -48,7 +48,7 @@ async def client(me: Party, values: list[int], mark: str = "") -> bool:
     if mark and not Path(mark).exists():
         Path(mark).touch()
         me = replace(me, transport=Deadly(me.transport, 2))
-    return await secagg.client(me.scope("round 1"), torch.tensor(values), secagg.Terms(**TERMS))
+    return await secagg.client(me.scope("round 1"), torch.tensor(values), secagg.SecAggTerms(**TERMS))
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -89,7 +89,7 @@ async def signing(me: Party, values: list[int], adversary: str) -> bool:
     return await secagg.client(
         me.scope("round 1"),
         torch.tensor(values),
-        secagg.Terms(**TERMS, threshold=threshold, adversary=adversary),
+        secagg.SecAggTerms(**TERMS, threshold=threshold, adversary=adversary),
     )
 
 

@@ -15,9 +15,9 @@ from tacit.errors import BadData, PartyFailed
 from tacit.parties import Ledger
 from tacit.parties.conformance import check_protocol
 from tacit.protocols import splitnn
-from tacit.protocols.splitnn import Mine, Route, Terms
+from tacit.protocols.splitnn import Route, SplitInputs, SplitTerms
 from tacit.protocols.splitnn_parts import merger
-from tacit.protocols.splitnn_terms import Stretch
+from tacit.protocols.splitnn_terms import Segment
 from tacit.runtimes import InProcess
 
 WIDE = {"a": 6, "b": 3, "c": 4}
@@ -71,16 +71,16 @@ def world(
             last = ("server",) if labels == "server" else ("server", "CLIENT")
             routes = tuple(Route((n,), tuple(n if s == "CLIENT" else s for s in last)) for n in names)
             stops = [
-                Stretch(merger("concat", 1, width), nn.Linear(width, OUT[loss] if labels == "server" else 4))
+                Segment(merger("concat", 1, width), nn.Linear(width, OUT[loss] if labels == "server" else 4))
             ]
             if labels != "server":
                 stops.append(
-                    Stretch(merger("concat", 1, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, OUT[loss])))
+                    Segment(merger("concat", 1, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, OUT[loss])))
                 )
             x = [{n: torch.randn(k, 6, generator=g)} for n, k in zip(names, sizes)]
             y = [targets(loss, k, g) for k in sizes]
             return (
-                Terms(
+                SplitTerms(
                     routes, tuple(sizes), (0, 0, 0), batch_size=8, loss=loss, clients=clients, seed=3, **told
                 ),
                 dict.fromkeys(names, bottom),
@@ -102,11 +102,13 @@ def world(
             last = depth == len(stops_at) - 1
             join = merger(merge, len(names), width) if depth == 0 else merger("concat", 1, wide)
             body = nn.Linear(wide, OUT[loss]) if last else nn.Sequential(nn.Linear(wide, 7), nn.ReLU())
-            stops.append(Stretch(join, body))
+            stops.append(Segment(join, body))
             wide = 7
         x = [{n: torch.randn(rows, WIDE[n], generator=g) for n in names}]
         return (
-            Terms((Route(tuple(names), stops_at),), (rows,), (0,), batch_size=8, loss=loss, seed=3, **told),
+            SplitTerms(
+                (Route(tuple(names), stops_at),), (rows,), (0,), batch_size=8, loss=loss, seed=3, **told
+            ),
             bottoms,
             stops,
             x,
@@ -115,12 +117,12 @@ def world(
 
 
 def seats(made, optimizer, **more):
-    """One `Mine` a party, with copies of its parts."""
+    """One `SplitInputs` a party, with copies of its parts."""
     terms, bottoms, stops, x, y = made
     mine = {}
     for turn, route in enumerate(terms.routes):
         for name in route.parties:
-            seat = mine.setdefault(name, Mine(optimizer, **more))
+            seat = mine.setdefault(name, SplitInputs(optimizer, **more))
             if name in route.sources:
                 seat.bottom = seat.bottom or copy.deepcopy(bottoms[name])
                 seat.x[turn] = seat.test_x[turn] = x[turn][name]
@@ -240,7 +242,7 @@ def test_an_extra_loss_of_the_sources_is_learned_with_the_network():
 def test_the_joint_outputs_are_those_of_the_whole_network_and_only_the_last_stop_has_them():
     made = world("vertical", epochs=0)
     terms, bottoms, stops, x, _ = made
-    terms = Terms(terms.routes, terms.rows, (53,), epochs=0)
+    terms = SplitTerms(terms.routes, terms.rows, (53,), epochs=0)
     mine = seats(made, sgd())
     got = InProcess().run_sync(
         {name: functools.partial(splitnn.predict, terms=terms, mine=m) for name, m in mine.items()}

@@ -16,19 +16,19 @@ from tacit.errors import PartyFailed
 from tacit.parties.conformance import Tap, check_protocol
 from tacit.parties.ledger import Ledger
 from tacit.protocols import votes
-from tacit.protocols.secagg import MaskedVector, Terms
+from tacit.protocols.secagg import MaskedVector, SecAggTerms
 from tacit.runtimes.inprocess import InProcess
 
 NAMES = [f"t{i}" for i in range(5)]
 ROWS = torch.arange(12.0).reshape(6, 2)
-TERMS = Terms("fed", 5, 1, 1)
+TERMS = SecAggTerms("fed", 5, 1, 1)
 
 
 def choices(seed: int = 0) -> torch.Tensor:
     return torch.randint(3, (5, 6), generator=torch.Generator().manual_seed(seed))
 
 
-def programs(said: torch.Tensor, terms: Terms = TERMS, noise=None, again=()):
+def programs(said: torch.Tensor, terms: SecAggTerms = TERMS, noise=None, again=()):
     made = {
         name: (lambda me, k=k: votes.teacher(me, lambda rows: said[k], terms, 3, noise))
         for k, name in enumerate(NAMES)
@@ -69,7 +69,7 @@ def test_the_teachers_noise_is_in_the_sum_and_has_the_variance_it_should():
     probability below 1e-10 (χ²).
     """
     said, shake = choices(2), np.random.default_rng(0)
-    terms = Terms("fed", 5, 1, 1 + math.ceil(14 * math.sqrt(8)))
+    terms = SecAggTerms("fed", 5, 1, 1 + math.ceil(14 * math.sqrt(8)))
     rows = torch.zeros(800, 2)
 
     def noise(count: int, n: int) -> torch.Tensor:

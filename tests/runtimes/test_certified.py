@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tacit.runtimes.certificates import Authority, Trust
-from tacit.runtimes.kits import Certified, Kit, temporary
+from tacit.runtimes.kits import CertificateIdentity, Kit, temporary
 
 SAID = b"the survivors are a, b"
 
@@ -16,7 +16,7 @@ def federation(name: str = "f") -> dict[str, Kit]:
 
 def test_what_a_party_signs_every_other_can_check_and_only_in_its_name() -> None:
     kits = federation()
-    a, b = (Certified(lambda kit=kits[name]: kit) for name in "ab")
+    a, b = (CertificateIdentity(lambda kit=kits[name]: kit) for name in "ab")
     signature = a.sign(SAID)
     assert b.verify("a", SAID, signature)
     assert not b.verify("b", SAID, signature)  # a certificate of a in the name of b
@@ -26,14 +26,16 @@ def test_what_a_party_signs_every_other_can_check_and_only_in_its_name() -> None
 
 def test_a_server_cannot_sign_as_a_client_nor_count_as_one() -> None:
     kits = federation()
-    server, b = Certified(lambda: kits["server"]), Certified(lambda: kits["b"])
+    server, b = CertificateIdentity(lambda: kits["server"]), CertificateIdentity(lambda: kits["b"])
     assert not b.verify("a", SAID, server.sign(SAID))
     assert not b.verify("server", SAID, server.sign(SAID))
 
 
 def test_another_federations_certificate_of_the_same_name_counts_for_nothing() -> None:
     ours, theirs = federation(), federation()
-    assert not Certified(lambda: ours["b"]).verify("a", SAID, Certified(lambda: theirs["a"]).sign(SAID))
+    assert not CertificateIdentity(lambda: ours["b"]).verify(
+        "a", SAID, CertificateIdentity(lambda: theirs["a"]).sign(SAID)
+    )
 
 
 def test_a_revoked_certificate_signs_no_more_as_soon_as_the_list_is_there() -> None:
@@ -45,8 +47,8 @@ def test_a_revoked_certificate_signs_no_more_as_soon_as_the_list_is_there() -> N
 
     a = kit("a", Trust(authority.certificate))
     held = [kit("b", Trust(authority.certificate))]
-    b = Certified(lambda: held[0])
-    signature = Certified(lambda: a).sign(SAID)
+    b = CertificateIdentity(lambda: held[0])
+    signature = CertificateIdentity(lambda: a).sign(SAID)
     assert b.verify("a", SAID, signature)
     held[0] = kit("b", Trust(authority.certificate, authority.revocations([a.certificate.serial_number])))
     assert not b.verify("a", SAID, signature)
@@ -57,7 +59,7 @@ def test_what_is_signed_in_a_protocol_is_no_handshake() -> None:
     from tacit.crypto.seal import holds
 
     kits = federation()
-    signature = Certified(lambda: kits["a"]).sign(b"r " + SAID)
+    signature = CertificateIdentity(lambda: kits["a"]).sign(b"r " + SAID)
     size = int.from_bytes(signature[:2], "big")
     assert not holds(b"r", SAID, signature[2 + size :], kits["a"].certificate.public_key())  # type: ignore[arg-type]
 
@@ -65,4 +67,4 @@ def test_what_is_signed_in_a_protocol_is_no_handshake() -> None:
 @pytest.mark.parametrize("signature", [b"", b"\x00", b"\xff\xff", bytes(600), b"\x00\x03abc"])
 def test_bytes_that_are_no_signature_are_none(signature: bytes) -> None:
     mine = federation()["b"]
-    assert not Certified(lambda: mine).verify("a", SAID, signature)
+    assert not CertificateIdentity(lambda: mine).verify("a", SAID, signature)

@@ -17,7 +17,7 @@ from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.link import CLIENT_OPTIONS, Link
 from tacit.runtimes.preflight import reach
-from tacit.runtimes.provision import Charter, provision
+from tacit.runtimes.provision import FederationFile, provision
 
 from .net import Net, NetBall, catch, throw
 
@@ -168,8 +168,8 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hubs, "LOOK_AGAIN", 0.1)
-    charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "c"))
-    provision(charter, tmp_path)
+    federation = FederationFile("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "c"))
+    provision(federation, tmp_path)
 
     async def play() -> None:
         hub = Hub(load(tmp_path / "hub"))
@@ -179,9 +179,9 @@ def test_a_revoked_party_is_sent_away_while_connected_and_not_let_in_again(
         game = asyncio.create_task(
             net.run(a=lambda me: throw(me, "b", 2000), b=lambda me: catch(me, "a", 2000))
         )
-        while "c" not in hub.desks:
+        while "c" not in hub.connections:
             await asyncio.sleep(0.02)
-        provision(charter, tmp_path, revoke=("c",))  # writes the hub's list anew
+        provision(federation, tmp_path, revoke=("c",))  # writes the hub's list anew
         with pytest.raises(NoHub, match="turned party 'c' away: the certificate of 'c' was revoked"):
             async with asyncio.timeout(60):
                 await out

@@ -59,9 +59,9 @@ def test_a_party_whose_connection_is_cut_goes_on_where_it_was() -> None:
             async def cuts() -> None:
                 for _ in range(4):
                     await asyncio.sleep(0.15)
-                    for desk in list(net.hub.desks.values()):
-                        desk.news.set()
-                        desk.closed = ""
+                    for connection in list(net.hub.connections.values()):
+                        connection.news.set()
+                        connection.closed = ""
                     for link in net.links.values():
                         link._tasks[0].cancel()  # the connection's task dies; a new one dials
                         await asyncio.gather(link._tasks[0], return_exceptions=True)

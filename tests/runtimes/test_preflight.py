@@ -12,16 +12,16 @@ from tacit.jobs.train.deployed import check_party
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import load, temporary
 from tacit.runtimes.preflight import admitted
-from tacit.runtimes.provision import Charter, provision
+from tacit.runtimes.provision import FederationFile, provision
 from tests.runtimes.net import Net, catch, throw
 
 
 def test_a_revoked_certificate_is_said_before_a_run_starts(tmp_path: Path) -> None:
     """TLS alone would let it in: the hub knows the list."""
-    charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b"))
-    provision(charter, tmp_path)
+    federation = FederationFile("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b"))
+    provision(federation, tmp_path)
     kept = load(tmp_path / "b")
-    provision(charter, tmp_path, revoke=("b",))
+    provision(federation, tmp_path, revoke=("b",))
 
     async def play() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         hub = Hub(load(tmp_path / "hub"))
@@ -46,7 +46,7 @@ def test_a_server_of_another_version_is_said_before_a_run_starts() -> None:
     async def play(version: str) -> list[tuple[str, str]]:
         async with Net.of("server", "a") as net:
             waits = asyncio.create_task(net.party("server", lambda me: asyncio.sleep(3600), version=version))
-            while "server" not in net.hub.desks:
+            while "server" not in net.hub.connections:
                 await asyncio.sleep(0.01)
             found = await asyncio.to_thread(check_party, net.kits["a"], None, None)
             waits.cancel()
@@ -67,7 +67,7 @@ def test_looking_leaves_a_partys_own_connection_alone() -> None:
             game = asyncio.create_task(
                 net.run(a=lambda me: throw(me, "b", 300), b=lambda me: catch(me, "a", 300))
             )
-            while len(net.hub.desks) < 2:
+            while len(net.hub.connections) < 2:
                 await asyncio.sleep(0.01)
             for _ in range(3):
                 why, present = await asyncio.to_thread(admitted, net.kits["a"])

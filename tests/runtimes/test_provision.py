@@ -10,9 +10,11 @@ import pytest
 from tacit.errors import BadJob, BadKit, SealBroken
 from tacit.runtimes.certificates import Authority, Trust, party_of, role_of
 from tacit.runtimes.kits import FILES, load, temporary
-from tacit.runtimes.provision import Charter, provision, read_charter
+from tacit.runtimes.provision import FederationFile, provision, read_federation_file
 
-CHARTER = Charter("hearts", "hub.example.org:8443", "0.0.0.0:8443", "server", ("hospital-a", "hospital-b"))
+CHARTER = FederationFile(
+    "hearts", "hub.example.org:8443", "0.0.0.0:8443", "server", ("hospital-a", "hospital-b")
+)
 
 
 def contents(root: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -65,7 +67,9 @@ def test_provisioning_again_changes_no_key_and_no_certificate(tmp_path: Path) ->
 
 def test_a_party_can_be_added_later_and_the_others_learn_its_name(tmp_path: Path) -> None:
     provision(CHARTER, tmp_path)
-    more = Charter("hearts", "elsewhere:9", "0.0.0.0:9", "server", ("hospital-a", "hospital-b", "hospital-c"))
+    more = FederationFile(
+        "hearts", "elsewhere:9", "0.0.0.0:9", "server", ("hospital-a", "hospital-b", "hospital-c")
+    )
     assert provision(more, tmp_path)["made"] == ["hospital-c"]
     for name in ("server", "hospital-a", "hospital-c"):
         assert "hospital-c" in load(tmp_path / name).parties
@@ -101,7 +105,7 @@ def test_a_list_of_revocations_must_be_the_authoritys_and_never_goes_back(tmp_pa
 
 def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path) -> None:
     provision(CHARTER, tmp_path)
-    provision(Charter("lungs", "h:1", "h:1", "server", ("x",)), tmp_path / "lungs")
+    provision(FederationFile("lungs", "h:1", "h:1", "server", ("x",)), tmp_path / "lungs")
     a, b = tmp_path / "hospital-a", tmp_path / "hospital-b"
     good = {name: (a / name).read_bytes() for name in FILES}
 
@@ -137,7 +141,7 @@ def test_a_kit_with_parts_that_do_not_belong_together_is_refused(tmp_path: Path)
 def test_an_authority_is_not_used_for_another_federation(tmp_path: Path) -> None:
     provision(CHARTER, tmp_path)
     with pytest.raises(BadKit, match="is the authority of federation 'hearts', not of 'lungs'"):
-        provision(Charter("lungs", "h:1", "h:1", "server", ("x",)), tmp_path)
+        provision(FederationFile("lungs", "h:1", "h:1", "server", ("x",)), tmp_path)
     with pytest.raises(
         BadKit, match=r"'hospital-x' cannot be revoked: it is not in the federation\. Did you mean 'hospital-"
     ):
@@ -161,16 +165,16 @@ def test_an_authority_is_not_used_for_another_federation(tmp_path: Path) -> None
 def test_a_bad_federation_file_is_refused_in_one_sentence(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "federation.toml").write_text(text)
     with pytest.raises(BadJob, match=words):
-        read_charter(tmp_path / "federation.toml")
+        read_federation_file(tmp_path / "federation.toml")
 
 
 def test_a_federation_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "f.toml").write_text(
         'name = "hearts"\nhub = "hub.example.org:8443"\nclients = ["hospital-a", "hospital-b"]'
     )
-    assert read_charter(tmp_path / "f.toml") == CHARTER
+    assert read_federation_file(tmp_path / "f.toml") == CHARTER
     with pytest.raises(BadJob, match="there is no file"):
-        read_charter(tmp_path / "g.toml")
+        read_federation_file(tmp_path / "g.toml")
 
 
 def test_only_the_hubs_certificate_carries_the_hubs_name() -> None:

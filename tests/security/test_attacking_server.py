@@ -614,7 +614,7 @@ def test_13_and_15_nobody_is_told_anothers_rows_and_no_figure_is_one_partys(tmp_
     )
 
 
-class FewerTerms(secagg.Terms):
+class FewerTerms(secagg.SecAggTerms):
     """A server that is content with fewer parties than the contract says."""
 
     @property
@@ -640,7 +640,7 @@ def test_15_counts_are_summed_over_everyone_or_not_at_all(tmp_path: Path) -> Non
             terms = FewerTerms(
                 **{
                     f.name: getattr(counts.terms(rounds._sent(message)), f.name)
-                    for f in dataclasses.fields(secagg.Terms)
+                    for f in dataclasses.fields(secagg.SecAggTerms)
                 }
             )
             await server.me.send(names, message)

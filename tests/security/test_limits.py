@@ -36,7 +36,7 @@ from tacit.runtimes.envelope import LONGEST_SCOPE, MAIL, METHOD, pack
 from tacit.runtimes.hub import Hub
 from tacit.runtimes.kits import Kit, load, temporary
 from tacit.runtimes.link import CLIENT_OPTIONS, Link
-from tacit.runtimes.provision import Charter, provision
+from tacit.runtimes.provision import FederationFile, provision
 from tests.runtimes.net import Net, NetBall, NetSecret, catch, throw
 
 MB = 1 << 20
@@ -690,7 +690,7 @@ def test_notes_about_absent_parties_wait_once_for_each_party() -> None:
             for i in range(5000):
                 await call.write(pack(MAIL, "mallory", absent[i % 2]))
             await until(lambda: read == 5000)
-            assert len(net.hub.desks["mallory"].waiting) <= 2
+            assert len(net.hub.connections["mallory"].waiting) <= 2
 
     asyncio.run(play())
 
@@ -717,7 +717,7 @@ def test_garbage_from_one_member_does_not_end_the_run_of_others() -> None:
 
             assert (await net.run(b=plays, c=lambda me: catch(me, "b", 10)))["b"] == [*range(5), *range(5)]
             waits = asyncio.create_task(net.party("d", lambda me: me.recv("mallory", NetBall)))
-            await until(lambda: "d" in net.hub.desks)
+            await until(lambda: "d" in net.hub.connections)
             for _ in range(10):
                 await call.write(pack(MAIL, "mallory", "d", b"garbage"))
             with pytest.raises(
@@ -752,7 +752,7 @@ def test_notes_about_parties_that_do_not_exist_count_against_whoever_asked(
                 "b"
             ] == list(range(5))
             assert net.hub.held["mallory"] <= hubs.QUOTA + hubs.ENTRY + 250
-            assert len(net.hub.desks["mallory"].waiting) <= hubs.QUOTA // (hubs.ENTRY + 250) + 1
+            assert len(net.hub.connections["mallory"].waiting) <= hubs.QUOTA // (hubs.ENTRY + 250) + 1
 
     asyncio.run(play())
 
@@ -764,8 +764,8 @@ def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(
     passed on, and what waited for it is forgotten.
     """
     monkeypatch.setattr(hubs, "LOOK_AGAIN", 0.05)
-    charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "mallory"))
-    provision(charter, tmp_path)
+    federation = FederationFile("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "mallory"))
+    provision(federation, tmp_path)
 
     async def play() -> None:
         hub = Hub(load(tmp_path / "hub"))
@@ -778,8 +778,8 @@ def test_a_revoked_party_that_does_not_read_is_cut_off_all_the_same(
                 await other.write(pack(MAIL, "a", "mallory", bytes(4096)))
             await until(lambda: hub.relayed == 400)
             assert hub.held["a"] > 0
-            provision(charter, tmp_path, revoke=("mallory",))
-            await until(lambda: "mallory" not in hub.desks)
+            provision(federation, tmp_path, revoke=("mallory",))
+            await until(lambda: "mallory" not in hub.connections)
             assert hub.held["a"] == 0
             try:
                 for _ in range(50):
@@ -800,10 +800,10 @@ def revoked(tmp_path: Path) -> tuple[Path, bytes, bytes]:
     """Kits of a, b and mallory, of whom the authority has revoked mallory; only the hub has been told.
     (folder, the list of before, the list now).
     """
-    charter = Charter("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "mallory"))
-    provision(charter, tmp_path)
+    federation = FederationFile("f", "127.0.0.1:1", "127.0.0.1:0", "server", ("a", "b", "mallory"))
+    provision(federation, tmp_path)
     old = (tmp_path / "a" / "revoked.crl").read_bytes()
-    provision(charter, tmp_path, revoke=("mallory",))  # within the same second, too, it is the newer one
+    provision(federation, tmp_path, revoke=("mallory",))  # within the same second, too, it is the newer one
     (tmp_path / "a" / "revoked.crl").write_bytes(old)
     return tmp_path, old, (tmp_path / "hub" / "revoked.crl").read_bytes()
 
@@ -866,7 +866,7 @@ def test_a_list_that_cannot_be_written_is_used_and_said_so(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tacit.files.write_whole", full)
+    monkeypatch.setattr("tacit.files.write_atomic", full)
 
     async def told() -> Link:
         link = Link(load(folder / "a"))

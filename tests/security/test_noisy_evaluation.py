@@ -21,6 +21,7 @@ from scipy import stats
 from tacit.cli.progress import summary
 from tacit.engine.metrics import Counts, count
 from tacit.guard import Clip, Noise, Quantize, SecAgg
+from tacit.jobs.plan import plan
 from tacit.jobs.train import deployed, guards
 from tacit.jobs.train import member as members
 from tacit.jobs.train.elsewhere import Deployed, Elsewhere
@@ -35,7 +36,7 @@ from tacit.jobs.train.figures import (
     standard_deviation,
 )
 from tacit.jobs.train.hidden_sums import HiddenSum
-from tacit.jobs.train.plan import make_plan, make_task, plan
+from tacit.jobs.train.plan import make_plan, make_task
 from tacit.protocols import rounds, secagg
 from tests.runtimes.net import Net
 from tests.security.lying_server import CLIENTS, JOB, LOCAL_NOISE, Attacker, play, refusals, write_files

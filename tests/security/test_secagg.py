@@ -25,9 +25,9 @@ from tacit.protocols.secagg import (
     MaskedVector,
     RevealedShares,
     RoundKeys,
+    SecAggTerms,
     Survivors,
     SurvivorSignatures,
-    Terms,
 )
 from tacit.runtimes.inprocess import InProcess
 from tests.protocols.masked import aggregate, inputs, names_of, programs
@@ -36,7 +36,7 @@ ALARM = 1e-6  # of each statistical test: once in a million runs of a correct pr
 
 
 def uploads(
-    terms: Terms, values: dict[str, torch.Tensor], tag: str = "round 1", **more: Any
+    terms: SecAggTerms, values: dict[str, torch.Tensor], tag: str = "round 1", **more: Any
 ) -> dict[str, np.ndarray]:
     """The masked vectors as the server received them."""
     tap = Tap()
@@ -57,7 +57,7 @@ def test_a_masked_vector_looks_uniform(bound: int, width: int) -> None:
     """χ² on the lowest and on the highest 8 bits of 30,000 numbers that are all the same; 255 degrees of
     freedom; two tests, alarm ALARM together.
     """
-    terms = Terms("fed", 3, 30_000, bound)
+    terms = SecAggTerms("fed", 3, 30_000, bound)
     assert terms.width == width
     for vector in uploads(terms, {name: torch.full((30_000,), bound) for name in names_of(3)}).values():
         for part in (vector & vector.dtype.type(255), vector >> vector.dtype.type(width - 8)):
@@ -68,7 +68,7 @@ def test_a_masked_vector_looks_uniform(bound: int, width: int) -> None:
 
 def field_uploads(value: int) -> dict[str, np.ndarray]:
     """The masked vectors of LightSecAgg, elements of its field, of clients whose numbers are all `value`."""
-    terms, tap = lightsecagg.Terms("fed", 4, 30_000, 10_000), Tap()
+    terms, tap = lightsecagg.LightSecAggTerms("fed", 4, 30_000, 10_000), Tap()
     aggregate(
         terms, {name: torch.full((30_000,), value) for name in names_of(4)}, protocol=lightsecagg, tap=tap
     )  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_two_inputs_give_the_same_distribution() -> None:
     """All at one end of the range, and all at the other: a test of homogeneity on 2 × 256 cells finds no
     difference (255 degrees of freedom).
     """
-    terms = Terms("fed", 3, 40_000, 10_000)
+    terms = SecAggTerms("fed", 3, 40_000, 10_000)
     low, high = ({name: torch.full((40_000,), v) for name in names_of(3)} for v in (-10_000, 10_000))
     tables = [np.bincount(uploads(terms, values)["c1"] >> 8, minlength=256) for values in (low, high)]
     assert stats.chi2_contingency(np.array(tables)).pvalue > ALARM
@@ -105,7 +105,7 @@ def test_two_inputs_give_the_same_distribution() -> None:
 
 def test_the_masked_vectors_of_two_clients_are_not_correlated() -> None:
     """Pairwise masks are the same stream with opposite signs, but each client has a mask of its own as well: |r|·√n is normal."""
-    terms = Terms("fed", 3, 40_000, 10_000)
+    terms = SecAggTerms("fed", 3, 40_000, 10_000)
     seen = uploads(terms, inputs(terms))
     a, b = (seen[name].astype(np.float64) for name in ("c0", "c1"))
     assert abs(np.corrcoef(a, b)[0, 1]) * np.sqrt(len(a)) < stats.norm.isf(ALARM / 2)
@@ -118,7 +118,7 @@ def test_no_byte_of_a_secret_or_of_a_vector_is_in_the_servers_view() -> None:
     """16 bytes in a row of anyone's vector, as it would be packed, or of a private key. By chance: below
     2^-80.
     """
-    terms = Terms("fed", 4, 64, 2**29 - 1)
+    terms = SecAggTerms("fed", 4, 64, 2**29 - 1)
     values, tap, drawn = inputs(terms), Tap(), []
     run = programs(terms, values)
 
@@ -153,7 +153,7 @@ def test_every_round_has_masks_of_its_own_also_when_a_round_is_repeated() -> Non
     """The same inputs, the same round: after a resume every mask is new. That two of 64 words are equal by
     chance: below 2^-20.
     """
-    terms = Terms("fed", 3, 64, 2**29)
+    terms = SecAggTerms("fed", 3, 64, 2**29)
     values = inputs(terms)
     first, again = uploads(terms, values), uploads(terms, values)
     for name in values:
@@ -166,15 +166,15 @@ def test_the_mask_of_a_pair_is_bound_to_round_federation_and_names() -> None:
     """Two key pairs, fixed; everything else about the round changes the key."""
     me = type("Me", (), {"tag": "round 1"})()
     other = type("Me", (), {"tag": "round 2"})()
-    terms = Terms("fed", 3, 4, 10)
+    terms = SecAggTerms("fed", 3, 4, 10)
     a, b = bytes(32), bytes([1] * 32)
     seen = {
         secagg.pair(c, u, a, v, b)
         for c in (
             terms.context(me),
             terms.context(other),
-            Terms("other", 3, 4, 10).context(me),  # type: ignore[arg-type]
-            Terms("fed", 3, 4, 11).context(me),
+            SecAggTerms("other", 3, 4, 10).context(me),  # type: ignore[arg-type]
+            SecAggTerms("fed", 3, 4, 11).context(me),
         )
         for u, v in (("x", "y"), ("x", "z"), ("y", "x"))
     }  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def test_a_seeded_secret_is_stamped_not_private() -> None:
     from tacit.parties.ledger import Ledger
 
     ledger = Ledger()
-    aggregate(Terms("fed", 3, 2, 5), inputs(Terms("fed", 3, 2, 5)), ledger=ledger, secret_seed=1)
+    aggregate(SecAggTerms("fed", 3, 2, 5), inputs(SecAggTerms("fed", 3, 2, 5)), ledger=ledger, secret_seed=1)
     assert any("NOT PRIVATE" in stamp for stamp in ledger.stamps)
 
 
@@ -216,7 +216,7 @@ def lying(change: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
 
 
 def attack(
-    terms: Terms, change: Callable[[str, Any], Any], leave: dict[str, int] | None = None
+    terms: SecAggTerms, change: Callable[[str, Any], Any], leave: dict[str, int] | None = None
 ) -> tuple[PartyFailed, Tap]:
     from tests.protocols.leaving import leaving
 
@@ -231,8 +231,8 @@ def handed_out(tap: Tap) -> list[RevealedShares]:
     return [m for frame in tap.view("server") if isinstance(m := decode(frame), RevealedShares)]
 
 
-TERMS = Terms("fed", 5, 4, 100)
-ACTIVE = Terms("fed", 5, 4, 100, 0.7, None, "active")
+TERMS = SecAggTerms("fed", 5, 4, 100)
+ACTIVE = SecAggTerms("fed", 5, 4, 100, 0.7, None, "active")
 
 
 def survivors(make: Callable[[Survivors], Survivors]) -> Callable[[str, Any], Any]:
@@ -255,7 +255,7 @@ def survivors(make: Callable[[Survivors], Survivors]) -> Callable[[str, Any], An
     ],
 )
 def test_an_attempt_to_unmask_a_surviving_client_is_refused(
-    terms: Terms, lie: Callable[[Survivors], Survivors], words: str
+    terms: SecAggTerms, lie: Callable[[Survivors], Survivors], words: str
 ) -> None:
     failed, tap = attack(terms, survivors(lie))
     assert isinstance(failed.error, ProtocolError)
@@ -405,7 +405,7 @@ def test_shares_that_were_swapped_or_changed_on_the_way_do_not_open() -> None:
 def test_a_client_with_other_terms_shares_nothing_with_the_rest() -> None:
     values = inputs(TERMS)
     run = programs(TERMS, values)
-    stray = Terms("another federation", 5, 4, 100)
+    stray = SecAggTerms("another federation", 5, 4, 100)
     run["c2"] = lambda me: secagg.client(me.scope("round 1"), values["c2"], stray)
     with pytest.raises(PartyFailed, match="cannot open the shares of"):
         InProcess().run_sync(run)

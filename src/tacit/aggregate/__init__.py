@@ -1,4 +1,4 @@
-"""How many updates become one."""
+"""Aggregation rules: how the server combines the updates of a round."""
 
 from .best import Best
 from .clipped import CenteredClip, ClippedMean, NormBound
@@ -12,9 +12,11 @@ from .mean import Mean
 from .median import Median, TrimmedMean
 from .momentum import MEMBERS, RULE, Momentum
 from .reliability import Layerwise, QualityWeighted
+from .rule import Rule
 from .sign import SignMajority
+from .stack import SeesEach, Updates, WithMemory
 
-ALL = {
+ALL: dict[str, type[Rule]] = {
     kind.__name__: kind
     for kind in (
         Mean,
@@ -60,6 +62,10 @@ __all__ = [
     "MultiKrum",
     "NormBound",
     "QualityWeighted",
+    "Rule",
+    "SeesEach",
     "SignMajority",
     "TrimmedMean",
+    "Updates",
+    "WithMemory",
 ]

@@ -1,4 +1,7 @@
-"""The update of whoever does best. S. Park, Y. Suh, J. Lee: "FedPSO", Sensors 21(2), 2021, Algorithm 2."""
+"""The update of the party with the lowest loss.
+
+S. Park, Y. Suh, J. Lee: "FedPSO", Sensors 21(2), 2021, Algorithm 2.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,33 @@ import torch
 from torch import Tensor
 
 from ..errors import BadParameter
-from .stack import Remembering, Total, Updates
+from .rule import State, Total
+from .stack import Updates, WithMemory
 
 
 @dataclass(frozen=True)
-class Best(Remembering):
-    """The update with the lowest score its party states; of equal ones the first party's. It needs an
-    algorithm that sends scores (FedPSO). Breakdown point 0: who lies about it wins. It remembers nothing but
-    whose update that was.
+class Best(WithMemory):
+    """The update with the lowest score that its party reports; of equal scores, the first party's.
+
+    It needs an algorithm that sends scores (FedPSO). Breakdown point 0: a party that reports a false score wins.
     """
 
-    def one(self, updates: Updates) -> dict[str, Tensor]:
-        return self.look(updates, torch.arange(len(updates), device=updates.weights.device), {}, {})[0]
+    remembers = False  # its memory only tells whose update was taken in the round
 
-    def look(
-        self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], Total]:
+    def aggregate(self, updates: Updates) -> State:
+        everyone = torch.arange(len(updates), device=updates.weights.device)
+        return self.aggregate_with_memory(updates, everyone, {}, {})[0]
+
+    def aggregate_with_memory(
+        self, updates: Updates, parties: Tensor, memory: Total, down: State
+    ) -> tuple[State, Total]:
         if "score" not in updates.chunks:
             raise BadParameter(
-                f"Best: the updates hold {', '.join(updates.chunks)}, and no score to tell the best by. "
+                f"Best: the updates contain {', '.join(updates.chunks)} but no score. "
                 "Train with algorithms.FedPSO."
             )
         score = updates.block("score", 0, 1)[:, 0]
-        best = who[score == score.min()].min()
-        return updates.only(who == best).combined(torch.ones(1, device=score.device)), {"best": best}
+        best = parties[score == score.min()].min()
+        return updates.select(parties == best).weighted_sum(torch.ones(1, device=score.device)), {
+            "best": best
+        }

@@ -1,4 +1,4 @@
-"""The parties' models as one teacher, on rows without labels.
+"""Ensemble distillation: the parties' models teach the server's model on unlabeled rows.
 
 T. Lin, L. Kong, S. U. Stich, M. Jaggi: "Ensemble Distillation for Robust Model Fusion in Federated Learning"
 (FedDF), NeurIPS 2020, Algorithm 1. H.-Y. Chen, W.-L. Chao: "FedBE: Making Bayesian Model Ensemble Applicable
@@ -8,6 +8,7 @@ to Federated Learning", ICLR 2021, Algorithm 1, with a Gaussian.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -16,25 +17,29 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, real, whole
-from .models import OfModels
+from .models import BoundModelRule, ModelCoding, ModelRule
+from .rule import State
 from .stack import Updates
+
+ROWS = "a tensor of rows without labels, or 'test' for the federation's test rows"
 
 
 @dataclass(frozen=True)
-class Distill(OfModels):
-    """The mean of the models, then taught on unlabelled rows what they say together. It assumes honest
-    parties and rows like theirs: breakdown point 0.
+class Distill(ModelRule):
+    """The mean of the models, then trained on unlabeled rows to predict what the models predict together.
 
-    `rows` is a tensor of rows without labels, or "test" for the federation's test rows; there is no default,
-    since these are the server's to choose. `samples=0` is FedDF: the mean of the models' outputs is the
-    teacher. With `samples` it is FedBE: so many models more are drawn from the Gaussian that the parties'
-    models make, the mean model joins them, and the mean of their probabilities is the teacher.
+    It assumes honest parties and rows like theirs: breakdown point 0.
+
+    `rows` is a tensor of rows without labels, or "test" for the federation's test rows. It has no default,
+    because the server has to choose them. `samples=0` is FedDF: the mean of the models' outputs is the teacher.
+    `samples` > 0 is FedBE: that many more models are drawn from the Gaussian that fits the parties' models, the
+    mean model joins them, and the mean of their probabilities is the teacher.
     """
 
     rows: Any = field(default=None, compare=False)
-    steps: int = whole(100, least=1, doc="steps of the student in a round")
+    steps: int = whole(100, least=1, doc="training steps of the student in a round")
     lr: float = real(1e-3, above=0, doc="the student's learning rate (Adam)")
-    batch_size: int = whole(128, least=1, doc="rows of a step; all of them, where there are fewer")
+    batch_size: int = whole(128, least=1, doc="rows of a step; all rows, if there are fewer")
     samples: int = whole(
         0, least=0, doc="models drawn from the Gaussian around the mean model; 0: none (FedDF)"
     )
@@ -46,34 +51,29 @@ class Distill(OfModels):
             or (isinstance(self.rows, str) and self.rows == "test")
         ):
             raise bad(
-                "Distill",
-                "rows",
-                self.rows,
-                "a tensor of rows without labels, or 'test' for the federation's test rows",
-                "A job file cannot hold a tensor: give it from Python.",
+                "Distill", "rows", self.rows, ROWS, "A job file cannot hold a tensor: pass it in Python."
             )
 
-    def ready(self, tests: list[Tensor]) -> None:
+    def check_data(self, tests: list[Tensor]) -> None:
         if self.rows is None:
             raise bad(
                 "Distill",
                 "rows",
                 None,
-                "a tensor of rows without labels, or 'test' for the federation's test rows",
-                "Rows that accuracy is measured on are then learned from, though not their labels: better "
-                "give others.",
+                ROWS,
+                "With 'test', the model learns from the rows that accuracy is measured on, though not from "
+                "their labels: prefer other rows.",
             )
-        for rows in tests:
-            found = rows if isinstance(self.rows, str) else self.rows
-            if not len(found):
+        for test in tests:
+            rows = test if isinstance(self.rows, str) else self.rows
+            if not len(rows):
                 raise BadData(
-                    "Distill: there are no rows to distil on. Give a tensor of rows without labels."
+                    "Distill: there are no rows to distill on. Pass a tensor of rows without labels."
                 )
-            if found.shape[1:] != rows.shape[1:]:
+            if rows.shape[1:] != test.shape[1:]:
                 raise BadData(
-                    f"Distill: its rows have shape {tuple(found.shape[1:])}, and the federation's "
-                    f"{tuple(rows.shape[1:])}. "
-                    "Give rows like the parties'."
+                    f"Distill: its rows have shape {tuple(rows.shape[1:])}, and the federation's have shape "
+                    f"{tuple(test.shape[1:])}. Pass rows like the parties'."
                 )
 
     def as_table(self) -> dict[str, Any]:
@@ -91,60 +91,65 @@ class Distill(OfModels):
     def __repr__(self) -> str:
         return "Distill(" + ", ".join(f"{k}={v!r}" for k, v in self.as_table().items() if k != "name") + ")"
 
-    def of_models(
-        self, updates: Updates, mean: dict[str, Tensor], models: Any, told: Any
-    ) -> dict[str, Tensor]:
-        task, w = told.task, told.w
-        x = (told.test if isinstance(self.rows, str) else self.rows).to(w.device)
-        draw = torch.Generator().manual_seed(told.round)  # nothing is hidden by these draws
-        start, shared = models.of(mean), mean.get("buffers", told.buffers)
+    def aggregate_models(
+        self, updates: Updates, mean: State, models: ModelCoding, bound: BoundModelRule
+    ) -> State:
+        task, w = bound.task, bound.w
+        x = (bound.test if isinstance(self.rows, str) else self.rows).to(w.device)
+        rng = torch.Generator().manual_seed(bound.round)  # reproducible: these draws protect nothing
+        start, buffers = models.decode(mean), mean.get("buffers", bound.buffers)
         classes = task.loss_name == "cross_entropy"
         total, n = torch.zeros(()), 0
-        for model, buffers in self._teachers(updates, models, start, shared, draw):
-            out = task.predict(model, x, buffers)
+        for model, own_buffers in self._teachers(updates, models, start, buffers, rng):
+            out = task.predict(model, x, own_buffers)
             total, n = total.to(out) + (out.softmax(-1) if classes and self.samples else out), n + 1
-        wanted = total / n
-        wanted = wanted.softmax(-1) if classes and not self.samples else wanted
-        return {"model": self._student(task, start, shared, x, wanted, draw)}
+        target = total / n
+        target = target.softmax(-1) if classes and not self.samples else target
+        return {"model": self._train_student(task, start, buffers, x, target, rng)}
 
     def _teachers(
-        self, updates: Updates, models: Any, start: Tensor, shared: Tensor | None, draw: torch.Generator
-    ) -> Any:
+        self,
+        updates: Updates,
+        models: ModelCoding,
+        mean: Tensor,
+        buffers: Tensor | None,
+        rng: torch.Generator,
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
         for i in range(len(updates)):
-            own = models.one(updates, i)
-            yield own["model"], own.get("buffers", shared)
+            own = models.of_party(updates, i)
+            yield own["model"], own.get("buffers", buffers)
         if self.samples:
             share = updates.weights.double() / updates.weights.sum()
-            spread = torch.zeros_like(start, dtype=torch.float64)
+            variance = torch.zeros_like(mean, dtype=torch.float64)
             for i in range(len(updates)):
-                spread += share[i].to(spread) * (models.one(updates, i)["model"] - start).double().square()
-            for _ in range(self.samples):
-                yield (
-                    start + spread.sqrt().to(start) * torch.randn(start.shape, generator=draw).to(start),
-                    shared,
+                variance += (
+                    share[i].to(variance) * (models.of_party(updates, i)["model"] - mean).double().square()
                 )
-            yield start, shared
+            for _ in range(self.samples):
+                noise = torch.randn(mean.shape, generator=rng).to(mean)
+                yield mean + variance.sqrt().to(mean) * noise, buffers
+            yield mean, buffers
 
-    def _student(
-        self, task: Any, w: Tensor, buffers: Tensor | None, x: Tensor, wanted: Tensor, draw: torch.Generator
+    def _train_student(
+        self, task: Any, w: Tensor, buffers: Tensor | None, x: Tensor, target: Tensor, rng: torch.Generator
     ) -> Tensor:
         m, v = torch.zeros_like(w), torch.zeros_like(w)
         for t in range(1, self.steps + 1):
-            some = (
+            rows = (
                 slice(None)
                 if self.batch_size >= len(x)
-                else torch.randperm(len(x), generator=draw)[: self.batch_size].to(x.device)
+                else torch.randperm(len(x), generator=rng)[: self.batch_size].to(x.device)
             )
-            g = task.imitate(w, x[some], wanted[some], buffers)
+            g = task.imitate(w, x[rows], target[rows], buffers)
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g  # Adam's usual β
             w = w - self.lr * m / (1 - 0.9**t) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
         return w
 
 
 def digest(rows: Tensor) -> str:
-    """Names a tensor in a job file, so that a run is resumed with the same."""
-    held = rows.detach().cpu().contiguous()
+    """A digest of a tensor, by which a job file names it: a run must be resumed with the same rows."""
+    flat = rows.detach().cpu().contiguous()
     return hashlib.blake2b(
-        f"{held.dtype} {tuple(held.shape)}".encode() + held.reshape(-1).view(torch.uint8).numpy().tobytes(),
+        f"{flat.dtype} {tuple(flat.shape)}".encode() + flat.reshape(-1).view(torch.uint8).numpy().tobytes(),
         digest_size=8,
     ).hexdigest()

@@ -1,4 +1,4 @@
-"""Krum, multi-Krum and Bulyan: updates near many others are kept.
+"""Krum, multi-Krum and Bulyan: keep the updates that are close to many others.
 
 P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: "Machine Learning with Adversaries: Byzantine
 Tolerant Gradient Descent", NIPS 2017. E. M. El Mhamdi, R. Guerraoui, S. Rouault: "The Hidden Vulnerability of
@@ -15,83 +15,81 @@ from torch import Tensor
 from ..errors import BadParameter
 from ..parameters import real, whole
 from .median import middle
-from .stack import Each, Updates
+from .rule import State
+from .stack import SeesEach, Updates
+
+BYZANTINE = "the share of parties that may be malicious; f is this share of a round's parties, rounded down"
 
 
 @dataclass(frozen=True)
-class Krum(Each):
-    """The one update nearest to its n − f − 2 nearest others. Breakdown: f parties of n ≥ 2f + 3, whatever
-    they send.
+class Krum(SeesEach):
+    """The update with the smallest distances to its n − f − 2 nearest others.
+
+    Breakdown: f parties of n ≥ 2f + 3, whatever they send.
     """
 
-    byzantine: float = real(
-        0.2,
-        least=0,
-        below=0.5,
-        doc="the share of parties that may lie; f is that of those in a round, rounded down",
-    )
+    byzantine: float = real(0.2, least=0, below=0.5, doc=BYZANTINE)
 
-    def kept(self, n: int, f: int) -> int:
+    def count(self, n: int, f: int) -> int:
+        """How many updates are averaged."""
         return 1
 
-    def one(self, updates: Updates) -> dict[str, Tensor]:
+    def aggregate(self, updates: Updates) -> State:
         n = len(updates)
-        f = liars(self, n, 2)
-        best = scores(updates.distances(), f).argsort(stable=True)[: self.kept(n, f)]
-        return updates.combined(_even(n, best))
+        f = max_malicious(self, n, 2)
+        best = scores(updates.distances(), f).argsort(stable=True)[: self.count(n, f)]
+        share = torch.zeros(n, device=best.device)
+        share[best] = 1 / len(best)
+        return updates.weighted_sum(share)
 
 
 @dataclass(frozen=True)
 class MultiKrum(Krum):
-    """The mean of the m updates with Krum's best scores. Breakdown as Krum's; m = n − f if not given, which
-    loses less of what honest parties know.
+    """The mean of the m updates with the best Krum scores.
+
+    Breakdown as Krum's. The default, m = n − f, uses more of the honest updates than Krum does.
     """
 
     keep: int | None = whole(None, least=1, none=True, doc="m, how many updates are averaged; None: n − f")
 
-    def kept(self, n: int, f: int) -> int:
+    def count(self, n: int, f: int) -> int:
         return n - f if self.keep is None else min(self.keep, n - f)
 
 
 @dataclass(frozen=True)
-class Bulyan(Each):
-    """Krum picks n − 2f updates one by one, then every coordinate is the mean of its values nearest to the
-    median. Breakdown: f of n ≥ 4f + 3.
+class Bulyan(SeesEach):
+    """Krum selects n − 2f updates one by one; each coordinate is the mean of the values nearest to the median.
+
+    Breakdown: f parties of n ≥ 4f + 3.
     """
 
-    byzantine: float = real(
-        0.2,
-        least=0,
-        below=0.25,
-        doc="the share of parties that may lie; f is that of those in a round, rounded down",
-    )
+    byzantine: float = real(0.2, least=0, below=0.25, doc=BYZANTINE)
 
-    def one(self, updates: Updates) -> dict[str, Tensor]:
+    def aggregate(self, updates: Updates) -> State:
         n = len(updates)
-        f = liars(self, n, 4)
+        f = max_malicious(self, n, 4)
         d, left = updates.distances(), list(range(n))
         for _ in range(n - 2 * f):
             among = torch.tensor(left, device=d.device)
             here = d[among][:, among]
             score = scores(here, f)
-            ties = score <= score.min() * (
-                1 + 1e-9
-            )  # of two that are each other's nearest, the one nearer to all
+            # two updates that are each other's nearest tie: take the one that is nearer to all
+            ties = score <= score.min() * (1 + 1e-9)
             left.pop(int(torch.where(ties, here.sum(1), torch.inf).argmin()))
-        kept = torch.ones(n, dtype=torch.bool, device=d.device)
-        kept[left] = False
+        selected = torch.ones(n, dtype=torch.bool, device=d.device)
+        selected[left] = False
         near = n - 4 * f
-        return updates.only(kept).by_coordinate(lambda x: _nearest(x, near))
+        return updates.select(selected).reduce_coordinates(lambda x: _mean_near_median(x, near))
 
 
-def liars(rule: Krum | Bulyan, n: int, times: int) -> int:
-    """f, if n parties can outvote it."""
+def max_malicious(rule: Krum | Bulyan, n: int, times: int) -> int:
+    """f, the number of malicious parties among n; BadParameter if the rule needs more parties for it."""
     f = int(rule.byzantine * n)
     if n < times * f + 3 and f:
         raise BadParameter(
-            f"{type(rule).__name__}: {f} of {n} parties in a round may lie (byzantine is "
-            f"{rule.byzantine:g}), and it needs at least "
-            f"{times * f + 3} parties then. Ask more parties in each round, or assume fewer liars."
+            f"{type(rule).__name__}: byzantine is {rule.byzantine:g}, so {f} of {n} parties in a round may be "
+            f"malicious, and it then needs at least {times * f + 3} parties. "
+            "Ask more parties in each round, or set a smaller byzantine."
         )
     return f
 
@@ -103,15 +101,10 @@ def scores(d: Tensor, f: int) -> Tensor:
     return d.sort(1).values[:, 1 : 1 + near].sum(1)
 
 
-def _even(n: int, kept: Tensor) -> Tensor:
-    share = torch.zeros(n, device=kept.device)
-    share[kept] = 1 / len(kept)
-    return share
+def _mean_near_median(x: Tensor, many: int) -> Tensor:
+    """The mean of the `many` values nearest to the median, for each row of `x` in ascending order.
 
-
-def _nearest(x: Tensor, many: int) -> Tensor:
-    """The mean of the `many` values nearest to the median. In ascending order they stand side by side: find
-    the window that reaches least far.
+    They are a window of the row: the one whose farthest value is nearest to the median.
     """
     m = middle(x)[:, None]
     last = x.shape[1] - many + 1

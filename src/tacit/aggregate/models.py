@@ -1,6 +1,4 @@
-"""Rules that look at the parties' models, and not only at how they moved: they are told the task, and every
-round where the server stands.
-"""
+"""Rules that combine the parties' models rather than their updates: they know the task and the server's model."""
 
 from __future__ import annotations
 
@@ -12,48 +10,48 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import BadParameter
-from .stack import Each, Updates
+from .rule import State
+from .stack import SeesEach, Updates
 
 
 @dataclass(frozen=True)
-class OfModels(Each):
-    """What becomes of the models is in `of_models`. Told nothing of the task, as outside a job, such a rule
-    is the weighted mean it begins from.
+class ModelRule(SeesEach):
+    """A rule on models; subclasses implement `aggregate_models`.
+
+    Without a task, outside a job, the rule is the weighted mean that it starts from.
     """
 
-    def one(self, updates: Updates) -> dict[str, Tensor]:
-        return updates.combined(updates.weights.double() / updates.weights.sum())
+    works_on_models = True
 
-    def ready(self, tests: list[Tensor]) -> None:
-        """Refuse here what cannot work, before anything starts. `tests` are the test rows of the runs side by
-        side.
-        """
+    def aggregate(self, updates: Updates) -> State:
+        return updates.weighted_sum(updates.weights.double() / updates.weights.sum())
 
-    def with_task(self, task: Any, tests: list[Tensor]) -> Told:
-        return Told(self, task, tests)
+    def with_task(self, task: Any, tests: list[Tensor]) -> BoundModelRule:
+        return BoundModelRule(self, task, tests)
 
     @abstractmethod
-    def of_models(
-        self, updates: Updates, mean: dict[str, Tensor], models: Models, told: Told
-    ) -> dict[str, Tensor]:
-        """The `model` found, and its `buffers` where they are not the mean."""
+    def aggregate_models(
+        self, updates: Updates, mean: State, models: ModelCoding, bound: BoundModelRule
+    ) -> State:
+        """The new `model`, and its `buffers` where they differ from the mean."""
 
 
-class Told(Each):
-    """A rule that knows the task, where the servers of all runs stand, and which of them it works for."""
+class BoundModelRule(SeesEach):
+    """A rule on models with its task, what the servers sent in this round, and the run it works for."""
 
-    def __init__(self, rule: OfModels, task: Any, tests: list[Tensor]):
+    works_on_models = True
+
+    def __init__(self, rule: ModelRule, task: Any, tests: list[Tensor]):
         self.rule, self.task, self.tests = rule, task, tests
-        self.down: dict[str, Tensor] = {}
+        self.down: State = {}
         self.run = 0
 
-    def at(self, down: dict[str, Tensor]) -> Told:
-        """`down` is what each run's server sent, [R, …]."""
+    def at_round(self, down: State) -> BoundModelRule:
         other = copy.copy(self)
         other.down = down
         return other
 
-    def of_run(self, r: int) -> Told:
+    def for_run(self, r: int) -> BoundModelRule:
         other = copy.copy(self)
         other.run = r
         return other
@@ -74,38 +72,37 @@ class Told(Each):
     def test(self) -> Tensor:
         return self.tests[self.run]
 
-    def one(self, updates: Updates) -> dict[str, Tensor]:
-        sent = sorted(updates.chunks.keys() - {"buffers"})
-        if sent not in (["delta"], ["w"]) or updates.shapes[sent[0]] != self.w.shape:
+    def aggregate(self, updates: Updates) -> State:
+        keys = sorted(updates.chunks.keys() - {"buffers"})
+        if keys not in (["delta"], ["w"]) or updates.shapes[keys[0]] != self.w.shape:
             raise BadParameter(
-                f"aggregate: {type(self.rule).__name__} works on the parties' models, and in this algorithm "
-                f"they send {', '.join(sent)}. "
-                "Use one that sends a model or its change alone, such as FedAvg or FedProx."
+                f"aggregate: {type(self.rule).__name__} works on the parties' models, but with this algorithm "
+                f"they send {', '.join(keys)}. "
+                "Use an algorithm that sends only a model or its change, such as FedAvg or FedProx."
             )
-        mean = {k: v.to(self.w.device) for k, v in self.rule.one(updates).items()}
-        models = Models(sent[0], self.w)
-        found = self.rule.of_models(updates, mean, models, self)
-        made = {
-            **mean,
-            **{k: v for k, v in found.items() if k == "buffers"},
-            sent[0]: models.sent(found["model"]),
-        }
-        return {k: v.to(updates.weights.device) for k, v in made.items()}
+        mean = {k: v.to(self.w.device) for k, v in self.rule.aggregate(updates).items()}
+        models = ModelCoding(keys[0], self.w)
+        found = self.rule.aggregate_models(updates, mean, models, self)
+        buffers = {k: v for k, v in found.items() if k == "buffers"}
+        result = {**mean, **buffers, keys[0]: models.encode(found["model"])}
+        return {k: v.to(updates.weights.device) for k, v in result.items()}
 
 
-class Models:
-    """Models of what is sent, and the reverse: `delta` from the server's, or `w` itself."""
+class ModelCoding:
+    """How updates encode models: `delta` relative to the server's model, or `w` itself."""
 
     def __init__(self, key: str, w: Tensor):
         self.key, self.w = key, w
 
-    def of(self, sent: dict[str, Tensor]) -> Tensor:
-        return self.w + sent["delta"] if self.key == "delta" else sent["w"]
+    def decode(self, update: State) -> Tensor:
+        """The model that an update encodes."""
+        return self.w + update["delta"] if self.key == "delta" else update["w"]
 
-    def sent(self, model: Tensor) -> Tensor:
+    def encode(self, model: Tensor) -> Tensor:
+        """The update that encodes a model."""
         return model - self.w if self.key == "delta" else model
 
-    def one(self, updates: Updates, i: int) -> dict[str, Tensor]:
-        """Party i's `model`, and its `buffers` if it has any."""
-        mine = {k: updates.row(k, i).to(self.w.device) for k in updates.chunks}
-        return {"model": self.of(mine), **{k: v for k, v in mine.items() if k == "buffers"}}
+    def of_party(self, updates: Updates, i: int) -> State:
+        """The `model` of update i, and its `buffers` if it has any."""
+        update = {k: updates.row(k, i).to(self.w.device) for k in updates.chunks}
+        return {"model": self.decode(update), **{k: v for k, v in update.items() if k == "buffers"}}

@@ -1,87 +1,84 @@
-"""Momentum around another rule: v ← βv + what the rule makes of the round's updates.
+"""Server momentum on top of another rule: v ← βv + the rule's result.
 
 T.-M. H. Hsu, H. Qi, M. Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019, Section 4, whose rule is the mean. S. P. Karimireddy, L. He, M. Jaggi: "Learning from
-History for Byzantine Robust Optimization", ICML 2021, on what a robust rule loses without a past.
+History for Byzantine Robust Optimization", ICML 2021, on why a robust rule needs a history.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import BadParameter
 from ..parameters import Kind, bad, part, real
+from .best import Best
 from .mean import Mean
-from .models import OfModels
-from .stack import Total
+from .rule import Rule, State, Total
 
-MEMBERS: dict[str, type] = {}  # filled by the room, which knows them all
-RULE = Kind("an aggregation rule", MEMBERS, ("start", "add", "result", "sees_each"))
+MEMBERS: dict[str, type] = {}  # filled by the package, which imports every rule
+RULE = Kind("an aggregation rule", MEMBERS, Rule)
 
 
 @dataclass(frozen=True)
-class Momentum:
-    """A rule whose result is carried on from round to round. Breakdown point: that of the rule inside; what
-    slips through once stays for about 1/(1 − β) rounds. It remembers one vector, and what the rule inside
-    does.
+class Momentum(Rule):
+    """A rule whose result is accumulated from round to round.
+
+    Breakdown point: that of the inner rule. An attack that passes once has an effect for about 1/(1 − β) rounds.
+    The memory is one vector and that of the inner rule.
     """
 
-    rule: Any = part(Mean(), doc="what it is put around", of=RULE)
+    rule: Rule = part(Mean(), doc="the inner rule", of=RULE)
     beta: float = real(
-        0.9, least=0, below=1, doc="β: how much of the last round's way is kept; 0 is the rule alone"
+        0.9, least=0, below=1, doc="β, the weight of earlier rounds; 0 is the inner rule alone"
     )
+    remembers = True
 
     @property
-    def sees_each(self) -> bool:
-        return bool(self.rule.sees_each)
+    def sees_each(self) -> bool:  # type: ignore[override]
+        return self.rule.sees_each
 
     def check(self) -> None:
-        if isinstance(self.rule, OfModels | Momentum) or type(self.rule).__name__ == "Best":
+        if self.rule.works_on_models or isinstance(self.rule, Momentum | Best):
             raise bad(
                 "Momentum",
                 "rule",
                 self.rule,
-                "a rule that makes an update of updates, such as Mean() or Median()",
-                "Distill and Matched look at models, and Best picks one party's.",
+                "a rule that combines updates into an update, such as Mean() or Median()",
+                "Distill and Matched work on models, and Best selects one party's.",
             )
 
-    def fitted(self, layers: tuple[int, ...]) -> Momentum:
-        return replace(self, rule=self.rule.fitted(layers)) if hasattr(self.rule, "fitted") else self
+    def with_layers(self, layers: tuple[int, ...]) -> Momentum:
+        return replace(self, rule=self.rule.with_layers(layers))
 
     def start(self) -> Total:
         return dict(self.rule.start())
 
-    def add(self, total: Total, weights: Tensor, vectors: dict[str, Tensor]) -> Total:
+    def add(self, total: Total, weights: Tensor, vectors: State) -> Total:
         return dict(self.rule.add(total, weights, vectors))
 
-    def result(self, total: Total) -> dict[str, Tensor]:
+    def result(self, total: Total) -> State:
         return dict(self.rule.result(total))
 
-    def recall(
-        self, total: Total, who: Tensor, memories: list[Total], down: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], list[Total]]:
+    def result_with_memory(
+        self, total: Total, parties: Tensor, memories: list[Total], down: State
+    ) -> tuple[State, list[Total]]:
         inner: list[Total] = [{k[5:]: v for k, v in m.items() if k.startswith("rule.")} for m in memories]
-        mean, inner = (
-            self.rule.recall(total, who, inner, down)
-            if hasattr(self.rule, "recall")
-            else (self.rule.result(total), inner)
-        )
-        sent = sorted(mean.keys() - {"buffers"})
-        if sent not in (["delta"], ["w"]):
+        mean, inner = self.rule.result_with_memory(total, parties, inner, down)
+        keys = sorted(mean.keys() - {"buffers"})
+        if keys not in (["delta"], ["w"]):
             raise BadParameter(
-                "aggregate: Momentum carries on the way of a model, and in this algorithm parties send "
-                f"{', '.join(sent)}. Use one that sends a "
-                "model or its change alone, such as FedAvg or FedProx."
+                f"aggregate: Momentum works on models or their changes, but with this algorithm parties send "
+                f"{', '.join(keys)}. Use an algorithm that sends only a model or its change, such as FedAvg or "
+                "FedProx."
             )
-        key = sent[0]
+        key = keys[0]
         base = down[key] if key in down else torch.zeros_like(mean[key])
-        way = mean[key] - base.to(mean[key])
+        delta = mean[key] - base.to(mean[key])
         v = torch.stack(
-            [self.beta * m["v"].to(way) + w if "v" in m else w for m, w in zip(memories, way)]
+            [self.beta * m["v"].to(delta) + d if "v" in m else d for m, d in zip(memories, delta)]
         )  # v ← βv + Δ
-        after = [{"v": mine, **{f"rule.{k}": x for k, x in theirs.items()}} for mine, theirs in zip(v, inner)]
+        after = [{"v": own, **{f"rule.{k}": x for k, x in rest.items()}} for own, rest in zip(v, inner)]
         return {**mean, key: base.to(v) + v}, after

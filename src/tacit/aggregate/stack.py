@@ -1,10 +1,9 @@
-"""Updates kept side by side, for rules that must see each of them.
+"""Rules that look at single updates, and the matrix of updates they work on.
 
-Most such rules need little more than how far the updates lie from each other. That is one pass over them: the
-matrix of their inner products, added up block of columns by block of columns. What follows (Krum's scores,
-Weiszfeld's steps) works on n × n numbers, and a second pass adds up the updates with the weights found.
-Beyond `ROOM` bytes updates wait in a file without a name, which the system keeps in memory for as long as
-there is any.
+Most such rules need only the distances between updates. One pass over the updates computes the matrix of their
+inner products, block of columns by block of columns. What follows (Krum's scores, Weiszfeld's steps) works on
+n × n numbers, and a second pass computes a weighted sum of the updates. Beyond `MEMORY_LIMIT` bytes, updates are
+stored in unnamed temporary files, which the operating system caches while memory is free.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import copy
 import os
 import tempfile
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,80 +21,75 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ROOM = 1 << 30  # bytes of updates held in memory by one rule
-BLOCK = 1 << 22  # numbers looked at together: they fit a core's cache, or nearly
-Total = dict[str, Any]
-_ROOMS = threading.local()  # what a thread looks at
+from .rule import Rule, State, Total
+
+MEMORY_LIMIT = 1 << 30  # bytes of updates that one rule holds in memory
+BLOCK = 1 << 22  # numbers processed together: they fit a core's cache, or nearly
+Block = tuple[str, int, int]  # (vector, first coordinate, end)
+_BUFFERS = threading.local()  # one scratch buffer for each thread and dtype
 
 
-class Each(ABC):
-    """A rule that looks at single updates. It says what becomes of one run's in `one`."""
+class SeesEach(Rule):
+    """A rule that looks at single updates. Subclasses implement `aggregate` for the updates of one run."""
 
-    sees_each = True
-
-    def start(self) -> Total:
-        return {}
-
-    def add(self, total: Total, weights: Tensor, vectors: dict[str, Tensor]) -> Total:
-        """Keep a stack of updates [S, …] with weights [R, S]. An update that is not finite is left out, as a
-        server of real parties refuses it.
-        """
-        whole = torch.stack([_finite(v.reshape(len(v), -1)) for v in vectors.values()]).all(0)
-        held = sum(v.numel() * v.element_size() for chunks in total.values() for v in chunks)
-        new = {"": weights.masked_fill(~whole, 0), **{k: _placed(v, held) for k, v in vectors.items()}}
+    def add(self, total: Total, weights: Tensor, vectors: State) -> Total:
+        """Store updates [S, …] with weights [R, S]. Updates that are not finite get weight zero."""
+        finite = torch.stack([_is_finite(v.reshape(len(v), -1)) for v in vectors.values()]).all(0)
+        stored = sum(v.numel() * v.element_size() for chunks in total.values() for v in chunks)
+        new = {"": weights.masked_fill(~finite, 0), **{k: _store(v, stored) for k, v in vectors.items()}}
         return {k: (*total.get(k, ()), v) for k, v in new.items()}
 
-    def result(self, total: Total) -> dict[str, Tensor]:
-        """[R, …] each; not a number where a run had no update that could be used."""
-        made = [
-            _nothing(total) if updates is None else self.of_run(r).one(updates)
-            for r, updates in enumerate(_runs(total))
+    def result(self, total: Total) -> State:
+        """[R, …] each; NaN where a run had no usable update."""
+        results = [
+            _nan_result(total) if updates is None else self.for_run(r).aggregate(updates)
+            for r, updates in enumerate(_split_runs(total))
         ]
-        return {k: torch.stack([m[k] for m in made]) for k in total if k}
+        return {k: torch.stack([result[k] for result in results]) for k in total if k}
 
-    def of_run(self, r: int) -> Each:
-        """The rule as it works for one of the runs side by side; most make no difference."""
+    def for_run(self, r: int) -> SeesEach:
+        """The rule for run `r` of several; the same for all runs unless overridden."""
         return self
 
     @abstractmethod
-    def one(self, updates: Updates) -> dict[str, Tensor]:
-        """How one run's updates become one."""
+    def aggregate(self, updates: Updates) -> State:
+        """Combine the updates of one run."""
 
 
-class Remembering(Each):
-    """A rule that looks at earlier rounds, too. What it remembers is the engine's to keep, for each run, and
-    to save with its state: {} before the first round. Told of no earlier round, as outside a job, it is what
-    it says in `one`.
+class WithMemory(SeesEach):
+    """A rule whose result depends on earlier rounds.
+
+    The engine keeps the memory of each run and saves it with the run's state. Without a memory, outside a job,
+    the rule is its `aggregate`.
     """
 
-    def recall(
-        self, total: Total, who: Tensor, memories: list[Total], down: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], list[Total]]:
-        """(the result, what is remembered now). `who` [S] are the parties' numbers, in the order of their
-        updates; `down` what servers sent, [R, …].
-        """
-        made, after = [], []
-        for r, updates in enumerate(_runs(total)):
+    remembers = True
+
+    def result_with_memory(
+        self, total: Total, parties: Tensor, memories: list[Total], down: State
+    ) -> tuple[State, list[Total]]:
+        results, after = [], []
+        for r, updates in enumerate(_split_runs(total)):
             if updates is None:
-                result, memory = _nothing(total), memories[r]
+                result, memory = _nan_result(total), memories[r]
             else:
-                here = torch.cat([w[r] for w in total[""]]) != 0
-                result, memory = self.look(
-                    updates, who.to(here.device)[here], memories[r], {k: v[r] for k, v in down.items()}
+                used = torch.cat([w[r] for w in total[""]]) != 0
+                result, memory = self.aggregate_with_memory(
+                    updates, parties.to(used.device)[used], memories[r], {k: v[r] for k, v in down.items()}
                 )
-            made.append(result)
+            results.append(result)
             after.append(memory)
-        return {k: torch.stack([m[k] for m in made]) for k in total if k}, after
+        return {k: torch.stack([result[k] for result in results]) for k in total if k}, after
 
     @abstractmethod
-    def look(
-        self, updates: Updates, who: Tensor, memory: Total, down: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], Total]:
-        """What it makes of one run's updates and of earlier rounds, and what it remembers now."""
+    def aggregate_with_memory(
+        self, updates: Updates, parties: Tensor, memory: Total, down: State
+    ) -> tuple[State, Total]:
+        """Combine the updates of one run with its memory; return the result and the new memory."""
 
 
-def _runs(total: Total) -> Iterator[Updates | None]:
-    """The updates of one run after the other; None for one that has none it can use."""
+def _split_runs(total: Total) -> Iterator[Updates | None]:
+    """The updates of each run; None for a run without a usable update."""
     chunks = {k: v for k, v in total.items() if k}
     for r in range(len(total[""][0])):
         weights = torch.cat([w[r] for w in total[""]])
@@ -103,13 +97,14 @@ def _runs(total: Total) -> Iterator[Updates | None]:
         yield Updates(chunks, rows, weights[weights != 0]) if (weights != 0).any() else None
 
 
-def _nothing(total: Total) -> dict[str, Tensor]:
+def _nan_result(total: Total) -> State:
     return {k: torch.full_like(v[0][0], torch.nan) for k, v in total.items() if k}
 
 
-def _finite(rows: Tensor) -> Tensor:
-    """[S]: whether every number of a row is finite, by its ends: a map of all of them would be as large
-    again.
+def _is_finite(rows: Tensor) -> Tensor:
+    """[S]: whether all numbers of a row are finite.
+
+    Only the extremes are tested, because a mask of all numbers would take as much memory as the rows.
     """
     if not rows.numel():
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -117,9 +112,9 @@ def _finite(rows: Tensor) -> Tensor:
     return torch.isfinite(low) & torch.isfinite(high)
 
 
-def _placed(v: Tensor, held: int) -> Tensor:
-    """Where it is, while there is room; else in a file that is gone when nobody reads it any more."""
-    if v.device.type != "cpu" or held + v.numel() * v.element_size() <= ROOM or not v.numel():
+def _store(v: Tensor, stored: int) -> Tensor:
+    """The tensor itself while `MEMORY_LIMIT` allows it, otherwise a copy in an unnamed temporary file."""
+    if v.device.type != "cpu" or stored + v.numel() * v.element_size() <= MEMORY_LIMIT or not v.numel():
         return v
     with tempfile.TemporaryFile(prefix="tacit-updates-") as file:
         v.contiguous().numpy().tofile(file)
@@ -128,7 +123,7 @@ def _placed(v: Tensor, held: int) -> Tensor:
 
 
 class Updates:
-    """The updates of one run, n of them."""
+    """The n updates of one run, as a matrix [n, D] that is stored in chunks."""
 
     def __init__(self, chunks: dict[str, tuple[Tensor, ...]], rows: list[Tensor], weights: Tensor):
         self.shapes = {k: v[0].shape[1:] for k, v in chunks.items()}
@@ -138,29 +133,29 @@ class Updates:
     def __len__(self) -> int:
         return len(self.weights)
 
-    def only(self, kept: Tensor) -> Updates:
-        """Those whose place in `kept` [n] is true."""
+    def select(self, mask: Tensor) -> Updates:
+        """The updates for which `mask` [n] is true."""
         some = copy.copy(self)
-        some.rows = [rows[k] for rows, k in zip(self.rows, kept.split([len(rows) for rows in self.rows]))]
-        some.weights = self.weights[kept]
+        some.rows = [rows[m] for rows, m in zip(self.rows, mask.split([len(rows) for rows in self.rows]))]
+        some.weights = self.weights[mask]
         return some
 
-    def moved(self) -> Updates:
-        """The same without the statistics of layers, which say nothing about where a party wants to go."""
+    def without_buffers(self) -> Updates:
+        """The updates without the statistics of normalization layers, which are not trained."""
         some = copy.copy(self)
         some.chunks = {k: v for k, v in self.chunks.items() if k != "buffers"} or self.chunks
         return some
 
-    def ways(self, down: dict[str, Tensor]) -> Tensor:
-        """[n, D]: how far each update goes from where the server stands, all its vectors in a row."""
+    def displacements(self, down: State) -> Tensor:
+        """[n, D]: each update relative to what the server sent, its vectors concatenated, without buffers."""
         parts = []
-        for key, chunks in self.moved().chunks.items():
+        for key, chunks in self.without_buffers().chunks.items():
             x = self.block(key, 0, chunks[0].shape[1])
             parts.append(x - down[key].reshape(1, -1).to(x) if key in down else x)
         return torch.cat(parts, 1)
 
-    def places(self) -> list[tuple[str, int, int]]:
-        """All coordinates, cut into blocks: (vector, from, to)."""
+    def blocks(self) -> list[Block]:
+        """All coordinates, divided into blocks."""
         width = max(1, BLOCK // max(1, len(self)))
         return [
             (k, a, min(a + width, v[0].shape[1]))
@@ -168,29 +163,24 @@ class Updates:
             for a in range(0, v[0].shape[1], width)
         ]
 
-    def block(self, key: str, a: int, b: int) -> Tensor:
-        """[n, b − a]: some coordinates of every update."""
-        return torch.cat(
-            [
-                c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows)
-                for c, rows in zip(self.chunks[key], self.rows)
-            ]
-        )
+    def block(self, key: str, a: int, b: int, out: Tensor | None = None) -> Tensor:
+        """[n, b − a]: coordinates a to b of one vector of every update."""
+        parts = [
+            c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows)
+            for c, rows in zip(self.chunks[key], self.rows)
+        ]
+        return torch.cat(parts) if out is None else torch.cat(parts, out=out)
 
-    def _look(self, key: str, a: int, b: int) -> Tensor:
-        """`block`, until this thread looks at the next one: always in the same memory, which would else be
-        taken and left in pieces, up to the size of all updates.
+    def _scratch_block(self, key: str, a: int, b: int) -> Tensor:
+        """`block`, valid until this thread's next call.
+
+        It reuses the thread's buffer: allocating every block anew would fragment memory up to the size of all
+        updates.
         """
-        need = len(self) * (b - a)
         if self.weights.device.type != "cpu":
             return self.block(key, a, b)
-        return torch.cat(
-            [
-                c[:, a:b] if len(rows) == len(c) else c[:, a:b].index_select(0, rows)
-                for c, rows in zip(self.chunks[key], self.rows)
-            ],
-            out=_room(self.chunks[key][0].dtype, need).view(len(self), b - a),
-        )
+        n = len(self)
+        return self.block(key, a, b, _buffer(self.chunks[key][0].dtype, n * (b - a)).view(n, b - a))
 
     def row(self, key: str, i: int) -> Tensor:
         """One vector of update i."""
@@ -200,83 +190,85 @@ class Updates:
             i -= len(rows)
         raise IndexError(f"there is no update {i}")
 
-    def products(self, centred: bool) -> Tensor:
-        """[n, n] inner products, in float64; `centred` on their mean, which leaves distances as they are and
-        does not lose them to rounding.
+    def products(self, centered: bool) -> Tensor:
+        """[n, n] inner products, in float64.
+
+        `centered` subtracts the mean first: distances stay the same, and rounding does not cancel them.
         """
 
-        def one(place: tuple[str, int, int]) -> Tensor:
-            x = self._look(*place)
-            x = x.sub_(x.mean(0)) if centred and x.device.type == "cpu" else x - x.mean(0) if centred else x
+        def compute(block: Block) -> Tensor:
+            x = self._scratch_block(*block)
+            x = x.sub_(x.mean(0)) if centered and x.device.type == "cpu" else x - x.mean(0) if centered else x
             return (x @ x.T).double()
 
         total = torch.zeros(len(self), len(self), dtype=torch.float64, device=self.weights.device)
-        for part in self._map(one):
+        for part in self._map(compute):
             total += part
         return total
 
     def distances(self) -> Tensor:
         """[n, n] squared distances."""
-        g = self.products(centred=True)
+        g = self.products(centered=True)
         own = g.diagonal()
         return (own[:, None] + own[None, :] - 2 * g).clamp(min=0).fill_diagonal_(0)
 
     def norms(self) -> Tensor:
-        """[n]"""
+        """[n] L2 norms."""
 
-        def one(place: tuple[str, int, int]) -> Tensor:
-            x = self._look(*place)
+        def compute(block: Block) -> Tensor:
+            x = self._scratch_block(*block)
             wide = (
-                _room(torch.float64, x.numel()).view(x.shape).copy_(x)
+                _buffer(torch.float64, x.numel()).view(x.shape).copy_(x)
                 if x.device.type == "cpu" and x.dtype != torch.float64
                 else x.double()
             )
             return wide.square().sum(1) if wide is x else wide.square_().sum(1)
 
-        return sum(self._map(one), torch.zeros(())).sqrt()
+        return sum(self._map(compute), torch.zeros(())).sqrt()
 
-    def combined(self, share: Tensor) -> dict[str, Tensor]:
-        """Σ share_i · update_i"""
-        share = share.to(torch.float32)
-        return self._made(lambda place: share @ self._look(*place))
+    def weighted_sum(self, shares: Tensor) -> State:
+        """Σ shares_i · update_i"""
+        shares = shares.to(torch.float32)
+        return self._join(lambda block: shares @ self._scratch_block(*block))
 
-    def by_coordinate(self, rule: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-        """`rule` gets some coordinates of all updates, [b, n], each row in ascending order, and gives [b]."""
-        return self._made(lambda place: rule(_ascending(self._look(*place))))
+    def reduce_coordinates(self, reduce: Callable[[Tensor], Tensor]) -> State:
+        """Apply `reduce` to each coordinate: [b, n], every row in ascending order → [b]."""
+        return self._join(lambda block: reduce(_sort_coordinates(self._scratch_block(*block))))
 
-    def _made(self, one: Callable[[tuple[str, int, int]], Tensor]) -> dict[str, Tensor]:
+    def _join(self, compute: Callable[[Block], Tensor]) -> State:
         parts: dict[str, list[Tensor]] = {k: [] for k in self.chunks}
-        for (key, _, _), part in zip(self.places(), self._map(one)):
+        for (key, _, _), part in zip(self.blocks(), self._map(compute)):
             parts[key].append(part.to(self.chunks[key][0].dtype))
         return {
             k: torch.cat(v).view(self.shapes[k]) if v else torch.zeros(self.shapes[k])
             for k, v in parts.items()
         }
 
-    def _map(self, one: Callable[[tuple[str, int, int]], Tensor]) -> Iterator[Tensor]:
-        places = self.places()
+    def _map(self, compute: Callable[[Block], Tensor]) -> Iterator[Tensor]:
+        blocks = self.blocks()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if len(places) == 1 or self.weights.device.type != "cpu":
-            yield from map(one, places)
+        if len(blocks) == 1 or self.weights.device.type != "cpu":
+            yield from map(compute, blocks)
             return
         with ThreadPoolExecutor(cores, thread_name_prefix="tacit-aggregate") as pool:
-            yield from pool.map(one, places)
+            yield from pool.map(compute, blocks)
 
 
-def _room(dtype: torch.dtype, numbers: int) -> Tensor:
-    """Memory of this thread's own for so many numbers, the same every time."""
-    held: dict[Any, Tensor] = vars(_ROOMS)
-    if dtype not in held or held[dtype].numel() < numbers:
-        held[dtype] = torch.empty(max(numbers, BLOCK), dtype=dtype)
-    return held[dtype][:numbers]
+def _buffer(dtype: torch.dtype, size: int) -> Tensor:
+    """This thread's scratch buffer of `size` numbers."""
+    buffers: dict[Any, Tensor] = vars(_BUFFERS)
+    if dtype not in buffers or buffers[dtype].numel() < size:
+        buffers[dtype] = torch.empty(max(size, BLOCK), dtype=dtype)
+    return buffers[dtype][:size]
 
 
-def _ascending(block: Tensor) -> Tensor:
-    """[n, b] → [b, n] in order. numpy's sort is the faster by nine times on a CPU, where it uses the wide
-    registers and torch does not.
+def _sort_coordinates(block: Tensor) -> Tensor:
+    """[n, b] → [b, n], every row in ascending order.
+
+    On a CPU, NumPy sorts nine times as fast as torch, because it uses SIMD registers.
     """
     if block.device.type != "cpu":
         return block.T.sort(1).values
-    turned = block.T.contiguous().numpy()
-    turned.sort(axis=1)
-    return torch.from_numpy(turned)
+    transposed = block.T.contiguous().numpy()
+    transposed.sort(axis=1)
+    return torch.from_numpy(transposed)

@@ -1,5 +1,7 @@
-"""One paper, one file. An algorithm is two pure functions over one flat vector: what a client computes, what
-the server does with the mean.
+"""Federated algorithms, one paper in each file.
+
+An algorithm is two pure functions of one flat vector: `local` is what a client computes, and `merge` is what the
+server does with the mean of the uploads.
 """
 
 from . import schedules, solvers
@@ -25,9 +27,9 @@ from .ifca import IFCA
 from .pfedme import PFedMe
 from .qfedavg import QFedAvg
 from .scaffold import Scaffold
-from .schedules import Cosine, Exponential, Inverse
+from .schedules import Cosine, Exponential, Inverse, Schedule
 from .solvers import SGD, Adam
-from .types import Algorithm, Batch, Batches, Upload, Walk
+from .types import Algorithm, Batch, Batches, LocalState, Solver, Upload
 
 ALL: dict[str, type[Algorithm]] = {
     "FedSGD": FedSGD,
@@ -57,7 +59,7 @@ ALL: dict[str, type[Algorithm]] = {
     "FedPA": FedPA,
     "FedPSO": FedPSO,
 }
-PARTS = {**solvers.ALL, **schedules.ALL}  # what may stand inside an algorithm: for job files
+PARTS = {**solvers.ALL, **schedules.ALL}  # fields of algorithms, for job files
 SCAFFOLD = Scaffold
 
 __all__ = [
@@ -94,10 +96,12 @@ __all__ = [
     "FineTune",
     "Inverse",
     "LocalSGD",
+    "LocalState",
     "PFedMe",
     "ParallelSGD",
     "QFedAvg",
     "Scaffold",
+    "Schedule",
+    "Solver",
     "Upload",
-    "Walk",
 ]

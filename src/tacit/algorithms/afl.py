@@ -9,14 +9,15 @@ all the server needs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..parameters import part, real
 from .qfedavg import mean_loss
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload
 
 
 @dataclass(frozen=True)
@@ -27,27 +28,29 @@ class AFL(Algorithm):
 
     lr: float = real(0.1, above=0, doc="γ_w, the clients' learning rate")
     mixture_lr: float = real(0.1, above=0, doc="γ_λ, how fast the mixture follows the losses")
-    solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
+    solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("level",)
     scales: ClassVar[bool] = False
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         return {
             "level": torch.zeros_like(w[0])
         }  # the mean log λ of the last round: weights are told relative to it, so that they stay of a size
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"log": torch.zeros_like(w[0])}
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g, self.solver.rate(self.lr, down))
+    def step(
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
+    ) -> LocalState:
+        g, current = task.gradient(current, batch)
+        return self.solver.step(current, g, self.solver.rate(self.lr, down))
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         log = mine["log"] + self.mixture_lr * mean_loss(batches, task, down)
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
         weight = torch.exp((log - down["level"]).clamp(-30, 30))
-        return Upload(weight, {"delta": walk.w - down["w"], "log": log, **walk.buffers}), {"log": log}
+        return Upload(weight, {"delta": current.w - down["w"], "log": log, **current.buffers}), {"log": log}
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + mean["delta"], {"level": mean["log"]}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..parameters import flag, real
 from .personal import Personal
 from .solvers import descend
-from .types import Batch, Batches, State, Upload, Walk
+from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -22,30 +22,30 @@ class APFL(Personal):
     alpha: float = real(0.5, least=0, most=1, doc="α to begin with: 0 is the global model, 1 a party's own")
     adaptive: bool = flag(True, doc="learn α as well")
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"v": w, "alpha": torch.zeros_like(w[0]) + self.alpha, "w": w}
 
-    def both(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
+    def both(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
         rate = self.solver.rate(self.lr, down)
-        g, moved = task.visit(walk, batch)
-        v, alpha = walk.memory["own"], walk.memory["alpha"]
-        at = alpha * v + (1 - alpha) * walk.w
-        h, _ = task.visit(walk._replace(w=at), batch)
-        memory = {k: m for k, m in walk.memory.items() if k not in ("own", "alpha")}
+        g, moved = task.gradient(current, batch)
+        v, alpha = current.memory["own"], current.memory["alpha"]
+        at = alpha * v + (1 - alpha) * current.w
+        h, _ = task.gradient(current._replace(w=at), batch)
+        memory = {k: m for k, m in current.memory.items() if k not in ("own", "alpha")}
         after = self.solver.step(moved._replace(memory=memory), g, rate)  # line 5: w_k
         mixing = (
-            (alpha - rate * ((v - walk.w) * h).sum()).clamp(0, 1) if self.adaptive else alpha
+            (alpha - rate * ((v - current.w) * h).sum()).clamp(0, 1) if self.adaptive else alpha
         )  # equation 11
         return after._replace(
             memory={**after.memory, "own": descend(v, alpha * h, rate), "alpha": mixing}
         )  # line 6: v_k
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.solver.start(down)
         begin = begin._replace(memory={**begin.memory, "own": mine["v"], "alpha": mine["alpha"]})
-        walk = batches.fold(self.both, begin, task, down)
-        kept = {"v": walk.memory["own"], "alpha": walk.memory["alpha"], "w": walk.w}
-        return self.upload(batches, walk.w - down["w"], walk.buffers), kept
+        current = batches.fold(self.both, begin, task, down)
+        kept = {"v": current.memory["own"], "alpha": current.memory["alpha"], "w": current.w}
+        return self.upload(batches, current.w - down["w"], current.buffers), kept
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {"w": mine["alpha"] * mine["v"] + (1 - mine["alpha"]) * mine["w"]}

@@ -11,14 +11,14 @@ when it was longest, so that they do not depend on the model and the learning ra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..parameters import bad, real
 from .personal import Personal
-from .types import Batches, State, Upload
+from .types import Batches, LocalTask, State, Upload
 
 
 class Cut(NamedTuple):
@@ -61,9 +61,9 @@ class CFL(Personal):
     )
     sees_each: ClassVar[bool] = True
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
-        return self.upload(batches, walk.w - down["w"], walk.buffers), mine
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        return self.upload(batches, current.w - down["w"], current.buffers), mine
 
     def split(self, deltas: Tensor, weights: Tensor, reach: float) -> Cut | None:
         """The cut of a cluster whose parties sent these updates [n, D]; None where it stays whole. `reach`:

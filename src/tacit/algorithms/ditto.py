@@ -5,14 +5,13 @@ Personalization", ICML 2021, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
+from torch import Tensor
 
 from ..parameters import real
 from .personal import Personal
 from .solvers import SGD
-from .types import Batch, Batches, State, Upload, Walk
+from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -24,18 +23,20 @@ class Ditto(Personal):
     lam: float = real(0.1, least=0, doc="λ: how near; 0 is each party alone, ∞ is the global model")
     own_lr: float | None = real(None, above=0, none=True, doc="η of a party's own model; None: as lr")
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"v": w}
 
-    def own(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
-        g, walk = task.visit(walk, batch)
+    def own(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
+        g, current = task.gradient(current, batch)
         rate = SGD().rate(self.lr if self.own_lr is None else self.own_lr, down)
-        return SGD().step(walk, g + self.lam * (walk.w - down["w"]), rate)  # v ← v − η(∇F(v) + λ(v − w))
+        return SGD().step(
+            current, g + self.lam * (current.w - down["w"]), rate
+        )  # v ← v − η(∇F(v) + λ(v − w))
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
         v = batches.fold(self.own, SGD().start({**down, "w": mine["v"]}), task, down)
-        return self.upload(batches, walk.w - down["w"], walk.buffers), {"v": v.w}
+        return self.upload(batches, current.w - down["w"], current.buffers), {"v": v.w}
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {"w": mine["v"]}

@@ -8,11 +8,12 @@ settings.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from torch import Tensor
 
 from ..parameters import bad, choice, flag, part, real, whole
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,26 @@ class FedAvg(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate (option II)")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
+    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
     option: str = choice("II", ("I", "II"), doc="I: average the models; II: average the updates")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g, self.solver.rate(self.lr, down))  # ClientUpdate: w ← w − η∇ℓ(w; b)
+    def step(
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
+    ) -> LocalState:
+        g, current = task.gradient(current, batch)
+        return self.solver.step(
+            current, g, self.solver.rate(self.lr, down)
+        )  # ClientUpdate: w ← w − η∇ℓ(w; b)
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(
             self.step, self.solver.start(down), task, down, mine
         )  # for each local epoch, for each batch b
-        sent = {"w": walk.w} if self.option == "I" else {"delta": walk.w - down["w"]}
-        return Upload(share(batches, self.weighted), {**sent, **walk.buffers}), mine
+        sent = {"w": current.w} if self.option == "I" else {"delta": current.w - down["w"]}
+        return Upload(share(batches, self.weighted), {**sent, **current.buffers}), mine
 
-    def merge(self, w: Any, state: State, mean: State, fraction: Any) -> tuple[Any, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         if self.option == "I":
             return mean["w"], state  # w ← Σ n_k/n w_k
         return w + self.server_lr * mean["delta"], state
@@ -60,7 +65,7 @@ class FedAvg(Algorithm):
 class LocalSGD(FedAvg):
     """Local SGD: every party takes H steps between two averages, all parties alike."""
 
-    weighted: bool = flag(False, doc="weigh clients by their rows n_k (else all alike)")
+    weighted: bool = flag(False, doc="weight clients by their rows n_k (else equally)")
     local_steps: int = whole(1, least=1, doc="H, the steps between two averages")
 
 

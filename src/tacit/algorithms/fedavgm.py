@@ -5,14 +5,14 @@ Federated Visual Classification", arXiv 1909.06335 (2019), Section 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..parameters import flag, part, real
 from .fedavg import FedAvg
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batches, State, Upload
+from .types import Algorithm, Batches, LocalTask, Solver, State, Upload
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class FedAvgM(Algorithm):
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     server_lr: float = real(1.0, above=0, doc="η_g, the server's learning rate")
     beta: float = real(0.9, least=0, below=1, doc="β, the server's momentum; 0 is FedAvg")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         return {"v": torch.zeros_like(w)}
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         return FedAvg(self.lr, weighted=self.weighted, solver=self.solver).local(task, down, mine, batches)
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         v = self.beta * state["v"] + mean["delta"]  # v ← βv + Δw
         return w + self.server_lr * v, {"v": v}  # w ← w + η_g·v (their Δw is ours with the sign turned)

@@ -5,12 +5,13 @@ Batch Normalization", ICLR 2021, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from .personal import Personal, norms
-from .types import Batches, State, Upload
+from .types import Batches, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -21,20 +22,20 @@ class FedBN(Personal):
 
     own_buffers: ClassVar[bool] = True
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"v": w}  # of it only the normalisation's places are used; the engine adds the model's buffers
 
-    def begin(self, task: Any, down: State, mine: State) -> State:
+    def begin(self, task: LocalTask, down: State, mine: State) -> State:
         kept = {"buffers": mine["buffers"]} if "buffers" in mine else {}
         return {**down, "w": torch.where(norms(task), mine["v"], down["w"]), **kept}
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.begin(task, down, mine)
-        walk = batches.fold(self.step, self.solver.start(begin), task, down, mine)
-        delta = torch.where(norms(task), torch.zeros_like(walk.w), walk.w - begin["w"])
+        current = batches.fold(self.step, self.solver.start(begin), task, down, mine)
+        delta = torch.where(norms(task), torch.zeros_like(current.w), current.w - begin["w"])
         unmoved = {"buffers": down["buffers"]} if "buffers" in down else {}
-        return self.upload(batches, delta, unmoved), {"v": walk.w, **walk.buffers}
+        return self.upload(batches, delta, unmoved), {"v": current.w, **current.buffers}
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         begin = self.begin(task, down, mine)
         return {k: begin[k] for k in ("w", "buffers") if k in begin}

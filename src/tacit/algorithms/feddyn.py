@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from ..parameters import part, real
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -22,32 +22,34 @@ class FedDyn(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     alpha: float = real(0.01, above=0, doc="α, the strength of the regulariser")
-    solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
-    weighted: ClassVar[bool] = False
+    solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
+    weighted = False
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         return {"h": torch.zeros_like(w)}
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {
             "grad": torch.zeros_like(w)
         }  # ∇L_k(θ_k), as the first-order condition of the last local problem gives it
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
-        g, walk = task.visit(walk, batch)
+    def step(
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
+    ) -> LocalState:
+        g, current = task.gradient(current, batch)
         return self.solver.step(
-            walk, g - mine["grad"] + self.alpha * (walk.w - down["w"]), self.solver.rate(self.lr, down)
+            current, g - mine["grad"] + self.alpha * (current.w - down["w"]), self.solver.rate(self.lr, down)
         )
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(
             self.step, self.solver.start(down), task, down, mine
         )  # line 5: θ_k ≈ argmin of the local problem
-        delta = walk.w - down["w"]
-        return Upload(share(batches, False), {"delta": delta, **walk.buffers}), {
+        delta = current.w - down["w"]
+        return Upload(share(batches, False), {"delta": delta, **current.buffers}), {
             "grad": mine["grad"] - self.alpha * delta
         }  # line 6
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         h = state["h"] - self.alpha * fraction * mean["delta"]  # line 10: h ← h − α/m Σ (θ_k − θ)
         return w + mean["delta"] - h / self.alpha, {"h": h}  # line 11: θ ← mean of the θ_k − h/α

@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..parameters import real
 from .solvers import start
-from .types import Algorithm, Batch, Batches, State, Upload, Walk
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,19 @@ class FedNAG(Algorithm):
     gamma: float = real(0.9, least=0, below=1, doc="γ, the momentum")
     sends: ClassVar[tuple[str, ...]] = ("v",)
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         return {"v": torch.zeros_like(w)}
 
-    def step(self, walk: Walk, batch: Batch, task: Any) -> Walk:
-        g, walk = task.visit(walk, batch)
-        v = self.gamma * walk.memory["v"] - self.lr * g  # v_i(t) = γ·v_i(t−1) − η∇F_i(w_i(t−1))
-        return walk._replace(w=walk.w + self.gamma * v - self.lr * g, memory={"v": v}, steps=walk.steps + 1)
+    def step(self, current: LocalState, batch: Batch, task: LocalTask) -> LocalState:
+        g, current = task.gradient(current, batch)
+        v = self.gamma * current.memory["v"] - self.lr * g  # v_i(t) = γ·v_i(t−1) − η∇F_i(w_i(t−1))
+        return current._replace(
+            w=current.w + self.gamma * v - self.lr * g, memory={"v": v}, steps=current.steps + 1
+        )
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, start(down)._replace(memory={"v": down["v"]}), task)
-        return Upload(batches.size, {"w": walk.w, "v": walk.memory["v"], **walk.buffers}), mine
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(self.step, start(down)._replace(memory={"v": down["v"]}), task)
+        return Upload(batches.size, {"w": current.w, "v": current.memory["v"], **current.buffers}), mine
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return mean["w"], {"v": mean["v"]}  # w(t) = Σ D_i/D w_i(t),  v(t) = Σ D_i/D v_i(t)

@@ -5,19 +5,20 @@ Heterogeneous Federated Optimization", NeurIPS 2020, Section 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..errors import BadParameter
 from ..parameters import choice, part, real
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload
 
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
-    """Clients that take more steps must not count for more: average the directions d_k, then walk τ_eff of
+    """Clients that take more steps must not count for more: average the directions d_k, then current τ_eff of
     them.
 
     The local change is −η·G_k·a_k, where a_k says how often each of the τ_k gradients counts: all ones for
@@ -32,13 +33,13 @@ class FedNova(Algorithm):
     a weighted mean of what the clients walked, times Σ p_k·τ_k · Σ p_k/τ_k. That is never below 1, and above
     2 where a few clients have most of the rows: the model overshoots more in every round
     (`benchmarks/fednova_step.py`). `tau="harmonic"` takes 1 / Σ p_k/τ_k, and the step is that mean. In it
-    p_k/τ_k counts, with either τ_eff: clients that walk equally many epochs count nearly alike, whatever
+    p_k/τ_k counts, with either τ_eff: clients that current equally many epochs count nearly alike, whatever
     their rows.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.0, least=0, doc="μ, a proximal pull as in FedProx")
-    solver: Any = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
+    solver: Solver = part(SGD(), doc="the local step: SGD(…), with or without momentum", of=SOLVER)
     count: str = choice(
         "gradients",
         ("gradients", "steps", "epochs"),
@@ -57,37 +58,38 @@ class FedNova(Algorithm):
     def divides(self) -> bool:  # type: ignore[override]
         return self.tau == "harmonic"
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
+    def step(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
         lr = self.solver.rate(self.lr, down)
-        g, walk = task.visit(walk, batch)
+        g, current = task.gradient(current, batch)
         if self.count != "gradients":
-            return self.solver.step(walk, g + self.mu * (walk.w - down["w"]), lr)
-        memory = dict(walk.memory)
+            return self.solver.step(current, g + self.mu * (current.w - down["w"]), lr)
+        assert isinstance(self.solver, SGD)  # `check` has ensured it
+        memory = dict(current.memory)
         v, a = memory.pop("a_v"), memory.pop("a")
         v = (
             self.solver.momentum * v + 1 - lr * self.mu * a
         )  # the solver's step for a gradient of one: w − w_t is −η·a
         a = a + (1 - lr * self.mu * a + self.solver.momentum * v if self.solver.nesterov else v)
-        walk = self.solver.step(walk._replace(memory=memory), g + self.mu * (walk.w - down["w"]), lr)
-        return walk._replace(memory={**walk.memory, "a_v": v, "a": a})
+        current = self.solver.step(current._replace(memory=memory), g + self.mu * (current.w - down["w"]), lr)
+        return current._replace(memory={**current.memory, "a_v": v, "a": a})
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = self.solver.start(down)
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = self.solver.start(down)
         if self.count == "gradients":
-            zero = torch.zeros_like(walk.steps)
-            walk = batches.fold(
-                self.step, walk._replace(memory={**walk.memory, "a_v": zero, "a": zero}), task, down
+            zero = torch.zeros_like(current.steps)
+            current = batches.fold(
+                self.step, current._replace(memory={**current.memory, "a_v": zero, "a": zero}), task, down
             )
-            a_k = walk.memory["a"]  # ‖a_k‖₁; equals τ_k for plain SGD
+            a_k = current.memory["a"]  # ‖a_k‖₁; equals τ_k for plain SGD
         else:
-            walk = batches.fold(self.step, walk, task, down)
-            a_k = walk.steps if self.count == "steps" else batches.live.sum() / batches.size
-        d_k = (down["w"] - walk.w) / a_k  # η·d_k, the mean direction of this client
+            current = batches.fold(self.step, current, task, down)
+            a_k = current.steps if self.count == "steps" else batches.live.sum() / batches.size
+        d_k = (down["w"] - current.w) / a_k  # η·d_k, the mean direction of this client
         return Upload(
-            batches.size, {"d": d_k, "tau": a_k if self.tau == "mean" else 1 / a_k, **walk.buffers}
+            batches.size, {"d": d_k, "tau": a_k if self.tau == "mean" else 1 / a_k, **current.buffers}
         ), mine
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         tau = mean["tau"] if self.tau == "mean" else 1 / mean["tau"]  # Σ p_k·‖a_k‖₁, or 1 / Σ p_k/‖a_k‖₁
         return w - tau * mean["d"], state  # w_{t+1} = w_t − τ_eff Σ p_k·η·d_k
 

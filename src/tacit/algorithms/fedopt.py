@@ -5,14 +5,14 @@ Kumar, H. B. McMahan: "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..parameters import flag, part, real
 from .fedavg import FedAvg
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batches, State, Upload
+from .types import Algorithm, Batches, LocalTask, Solver, State, Upload
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class FedAdagrad(Algorithm):
     server_lr: float = real(0.1, above=0, doc="η, the server's learning rate")
     beta1: float = real(0.0, least=0, below=1, doc="β₁, the server's momentum")
     tau: float = real(1e-3, above=0, doc="τ, the degree of adaptivity: small adapts more")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         return {"m": torch.zeros_like(w), "v": torch.full_like(w, 1.0) * self.tau**2}  # v_{−1} ≥ τ²
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         return FedAvg(self.lr, weighted=self.weighted, solver=self.solver).local(
             task, down, mine, batches
         )  # lines 3-9
 
-    def second(self, v: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    def second(self, v: Tensor, delta: Tensor) -> Tensor:
         return v + delta**2  # line 12 (FedAdagrad)
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         delta = mean["delta"]  # line 10: Δ_t
         m = self.beta1 * state["m"] + (1 - self.beta1) * delta  # line 11
         v = self.second(state["v"], delta)
@@ -51,7 +51,7 @@ class FedAdam(FedAdagrad):
     beta1: float = real(0.9, least=0, below=1, doc="β₁, the server's momentum")
     beta2: float = real(0.99, least=0, below=1, doc="β₂, the decay of the second moment")
 
-    def second(self, v: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    def second(self, v: Tensor, delta: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * delta**2  # line 14 (FedAdam)
 
 
@@ -59,5 +59,5 @@ class FedAdam(FedAdagrad):
 class FedYogi(FedAdam):
     """The server's optimiser is Yogi: the second moment moves by steps of bounded size."""
 
-    def second(self, v: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+    def second(self, v: Tensor, delta: Tensor) -> Tensor:
         return v - (1 - self.beta2) * delta**2 * torch.sign(v - delta**2)  # line 13 (FedYogi)

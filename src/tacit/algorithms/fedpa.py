@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..parameters import flag, part, real, whole
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,28 @@ class FedPA(Algorithm):
     )
     burn_in: float = real(0.5, least=0, below=1, doc="the share of a round's steps before the first sample")
     warmup: int = whole(0, least=0, doc="rounds of plain FedAvg at the beginning")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State, plan: State) -> Walk:
-        memory = dict(walk.memory)
+    def step(
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, plan: State
+    ) -> LocalState:
+        memory = dict(current.memory)
         drawn = memory.pop("drawn")
-        after = walk.steps - plan["burn"]  # steps since the burn-in
-        g, walk = task.visit(walk._replace(memory=memory), batch)
-        walk = self.solver.step(walk, g, self.solver.rate(self.lr, down))
+        after = current.steps - plan["burn"]  # steps since the burn-in
+        g, current = task.gradient(current._replace(memory=memory), batch)
+        current = self.solver.step(current, g, self.solver.rate(self.lr, down))
         into = torch.where(after >= 0, (after * plan["many"] / plan["left"]).floor(), -1.0)
-        mark = (torch.arange(self.samples, device=walk.w.device) == into).to(walk.w.dtype)
-        return walk._replace(
-            memory={**walk.memory, "drawn": drawn + mark[:, None] * walk.w, "of": walk.memory["of"] + mark}
+        mark = (torch.arange(self.samples, device=current.w.device) == into).to(current.w.dtype)
+        return current._replace(
+            memory={
+                **current.memory,
+                "drawn": drawn + mark[:, None] * current.w,
+                "of": current.memory["of"] + mark,
+            }
         )
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         steps = (
             (batches.live.sum(-1) > 0).to(batches.live.dtype).sum()
         )  # its own, without the padding of a stack
@@ -68,15 +74,15 @@ class FedPA(Algorithm):
         begin = self.solver.start(down)
         none = torch.zeros(self.samples, device=begin.w.device, dtype=begin.w.dtype)
         memory = {**begin.memory, "drawn": none[:, None] * begin.w, "of": none}
-        walk = batches.fold(
+        current = batches.fold(
             self.step, begin._replace(memory=memory), task, down, plan
         )  # iterate-averaged stochastic gradient samples
-        drawn = walk.memory["drawn"] / walk.memory["of"].clamp(min=1)[:, None]
+        drawn = current.memory["drawn"] / current.memory["of"].clamp(min=1)[:, None]
         way = posterior_way(down["w"], drawn, plan["many"], self.rho)
-        way = torch.where(down["round"] < self.warmup, down["w"] - walk.w, way)
-        return Upload(share(batches, self.weighted), {"delta": -way, **walk.buffers}), mine
+        way = torch.where(down["round"] < self.warmup, down["w"] - current.w, way)
+        return Upload(share(batches, self.weighted), {"delta": -way, **current.buffers}), mine
 
-    def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + self.server_lr * mean["delta"], state
 
 

@@ -5,13 +5,13 @@ Layers", 2019, Algorithms 1 and 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..parameters import whole
 from .personal import Personal, last_layers
-from .types import Batches, State, Upload
+from .types import Batches, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -20,19 +20,19 @@ class FedPer(Personal):
 
     head: int = whole(1, least=1, doc="how many of the last layers with parameters are a party's own")
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"v": w}  # of it only the head's places are used
 
-    def start(self, task: Any, down: State, mine: State) -> torch.Tensor:
+    def start(self, task: LocalTask, down: State, mine: State) -> Tensor:
         return torch.where(last_layers(task, self.head), mine["v"], down["w"])
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         begin = self.start(task, down, mine)
-        walk = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)
+        current = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)
         delta = torch.where(
-            last_layers(task, self.head), torch.zeros_like(begin), walk.w - begin
+            last_layers(task, self.head), torch.zeros_like(begin), current.w - begin
         )  # the head stays
-        return self.upload(batches, delta, walk.buffers), {"v": walk.w}
+        return self.upload(batches, delta, current.buffers), {"v": current.w}
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {"w": self.start(task, down, mine)}

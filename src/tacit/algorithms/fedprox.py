@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from torch import Tensor
 
 from ..parameters import flag, part, real
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -20,22 +21,22 @@ class FedProx(Algorithm):
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
     mu: float = real(0.01, least=0, doc="μ, the strength of the pull back to the server's model; 0 is FedAvg")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
-        g, walk = task.visit(walk, batch)
+    def step(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
+        g, current = task.gradient(current, batch)
         return self.solver.step(
-            walk, g + self.mu * (walk.w - down["w"]), self.solver.rate(self.lr, down)
+            current, g + self.mu * (current.w - down["w"]), self.solver.rate(self.lr, down)
         )  # ∇h_k(w; w_t)
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(
             self.step, self.solver.start(down), task, down
         )  # line 5: w_k ≈ argmin h_k(w; w_t)
         return Upload(
-            share(batches, self.weighted), {"delta": walk.w - down["w"], **walk.buffers}
+            share(batches, self.weighted), {"delta": current.w - down["w"], **current.buffers}
         ), mine  # line 6
 
-    def merge(self, w: Any, state: State, mean: State, fraction: Any) -> tuple[Any, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + mean["delta"], state  # line 7: w_{t+1} = mean of the w_k

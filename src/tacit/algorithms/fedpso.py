@@ -9,7 +9,7 @@ with that number.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..parameters import flag, part, real
 from .qfedavg import mean_loss
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class FedPSO(Algorithm):
     inertia: float = real(0.3, least=0, below=1, doc="α, how much of its speed a party keeps")
     own_pull: float = real(0.7, least=0, doc="c₁, the pull to the best model the party has had")
     swarm_pull: float = real(1.4, least=0, doc="c₂, the pull to the best of all")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k, where a mean is made (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    weighted: bool = flag(True, doc="weight clients by their rows n_k, where a mean is made (else equally)")
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
     scales: ClassVar[bool] = False
     scores: ClassVar[bool] = True
 
@@ -51,11 +51,11 @@ class FedPSO(Algorithm):
             "score": torch.full_like(w[0], torch.inf),
         }  # no score: it has not flown yet
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g, self.solver.rate(self.lr, down))
+    def step(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
+        g, current = task.gradient(current, batch)
+        return self.solver.step(current, g, self.solver.rate(self.lr, down))
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         r1, r2 = _draws(batches.key[0], down["w"].dtype)
         x, best = (
             torch.where(mine["score"] == torch.inf, down["w"], mine[k]) for k in ("x", "best")
@@ -65,20 +65,20 @@ class FedPSO(Algorithm):
             + self.own_pull * r1 * (best - x)
             + self.swarm_pull * r2 * (down["w"] - x)
         )
-        walk = batches.fold(self.step, self.solver.start({**down, "w": x + v}), task, down)
-        score = mean_loss(batches, task, {"w": walk.w, **walk.buffers})
+        current = batches.fold(self.step, self.solver.start({**down, "w": x + v}), task, down)
+        score = mean_loss(batches, task, {"w": current.w, **current.buffers})
         better = score < mine["score"]
         kept = {
-            "x": walk.w,
+            "x": current.w,
             "v": v,
-            "best": torch.where(better, walk.w, best),
+            "best": torch.where(better, current.w, best),
             "score": torch.where(better, score, mine["score"]),
         }
         return Upload(
-            share(batches, self.weighted), {"delta": walk.w - down["w"], "score": score, **walk.buffers}
+            share(batches, self.weighted), {"delta": current.w - down["w"], "score": score, **current.buffers}
         ), kept
 
-    def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         better = mean["score"] < state["score"]  # the best of all rounds stays
         return torch.where(better, w + mean["delta"], w), {
             "score": torch.where(better, mean["score"], state["score"])

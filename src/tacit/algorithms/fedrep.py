@@ -5,14 +5,14 @@ Personalized Federated Learning", ICML 2021, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..parameters import real
 from .fedper import FedPer
 from .personal import last_layers
-from .types import Batch, Batches, State, Upload, Walk
+from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,21 @@ class FedRep(FedPer):
     )
 
     def turn(
-        self, walk: Walk, batch: Batch, task: Any, down: State, head: torch.Tensor, until: torch.Tensor
-    ) -> Walk:
-        g, walk = task.visit(walk, batch)
-        own = torch.where(walk.steps < until, head, ~head)  # lines 7-9, then line 10
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, head: Tensor, until: Tensor
+    ) -> LocalState:
+        g, current = task.gradient(current, batch)
+        own = torch.where(current.steps < until, head, ~head)  # lines 7-9, then line 10
         after = self.solver.step(
-            walk, torch.where(own, g, torch.zeros_like(g)), self.solver.rate(self.lr, down)
+            current, torch.where(own, g, torch.zeros_like(g)), self.solver.rate(self.lr, down)
         )
         return after._replace(
-            w=torch.where(own, after.w, walk.w)
+            w=torch.where(own, after.w, current.w)
         )  # whatever momentum or weight decay would do to the part at rest
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         head, begin = last_layers(task, self.head), self.start(task, down, mine)
         until = torch.ceil(self.head_steps * (batches.live.sum(-1) > 0).sum().to(begin.dtype))
-        walk = batches.fold(self.turn, self.solver.start({**down, "w": begin}), task, down, head, until)
+        current = batches.fold(self.turn, self.solver.start({**down, "w": begin}), task, down, head, until)
         return self.upload(
-            batches, torch.where(head, torch.zeros_like(begin), walk.w - begin), walk.buffers
-        ), {"v": walk.w}
+            batches, torch.where(head, torch.zeros_like(begin), current.w - begin), current.buffers
+        ), {"v": current.w}

@@ -5,26 +5,25 @@ Eichner, F. Beaufays, D. Ramage: "Federated Evaluation of On-device Personalizat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
+from torch import Tensor
 
 from .personal import Personal
-from .types import Batches, State, Upload
+from .types import Batches, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
 class FineTune(Personal):
-    """FedAvg, in which a party keeps for itself where its own walk last led: the common model, tuned on its
+    """FedAvg, in which a party keeps for itself where its own current last led: the common model, tuned on its
     rows.
     """
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"v": w}
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)
-        return self.upload(batches, walk.w - down["w"], walk.buffers), {"v": walk.w}
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)
+        return self.upload(batches, current.w - down["w"], current.buffers), {"v": current.w}
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {"w": mine["v"]}

@@ -9,14 +9,15 @@ same: a cluster with one party shows its update in the sum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ..parameters import real, whole
 from .personal import Personal
-from .types import Batch, Batches, State, Upload, Walk, share
+from .types import Batch, Batches, LocalState, LocalTask, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -30,35 +31,37 @@ class IFCA(Personal):
     sends: ClassVar[tuple[str, ...]] = ("centers",)
     divides: ClassVar[bool] = True
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         noise = torch.randn(self.clusters, len(w), generator=torch.Generator().manual_seed(0)).to(w)
         return {"centers": w + self.spread * w.std() * noise}
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"choice": torch.zeros_like(w[0])}
 
-    def losses(self, walk: Walk, batch: Batch, task: Any, centers: torch.Tensor) -> Walk:
-        here = torch.stack([task.loss(c, batch, walk.buffers) for c in centers]) * batch.live.sum()
-        return walk._replace(memory={"loss": walk.memory["loss"] + here}, steps=walk.steps + 1)
+    def losses(self, current: LocalState, batch: Batch, task: LocalTask, centers: Tensor) -> LocalState:
+        here = torch.stack([task.loss(c, batch, current.buffers) for c in centers]) * batch.live.sum()
+        return current._replace(memory={"loss": current.memory["loss"] + here}, steps=current.steps + 1)
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         centers = down["centers"]
         buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
         zero = torch.zeros_like(down["w"][0])
         looked = batches.fold(
             self.losses,
-            Walk(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero),
+            LocalState(down["w"], buffers, {"loss": torch.zeros_like(centers[:, 0])}, zero),
             task,
             centers,
         )
         choice = looked.memory["loss"].argmin()  # line 6
         mark = one_hot(choice, self.clusters).to(centers.dtype)
         begin = mark @ centers
-        walk = batches.fold(self.step, self.solver.start({**down, "w": begin}), task, down, mine)  # line 13
-        sent = {"delta": mark[:, None] * (walk.w - begin), "member": mark, **walk.buffers}
+        current = batches.fold(
+            self.step, self.solver.start({**down, "w": begin}), task, down, mine
+        )  # line 13
+        sent = {"delta": mark[:, None] * (current.w - begin), "member": mark, **current.buffers}
         return Upload(share(batches, self.weighted), sent), {"choice": choice.to(centers.dtype)}
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         of = mean["member"][:, None]
         centers = state["centers"] + mean["delta"] / of.clamp(
             min=1e-12
@@ -67,7 +70,7 @@ class IFCA(Personal):
             "centers": centers
         }  # the server's own model: the mean over who uses which
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {
             "w": one_hot(mine["choice"].long(), self.clusters).to(down["centers"].dtype) @ down["centers"]
         }

@@ -5,7 +5,7 @@ leaves it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,32 +13,34 @@ from torch import Tensor, nn
 from ..errors import BadParameter
 from ..parameters import flag, part, real
 from .solvers import SGD, SOLVER
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
 class Personal(Algorithm):
-    """FedAvg's walk and mean. `personal` gives the model a party uses for itself, from the server's and from
+    """FedAvg's current and mean. `personal` gives the model a party uses for itself, from the server's and from
     what it keeps.
     """
 
     lr: float = real(0.1, above=0, doc="η, the clients' learning rate")
-    weighted: bool = flag(True, doc="weigh clients by their rows n_k (else all alike)")
-    solver: Any = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
-    personalises: ClassVar[bool] = True
+    weighted: bool = flag(True, doc="weight clients by their rows n_k (else equally)")
+    solver: Solver = part(SGD(), doc="the local step: SGD(…) or Adam(…)", of=SOLVER)
+    personalizes: ClassVar[bool] = True
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g, self.solver.rate(self.lr, down))
+    def step(
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
+    ) -> LocalState:
+        g, current = task.gradient(current, batch)
+        return self.solver.step(current, g, self.solver.rate(self.lr, down))
 
     def upload(self, batches: Batches, delta: Tensor, buffers: State) -> Upload:
         return Upload(share(batches, self.weighted), {"delta": delta, **buffers})
 
-    def merge(self, w: Tensor, state: State, mean: State, fraction: Any) -> tuple[Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + mean["delta"], state
 
 
-def last_layers(task: Any, many: int) -> Tensor:
+def last_layers(task: LocalTask, many: int) -> Tensor:
     """[D]: whether a coordinate belongs to one of the last `many` layers that have parameters."""
     owners = list(dict.fromkeys(s.name.rpartition(".")[0] for s in task.parameters))
     if many >= len(owners):
@@ -50,7 +52,7 @@ def last_layers(task: Any, many: int) -> Tensor:
     return _marked(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
 
 
-def norms(task: Any) -> Tensor:
+def norms(task: LocalTask) -> Tensor:
     """[D]: whether a coordinate belongs to a normalisation layer."""
     kinds = (
         nn.modules.batchnorm._BatchNorm,
@@ -63,7 +65,7 @@ def norms(task: Any) -> Tensor:
     return _marked(task, [s.name for s in task.parameters if s.name.rpartition(".")[0] in own])
 
 
-def _marked(task: Any, names: list[str]) -> Tensor:
+def _marked(task: LocalTask, names: list[str]) -> Tensor:
     mask = torch.zeros(task.dim, dtype=torch.bool, device=task.x.device)
     for s in task.parameters:
         if s.name in names:

@@ -5,13 +5,13 @@ NeurIPS 2020, Algorithm 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..parameters import real, whole
 from .personal import Personal
-from .types import Batch, Batches, State, Upload, Walk
+from .types import Batch, Batches, LocalState, LocalTask, State, Upload
 
 
 @dataclass(frozen=True)
@@ -26,29 +26,29 @@ class PFedMe(Personal):
     inner_steps: int = whole(5, least=1, doc="K, inner steps a batch")
     beta: float = real(1.0, above=0, doc="β, how far the server follows the mean")
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"v": w}
 
-    def near(self, walk: Walk, batch: Batch, task: Any, down: State) -> Walk:
-        theta, moved = walk.w, walk
+    def near(self, current: LocalState, batch: Batch, task: LocalTask, down: State) -> LocalState:
+        theta, moved = current.w, current
         for _ in range(self.inner_steps):  # line 7: θ̃ ≈ argmin f(θ; batch) + λ/2 ‖θ − w‖²
-            g, moved = task.visit(walk._replace(w=theta), batch)
-            theta = theta - self.inner_lr * (g + self.lam * (theta - walk.w))
-        w = walk.w - self.lr * self.lam * (walk.w - theta)  # line 8
-        return walk._replace(w=w, buffers=moved.buffers, memory={"theta": theta}, steps=walk.steps + 1)
+            g, moved = task.gradient(current._replace(w=theta), batch)
+            theta = theta - self.inner_lr * (g + self.lam * (theta - current.w))
+        w = current.w - self.lr * self.lam * (current.w - theta)  # line 8
+        return current._replace(w=w, buffers=moved.buffers, memory={"theta": theta}, steps=current.steps + 1)
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         buffers = {"buffers": down["buffers"]} if "buffers" in down else {}
-        walk = batches.fold(
+        current = batches.fold(
             self.near,
-            Walk(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])),
+            LocalState(down["w"], buffers, {"theta": down["w"]}, torch.zeros_like(down["w"][0])),
             task,
             down,
         )
-        return self.upload(batches, walk.w - down["w"], walk.buffers), {"v": walk.memory["theta"]}
+        return self.upload(batches, current.w - down["w"], current.buffers), {"v": current.memory["theta"]}
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + self.beta * mean["delta"], state  # line 13: (1 − β)w + β · mean of the w_k
 
-    def personal(self, task: Any, down: State, mine: State) -> State:
+    def personal(self, task: LocalTask, down: State, mine: State) -> State:
         return {"w": mine["v"]}

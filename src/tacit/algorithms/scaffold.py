@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..parameters import bad, choice, part, real
 from .solvers import SGD, SOLVER, start
-from .types import Algorithm, Batch, Batches, State, Upload, Walk, share
+from .types import Algorithm, Batch, Batches, LocalState, LocalTask, Solver, State, Upload, share
 
 
 @dataclass(frozen=True)
@@ -27,41 +28,45 @@ class Scaffold(Algorithm):
         ("i", "ii"),
         doc="how c_k is renewed: i: the gradient at the server's model; ii: the way walked (no extra pass)",
     )
-    solver: Any = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
+    solver: Solver = part(SGD(), doc="the local step: SGD(…)", of=SOLVER)
     sends: ClassVar[tuple[str, ...]] = ("c",)
-    weighted: ClassVar[bool] = False
+    weighted = False
 
-    def server_state(self, w: torch.Tensor) -> State:
+    def server_state(self, w: Tensor) -> State:
         return {"c": torch.zeros_like(w)}
 
-    def client_state(self, w: torch.Tensor) -> State:
+    def client_state(self, w: Tensor) -> State:
         return {"c_k": torch.zeros_like(w)}
 
-    def step(self, walk: Walk, batch: Batch, task: Any, down: State, mine: State) -> Walk:
-        g, walk = task.visit(walk, batch)
-        return self.solver.step(walk, g - mine["c_k"] + down["c"], self.solver.rate(self.lr, down))  # line 10
+    def step(
+        self, current: LocalState, batch: Batch, task: LocalTask, down: State, mine: State
+    ) -> LocalState:
+        g, current = task.gradient(current, batch)
+        return self.solver.step(
+            current, g - mine["c_k"] + down["c"], self.solver.rate(self.lr, down)
+        )  # line 10
 
-    def pull(self, walk: Walk, batch: Batch, task: Any, x: State) -> Walk:
-        g, _ = task.visit(
-            walk._replace(w=x["w"]), batch
+    def pull(self, current: LocalState, batch: Batch, task: LocalTask, x: State) -> LocalState:
+        g, _ = task.gradient(
+            current._replace(w=x["w"]), batch
         )  # line 12 (i): g_k(x) over all rows, at the server's model
-        return walk._replace(memory={"sum": walk.memory["sum"] + batch.live.sum() * g})
+        return current._replace(memory={"sum": current.memory["sum"] + batch.live.sum() * g})
 
-    def local(self, task: Any, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
+    def local(self, task: LocalTask, down: State, mine: State, batches: Batches) -> tuple[Upload, State]:
         x, c, c_k = down["w"], down["c"], mine["c_k"]  # line 7
-        walk = batches.fold(self.step, self.solver.start(down), task, down, mine)  # lines 8-11
+        current = batches.fold(self.step, self.solver.start(down), task, down, mine)  # lines 8-11
         if self.option == "i":
             seen = batches.fold(self.pull, start(down, "sum"), task, {"w": x})
             c_new = seen.memory["sum"] / batches.live.sum()
         else:
-            way = (walk.steps * self.solver.rate(self.lr, down)).clamp(
+            way = (current.steps * self.solver.rate(self.lr, down)).clamp(
                 min=1e-30
             )  # K·η_l; a schedule that ends at η_l = 0 must not give 0/0
-            c_new = c_k - c + (x - walk.w) / way  # line 12 (ii)
-        sent = {"dx": walk.w - x, "dc": c_new - c_k, **walk.buffers}  # line 13
+            c_new = c_k - c + (x - current.w) / way  # line 12 (ii)
+        sent = {"dx": current.w - x, "dc": c_new - c_k, **current.buffers}  # line 13
         return Upload(share(batches, weighted=False), sent), {"c_k": c_new}  # line 14
 
-    def merge(self, w: torch.Tensor, state: State, mean: State, fraction: Any) -> tuple[torch.Tensor, State]:
+    def merge(self, w: Tensor, state: State, mean: State, fraction: Tensor | float) -> tuple[Tensor, State]:
         return w + self.server_lr * mean["dx"], {"c": state["c"] + fraction * mean["dc"]}  # lines 16-17
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import BadData
 from ..report.markup import Safe, join, tag
-from ..report.numbers import count, finite, names, percent, significant
+from ..report.numbers import count, is_finite, names, percent, significant
 from ..report.page import assemble, put
 from ..report.sections import Section, figure, table
 from ..report.svg import Figure
@@ -128,7 +128,7 @@ def verdict(risk: Risk) -> Section:
         _tile("Rows suppressed", count(lost), f"{percent(lost / risk.given)} of {count(risk.given)}"),
         _tile(
             "Loss (granularity)",
-            significant(risk.utility.granularity) if finite(risk.utility.granularity) else NOT_KNOWN,
+            significant(risk.utility.granularity) if is_finite(risk.utility.granularity) else NOT_KNOWN,
             "0 the original, 1 all *",
         ),
     ]
@@ -229,7 +229,7 @@ def learnt(risk: Risk) -> Section | None:
                     count(s.distinct),
                     significant(s.entropy),
                     significant(s.t),
-                    significant(s.t_ordered) if finite(s.t_ordered) else "no numbers",
+                    significant(s.t_ordered) if is_finite(s.t_ordered) else "no numbers",
                     count(s.homogeneous),
                 ]
             )

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..data.federation import Dataset, Rows, one_label
+from ..data.federation import Dataset, Rows, check_one_label
 from ..errors import BadParameter
 from ..parameters import bad
 
@@ -101,7 +101,7 @@ def one_run(
         raise BadParameter(
             "one_run: the data set has no classes, and canaries carry a label. Audit a classifier."
         )
-    one_label("one_run", dataset)
+    check_one_label("one_run", dataset)
     if not 0 < confidence < 1:
         raise bad("one_run", "confidence", confidence, "a probability above 0 and below 1")
     coins = np.unpackbits(np.frombuffer(secrets.token_bytes(-(-canaries // 8)), np.uint8))[:canaries].astype(
@@ -141,7 +141,7 @@ def _losses(model: Any, rows: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
 
 
 def _made(dataset: Dataset, m: int, kind: str, size: float) -> tuple[Dataset, torch.Tensor]:
-    dataset = dataset.held_by_one()
+    dataset = dataset.centralize()
     x = dataset.rows.x
     if kind == "label":
         return dataset, x[torch.tensor([secrets.randbelow(len(x)) for _ in range(m)])]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.federation import Federation, Rows, one_label
+from ..data.federation import Federation, Rows, check_one_label
 from ..errors import BadParameter
 from ..parameters import bad, check, nearest, real, whole
 
@@ -275,7 +275,7 @@ class Adversaries:
                     "predict. Attack another way."
                 )
             if attack.needs_classes:
-                one_label(f"adversaries: {name_of(attack)}", fed)
+                check_one_label(f"adversaries: {name_of(attack)}", fed)
             n = max(1, round(attack.share * len(fed)))
             who.append(np.sort(order[at : at + n]))
             at += n

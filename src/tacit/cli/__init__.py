@@ -278,11 +278,11 @@ def _out(args: argparse.Namespace) -> Path:
     if args.out is not None:
         out = Path(args.out)
         if (out / "events.jsonl").exists() or (out / "compare.json").exists() or (out / "runs").exists():
-            from ..runs import begun_by_job
+            from ..runs import is_resumable
 
             many = not (out / "events.jsonl").exists()
             begun = (
-                (out / "job.toml").exists() if many else begun_by_job(out)
+                (out / "job.toml").exists() if many else is_resumable(out)
             )  # only the command line leaves the job of a comparison
             again = (
                 f"Go on with it by --resume {shlex.quote(str(out))}, or give"
@@ -406,10 +406,10 @@ def _left(out: Path) -> str:
 def _keep(out: Path, job: Any) -> None:
     """The job of a comparison, beside its runs: what the report shows for doing it again."""
     from ..config.toml import dumps
-    from ..runs import write_whole
+    from ..runs import write_atomic
 
     if not (out / "job.toml").exists():
-        write_whole(out / "job.toml", dumps(job.resolved()))
+        write_atomic(out / "job.toml", dumps(job.resolved()))
 
 
 # --- report, algorithms, doctor -----------------------------------------------------------------------------

@@ -35,9 +35,9 @@ def _provision(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..runtimes.processes import need_net
 
     need_net("tacit provision")
-    from ..runtimes.provision import provision, read_charter
+    from ..runtimes.provision import provision, read_federation_file
 
-    value = provision(read_charter(args.federation), args.output, tuple(args.revoke))
+    value = provision(read_federation_file(args.federation), args.output, tuple(args.revoke))
     lines = [
         f"federation  {value['federation']}",
         *(f"made        {args.output}/{n}" for n in value["made"]),

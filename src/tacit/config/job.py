@@ -35,7 +35,7 @@ from typing import Any
 
 from ..errors import BadData, BadJob, BadParameter, BadRun, MissingFiles
 from ..parameters import bad, nearest, to_table
-from ..runs import made_in_python
+from ..runs import is_python_job
 from . import toml
 from .toml import dumps as dumps  # public here, too
 from .toml import value_of as value_of
@@ -247,7 +247,7 @@ def load(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Job:
             f"there is no job file {file}. " + (nearest(str(file), beside) if beside else "Check the path.")
         )
     tables = toml.read(file)
-    if made_in_python(tables):
+    if is_python_job(tables):
         raise BadJob(
             f"{file} is the job of a run that was started from Python, with data that only that program "
             "has. Run that program again; "
@@ -268,7 +268,7 @@ def of_run(directory: str | os.PathLike[str]) -> Job:
             f"{directory} holds no run to resume: there is no job.toml in it. Give a directory that `tacit "
             "run` wrote."
         )
-    if made_in_python(toml.read(file)):
+    if is_python_job(toml.read(file)):
         raise BadRun(
             f"{directory} was started from Python, with data that only that program has. Resume it there: "
             f"tacit.train(…, out={str(directory)!r}, resume=True)."

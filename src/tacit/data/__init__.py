@@ -35,7 +35,7 @@ from .skews import (
 )
 from .synthetic import synthetic
 from .tables import Recipe, from_csv, from_frame, from_parquet
-from .vertical import Columns, Vertical, apart
+from .vertical import Columns, Vertical, split_for_transfer
 from .wine import wine
 
 ALL: dict[str, Callable[..., Dataset]] = {
@@ -74,7 +74,6 @@ __all__ = [
     "Skew",
     "Vertical",
     "adult",
-    "apart",
     "breast_cancer",
     "cifar10",
     "digits",
@@ -88,6 +87,7 @@ __all__ = [
     "iris",
     "mnist",
     "shakespeare",
+    "split_for_transfer",
     "synthetic",
     "wine",
 ]

@@ -86,10 +86,10 @@ def from_arrays(
         tuple(labels) or names or (),
         groups,
     )
-    return whole if test is not None else with_test(whole, test_fraction, seed)
+    return whole if test is not None else split_test_set(whole, test_fraction, seed)
 
 
-def with_test(data: Dataset, fraction: float, seed: int, strata: np.ndarray | None = None) -> Dataset:
+def split_test_set(data: Dataset, fraction: float, seed: int, strata: np.ndarray | None = None) -> Dataset:
     """Move a stratified share of the rows, by label unless told otherwise, into the global test set."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
         raise bad(data.name, "test_fraction", fraction, "a number at least 0 and below 1")
@@ -102,11 +102,11 @@ def with_test(data: Dataset, fraction: float, seed: int, strata: np.ndarray | No
             if data.classes is None or data.rows.y.dim() > 1
             else data.rows.y.numpy()
         )
-    tested = stratified(strata, round(fraction * n), np.random.default_rng([int(seed), 4]))
-    return chosen(data, np.delete(np.arange(n), tested), tested)
+    tested = sample_stratified(strata, round(fraction * n), np.random.default_rng([int(seed), 4]))
+    return select_rows(data, np.delete(np.arange(n), tested), tested)
 
 
-def chosen(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
+def select_rows(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
     """The same data set with the rows `rest` to train on and the rows `tested` as the global test set."""
     return Dataset(
         data.name,
@@ -121,7 +121,7 @@ def chosen(data: Dataset, rest: np.ndarray, tested: np.ndarray) -> Dataset:
     )
 
 
-def stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def sample_stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """`count` rows in random order, each stratum in proportion (largest remainders), none emptied."""
     _, place, sizes = np.unique(strata, return_inverse=True, return_counts=True)
     exact = sizes * count / max(len(strata), 1)
@@ -133,7 +133,7 @@ def stratified(strata: np.ndarray, count: int, rng: np.random.Generator) -> np.n
     return rng.permutation(order[position < np.repeat(take, sizes)])
 
 
-def bundled(
+def load_bundled(
     name: str,
     loader: str,
     test_fraction: float,

@@ -4,10 +4,10 @@ scikit-learn).
 
 from __future__ import annotations
 
-from .arrays import bundled
+from .arrays import load_bundled
 from .federation import Dataset
 
 
 def breast_cancer(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """Malignant (0) or benign (1); standardised by the mean and deviation of all training rows."""
-    return bundled("breast_cancer", "load_breast_cancer", test_fraction, seed)
+    return load_bundled("breast_cancer", "load_breast_cancer", test_fraction, seed)

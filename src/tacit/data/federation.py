@@ -216,7 +216,7 @@ class Dataset:
 
     A data set made of a table keeps the raw `table` too: its rows are then laid out but not yet standardised
     (a missing number is NaN), because whose statistics to use is only known once the rows have owners;
-    `split`, `by` and `held_by_one` do it.
+    `split`, `by` and `centralize` do it.
     """
 
     name: str
@@ -320,11 +320,11 @@ class Dataset:
             raise bad("split", "held_fraction", held_fraction, "a number at least 0 and below 1")
         return _dealt(data, parties, skew, int(seed), float(held_fraction), int(min_size))
 
-    def held_by_one(self) -> Dataset:
+    def centralize(self) -> Dataset:
         """Rows as one holder of all of them trains on them: a table's numbers standardised by the rows to
         train on, a missing one at their mean.
         """
-        return self if self.table is None else self.table.held_by_one(self)
+        return self if self.table is None else self.table.centralize(self)
 
     def vertical(self, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
         """The columns dealt to parties that share the people: `into={"bank": ["age"], "shop": ["basket"]}`.
@@ -333,9 +333,9 @@ class Dataset:
         Columns are named as the table has them, or, in data without names, by their place. One that nobody is
         given is left out.
         """
-        from .vertical import divide
+        from .vertical import split_columns
 
-        return divide(self, into, label_at)
+        return split_columns(self, into, label_at)
 
     def by(self, column: str, seed: int = 0, held_fraction: float = 0.1, min_size: int = 1) -> Federation:
         """The natural federation: one party for each value of `column`, named after it."""
@@ -344,7 +344,7 @@ class Dataset:
         return self.split(None, ByColumn(column), seed=seed, held_fraction=held_fraction, min_size=min_size)
 
 
-def one_label(owner: str, data: Federation | Dataset) -> None:
+def check_one_label(owner: str, data: Federation | Dataset) -> None:
     """Refuse rows that have a label for each of their tokens, where only a row's own label makes sense."""
     if data.rows.y.dim() > 1:
         raise BadData(
@@ -376,7 +376,7 @@ def _dealt(
     # One stream for each decision, so that a different held-out share does not deal the rows differently.
     dealing, holding, altering = (np.random.default_rng([seed, stream]) for stream in range(3))
     names = skew.names(data, parties)
-    lists = skew.deal(data, parties, dealing, min_size)
+    lists = skew.partition(data, parties, dealing, min_size)
     notes: list[str] = []
     if skew.tops_up and min(map(len, lists)) < min_size:
         notes.append(
@@ -428,5 +428,5 @@ def _dealt(
         tuple(notes),
     )
     if data.table is not None:
-        fed = data.table.encoded(fed, skew.test_owner(data, names))
+        fed = data.table.standardize(fed, skew.test_owner(data, names))
     return replace(fed, rows=skew.alter(fed, altering))

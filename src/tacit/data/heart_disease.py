@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import MissingExtra
 from ..parameters import bad
-from .arrays import chosen, stratified
+from .arrays import sample_stratified, select_rows
 from .federation import Dataset
 from .sources import Published, contents, folders
 from .tables import Recipe, from_frame
@@ -102,9 +102,9 @@ def heart_disease(
         if split == "flamby":
             tested.append(here[_flamby(sick[here])])
         else:
-            tested.append(here[stratified(sick[here], math.ceil(test_fraction * len(here)), rng)])
+            tested.append(here[sample_stratified(sick[here], math.ceil(test_fraction * len(here)), rng)])
     out = np.concatenate(tested)
-    return chosen(data, np.delete(np.arange(len(frame)), out), out)
+    return select_rows(data, np.delete(np.arange(len(frame)), out), out)
 
 
 def _flamby(sick: np.ndarray) -> np.ndarray:

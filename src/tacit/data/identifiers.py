@@ -35,7 +35,7 @@ _AT_ONCE = (
 
 
 @dataclass(frozen=True)
-class Identified:
+class IdSet:
     """`digests[k]` is the id of row `rows[k]`; each id once, rows without an id left out, and `notes` say how
     many of either there were.
     """
@@ -66,7 +66,7 @@ def _normal_all(chunk: list[str]) -> list[str]:
     return [normal(text) for text in chunk]
 
 
-def identify(ids: Iterable[Any], where: str = "ids") -> Identified:
+def identify(ids: Iterable[Any], where: str = "ids") -> IdSet:
     """Every id by the rule, each once. Duplicates, missing ids and mixed kinds are noted; what is no id at
     all is refused, with its row.
     """
@@ -94,7 +94,7 @@ def identify(ids: Iterable[Any], where: str = "ids") -> Identified:
             f"{where}: text and whole numbers are mixed; whole numbers are compared by their digits, so 7 "
             "is '7' and not '007'."
         )
-    return Identified(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
+    return IdSet(digests if len(rows) == total else digests[rows], rows, total, tuple(notes))
 
 
 def identify_rows(ids: Iterable[Any], where: str = "ids") -> tuple[np.ndarray, np.ndarray]:

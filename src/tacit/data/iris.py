@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .arrays import bundled
+from .arrays import load_bundled
 from .federation import Dataset
 
 
 def iris(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """Standardised by the mean and deviation of all training rows."""
-    return bundled("iris", "load_iris", test_fraction, seed)
+    return load_bundled("iris", "load_iris", test_fraction, seed)

@@ -26,7 +26,7 @@ import torch
 
 from ..errors import BadData
 from ..parameters import bad, choice, real, whole
-from .federation import Rows, one_label, party_names
+from .federation import Rows, check_one_label, party_names
 
 if TYPE_CHECKING:
     from .federation import Dataset, Federation
@@ -54,7 +54,7 @@ class Skew:
     def names(self, dataset: Dataset, parties: int) -> tuple[str, ...]:
         return party_names(parties)
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         """The rows of each party. Every row has one owner."""
@@ -101,7 +101,7 @@ class Dirichlet(Skew):
         "class", ("class", "capped", "party"), doc="who draws the shares, and whether a full party gets more"
     )
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         y, classes = _labels(self, dataset)
@@ -143,7 +143,7 @@ class LabelsPerParty(Skew):
 
     labels: int | tuple[int, ...] = 2
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         y, classes = _labels(self, dataset)
@@ -202,7 +202,7 @@ class Quantity(Skew):
     tops_up: ClassVar[bool] = True
     alpha: float = real(0.5, above=0, doc="concentration of the Dirichlet; small means a few large parties")
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         n = len(dataset)
@@ -249,7 +249,7 @@ class CovariateShift(Skew):
         None, least=0, none=True, doc="the feature to sort by; None: the first principal component"
     )
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         place = _along(self, dataset, rng).argsort(kind="stable").argsort(kind="stable") / len(dataset)
@@ -270,7 +270,7 @@ class ConceptShift(Skew):
 
     groups: int = whole(2, least=1, doc="how many different concepts there are")
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         if self.groups > parties:
@@ -279,7 +279,7 @@ class ConceptShift(Skew):
             raise BadData(
                 f"{self} renames labels, and {dataset.name} has only one. Use a data set with two or more."
             )
-        return super().deal(dataset, parties, rng, min_size)
+        return super().partition(dataset, parties, rng, min_size)
 
     def alter(self, fed: Federation, rng: np.random.Generator) -> Rows:
         assert fed.classes is not None
@@ -305,13 +305,13 @@ class ConceptDrift(Skew):
     every: int = whole(10, least=1, doc="rounds between two changes")
     labels: int = whole(2, least=2, doc="how many labels trade places at a change")
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         _, classes = _labels(self, dataset)
         if self.labels > classes:
             raise bad("ConceptDrift", "labels", self.labels, f"at most {classes}, the number of labels")
-        return super().deal(dataset, parties, rng, min_size)
+        return super().partition(dataset, parties, rng, min_size)
 
     def at(self, fed: Federation, round: int) -> Rows:
         return self._renamed(fed, round, fed.rows)
@@ -354,7 +354,7 @@ class ByColumn(Skew):
         values = dataset.column(self.column)
         return tuple(str(v) for v in np.unique(values))  # type: ignore[arg-type]
 
-    def deal(
+    def partition(
         self, dataset: Dataset, parties: int, rng: np.random.Generator, min_size: int = 1
     ) -> list[np.ndarray]:
         values = dataset.column(self.column)
@@ -388,7 +388,7 @@ def _labels(skew: Skew, dataset: Dataset) -> tuple[np.ndarray, int]:
             f"{skew} goes by class labels, and {dataset.name} has none: it is a regression. Use one of "
             f"{able}."
         )
-    one_label(str(skew), dataset)
+    check_one_label(str(skew), dataset)
     return dataset.rows.y.numpy(), dataset.classes
 
 
@@ -471,7 +471,7 @@ def _along(skew: CovariateShift, dataset: Dataset, rng: np.random.Generator) -> 
             f"below {x.shape[1]}, the number of features of {dataset.name}",
         )
     if dataset.table is not None:
-        x = dataset.table.recipe.standardised(x)  # only to sort by: the parties still fit their own recipe
+        x = dataset.table.recipe.standardize(x)  # only to sort by: the parties still fit their own recipe
     if skew.feature is not None:
         return x[:, skew.feature].numpy()
     sample = x[

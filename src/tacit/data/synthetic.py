@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..parameters import check, flag, real, whole
-from .arrays import from_arrays, with_test
+from .arrays import from_arrays, split_test_set
 from .federation import Dataset
 
 
@@ -72,4 +72,4 @@ def synthetic(
         groups={"device": device},
         test_fraction=0,
     )
-    return with_test(data, test_fraction, seed, strata=device)
+    return split_test_set(data, test_fraction, seed, strata=device)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from .arrays import from_arrays, with_test
+from .arrays import from_arrays, split_test_set
 from .federation import Dataset, Federation, Rows
 from .reading import read_csv, read_parquet
 from .vertical import Columns
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 FITS = ("party", "pooled", "none")
-READ_OFF = (
+INFERRED_LAYOUT = (
     "The table's layout (kinds of columns, categories, what may be missing) was read off all "
     "parties' rows together."
 )
@@ -64,7 +64,7 @@ class Recipe:
         return (*self.numbers, *one_hot, *(f"{name} missing" for name in self.missing))
 
     @classmethod
-    def read_off(cls, frame: DataFrame, categories: Sequence[str] = (), fit: str = "party") -> Recipe:
+    def infer(cls, frame: DataFrame, categories: Sequence[str] = (), fit: str = "party") -> Recipe:
         """The layout of a table, from its values."""
         numbers, kinds, many = [], {}, {}
         for name in map(str, frame.columns):
@@ -109,7 +109,7 @@ class Recipe:
             std=std,
         )
 
-    def lay_out(self, frame: DataFrame) -> Tensor:
+    def encode(self, frame: DataFrame) -> Tensor:
         """Numbers as they are (NaN where missing), categories one-hot, indicators."""
         parts = [np.zeros((len(frame), 0), dtype=np.float32)]
         for name in (*self.numbers, *self.categories, *self.missing):
@@ -149,27 +149,29 @@ class Recipe:
             )
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
-    def fitted(self, x: Tensor) -> Recipe:
+    def with_statistics(self, x: Tensor) -> Recipe:
         """With the mean and deviation of laid-out rows."""
         mean, std = self.statistics(x, torch.zeros(len(x), dtype=torch.int64), 1)
         return replace(self, mean=tuple(mean[0].tolist()), std=tuple(std[0].tolist()))
 
-    def settled(self, x: Tensor) -> Recipe:
+    def resolve(self, x: Tensor) -> Recipe:
         """With statistics: those it was given, none where fit="none", or else those of these laid-out
         rows.
         """
         if self.mean is not None and self.std is not None:
             return self
         n = len(self.numbers)
-        return replace(self, mean=(0.0,) * n, std=(1.0,) * n) if self.fit == "none" else self.fitted(x)
+        return (
+            replace(self, mean=(0.0,) * n, std=(1.0,) * n) if self.fit == "none" else self.with_statistics(x)
+        )
 
-    def standardised(self, x: Tensor) -> Tensor:
+    def standardize(self, x: Tensor) -> Tensor:
         """Laid-out rows by this recipe's statistics, or, when it has none, by their own."""
-        fitted = self if self.mean is not None and self.std is not None else self.fitted(x)
-        return fitted.applied(
+        recipe = self if self.mean is not None and self.std is not None else self.with_statistics(x)
+        return recipe.apply(
             x,
-            torch.tensor(fitted.mean)[None],
-            torch.tensor(fitted.std)[None],
+            torch.tensor(recipe.mean)[None],
+            torch.tensor(recipe.std)[None],
             torch.zeros(len(x), dtype=torch.int64),
         )
 
@@ -188,7 +190,7 @@ class Recipe:
         std = (zeros.index_add(0, owner, off) / count).sqrt()
         return mean.float(), torch.where(std > 1e-9 * (1 + mean.abs()), std, 1.0).float()
 
-    def applied(self, x: Tensor, mean: Tensor, std: Tensor, owner: Tensor) -> Tensor:
+    def apply(self, x: Tensor, mean: Tensor, std: Tensor, owner: Tensor) -> Tensor:
         out = x.clone()
         n = len(self.numbers)
         out[:, :n] = ((x[:, :n] - mean[owner]) / std[owner]).nan_to_num(nan=0.0)  # the mean is 0 now
@@ -235,8 +237,8 @@ class Table:
             )
         return replace(
             data,
-            rows=Rows(recipe.lay_out(self.frame), data.rows.y),
-            test=Rows(recipe.lay_out(self.test), data.test.y),
+            rows=Rows(recipe.encode(self.frame), data.rows.y),
+            test=Rows(recipe.encode(self.test), data.test.y),
             columns=recipe.columns,
             table=replace(self, recipe=recipe),
         )
@@ -255,49 +257,49 @@ class Table:
             for c in several
         ]
 
-    def held_by_one(self, data: Dataset) -> Dataset:
+    def centralize(self, data: Dataset) -> Dataset:
         """Rows and test rows by the statistics of the rows to train on: one holder has them all."""
-        recipe = self.recipe.settled(data.rows.x)
-        rows, test = (Rows(recipe.standardised(part.x), part.y) for part in (data.rows, data.test))
+        recipe = self.recipe.resolve(data.rows.x)
+        rows, test = (Rows(recipe.standardize(part.x), part.y) for part in (data.rows, data.test))
         return replace(data, rows=rows, test=test, table=None)
 
     @property
-    def looks(self) -> bool:
+    def reads_rows(self) -> bool:
         """Whether the encoding itself looks at the rows: at their mean and deviation, or at which columns and
         categories there are.
         """
         return not self.declared or (self.recipe.fit != "none" and self.recipe.mean is None)
 
-    def encoded(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
+    def standardize(self, fed: Federation, test_owner: np.ndarray | None) -> Federation:
         """The dealt rows with their numbers standardised as the recipe says."""
         recipe, n = self.recipe, len(self.recipe.numbers)
         everyone, tested = (
             torch.zeros(len(fed.rows.y), dtype=torch.int64),
             torch.zeros(len(fed.test.y), dtype=torch.int64),
         )
-        notes = [] if self.declared else [READ_OFF, *self._counters()]
+        notes = [] if self.declared else [INFERRED_LAYOUT, *self._counters()]
         if recipe.mean is not None and recipe.std is not None:
-            x, xt = recipe.standardised(fed.rows.x), recipe.standardised(fed.test.x)
+            x, xt = recipe.standardize(fed.rows.x), recipe.standardize(fed.test.x)
         elif recipe.fit == "none":
             mean, std = torch.zeros(1, n), torch.ones(1, n)
             x, xt = (
-                recipe.applied(fed.rows.x, mean, std, everyone),
-                recipe.applied(fed.test.x, mean, std, tested),
+                recipe.apply(fed.rows.x, mean, std, everyone),
+                recipe.apply(fed.test.x, mean, std, tested),
             )
         elif recipe.fit == "pooled":
-            pooled = recipe.fitted(fed.rows.x[fed.train.index])
-            x, xt = pooled.standardised(fed.rows.x), pooled.standardised(fed.test.x)
+            pooled = recipe.with_statistics(fed.rows.x[fed.train.index])
+            x, xt = pooled.standardize(fed.rows.x), pooled.standardize(fed.test.x)
             notes.append("Numbers were standardised by statistics pooled over all parties (fit='pooled').")
         else:
             mean, std = recipe.statistics(fed.rows.x[fed.train.index], fed.train.owner, len(fed))
-            x = recipe.applied(fed.rows.x, mean, std, fed.owner)
-            own = recipe.fitted(fed.test.x)  # of test rows that came from no party
+            x = recipe.apply(fed.rows.x, mean, std, fed.owner)
+            own = recipe.with_statistics(fed.test.x)  # of test rows that came from no party
             mean, std = (
                 torch.cat([mean, torch.tensor(own.mean)[None]]),
                 torch.cat([std, torch.tensor(own.std)[None]]),
             )
             owner = tested - 1 if test_owner is None else torch.from_numpy(test_owner)
-            xt = recipe.applied(fed.test.x, mean, std, owner)
+            xt = recipe.apply(fed.test.x, mean, std, owner)
         return replace(fed, rows=Rows(x, fed.rows.y), test=Rows(xt, fed.test.y), notes=(*fed.notes, *notes))
 
 
@@ -415,8 +417,8 @@ def from_frame(
         )
     both = pd.concat([frame[features], extra[features]], ignore_index=True) if len(extra) else frame[features]
     try:
-        recipe = fit if isinstance(fit, Recipe) else Recipe.read_off(both, categories, fit)
-        x = recipe.lay_out(both)
+        recipe = fit if isinstance(fit, Recipe) else Recipe.infer(both, categories, fit)
+        x = recipe.encode(both)
     except BadData as error:
         raise BadData(f"{name}: {error}") from None
     if label is None:
@@ -439,7 +441,7 @@ def from_frame(
         test_groups={g: _text(extra[g]).astype(str) for g in groups if g in extra.columns and len(extra)},
         table=Table(frame, extra, recipe, isinstance(fit, Recipe), id or ""),
     )
-    return data if test is not None else with_test(data, test_fraction, seed)
+    return data if test is not None else split_test_set(data, test_fraction, seed)
 
 
 @overload

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..errors import BadData
 from ..parameters import bad, nearest
-from .federation import one_label
+from .federation import check_one_label
 from .identifiers import identify_rows, show_rows
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class Columns:
         at = torch.as_tensor(np.ascontiguousarray(rows), dtype=torch.int64)
         return replace(self, ids=self.ids[at.numpy()], x=self.x[at], y=None if self.y is None else self.y[at])
 
-    def fitted(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
+    def standardize(self, rows: Tensor) -> tuple[Tensor, Recipe | None]:
         """(all rows standardised by the statistics of these, the recipe with them)."""
         if self.recipe is None:
             return self.x, None
-        recipe = self.recipe.settled(self.x[rows])
-        return recipe.standardised(self.x), recipe
+        recipe = self.recipe.resolve(self.x[rows])
+        return recipe.standardize(self.x), recipe
 
     @classmethod
     def of(cls, data: Dataset) -> Columns:
@@ -83,7 +83,7 @@ class Columns:
 DUPLICATES = ("refuse", "first")
 
 
-def keep_one_row_each(table: Columns, where: str, duplicates: str = "refuse") -> tuple[Columns, list[str]]:
+def drop_repeated_ids(table: Columns, where: str, duplicates: str = "refuse") -> tuple[Columns, list[str]]:
     """(the table with one row for each id, what was left out, in words).
 
     Rows that repeat an earlier one with the same id and the same values are left out. Rows with the id of an
@@ -182,11 +182,11 @@ class Vertical:
                     f"({len(columns)} and {len(first)} rows). Align them first: tacit.align, or let "
                     "tacit.splitnn do it."
                 )
-        train, test = held_out(len(first), test_fraction, seed)
+        train, test = split_rows(len(first), test_fraction, seed)
         return cls(name or first.name, holders, label_at, train, test)
 
 
-def held_out(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
+def split_rows(rows: int, fraction: float, seed: int, owner: str = "vertical") -> tuple[Tensor, Tensor]:
     """(rows to learn from, rows held out), the same for everybody who has the same number of rows and the
     seed.
     """
@@ -213,13 +213,13 @@ def _holder(parties: Mapping[str, Columns], label_at: str) -> dict[str, Columns]
     }
 
 
-def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
+def split_columns(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> Vertical:
     """A data set's columns dealt to parties: `Dataset.vertical`."""
     if not isinstance(into, Mapping) or not into or not all(isinstance(k, str) and k for k in into):
         raise bad("vertical", "into", into, 'columns by party, like {"bank": ["age"], "shop": ["basket"]}')
     if label_at not in into:
         raise bad("vertical", "label_at", label_at, "one of the parties", nearest(str(label_at), list(into)))
-    one_label("vertical", data)
+    check_one_label("vertical", data)
     whole = Columns.of(data)
     known = (
         list(data.columns)
@@ -252,7 +252,7 @@ def divide(data: Dataset, into: Mapping[str, Iterable[Any]], label_at: str) -> V
     return Vertical(data.name, parties, label_at, torch.arange(n), torch.arange(n, len(whole)))
 
 
-def apart(
+def split_for_transfer(
     data: Dataset, source: Iterable[Any], target: Iterable[Any], shared: int, seed: int = 0
 ) -> tuple[Columns, Columns]:
     """Two parties' tables for a study of transfer: each has these columns of about half of the people, and
@@ -260,11 +260,14 @@ def apart(
     by.
     """
     names = {"source": list(source), "target": list(target)}
-    parts = divide(data, {"source": names["source"], "target": names["target"]}, "source")
+    parts = split_columns(data, {"source": names["source"], "target": names["target"]}, "source")
     rows = len(parts)
     if isinstance(shared, bool) or not isinstance(shared, int) or not 1 <= shared < rows:
         raise bad(
-            "apart", "shared", shared, f"a whole number between 1 and {rows - 1}, as there are {rows} people"
+            "split_for_transfer",
+            "shared",
+            shared,
+            f"a whole number between 1 and {rows - 1}, as there are {rows} people",
         )
     order = np.random.default_rng([seed, HOLDING]).permutation(rows)
     half = shared + (rows - shared) // 2
@@ -298,4 +301,4 @@ def _held(data: Dataset, whole: Columns, who: str, names: Sequence[Any]) -> Colu
         if column not in kept:
             recipe = recipe.without(column)
     frame = pd.concat([data.table.frame, data.table.test], ignore_index=True)
-    return Columns(who, whole.ids, recipe.lay_out(frame), recipe.columns, recipe)
+    return Columns(who, whole.ids, recipe.encode(frame), recipe.columns, recipe)

@@ -4,10 +4,10 @@ scikit-learn).
 
 from __future__ import annotations
 
-from .arrays import bundled
+from .arrays import load_bundled
 from .federation import Dataset
 
 
 def wine(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """Standardised by the mean and deviation of all training rows."""
-    return bundled("wine", "load_wine", test_fraction, seed)
+    return load_bundled("wine", "load_wine", test_fraction, seed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algorithms import Algorithm
-from ..algorithms.types import Batch, State, Walk
+from ..algorithms.types import Batch, LocalState, State
 from ..data.federation import Rows
 from .task import Task
 
@@ -90,7 +90,7 @@ def cannot_stack(task: Task, w: Tensor, buffers: Tensor | None) -> str:
 
     def one(w: Tensor, riding: State, index: Tensor) -> Tensor:
         batch = Batch(index, torch.ones(2, device=device), torch.zeros((), dtype=torch.int64, device=device))
-        return stacked.visit(Walk(w, riding, {}, w[0]), batch)[0]
+        return stacked.gradient(LocalState(w, riding, {}, w[0]), batch)[0]
 
     try:
         with torch.no_grad(), warnings.catch_warnings():

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..algorithms.types import Batch, State, Walk
+from ..algorithms.plan import Plans
+from ..algorithms.types import Batch, LocalState, State
 from . import dense, pooled, recurrent
 from .dense import Layer, cover, for_one_client, layers_of, parts_of
 from .layers import LocalStep
@@ -92,7 +93,7 @@ class Task:
         self.riders = _slots(module.named_buffers())
         self.dim = sum(s.stop - s.start for s in self.parameters)
         self.stacked = False  # an engine that runs `visit` under vmap sets this on its own copy
-        self._local = threading.local()
+        self._local = _Thread()
         self._loss = LOSSES[loss]
         self.frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         self.special, self.draws, self.mixes = self._kind()
@@ -121,6 +122,10 @@ class Task:
         other.stacked = True
         return other
 
+    def redraw(self, plans: Plans, name: str, epochs: int) -> Plans:
+        """The plans of the stacked clients; a private task draws the rows of its one client `name` in secret."""
+        return plans
+
     # the vector ---------------------------------------------------------------------------------------------
 
     def initial(self) -> State:
@@ -148,10 +153,10 @@ class Task:
 
     # one step -----------------------------------------------------------------------------------------------
 
-    def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
-        """The gradient of the batch's mean loss at the walk's weights; the model's buffers follow."""
+    def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
+        """The gradient of the batch's mean loss at the current's weights; the model's buffers follow."""
         if self.stacked and self.dense:
-            return _dense(self, walk.w, batch.index, batch.live), walk
+            return _dense(self, current.w, batch.index, batch.live), current
         if (
             self.stacked and self.pooled and self.x.device.type == "cuda"
         ):  # on a CPU the filters' zeros cost more than the copies they save
@@ -159,11 +164,13 @@ class Task:
             if self.pooled.front:
                 with self._forward(batch):
                     x = self.pooled.front(x)
-            return _pooled(self.pooled, walk.w, x, self.y[batch.index], batch.live), walk
+            return _pooled(self.pooled, current.w, x, self.y[batch.index], batch.live), current
         if self.stacked and self.chain:
-            return _recurrent(self.chain, walk.w, self.x[batch.index], self.y[batch.index], batch.live), walk
-        g, buffers = (self._functional if self.stacked else self._bound)(walk.w, walk.buffers, batch)
-        return g, walk._replace(buffers=buffers)
+            return _recurrent(
+                self.chain, current.w, self.x[batch.index], self.y[batch.index], batch.live
+            ), current
+        g, buffers = (self._functional if self.stacked else self._bound)(current.w, current.buffers, batch)
+        return g, current._replace(buffers=buffers)
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         """The mean loss over the batch's live rows, differentiable in w (but for a stack of networks of
@@ -176,9 +183,6 @@ class Task:
             self.module if self.stacked else self._of_this_thread().module
         )  # in training mode, and nobody else's
         return self._mean_loss(w, buffers or {}, batch, module)[0]
-
-    def grad(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
-        return self._functional(w, buffers or {}, batch)[0]
 
     def _functional(self, w: Tensor, buffers: State, batch: Batch) -> tuple[Tensor, State]:
         return torch.func.grad(self._mean_loss, has_aux=True)(w, buffers, batch)
@@ -236,11 +240,11 @@ class Task:
             mine.module.train()
 
     def _of_this_thread(self) -> _Mine:
-        if not hasattr(self._local, "mine"):
-            self._local.mine = _Mine(
+        if self._local.module is None:
+            self._local.module = _Mine(
                 copy.deepcopy(self.module).to(self.x.device).train(), self.parameters, self.riders
             )
-        return self._local.mine
+        return self._local.module
 
     @contextmanager
     def _forward(self, batch: Batch) -> Iterator[None]:
@@ -414,6 +418,13 @@ class Task:
             return torch.cat([mine.module(x[i : i + chunk]).float() for i in range(0, len(x), chunk)])
         finally:
             mine.module.train()
+
+
+class _Thread(threading.local):
+    """A thread's own module, and a private task's per-example gradients of it."""
+
+    module: _Mine | None = None
+    ghost: Any = None
 
 
 class _Mine:

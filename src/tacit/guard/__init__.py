@@ -5,7 +5,7 @@ unwound in reverse on the sum.
 from .clip import Clip
 from .counts import Laplace, RandomizedResponse
 from .encrypt import Encrypt
-from .guard import Guard, Layout, as_stages, must_see_each
+from .guard import Guard, Layout, as_stages, check_visibility
 from .lazy import Lazy
 from .lightsecagg import LightSecAgg
 from .noise import Noise
@@ -43,5 +43,5 @@ __all__ = [
     "Sparsify",
     "Stage",
     "as_stages",
-    "must_see_each",
+    "check_visibility",
 ]

@@ -45,7 +45,7 @@ class Encrypt(Stage):
     hides: ClassVar[bool] = True
 
     def beside(self, others: tuple[Stage, ...]) -> None:
-        if any(getattr(other, "placement", None) == "central" for other in others):
+        if any(other.placement == "central" for other in others):
             raise refuse(
                 self,
                 "has two of the clients open the sum, who would see it before the server adds its noise. Use "

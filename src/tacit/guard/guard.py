@@ -24,7 +24,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -96,11 +96,7 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
         raise refuse(
             noise, "needs a bound on each update to know how much to add, and there is no Clip before it."
         )
-    if (
-        hides
-        and not any(isinstance(s, Quantize) for s in stages)
-        and not getattr(hides[0], "takes_real", False)
-    ):
+    if hides and not any(isinstance(s, Quantize) for s in stages):
         raise refuse(hides[0], "adds up whole numbers, and there is no Quantize before it.")
     if hides and "Clip" not in named:
         raise refuse(hides[0], "needs a range in which all updates lie, and there is no Clip before it.")
@@ -116,17 +112,20 @@ def as_stages(given: Any) -> tuple[Stage, ...]:
     return stages
 
 
-def must_see_each(stages: Sequence[Stage], rule: Any) -> None:
-    """A rule, or an algorithm, that looks at single updates cannot work where a stage hides them: refused
-    here, with the reason.
+class SeesUpdates(Protocol):
+    """An aggregation rule or an algorithm, which says whether the server looks at single updates."""
+
+    @property
+    def sees_each(self) -> bool: ...
+
+
+def check_visibility(stages: Sequence[Stage], rule: SeesUpdates, why: str) -> None:
+    """Raise BadParameter if a stage hides single updates that a rule or an algorithm must see.
+
+    `why` completes the sentence "must see each of them to …".
     """
     hiding = [s for s in stages if s.hides]
-    if hiding and getattr(rule, "sees_each", False):
-        why = (
-            "tell who is like whom. Use another algorithm, such as IFCA,"
-            if hasattr(rule, "split")
-            else "tell the odd ones out. Aggregate with Mean,"
-        )
+    if hiding and rule.sees_each:
         raise BadParameter(
             f"guard: {type(hiding[0]).__name__} hides each update from the server, and "
             f"{type(rule).__name__} must see each of them to "

@@ -37,7 +37,7 @@ class Lazy(Stage):
 
     def beside(self, others: tuple[Stage, ...]) -> None:
         for other in others:
-            if other.hides or hasattr(other, "placement") or other.place == 20:
+            if other.hides or other.placement is not None or other.place == 20:
                 why = (
                     "and both would keep what was not sent"
                     if other.place == 20
@@ -48,7 +48,7 @@ class Lazy(Stage):
                     f"skips uploads by what they hold, {why}, so it does not go with "
                     f"{type(other).__name__}. Leave one of them out.",
                 )
-            if getattr(other, "stochastic", False) or getattr(other, "quantile", None) is not None:
+            if other.stochastic or other.quantile is not None:
                 raise refuse(
                     self,
                     f"has the server take an upload again, which {other!r} would make anew every time. Use "

@@ -53,7 +53,7 @@ class Sparsify(Stage):
         if self.top_k is None:
             return
         for other in others:
-            if other.hides or getattr(other, "placement", None) in ("local", "distributed"):
+            if other.hides or other.placement in ("local", "distributed"):
                 raise refuse(
                     self,
                     f"with top_k sends places that each client chooses, and {type(other).__name__} must "

@@ -112,18 +112,20 @@ class Stage:
     """One step around an update. `place` orders the stages; no two of one guard may share it."""
 
     place: ClassVar[int]
-    hides: ClassVar[bool] = (
-        False  # whether it hides single vectors from the server (secure aggregation, encryption)
-    )
+    # whether it hides single vectors from the server (secure aggregation, encryption)
+    hides: ClassVar[bool] = False
+    # whether clients may send nothing, so that the server reuses their last upload
+    skips: ClassVar[bool] = False
+    # whether most numbers of its output are zero, at positions that each client chooses
+    sparse: ClassVar[bool] = False
 
-    max_rows: int | None = None  # of a stage that hides weights: what they are a share of
-
-    skips: ClassVar[bool] = (
-        False  # whether clients may send nothing, so that the server takes their last upload again
-    )
-    sparse: ClassVar[bool] = (
-        False  # whether most numbers it leaves are zero, each client's at places of its own
-    )
+    # parameters that a stage may declare as fields; guards and jobs read them
+    adversary: str = ""  # of a stage that hides: "curious" or "active"
+    max_rows: int | None = None  # of a stage that hides: the largest weight of a client, in rows
+    placement: str | None = None  # of a stage that adds noise: "central", "local" or "distributed"
+    quantile: float | None = None  # of a stage that clips: the quantile that the norm follows
+    stochastic: bool = False  # whether it rounds at random
+    feedback: bool = False  # whether clients keep what was not sent, for their next upload
 
     def beside(self, others: tuple[Stage, ...]) -> None:
         """Refuse what cannot stand in one guard with this stage."""

@@ -22,7 +22,7 @@ from ..parameters import bad, nearest
 from ..report import verdict
 from ..report.records import ALONE, CENTRAL
 from ..results import Comparison, Result
-from ..runs import Event, finite, write_whole
+from ..runs import Event, encode_nonfinite, write_atomic
 from .train.plan import MIN_ROWS, Plan, as_algorithm, as_rule, make_plan
 from .train.simulated import plain
 from .train.train import train_side_by_side
@@ -206,7 +206,7 @@ def compare(
     base: Any = plain(
         as_algorithm(baseline)
         if baseline is not None
-        else next((a for a in algorithms if a.walks), algorithms[0])
+        else next((a for a in algorithms if a.takes_steps), algorithms[0])
     )
     clean = [
         dataclasses.replace(
@@ -225,7 +225,7 @@ def compare(
         "as often as a party does."
     ]
     if directory is not None:
-        write_whole(directory / "compare.json", json.dumps(finite(summary), indent=1))
+        write_atomic(directory / "compare.json", json.dumps(encode_nonfinite(summary), indent=1))
     return Comparison([results[i] for i in shown], summary, directory)
 
 
@@ -437,7 +437,7 @@ def _matched(p: Plan, u: float) -> Plan:
     """Epochs first, since they are whole; what remains goes into the learning rate."""
     factor = u / p.effective_update
     epochs = tuple(max(1, round(e * factor)) for e in p.local_epochs)
-    fixed = p.local_steps is not None or hasattr(p.algorithm, "local_epochs")
+    fixed = p.local_steps is not None or p.algorithm.local_epochs is not None
     q = p if fixed else dataclasses.replace(p, local_epochs=epochs)
     lr = p.algorithm.lr * u / q.effective_update  # type: ignore[attr-defined]
     return dataclasses.replace(q, algorithm=dataclasses.replace(q.algorithm, lr=lr))  # type: ignore[type-var]

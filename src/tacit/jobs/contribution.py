@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..algorithms import FedAvg, FedProx, LocalSGD, ParallelSGD
 from ..audit import contribution as game
 from ..errors import BadParameter
 from ..parameters import bad
@@ -165,10 +166,9 @@ def contribution(
 
 
 def _is_simple(p: Plan) -> bool:
-    return (
-        type(p.algorithm).__name__ in ("FedAvg", "LocalSGD", "ParallelSGD", "FedProx")
-        and getattr(p.algorithm, "option", "II") == "II"
-    )
+    if isinstance(p.algorithm, FedAvg):
+        return type(p.algorithm) in (FedAvg, LocalSGD, ParallelSGD) and p.algorithm.option == "II"
+    return type(p.algorithm) is FedProx
 
 
 def _flat(model: Any, task: Any) -> torch.Tensor:
@@ -231,10 +231,7 @@ class _Reconstructed:
         return _score(self.plan, [{**self.start, "w": self._model(s)} for s in coalitions], self.metric)
 
     def _model(self, s: game.Coalition) -> torch.Tensor:
-        w, step = (
-            self.start["w"].clone(),
-            self.plan.algorithm.server_lr if hasattr(self.plan.algorithm, "server_lr") else 1.0,
-        )
+        w, step = self.start["w"].clone(), self.plan.algorithm.server_lr
         for who, weights, deltas in self.rounds:
             mine = torch.from_numpy(np.isin(who, list(s))).to(weights.device)
             if mine.any():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from .. import models as kinds
-from ..data.federation import Federation, one_label
+from ..data.federation import Federation, check_one_label
 from ..errors import BadData, BadParameter
 from ..parameters import bad
 from ..parties.ledger import Ledger
@@ -74,7 +74,7 @@ def fedmd(
             getattr(fed, "name", type(fed).__name__),
             "a federation with classes to tell apart",
         )
-    one_label("fedmd", fed)
+    check_one_label("fedmd", fed)
     if not len(fed.test.y):
         raise BadData(
             f"{fed.name} has no test rows, so nothing would be known of what parties gain. Split off a test "

@@ -176,7 +176,7 @@ def _looked(p: Plan) -> int:
 
     if p.select is not None:
         n = len(p.fed)
-        selection.chosen(p.select, p.seed, 0, selection.Known(p.sizes, loss, np.zeros(n)), p.per_round)
+        selection.select(p.select, p.seed, 0, selection.PartyInfo(p.sizes, loss, np.zeros(n)), p.per_round)
     return sum(asked)
 
 

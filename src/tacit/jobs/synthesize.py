@@ -242,17 +242,23 @@ async def coordinator(
     work = _Computation(table, generator, local_epochs, hide, names)
     history: list[dict[str, Any]] = []
 
-    def merge(r: int, result: Any) -> None:
+    async def merge(r: int, result: Any) -> None:
         if result is None:
             raise SumAborted(
                 f"round {r + 1} failed: a holder left after sums had been masked. Restart the job.",
                 spent=True,
             )
-        is_sum = isinstance(result, rounds.Summed)
+        is_sum = isinstance(result, rounds.SumResult)
         total = result.total if is_sum else sum(v["sum"] for _, v in result.values())
         work.merge(r, np.asarray(total).astype(np.int64))
         history.append({"round": r, "holders": len(result.included if is_sum else result)})
         watch({"kind": "round", "rounds": work.rounds, **history[-1]})
+
+    async def no_model(r: int) -> None:
+        """Nothing is tested on held-out rows."""
+
+    async def no_test_results(r: int, counts: Any) -> None:
+        raise AssertionError("no evaluation is requested")
 
     await rounds.server(
         me,
@@ -261,8 +267,8 @@ async def coordinator(
         lambda r: names,
         work.down,
         merge,
-        lambda r: None,
-        lambda r, counts: None,
+        no_model,
+        no_test_results,
         hidden=_SecureSum(work) if hide else None,
     )
     return {"tensors": work.tensors(), "history": history}
@@ -387,10 +393,12 @@ class _SecureSum:
         self.work = work
         self.enough = len(work.names)  # all of them: a sum without one holder's rows describes another table
 
-    def _terms(self, r: int, sent: bytes) -> secagg.Terms:
+    def _terms(self, r: int, sent: bytes) -> secagg.SecAggTerms:
         work = self.work
         context = f"synthesize {work.digest}"
-        return check(secagg.Terms(context, len(work.names), work.length(r), work.bound(r), 1.0, sent=sent))
+        return check(
+            secagg.SecAggTerms(context, len(work.names), work.length(r), work.bound(r), 1.0, sent=sent)
+        )
 
     async def server(self, me: Party, r: int, names: Sequence[str], within: float | None, sent: bytes) -> Any:
         return await secagg.server(me, names, self._terms(r, sent), first=within)

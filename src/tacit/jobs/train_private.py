@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .. import __version__, models
 from ..accounting import Release
 from ..accounting.account import FILE
-from ..data.federation import Dataset, one_label
+from ..data.federation import Dataset, check_one_label
 from ..engine.metrics import count, measure, of_numbers
 from ..errors import BadData
 from ..guard.stage import source
@@ -26,7 +26,7 @@ from ..private.dpsgd import DPFTRL, DPSGD
 from ..private.session import Session
 from ..private.size import PUBLIC, count_release, describe_count, describe_declared, noisy_count
 from ..results import Result
-from ..runs import Event, Journal, free
+from ..runs import Event, Journal, check_unused
 from .devices import device_for
 from .train.plan import fits
 
@@ -119,13 +119,13 @@ def train_private(
         public_size=public_size,
         method=method,
     )
-    one_label("train_private", dataset)
+    check_one_label("train_private", dataset)
     device = device_for("train_private", device)
     rows = len(dataset.rows.y)
     if not rows:
         raise BadData(f"{dataset.name}: there are no rows to train on.")
-    uncovered = ENCODED if dataset.table is not None and dataset.table.looks else ""
-    dataset = dataset.held_by_one()
+    uncovered = ENCODED if dataset.table is not None and dataset.table.reads_rows else ""
+    dataset = dataset.centralize()
     x, y = (t.to(device) for t in dataset.rows)
     outputs = dataset.classes or 1
     module = models.build(model, tuple(x.shape[1:]), outputs, seed).to(device).train()
@@ -185,7 +185,7 @@ def train_private(
         earlier=() if known.release is None else (known.release,),
     )
     if out is not None:
-        free(out).mkdir(parents=True, exist_ok=True)
+        check_unused(out).mkdir(parents=True, exist_ok=True)
     if session.account is not None:
         session.account.file = None if out is None else Path(out) / FILE
         if known.release is not None:
@@ -344,7 +344,7 @@ def _train(
         "end", metrics=metrics, seconds=sum(e["seconds"] for e in journal.events if e["kind"] == "round")
     )
     session.close()
-    journal.keep(module.cpu().eval())
+    journal.save_model(module.cpu().eval())
     journal.close(ledger.to_dict())
     return Result(module, metrics, ledger, job, journal.events, journal.directory)
 

@@ -19,7 +19,7 @@ from typing import Any
 from .. import models
 from ..config import job, toml
 from ..errors import BadJob, BadParameter
-from ..runs import made_in_python
+from ..runs import is_python_job
 
 TABLES = ("data", "model", "private")
 OURS = ("dataset", "model", "out", "data_job", "watch")
@@ -48,7 +48,7 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
     if not file.is_file():
         raise BadJob(f"there is no job file {file}. Check the path.")
     tables = toml.read(file)
-    if made_in_python(tables):
+    if is_python_job(tables):
         raise BadJob(
             f"{file} is the job of a run that was started from Python, with data that only that program "
             "has. Run that program again; for the "

@@ -1,28 +1,29 @@
-"""When the server goes on: whose work it waits for, and what work that began with an older model still
-counts. One paper, one file.
+"""Asynchronous training, one paper in each file.
 
-Synchronous rounds need none of this. A pace says who is asked when (its desk), and turns what has come into
-the moves whose weighted mean an algorithm's `merge` takes. Nothing here does any I/O, so the same desk stands
-in a simulation and in front of real parties.
+A pace says when the server asks which party, how many answers make a new version of the model, and how much an
+answer still counts that was computed from an older version. Synchronous rounds need none of this. Nothing here
+does I/O: simulations and deployments use the same schedulers.
 """
 
-from .desk import Arrival, Desk, Order
 from .fedasync import FedAsync
 from .fedbuff import FedBuff
 from .safa import SAFA
-from .staleness import Constant, Hinge, Polynomial
+from .scheduler import Arrival, Order, Pace, Scheduler
+from .staleness import Constant, Hinge, Polynomial, Staleness
 
-ALL: dict[str, type] = {"FedBuff": FedBuff, "FedAsync": FedAsync, "SAFA": SAFA}
+ALL: dict[str, type[Pace]] = {"FedBuff": FedBuff, "FedAsync": FedAsync, "SAFA": SAFA}
 
 __all__ = [
     "ALL",
     "SAFA",
     "Arrival",
     "Constant",
-    "Desk",
     "FedAsync",
     "FedBuff",
     "Hinge",
     "Order",
+    "Pace",
     "Polynomial",
+    "Scheduler",
+    "Staleness",
 ]

@@ -6,56 +6,56 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..parameters import part, whole
-from .desk import Arrival, Desk, Order, State
-from .staleness import STALENESS, Polynomial
+from .scheduler import Arrival, Order, Pace, Scheduler, State
+from .staleness import STALENESS, Polynomial, Staleness
 
 
 @dataclass(frozen=True)
-class FedBuff:
-    """So many parties are always at work; every K updates that come, of whatever age, make a new model.
+class FedBuff(Pace):
+    """A fixed number of parties is always at work; every K updates, of any age, make a new version.
 
-    Δ̄ = Σ s(τ)·n·Δ / Σ n, where the paper has Σ s(τ)·Δ / K: the same with an algorithm that weighs all alike.
+    Δ̄ = Σ s(τ)·n·Δ / Σ n, where the paper has Σ s(τ)·Δ / K: the same if the algorithm weights all parties equally.
     """
 
-    buffer: int = whole(10, least=1, doc="K, the updates that make a new model")
-    staleness: Any = part(
-        Polynomial(0.5), doc="s(τ), what an update counts that began τ versions ago", of=STALENESS
+    buffer: int = whole(10, least=1, doc="K, the updates that make a new version")
+    staleness: Staleness = part(
+        Polynomial(0.5), doc="s(τ), the weight of an update computed τ versions ago", of=STALENESS
     )
 
-    sends_models: ClassVar[bool] = False  # ways walked are added to wherever the model is by now
+    sends_models: ClassVar[bool] = False  # updates are added to the current model
 
-    def desk(self, names: Sequence[str], at_once: int, seed: int) -> Desk:
+    def scheduler(self, names: Sequence[str], at_once: int, seed: int) -> Buffer:
         return Buffer(names, at_once, seed, self.buffer)
 
-    def moves(self, batch: list[Arrival], version: int, now: State) -> list[tuple[float, State]]:
-        made = []
+    def updates(self, batch: list[Arrival], version: int, now: State) -> list[tuple[float, State]]:
+        updates = []
         for a in batch:
             s = self.staleness.weight(
                 version - a.order.version
-            )  # line 10, with τ_i(t) = t − the version it began with
-            made.append((a.weight, {k: s * v for k, v in a.vectors.items()}))
-        return made
+            )  # line 10: τ_i(t) = t − the version it began with
+            updates.append((a.weight, {k: s * v for k, v in a.vectors.items()}))
+        return updates
 
 
-class Buffer(Desk):
-    """Whenever somebody has answered, somebody begins."""
+class Buffer(Scheduler):
+    """Whenever a party has answered, another one starts."""
 
     def __init__(self, names: Sequence[str], at_once: int, seed: int, size: int):
         super().__init__(names, at_once, seed)
         self.size = size
 
-    def asks(self, now: float, there: Collection[str] | None = None) -> list[Order]:
-        idle, made = self.idle(there), []  # line 3: keep the concurrency at M_c
+    def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Order]:
+        idle, orders = self.idle(there), []  # line 3: keep the concurrency at M_c
         while idle and len(self.at_work) < self.at_once:
-            name = idle[0] if len(idle) <= self.at_once - len(self.at_work) else self.drawn(idle)
+            name = idle[0] if len(idle) <= self.at_once - len(self.at_work) else self.draw(idle)
             idle.remove(name)
-            made.append(self.order(name, now))
-        return made
+            orders.append(self.order(name, now))
+        return orders
 
-    def batch(self, now: State) -> list[Arrival] | None:
+    def take_batch(self, now: State) -> list[Arrival] | None:
         if len(self.waiting) < self.size:  # line 12: k = K
             return None
         full, self.waiting = self.waiting[: self.size], self.waiting[self.size :]

@@ -117,7 +117,7 @@ class Reader:
         return self.view[start:end]
 
 
-class Form(ABC):
+class FieldType(ABC):
     """One type: its name in error messages, `pack` for the sender, `unpack` for the receiver."""
 
     name: str
@@ -133,7 +133,7 @@ class Form(ABC):
 
 
 @dataclass(frozen=True)
-class Plain(Form):
+class ScalarField(FieldType):
     """bool, int, float, str, None, or one of several of them."""
 
     types: tuple[type, ...]
@@ -175,7 +175,7 @@ class Plain(Form):
         return value
 
 
-class Blob(Form):
+class BytesField(FieldType):
     name = "bytes"
 
     def pack(self, value: Any, where: str, body: list[Any]) -> int:
@@ -202,7 +202,7 @@ def raw(tensor: Tensor) -> Tensor:
     return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8)
 
 
-class Tensors(Form):
+class TensorField(FieldType):
     name = "Tensor"
 
     def pack(self, value: Any, where: str, body: list[Any]) -> list[Any]:
@@ -262,8 +262,8 @@ class Tensors(Form):
 
 
 @dataclass(frozen=True)
-class Maybe(Form):
-    item: Form
+class OptionalField(FieldType):
+    item: FieldType
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -280,11 +280,11 @@ class Maybe(Form):
 
 
 @dataclass(frozen=True)
-class Many(Form):
+class ListField(FieldType):
     """list[X] or tuple[X, ...]."""
 
     make: type
-    item: Form
+    item: FieldType
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -300,10 +300,10 @@ class Many(Form):
 
 
 @dataclass(frozen=True)
-class Fixed(Form):
+class TupleField(FieldType):
     """tuple[X, Y]."""
 
-    items: tuple[Form, ...]
+    items: tuple[FieldType, ...]
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -322,10 +322,10 @@ class Fixed(Form):
 
 
 @dataclass(frozen=True)
-class Table(Form):
+class DictField(FieldType):
     """dict[str, X]."""
 
-    item: Form
+    item: FieldType
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -349,34 +349,34 @@ class Table(Form):
         return table
 
 
-KEY = Plain((str,))
+KEY = ScalarField((str,))
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def form_of(hint: Any, where: str) -> Form:
+def field_type_of(hint: Any, where: str) -> FieldType:
     """The form a type annotation asks for, or a refusal that lists what may be declared."""
     if hint is None or hint in _PLAIN:
-        return Plain((type(None) if hint is None else hint,))
+        return ScalarField((type(None) if hint is None else hint,))
     if hint is bytes:
-        return Blob()
+        return BytesField()
     if hint is Tensor:
-        return Tensors()
+        return TensorField()
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if all(a in _PLAIN for a in args):
-            return Plain(args)
+            return ScalarField(args)
         rest = [a for a in args if a is not type(None)]
         if len(rest) == 1:
-            return Maybe(form_of(rest[0], where))
+            return OptionalField(field_type_of(rest[0], where))
     elif origin is dict and args[0] is str:
-        return Table(form_of(args[1], where))
+        return DictField(field_type_of(args[1], where))
     elif origin is list:
-        return Many(list, form_of(args[0], where))
+        return ListField(list, field_type_of(args[0], where))
     elif origin is tuple and args:
         return (
-            Many(tuple, form_of(args[0], where))
+            ListField(tuple, field_type_of(args[0], where))
             if args[-1] is Ellipsis
-            else Fixed(tuple(form_of(a, where) for a in args))
+            else TupleField(tuple(field_type_of(a, where) for a in args))
         )
     raise ProtocolError(
         f"{where} is declared as {hint}, which cannot be sent. A field is bool, int, float, str, bytes, "

@@ -30,7 +30,7 @@ from .quota import MailLimits, Quota
 REMEMBER_CLOSED = 1024  # scopes; late mail for one closed longer ago than this waits unread
 
 
-class Letter(NamedTuple):
+class QueuedMessage(NamedTuple):
     order: int
     sender: str
     kind: str | None  # None: the bytes are no message
@@ -46,8 +46,8 @@ class Mailbox:
         self.limits = limits or MailLimits.of(max_bytes)
         self.quota = Quota(self.limits, self._blocked_on)
         self.on_room: list[Callable[[], None]] = []  # called when a sender that was held may have room
-        self._queues: dict[str, dict[str, deque[Letter]]] = {}
-        self._watches: dict[str, list[Watch]] = {}
+        self._queues: dict[str, dict[str, deque[QueuedMessage]]] = {}
+        self._watches: dict[str, list[MailboxWatch]] = {}
         self._closed: dict[str, None] = {}
         self.ended = False
         self._dropped: set[str] = set()
@@ -77,17 +77,17 @@ class Mailbox:
         self.quota.add(sender, _size(scope, len(frame)), is_new)
         self.cancel(sender)
         self._queues.setdefault(scope, {}).setdefault(sender, deque()).append(
-            Letter(next(self._order), sender, kind, frame)
+            QueuedMessage(next(self._order), sender, kind, frame)
         )
         for watch in self._watches.get(scope, ()):
             watch.tell(sender)
 
-    def pop(self, scope: str, sender: str) -> Letter | None:
+    def pop(self, scope: str, sender: str) -> QueuedMessage | None:
         """The oldest letter of this sender, if there is one."""
         queues = self._queues.get(scope)
         if queues is None or sender not in queues:
             return (
-                Letter(next(self._order), sender, None, b"", is_lost=True)
+                QueuedMessage(next(self._order), sender, None, b"", is_lost=True)
                 if sender in self._dropped
                 else None
             )
@@ -237,7 +237,7 @@ class Mailbox:
         return any("/".join(parts[:n]) in self._closed for n in range(1, len(parts) + 1))
 
 
-class Watch:
+class MailboxWatch:
     """An eye on some senders' queues (on all of a scope's when `senders` is None), until a deadline.
     `senders` may shrink meanwhile.
     """
@@ -261,15 +261,15 @@ class Watch:
     def endless(self) -> bool:
         return self._timer is None
 
-    def deadline(self, clock: Clock, within: float | None) -> Watch:
+    def deadline(self, clock: Clock, within: float | None) -> MailboxWatch:
         return self.until(clock, None if within is None else clock.now() + within)
 
-    def until(self, clock: Clock, when: float | None) -> Watch:
+    def until(self, clock: Clock, when: float | None) -> MailboxWatch:
         if when is not None:
             self._timer = clock.at(when, self._ring)
         return self
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> MailboxWatch:
         self.box._watches.setdefault(self.scope, []).append(self)
         return self
 
@@ -294,7 +294,7 @@ class Watch:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    async def next(self) -> Letter | None:
+    async def next(self) -> QueuedMessage | None:
         """The next letter, or None after the deadline. Another task of this party may have been quicker: then
         go on waiting.
         """

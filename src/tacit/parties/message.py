@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ProtocolError
-from .forms import Form, form_of, raw
+from .forms import FieldType, field_type_of, raw
 
 KINDS: dict[str, type[Message]] = {}
 
@@ -27,7 +27,7 @@ KINDS: dict[str, type[Message]] = {}
 class Message:
     kind: ClassVar[str]
     reveals: ClassVar[str]
-    forms: ClassVar[dict[str, Form]]
+    forms: ClassVar[dict[str, FieldType]]
 
     def __init_subclass__(cls, *, reveals: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -59,7 +59,7 @@ class Message:
                     f"message {cls.__name__} has a field {name!r}, a name every message already uses. "
                     "Rename the field."
                 )
-        cls.forms = {name: form_of(hints[name], f"{cls.__name__}.{name}") for name in names}
+        cls.forms = {name: field_type_of(hints[name], f"{cls.__name__}.{name}") for name in names}
         KINDS[cls.__name__] = cls
 
     def __eq__(self, other: object) -> bool:

@@ -21,7 +21,7 @@ from ..parameters import bad
 from .clock import Clock, RealClock
 from .codec import decode, encode
 from .ledger import Ledger
-from .mailbox import Letter, Mailbox, Watch
+from .mailbox import Mailbox, MailboxWatch, QueuedMessage
 from .message import Message
 from .secret import NOT_PRIVATE, Secret
 
@@ -135,9 +135,9 @@ class Party:
         """The next message of `sender`, which must be of one of these kinds."""
         letter = self.mailbox.pop(self.tag, sender)
         if letter is None:
-            with Watch(self.mailbox, self.tag, (sender,), lambda: self._wants(kinds, repr(sender))).deadline(
-                self.clock, within
-            ) as watch:
+            with MailboxWatch(
+                self.mailbox, self.tag, (sender,), lambda: self._wants(kinds, repr(sender))
+            ).deadline(self.clock, within) as watch:
                 letter = await watch.next()
         if letter is None:
             raise ProtocolError(
@@ -154,7 +154,7 @@ class Party:
         wants = self._wants(
             kinds, "anyone" if among is None else "any of " + ", ".join(sorted(map(repr, among)))
         )
-        with Watch(self.mailbox, self.tag, among, lambda: wants).deadline(self.clock, within) as watch:
+        with MailboxWatch(self.mailbox, self.tag, among, lambda: wants).deadline(self.clock, within) as watch:
             letter = await watch.next()
         if letter is None:
             raise ProtocolError(f"party {self.name!r} waited {within:g} s for {wants}, which did not come.")
@@ -180,7 +180,7 @@ class Party:
         left = dict.fromkeys(names)
         came: dict[str, M] = {}
         refused: dict[str, ProtocolError] = {}
-        with Watch(self.mailbox, self.tag, left, lambda: self._wants(kinds, _names(left))).deadline(
+        with MailboxWatch(self.mailbox, self.tag, left, lambda: self._wants(kinds, _names(left))).deadline(
             self.clock, within
         ) as watch:
             while left:
@@ -226,7 +226,7 @@ class Party:
         refused: dict[str, ProtocolError] = {}
         for opening in (True, False):
             end = until if opening else self.clock.now()
-            with Watch(
+            with MailboxWatch(
                 self.mailbox, self.tag, left, lambda: self._wants(kinds, "any of " + _names(left))
             ).until(self.clock, end) as watch:
                 while left and (letter := await watch.next()) is not None:
@@ -245,7 +245,7 @@ class Party:
     def _wants(self, kinds: tuple[type[Message], ...], whom: str) -> str:
         return f"{_kinds(kinds)} from {whom}" + (f" in scope {self.tag!r}" if self.tag else "")
 
-    def _open(self, letter: Letter, kinds: tuple[type[M], ...]) -> M:
+    def _open(self, letter: QueuedMessage, kinds: tuple[type[M], ...]) -> M:
         if letter.is_lost:
             raise ProtocolError(
                 f"party {self.name!r} expected {self._wants(kinds, repr(letter.sender))}, but "

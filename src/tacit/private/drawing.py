@@ -29,7 +29,7 @@ class RowTable(Protocol):
 class MultiHolderTable(RowTable, Protocol):
     """`tacit.data.Dataset`, whose table may be prepared for several holders."""
 
-    def held_by_one(self) -> RowTable: ...
+    def centralize(self) -> RowTable: ...
 
 
 @runtime_checkable
@@ -81,7 +81,7 @@ def read_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
     if isinstance(data, torch_data.TensorDataset):
         data = data.tensors
     if isinstance(data, MultiHolderTable):
-        data = data.held_by_one()
+        data = data.centralize()
     if isinstance(data, RowTable):
         data = (data.rows.x, data.rows.y)
     if isinstance(data, tuple | list) and data and all(isinstance(t, Tensor) for t in data):

@@ -271,4 +271,4 @@ class ConfidentGNMax(Aggregator):
 
 
 ALL: dict[str, Any] = {"LNMax": LNMax, "GNMax": GNMax, "ConfidentGNMax": ConfidentGNMax}
-AGGREGATOR = Kind("an aggregator", ALL, ("decide", "price", "spent"))
+AGGREGATOR = Kind("an aggregator", ALL, Aggregator)

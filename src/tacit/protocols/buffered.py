@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -38,6 +38,7 @@ from .rounds import Stop, Test, Tested, Vectors
 
 if TYPE_CHECKING:
     from ..parties.party import Party
+    from .joining import Admission
 
 SCOPE = "work"
 LOOK = 1.0  # seconds after which a server with a free place looks who has come back
@@ -62,43 +63,33 @@ class Answer(
     vectors: dict[str, Tensor]
 
 
-class Desk(Protocol):
-    """Who is at work on what: tacit.pace.Desk."""
+class Scheduler(Protocol):
+    """Who is at work on what: tacit.pace.Scheduler."""
 
     version: int
     at_work: dict[str, Any]
     closes: float | None  # when it must do with what has come
 
-    def asks(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
-    def done(self, name: str, number: int) -> Any: ...
-    def lost(self, name: str) -> None: ...
-    def ring(self, now: float) -> None: ...
-
-
-class Door(Protocol):
-    """Who is there. Without one everybody is, always."""
-
-    async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]: ...
-    def there(self, busy: bool) -> list[str]: ...
-    def adds(self, names: Sequence[str], message: Message, busy: bool) -> None: ...
-    def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None: ...
-    async def refuse(self, name: str, reason: str) -> None: ...
+    def next_orders(self, now: float, there: Collection[str] | None = None) -> list[Any]: ...
+    def finish(self, name: str, number: int) -> Any: ...
+    def give_up(self, name: str) -> None: ...
+    def check_deadline(self, now: float) -> None: ...
 
 
 async def server(
     me: Party,
     clients: Sequence[str],
-    desk: Desk,
+    scheduler: Scheduler,
     last: int,
     down: Callable[[Any], Vectors],
     came: Callable[[Any, float, Vectors], None],
-    merge: Callable[[], bool],
+    merge: Callable[[], Awaitable[bool]],
     test: Callable[[int], Vectors | None],
-    tested: Callable[[int, dict[str, Vectors]], None],
+    tested: Callable[[int, dict[str, Vectors]], Awaitable[None]],
     *,
     within: float | None = None,
     at_least: int | None = None,
-    door: Door | None = None,
+    admission: Admission | None = None,
     wrong: Callable[[str, Message], str | None] = lambda name, message: None,
     dropped: Callable[[int, Mapping[str, str]], None] = lambda version, who: None,
     pending: int | None = None,
@@ -114,18 +105,18 @@ async def server(
     async def tell(order: Any) -> None:
         message = Order(order.number, order.version, down(order))
         since[order.name] = me.clock.now()
-        if door is not None:
-            door.adds((order.name,), message, busy=True)
+        if admission is not None:
+            admission.add_request((order.name,), message, busy=True)
         await me.send(order.name, message)
 
     async def out(name: str, reason: str) -> None:
-        desk.lost(name)
-        dropped(desk.version, {name: reason})
-        if door is None:
+        scheduler.give_up(name)
+        dropped(scheduler.version, {name: reason})
+        if admission is None:
             raise ProtocolError(f"party {me.name!r} has no answer of {name!r} it can use: {reason}")
-        await door.refuse(name, reason)
+        await admission.refuse(name, reason)
         if within is None:
-            await door.free(
+            await admission.wait_for_free(
                 (name,), 1, None
             )  # which says that the run cannot go on: nobody said that it may do so without it
 
@@ -134,14 +125,20 @@ async def server(
         if model is None:
             return
         message = Test(version, model)
-        asked = clients if door is None else door.there(busy=True) or await door.free(clients, 1, within)
+        asked = (
+            clients
+            if admission is None
+            else admission.available(busy=True) or await admission.wait_for_free(clients, 1, within)
+        )
         with me.scope(f"test {version}") as place:
-            if door is not None:
-                door.adds(asked, message, busy=False)
+            if admission is not None:
+                admission.add_request(asked, message, busy=False)
             await me.send(asked, message)
-            answers = await place.gather(asked, Tested, at_least=None if door is None else 0, within=within)
-        if door is not None:
-            door.settles(asked, Test)
+            answers = await place.gather(
+                asked, Tested, at_least=None if admission is None else 0, within=within
+            )
+        if admission is not None:
+            admission.complete_request(asked, Test)
         found = {}
         reasons = {name: str(error) for name, error in answers.refused.items()}
         for name, answer in answers.items():
@@ -160,68 +157,70 @@ async def server(
                 f"party {me.name!r} has no Tested it can use of version {version + 1}: "
                 + "; ".join(f"{name!r}: {why}" for name, why in {**reasons, **late}.items())
             )
-        tested(version, found)
+        await tested(version, found)
 
     async def take() -> None:
         """What comes next: answers, or that some of them did not come in time."""
-        ends = [since[n] + within for n in desk.at_work] if within is not None else []
-        if door is not None:
+        ends = [since[n] + within for n in scheduler.at_work] if within is not None else []
+        if admission is not None:
             ends.append(me.clock.now() + LOOK)
-        if desk.closes is not None:
-            ends.append(desk.closes)
-        answers = await here.soonest(desk.at_work, Answer, until=min(ends, default=None))
-        for name in sorted({*answers, *answers.refused}, key=lambda n: desk.at_work[n].serial):
+        if scheduler.closes is not None:
+            ends.append(scheduler.closes)
+        answers = await here.soonest(scheduler.at_work, Answer, until=min(ends, default=None))
+        for name in sorted({*answers, *answers.refused}, key=lambda n: scheduler.at_work[n].serial):
             if name in answers.refused:
                 await out(name, str(answers.refused[name]))
                 continue
             answer = answers[name]
-            if desk.at_work[name].number != answer.number:
+            if scheduler.at_work[name].number != answer.number:
                 continue  # to an order that was given up
             reason = wrong(name, answer)
-            if door is not None:
-                door.settles((name,), Order)
+            if admission is not None:
+                admission.complete_request((name,), Order)
             if reason is None:
-                came(desk.done(name, answer.number), answer.weight, answer.vectors)
+                came(scheduler.finish(name, answer.number), answer.weight, answer.vectors)
             else:
                 await out(name, reason)
         if within is not None:
-            for name in [n for n in desk.at_work if me.clock.now() >= since[n] + within]:
-                desk.lost(name)
-                dropped(desk.version, {name: f"no answer within {within:g} s"})
-                if door is not None:
-                    door.settles((name,), Order, answered=False)
-        desk.ring(me.clock.now())
+            for name in [n for n in scheduler.at_work if me.clock.now() >= since[n] + within]:
+                scheduler.give_up(name)
+                dropped(scheduler.version, {name: f"no answer within {within:g} s"})
+                if admission is not None:
+                    admission.complete_request((name,), Order, answered=False)
+        scheduler.check_deadline(me.clock.now())
 
-    if door is not None:
+    if admission is not None:
         if (
-            desk.version >= last and pending is None
+            scheduler.version >= last and pending is None
         ):  # stopped after its last version: clients may have heard Stop from it, and are not waited for
             await me.send(clients, Stop())
             return
-        await door.free(
+        await admission.wait_for_free(
             clients,
             len(clients) if within is None or at_least is None else min(at_least, len(clients)),
             within,
         )
-    if desk.version == 0 and not desk.at_work:
+    if scheduler.version == 0 and not scheduler.at_work:
         await examine(-1)
     if pending is not None:
         await examine(pending)
-    for order in list(desk.at_work.values()):
+    for order in list(scheduler.at_work.values()):
         await tell(order)
-    while desk.version < last:
-        if merge():
-            await examine(desk.version - 1)
+    while scheduler.version < last:
+        if await merge():
+            await examine(scheduler.version - 1)
             continue
-        for order in desk.asks(me.clock.now(), None if door is None else door.there(busy=False)):
+        for order in scheduler.next_orders(
+            me.clock.now(), None if admission is None else admission.available(busy=False)
+        ):
             await tell(order)
-        if desk.at_work:
+        if scheduler.at_work:
             await take()
-        elif door is not None:
-            await door.free(clients, 1, within)
+        elif admission is not None:
+            await admission.wait_for_free(clients, 1, within)
         else:
             raise ProtocolError(
-                f"party {me.name!r} has nobody at work and asks nobody: version {desk.version} of {last} "
+                f"party {me.name!r} has nobody at work and asks nobody: version {scheduler.version} of {last} "
                 "cannot come about."
             )
     await me.send(clients, Stop())
@@ -277,17 +276,16 @@ async def client(
 
 
 def ideal(
-    desk: Desk,
+    scheduler: Scheduler,
     last: int,
     seconds: Callable[[Sequence[Any]], Sequence[float]],
     answer: Callable[[Any], tuple[float, Vectors]],
     came: Callable[[Any, float, Vectors], None],
     merge: Callable[[], bool],
-    tell: Callable[[float], None] = lambda now: None,
     now: float = 0.0,
-) -> None:
+) -> Iterator[float]:
     """What the programs compute on a virtual clock, where an order takes `seconds`: every answer in its turn,
-    and a version whenever there is enough.
+    and a version whenever there is enough. Yields the time of each new version.
     """
     due: list[tuple[float, int, Any]] = []
 
@@ -295,15 +293,18 @@ def ideal(
         for order, takes in zip(orders, seconds(orders)):
             heapq.heappush(due, (order.begun + takes, order.serial, order))
 
-    begin(list(desk.at_work.values()))
-    while desk.version < last:
+    begin(list(scheduler.at_work.values()))
+    while scheduler.version < last:
         if merge():
-            tell(now)
+            yield now
             continue
-        begin(desk.asks(now))
-        now = due[0][0] if desk.closes is None else min(due[0][0], desk.closes)
+        begin(scheduler.next_orders(now))
+        now = due[0][0] if scheduler.closes is None else min(due[0][0], scheduler.closes)
         while due and due[0][0] == now:
             order = heapq.heappop(due)[2]
-            if desk.at_work.get(order.name) == order and desk.done(order.name, order.number) is not None:
+            if (
+                scheduler.at_work.get(order.name) == order
+                and scheduler.finish(order.name, order.number) is not None
+            ):
                 came(order, *answer(order))
-        desk.ring(now)
+        scheduler.check_deadline(now)

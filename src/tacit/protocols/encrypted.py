@@ -37,9 +37,9 @@ from ..parties.message import Message
 from ..parties.party import Identity, Party
 from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg import AdvertisedKeys, RoundKeys, SealedShares, ideal
-from .summing import Outcome, Steps, check_keys, check_owner, hear, signed_keys, some_of, weigh
+from .summing import SumOutcome, SumSteps, check_keys, check_owner, hear, signed_keys, some_of, weigh
 
-__all__ = ["Terms", "client", "ideal", "server", "traffic"]
+__all__ = ["EncryptedSumTerms", "client", "ideal", "server", "traffic"]
 
 OPENERS = 2  # parties that open the sum: one alone could say anything
 
@@ -80,7 +80,7 @@ class SumMade(Message, reveals="that the sum was opened and the round is over"):
 
 
 @dataclass(frozen=True)
-class Terms:
+class EncryptedSumTerms:
     """What all parties of a round agree on beforehand."""
 
     federation: str
@@ -120,7 +120,7 @@ class Terms:
 async def client(
     me: Party,
     values: Tensor,
-    terms: Terms,
+    terms: EncryptedSumTerms,
     identity: Identity | None = None,
     boss: str = "server",
     commitment: Commitment = UNCOMMITTED,
@@ -190,14 +190,18 @@ def _line(about: bytes, maker: str, maker_key: bytes, other: str, other_key: byt
 
 
 async def server(
-    me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None
-) -> Outcome:
+    me: Party,
+    names: Sequence[str],
+    terms: EncryptedSumTerms,
+    within: float | None = None,
+    first: float | None = None,
+) -> SumOutcome:
     """The sum of those that stayed up to their upload. `within`: seconds for each step, after which whoever
     has not answered is dropped; `first`: for the first step, before which clients may still be at work on
     their vectors.
     """
     terms.fits(names)
-    steps = Steps(me, terms.enough, within)
+    steps = SumSteps(me, terms.enough, within)
     there = await steps.ask(
         names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC
     )
@@ -256,10 +260,10 @@ async def server(
             names, f"opening: {' and '.join(map(repr, opened))} do not say the same sum; one of them is wrong"
         )
     await me.send([name for name in ups if steps.dropped.get(name) != "opening"], SumMade())
-    return Outcome(one.to(torch.int64), tuple(ups), steps.dropped)
+    return SumOutcome(one.to(torch.int64), tuple(ups), steps.dropped)
 
 
-def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
+def traffic(names: Sequence[str], terms: EncryptedSumTerms, signature: int = 0) -> tuple[int, int]:
     """As in secagg.py; one of them makes the key, two open the sum."""
     key, signed, n = bytes(PUBLIC), bytes(signature), len(names)
     sealed, blocks = (

@@ -47,8 +47,8 @@ from ..parties.message import Message
 from ..parties.party import Party
 from . import splitnn_terms
 from .splitnn import agree
-from .splitnn_seat import Seat
-from .splitnn_terms import Activations, CutGradients, Mine, losses
+from .splitnn_terms import Activations, CutGradients, SplitInputs, losses
+from .splitnn_worker import SplitWorker
 
 
 class Translator(
@@ -60,7 +60,7 @@ class Translator(
 
 
 @dataclass(frozen=True)
-class Terms(splitnn_terms.Terms):
+class TransferTerms(splitnn_terms.SplitTerms):
     """What both agree on: one route, from the target to the source; `rows` are the shared ones."""
 
     width: int = whole(8, least=1, doc="numbers in a representation")
@@ -113,7 +113,7 @@ class Offset(nn.Module):
 
 
 def source_loss(
-    terms: Terms, u: Tensor, offset: nn.Module, c: Tensor, y: Tensor, at: Tensor, theirs: Tensor
+    terms: TransferTerms, u: Tensor, offset: nn.Module, c: Tensor, y: Tensor, at: Tensor, theirs: Tensor
 ) -> Tensor:
     """Everything of L that the source can see: `at` are its rows of this batch, `theirs` the target's
     representations of them.
@@ -125,7 +125,7 @@ def source_loss(
     return total + terms.own * own_loss(terms, u, offset, c, y) if terms.own else total
 
 
-def own_loss(terms: Terms, u: Tensor, offset: nn.Module, c: Tensor, y: Tensor) -> Tensor:
+def own_loss(terms: TransferTerms, u: Tensor, offset: nn.Module, c: Tensor, y: Tensor) -> Tensor:
     return losses(terms.loss, offset(u @ (c.T @ u).T), y)
 
 
@@ -154,13 +154,13 @@ def enough(y: Tensor, names: Sequence[str] = ()) -> None:
 
 
 async def source(
-    me: Party, terms: Terms, mine: Mine, shared: Tensor, names: Sequence[str] = ()
+    me: Party, terms: TransferTerms, mine: SplitInputs, shared: Tensor, names: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The program of the party with labels: `mine` has its encoder as `bottom`, the offset as stop 0, all its
     rows as x[0] and y[0]; `shared` says which are shared, in the common order. Gives {"history", "state",
     "translator", "offset"}.
     """
-    seat, x, y = Seat(me, terms, mine), mine.x[0], mine.y[0]
+    seat, x, y = SplitWorker(me, terms, mine), mine.x[0], mine.y[0]
     encoder, offset, c = mine.bottom, mine.stops[0], codes(y)
     assert encoder is not None
     assert seat.optimizer is not None
@@ -195,11 +195,11 @@ async def source(
     return {"history": history, "state": state_of(encoder), "translator": phi, "offset": b}
 
 
-async def target(me: Party, terms: Terms, mine: Mine, shared: Tensor) -> dict[str, Any]:
+async def target(me: Party, terms: TransferTerms, mine: SplitInputs, shared: Tensor) -> dict[str, Any]:
     """The program of the party without labels: `mine` has its encoder as `bottom`, what rebuilds its columns
     as stop 0, and all its rows as x[0].
     """
-    seat, x = Seat(me, terms, mine), mine.x[0]
+    seat, x = SplitWorker(me, terms, mine), mine.x[0]
     encoder, decoder = mine.bottom, mine.stops[0]
     assert encoder is not None
     assert seat.optimizer is not None
@@ -232,7 +232,7 @@ def state_of(encoder: nn.Module) -> dict[str, Tensor]:
 
 
 def ideal(
-    terms: Terms,
+    terms: TransferTerms,
     a: nn.Module,
     b: nn.Module,
     decoder: nn.Module,

@@ -34,7 +34,7 @@ that are not its neighbours, other than through them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,10 +76,12 @@ async def average(
         await here.send(exchange.to, Model(share, vectors))
         came = await here.gather([name for name in exchange.takes if name != me.name], Model)
     models = {name: (m.share, m.vectors) for name, m in came.items()} | {me.name: (share, vectors)}
-    return mixed(exchange.takes, models)
+    return mix_models(exchange.takes, models)
 
 
-def mixed(takes: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, Vectors]:
+def mix_models(
+    takes: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]]
+) -> tuple[float, Vectors]:
     weights = torch.tensor([takes[name] for name in takes], dtype=torch.float32)
     keys = next(iter(models.values()))[1]
     return (
@@ -92,7 +94,7 @@ def mixed(takes: Mapping[str, float], models: Mapping[str, tuple[float, Vectors]
 
 
 @dataclass(frozen=True)
-class Hiding:
+class FixedPoint:
     """How models become whole numbers for a secure sum: rounded to `step`, cut off at ±`most`."""
 
     federation: str
@@ -110,7 +112,7 @@ async def hidden_average(
     exchange: Exchange,
     around: Mapping[str, Mapping[str, float]],
     vectors: Vectors,
-    how: Hiding,
+    how: FixedPoint,
 ) -> tuple[float, Vectors]:
     """The same with nobody's model seen. `around` gives, for each neighbour, the weights with which it takes
     whose.
@@ -119,8 +121,10 @@ async def hidden_average(
 
     flat = torch.cat([v.reshape(-1) for v in vectors.values()])
 
-    def terms(center: str, n: int) -> secagg.Terms:
-        return secagg.Terms(f"{how.federation}, around {center}", n, len(flat), how.bound, threshold=1.0)
+    def terms(center: str, n: int) -> secagg.SecAggTerms:
+        return secagg.SecAggTerms(
+            f"{how.federation}, around {center}", n, len(flat), how.bound, threshold=1.0
+        )
 
     async def heart() -> Tensor:
         others = [name for name in exchange.takes if name != me.name]
@@ -172,9 +176,8 @@ def ideal(
     walk: Callable[[int, Vectors], Vectors],
     share: Tensor,
     vectors: Vectors,
-    after: Callable[[int, Tensor, Vectors], None] = lambda r, share, v: None,
-) -> tuple[Tensor, Vectors]:
-    """All nodes at once: vectors [n, …], share [n]; an exchange is Θ ← WΘ."""
+) -> Iterator[tuple[int, Tensor, Vectors]]:
+    """All nodes at once: vectors [n, …], share [n]; an exchange is Θ ← WΘ. Yields (round, share, vectors)."""
     for r in rounds:
         here = {k: v / _along(share, v) for k, v in vectors.items()}
         there = walk(r, here)
@@ -187,8 +190,7 @@ def ideal(
                 w @ share,
                 {k: (w @ v.reshape(len(v), -1)).view(v.shape) for k, v in vectors.items()},
             )
-        after(r, share, vectors)
-    return share, vectors
+        yield r, share, vectors
 
 
 def _along(share: Tensor, v: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ def _along(share: Tensor, v: Tensor) -> Tensor:
 # gossip learning by push ------------------------------------------------------------------------------------
 
 
-class Diary(NamedTuple):
+class WakeSchedule(NamedTuple):
     """When a node wakes, whom it then picks, and in which periods of Δ it is away: [cycles] each. It follows
     from the seed, so all runtimes live by it.
     """
@@ -208,17 +210,19 @@ class Diary(NamedTuple):
     away: np.ndarray
 
 
-def diary(seed: int, k: int, neighbours: Sequence[int], cycles: range, wait: float, churn: float) -> Diary:
+def wake_schedule(
+    seed: int, k: int, neighbours: Sequence[int], cycles: range, wait: float, churn: float
+) -> WakeSchedule:
     phase = np.random.default_rng([seed, k, 0]).random() * wait
     draws = [np.random.default_rng([seed, k, 1 + c]) for c in cycles]
     picks = np.array(
         [neighbours[int(d.integers(len(neighbours)))] if neighbours else k for d in draws], dtype=np.int64
     )
     away = np.array([d.random() < churn for d in draws], dtype=bool)
-    return Diary(phase + wait * np.array(list(cycles), dtype=np.float64), picks, away)
+    return WakeSchedule(phase + wait * np.array(list(cycles), dtype=np.float64), picks, away)
 
 
-def merged(age: float, mine: Vectors, older: float, theirs: Vectors) -> tuple[float, Vectors]:
+def merge_by_age(age: float, mine: Vectors, older: float, theirs: Vectors) -> tuple[float, Vectors]:
     """Weighted by how many local updates each has behind it; two that have none are averaged."""
     total = age + older
     part = older / total if total else 0.5
@@ -227,7 +231,7 @@ def merged(age: float, mine: Vectors, older: float, theirs: Vectors) -> tuple[fl
 
 async def pusher(
     me: Party,
-    book: Diary,
+    book: WakeSchedule,
     names: Sequence[str],
     wait: float,
     first: int,
@@ -261,7 +265,7 @@ async def pusher(
             if not isinstance(message, Model):
                 awake.discard(sender)
             elif not away(me.clock.now()):  # a node that is away hears nothing: the model is lost
-                age, vectors = merged(age, vectors, message.share, message.vectors)
+                age, vectors = merge_by_age(age, vectors, message.share, message.vectors)
                 vectors, age, works = walk(works, vectors), age + 1, works + 1
 
     await asyncio.gather(speak(), listen())
@@ -276,7 +280,7 @@ class Push(NamedTuple):
     receiver: int
 
 
-def pushes(books: Sequence[Diary], wait: float, first: int) -> list[Push]:
+def pushes(books: Sequence[WakeSchedule], wait: float, first: int) -> list[Push]:
     """All models that arrive, in the order in which they do."""
     sent = [
         Push(float(w), k, int(j))

@@ -69,7 +69,7 @@ async def level(
     below: Sequence[str],
     exchanges: int,
     period: int,
-    after: Callable[[int, Vectors], None] = lambda t, v: None,
+    after: Callable[[int, Vectors], Awaitable[None]] | None = None,
 ) -> None:
     """A server of servers: the weighted mean of those below, `exchanges` times; every `period`-th goes up
     first, if there is anyone above.
@@ -86,7 +86,8 @@ async def level(
                     await there.send(boss, Below(weight, mean))
                     mean, weight = (await there.recv(boss, Above)).vectors, 0.0
             await here.send(below, Above(mean))
-        after(t, mean)
+        if after is not None:
+            await after(t, mean)
 
 
 def merged(models: Mapping[str, tuple[float, Vectors]]) -> tuple[float, Vectors]:

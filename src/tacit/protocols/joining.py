@@ -100,7 +100,7 @@ async def attend(me: Party, boss: str, version: str, prepare: Callable[[Work], R
         await door.send(boss, ready)
 
 
-class Door:
+class Admission:
     """The server's half. `job(name)` is what a party is offered, `fits(name, ready)` what is wrong with it,
     if anything; `note` keeps what happened; `everyone`: the run cannot go on without one of them.
     """
@@ -120,18 +120,18 @@ class Door:
         self.ready: dict[str, Ready] = {}
         self.busy: set[str] = set()
         self.refused: dict[str, str] = {}
-        self.lives: dict[str, str] = {}  # of whom we know which process of theirs
-        self.told: dict[
+        self.processes: dict[str, str] = {}  # of whom we know which process of theirs
+        self.last_process: dict[
             str, str
         ] = {}  # the process that was asked last: what it was sent it has, or will have
-        self.asked: dict[
+        self.requests: dict[
             str, dict[str, tuple[Message, bool]]
         ] = {}  # {party: {kind: (what it is asked again if it comes back, whether that keeps it busy)}}
-        self.began: dict[str, float] = {}  # when a party was sent the work it is at
-        self.took: dict[str, float] = {}  # seconds each took for its last work, by this clock
+        self.started: dict[str, float] = {}  # when a party was sent the work it is at
+        self.durations: dict[str, float] = {}  # seconds each took for its last work, by this clock
         self.changed = asyncio.Event()
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         """Answer whoever knocks, for as long as the run lasts."""
         await self.here.send(self.clients, Call())
         while True:
@@ -149,21 +149,21 @@ class Door:
                 await self._join(name, said)
             elif isinstance(said, Unfit):
                 running = name in self.ready
-                self._lost(name, said.reason)
+                self._exclude(name, said.reason)
                 if (
                     running and self.everyone
                 ):  # it was in the middle of the run, and nobody said that the run may go on without it
                     raise ProtocolError(f"the run cannot go on: {name!r}: {said.reason}")
             elif isinstance(said, Free):
                 self.busy.discard(name)
-                if name in self.began:
-                    self.took[name] = self.me.clock.now() - self.began.pop(name)
-            elif name in self.lives:  # else it joined a server that is no more, and is being called
-                await self._enters(name, said)
+                if name in self.started:
+                    self.durations[name] = self.me.clock.now() - self.started.pop(name)
+            elif name in self.processes:  # else it joined a server that is no more, and is being called
+                await self._admit(name, said)
             self.changed.set()
 
     async def _join(self, name: str, said: Join) -> None:
-        if said.life != self.lives.get(name):
+        if said.life != self.processes.get(name):
             self.ready.pop(name, None)
         if said.version != self.version:
             await self.refuse(
@@ -172,30 +172,30 @@ class Door:
                 "all parties",
             )
             return
-        if name in self.lives and said.life != self.lives[name]:
+        if name in self.processes and said.life != self.processes[name]:
             self.note(f"{name!r} was started anew")
-        self.lives[name] = said.life
+        self.processes[name] = said.life
         self.refused.pop(name, None)
         await self.here.send(name, self.job(name))
 
-    async def _enters(self, name: str, ready: Ready) -> None:
+    async def _admit(self, name: str, ready: Ready) -> None:
         reason = self.fits(name, ready)
         if reason is not None:
             await self.refuse(name, reason)
             return
         self.ready[name] = ready
-        if self.told.get(name) == self.lives[name]:  # it said so twice
+        if self.last_process.get(name) == self.processes[name]:  # it said so twice
             return
         self.busy.discard(name)
         for message, busy in list(
-            self.asked.get(name, {}).values()
+            self.requests.get(name, {}).values()
         ):  # it came back while an answer is waited for: it is asked again
             if busy:
                 self.busy.add(name)
-            self.told[name] = self.lives[name]
+            self.last_process[name] = self.processes[name]
             await self.me.send(name, message)
 
-    def _lost(self, name: str, reason: str) -> None:
+    def _exclude(self, name: str, reason: str) -> None:
         self.ready.pop(name, None)
         self.refused[name] = reason
         self.note(f"{name!r} cannot take part: {reason}")
@@ -207,42 +207,42 @@ class Door:
         await self.here.send(name, Refused(reason))
         self.changed.set()
 
-    def asks(self, names: Sequence[str], message: Message) -> None:
+    def replace_requests(self, names: Sequence[str], message: Message) -> None:
         """`names` are at work on this, and nobody on anything else."""
-        self.asked = {}
-        self.adds(names, message, busy=True)
+        self.requests = {}
+        self.add_request(names, message, busy=True)
 
-    def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
+    def add_request(self, names: Sequence[str], message: Message, busy: bool) -> None:
         """`names` are asked this, too; if `busy`, they can be asked nothing else until they have said that
         they are free.
         """
         for name in names:
-            self.asked.setdefault(name, {})[message.kind] = message, busy
-            if name in self.lives:
-                self.told[name] = self.lives[name]
+            self.requests.setdefault(name, {})[message.kind] = message, busy
+            if name in self.processes:
+                self.last_process[name] = self.processes[name]
         if busy:
             self.busy |= set(names)
         if busy and message.kind == "Down":
-            self.began |= dict.fromkeys(names, self.me.clock.now())
+            self.started |= dict.fromkeys(names, self.me.clock.now())
 
-    def anew(self, name: str) -> bool:
+    def has_restarted(self, name: str) -> bool:
         """Whether its process is another than the one asked last, which took with it whatever it held."""
-        return self.told.get(name) != self.lives.get(name)
+        return self.last_process.get(name) != self.processes.get(name)
 
-    def settles(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
+    def complete_request(self, names: Sequence[str], kind: type[Message], answered: bool = True) -> None:
         """They have answered, and are free before they have said so; or, if not `answered`, they are not
         waited for any more.
         """
         for name in names:
-            _, busy = self.asked.get(name, {}).pop(kind.kind, (None, False))
+            _, busy = self.requests.get(name, {}).pop(kind.kind, (None, False))
             if busy and answered:
                 self.busy.discard(name)
 
-    def there(self, busy: bool) -> list[str]:
+    def available(self, busy: bool) -> list[str]:
         """Who can be reached: of those at work too, if `busy`."""
         return [n for n in self.clients if n in self.ready and (busy or n not in self.busy)]
 
-    async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
+    async def wait_for_free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
         clock = self.me.clock
         end = None if within is None else clock.now() + within
         began, said = clock.now(), ""

@@ -50,9 +50,9 @@ from .secagg import (
     check_lists,
     ideal,
 )
-from .summing import Outcome, Steps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
+from .summing import SumOutcome, SumSteps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
 
-__all__ = ["Terms", "client", "ideal", "server", "traffic"]
+__all__ = ["LightSecAggTerms", "client", "ideal", "server", "traffic"]
 
 
 class SummedShares(
@@ -63,7 +63,7 @@ class SummedShares(
 
 
 @dataclass(frozen=True)
-class Terms:
+class LightSecAggTerms:
     """What all parties of a round agree on beforehand; it goes into every key."""
 
     federation: str
@@ -130,7 +130,7 @@ class Terms:
 async def client(
     me: Party,
     values: Tensor,
-    terms: Terms,
+    terms: LightSecAggTerms,
     identity: Identity | None = None,
     boss: str = "server",
     commitment: Commitment = UNCOMMITTED,
@@ -206,13 +206,17 @@ async def client(
 
 
 async def server(
-    me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None
-) -> Outcome:
+    me: Party,
+    names: Sequence[str],
+    terms: LightSecAggTerms,
+    within: float | None = None,
+    first: float | None = None,
+) -> SumOutcome:
     """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is
     dropped; `first`: for the first step, before which clients may still be at work on their vectors.
     """
     terms.fits(names)
-    steps = Steps(me, terms.enough, within)
+    steps = SumSteps(me, terms.enough, within)
     n1 = await steps.ask(
         names, AdvertisedKeys, "key exchange", within=first, valid=lambda _, m: len(m.channel) == PUBLIC
     )
@@ -245,14 +249,14 @@ async def server(
         for k in range(terms.enough - terms.private)
     ]
     mask = np.concatenate(masks)[: terms.length]
-    return Outcome(
+    return SumOutcome(
         torch.from_numpy(field.lift(field.subtract(total % np.uint64(field.Q), mask))),
         tuple(n3),
         steps.dropped,
     )
 
 
-def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
+def traffic(names: Sequence[str], terms: LightSecAggTerms, signature: int = 0) -> tuple[int, int]:
     """As in secagg.py."""
     key, signed = bytes(PUBLIC), bytes(signature)
     sealed = dict.fromkeys(sorted(names)[1:], bytes(SEALED + 4 * terms.piece))
@@ -270,7 +274,7 @@ def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int
     return len(names) * weigh(up), len(names) * weigh(down)
 
 
-def _code(terms: Terms, parties: int) -> list[list[int]]:
+def _code(terms: LightSecAggTerms, parties: int) -> list[list[int]]:
     """Row j: how party j's piece is made of the U pieces. Pieces lie at 1 … U, parties behind them."""
     places = range(1, terms.enough + 1)
     return [field.lagrange(list(places), terms.enough + 1 + j) for j in range(parties)]

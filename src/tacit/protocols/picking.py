@@ -44,7 +44,7 @@ class Pick(
     wanted: bool
 
 
-class Picked(NamedTuple):
+class BestUpload(NamedTuple):
     """What takes the place of the uploads where the best party's alone is sent."""
 
     best: str
@@ -52,7 +52,7 @@ class Picked(NamedTuple):
     scores: Mapping[str, float]
 
 
-def ranked(scores: Mapping[str, float], order: Sequence[str]) -> list[str]:
+def rank(scores: Mapping[str, float], order: Sequence[str]) -> list[str]:
     """The lowest first; among equals whoever stands first in `order`; last those whose score is no finite
     number.
     """
@@ -73,8 +73,8 @@ def unlike(score: float, vectors: Mapping[str, Tensor]) -> str | None:
     )
 
 
-def ideal(ups: Mapping[str, tuple[float, dict[str, Tensor]]], order: Sequence[str]) -> Picked:
+def ideal(ups: Mapping[str, tuple[float, dict[str, Tensor]]], order: Sequence[str]) -> BestUpload:
     """What comes of it: the best party's upload, and everyone's score."""
     scores = {name: float(vectors[SCORE]) for name, (_, vectors) in ups.items()}
-    best = ranked(scores, order)[0]
-    return Picked(best, ups[best], scores)
+    best = rank(scores, order)[0]
+    return BestUpload(best, ups[best], scores)

@@ -80,7 +80,7 @@ class Outputs(
 
 
 @dataclass(frozen=True)
-class Layout:
+class OprfLayout:
     """What both come to from the two set sizes and the session: sizes of codes, outputs, buckets and tables,
     and the keys of the public hashes.
     """
@@ -189,7 +189,7 @@ async def receiver(
     me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes
 ) -> tuple[np.ndarray, int]:
     """(my rows that are shared, in the order of their digests; how many)."""
-    lay = Layout(len(digests), theirs, session)
+    lay = OprfLayout(len(digests), theirs, session)
     a, said = ot.offer(me.secret.bytes)
     await me.send(other, BaseOffer(said))
     chosen = await me.recv(other, BaseChoices)
@@ -233,7 +233,7 @@ async def receiver(
 
 
 async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, session: bytes) -> None:
-    lay = Layout(theirs, len(digests), session)
+    lay = OprfLayout(theirs, len(digests), session)
     bits = np.unpackbits(np.frombuffer(me.secret.bytes(lay.code), np.uint8), bitorder="little")
     said = (await me.recv(other, BaseOffer)).point
     points, keys = await asyncio.to_thread(ot.choose, said, bits, session, me.secret.bytes)
@@ -269,7 +269,7 @@ async def sender(me: Party, digests: np.ndarray, other: str, theirs: int, sessio
 
 
 def _corrected(
-    lay: Layout,
+    lay: OprfLayout,
     zeros: ot.Columns,
     ones: ot.Columns,
     digests: np.ndarray,
@@ -288,7 +288,7 @@ def _corrected(
 
 
 def _evaluated(
-    lay: Layout,
+    lay: OprfLayout,
     columns: ot.Columns,
     s: np.ndarray,
     corrections: bytes,
@@ -305,7 +305,7 @@ def _evaluated(
     return _hashed(lay, lay.bins(bucket, table, places), codes)
 
 
-def _hashed(lay: Layout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _hashed(lay: OprfLayout, bins: np.ndarray, rows: np.ndarray) -> np.ndarray:
     whole = np.concatenate([bins, rows], 1)
     return tagged(whole.tobytes(), whole.shape[1], b"", lay.output)
 

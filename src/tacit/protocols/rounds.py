@@ -22,7 +22,7 @@ things share no masks.
 
 With a deadline, a round goes on without those who are late, once enough have answered. What comes later is
 for a scope that is closed, and is dropped; a client asked twice for the same round answers twice, and the
-second answer goes the same way. Over a network a `door` (joining.py) stands beside the rounds: it knows who
+second answer goes the same way. Over a network a `admission` (joining.py) stands beside the rounds: it knows who
 is there, and asks again whoever comes back within a round.
 
 The server learns each chosen client's weight and update in the clear, everyone's counts on its own held-out
@@ -45,13 +45,13 @@ from ..crypto.digest import Digests
 from ..errors import ProtocolError, SumAborted
 from ..parties.message import Message
 from .consent import UNCOMMITTED, Commitment, Consent, RoundSpent
-from .picking import SCORE, Pick, Picked, Score, ranked, unlike
+from .picking import SCORE, BestUpload, Pick, Score, rank, unlike
 from .picking import ideal as best_of
 
 if TYPE_CHECKING:
-    from ..parties.party import (
-        Party,
-    )  # only named here: a simulation that notes what would be said needs no msgpack
+    # imported for annotations only: a simulation needs no msgpack
+    from ..parties.party import Party
+    from .joining import Admission
 
 Vectors = dict[str, Tensor]
 
@@ -97,30 +97,7 @@ class Stop(Message, reveals="that the run is over"):
 M = TypeVar("M", bound=Message)
 
 
-class Door(Protocol):
-    """Who is there. Without one everybody is, always."""
-
-    async def free(self, names: Sequence[str], need: int, within: float | None) -> list[str]:
-        """Those of `names` that have nothing to do: all of them, or after `within` seconds at least
-        `need`.
-        """
-
-    def asks(self, names: Sequence[str], message: Message) -> None:
-        """`names` are at work on this, and nobody on anything else; whoever of them comes back meanwhile is
-        to be asked again.
-        """
-
-    def adds(self, names: Sequence[str], message: Message, busy: bool) -> None:
-        """`names` are asked this, too."""
-
-    def anew(self, name: str) -> bool:
-        """Whether its process is another than the one asked last."""
-
-    async def refuse(self, name: str, reason: str) -> None:
-        """Send a party away, saying why."""
-
-
-class Apart(NamedTuple):
+class ModelAssignment(NamedTuple):
     """Several models in the place of one, and which of them each party is sent."""
 
     models: Sequence[Vectors]
@@ -137,14 +114,14 @@ class Candidates(NamedTuple):
     settle: Callable[[Mapping[str, float]], Sequence[str] | Candidates]
 
 
-class Summed(NamedTuple):
+class SumResult(NamedTuple):
     """What takes the place of the uploads where none of them may be seen."""
 
     total: Tensor
     included: Sequence[str]
 
 
-class Sum(Protocol):
+class SecretSum(Protocol):
     """Adds up in secret what the clients would else upload: a program for the server, one for a client, in
     the round's scope.
     """
@@ -200,17 +177,17 @@ async def server(
     clients: Sequence[str],
     rounds: Iterable[int],
     choose: Callable[[int], Sequence[str] | Candidates],
-    down: Callable[[int], Vectors | Apart],
-    merge: Callable[[int, Any], None],
-    test: Callable[[int], Vectors | Apart | None],
-    tested: Callable[[int, Any], None],
+    down: Callable[[int], Vectors | ModelAssignment],
+    merge: Callable[[int, Any], Awaitable[None]],
+    test: Callable[[int], Awaitable[Vectors | ModelAssignment | None]],
+    tested: Callable[[int, Any], Awaitable[None]],
     *,
-    hidden: Sum | None = None,
-    counted: Sum | None = None,
+    hidden: SecretSum | None = None,
+    counted: SecretSum | None = None,
     scores: bool = False,
     within: float | None = None,
     at_least: int | None = None,
-    door: Door | None = None,
+    admission: Admission | None = None,
     wrong: Callable[[str, Message], str | None] = lambda name, message: None,
     dropped: Dropped = lambda r, who: None,
     aborted: Callable[[int, str], None] = lambda r, why: None,
@@ -220,16 +197,16 @@ async def server(
     testers: Callable[[], Sequence[str]] | None = None,
 ) -> None:
     """`choose` who takes part, send `down`, `merge` what comes up; where `test` gives a model, have everyone
-    test it.
+    test it. `merge`, `test` and `tested` are awaited: the caller may pause the server there.
 
     Rounds count from 0; the model before training is tested as that of round −1. After `within` seconds a
     round goes on with `at_least` answers (everyone's, if not given); it waits for as long as there are fewer.
     `wrong` says what is wrong with an answer, if anything is. `merge` gets {party: (weight, vectors)}; with
-    `hidden`, which adds them up in secret, a `Summed`; with `scores`, by which the best alone is asked for
-    its own, a `Picked`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with
+    `hidden`, which adds them up in secret, a `SumResult`; with `scores`, by which the best alone is asked for
+    its own, a `BestUpload`. A sum for which too few stay is `aborted`, with nothing opened, and tried again with
     new secrets. Parties that may be in a sum already, which late shares could open, refuse another one
     (consent.py): then the round is lost, and `merge` gets None. `counted` adds up counts in secret; `tested`
-    then gets a `Summed`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they
+    then gets a `SumResult`, or None. `meet`: whoever is chosen depends on what parties say as they come, so they
     are waited for before the first round. `pending`: a round whose model is still to be tested, by a server
     that was killed before it had the answers. `testers` are the clients that hold back rows; not given: all.
     """
@@ -240,7 +217,7 @@ async def server(
         names: Sequence[str],
         scope: str,
         said: Callable[[int, Vectors], Message],
-        given: Vectors | Apart,
+        given: Vectors | ModelAssignment,
         kind: type[M],
     ) -> dict[str, M]:
         need = len(names) if within is None or at_least is None else min(at_least, len(names))
@@ -262,7 +239,7 @@ async def server(
         names: Sequence[str],
         scope: str,
         said: Callable[[int, Vectors], Message],
-        given: Vectors | Apart,
+        given: Vectors | ModelAssignment,
         kind: type[M],
         need: int,
         wrong: Callable[[str, M], str | None],
@@ -271,7 +248,7 @@ async def server(
         """(what came, {party: why nothing of it did}), with `need` answers at least. `after`: what they have
         answered before, and must hear again first if they have been started anew since.
         """
-        asked = list(names) if door is None else await door.free(names, need, within)
+        asked = list(names) if admission is None else await admission.wait_for_free(names, need, within)
         left_out = {
             name: "it is not there, or still at work on an earlier round"
             for name in names
@@ -279,23 +256,23 @@ async def server(
         }
         came: dict[str, M] = {}
         with me.scope(scope) as here:
-            if door is not None:
-                door.asks((), Stop())  # nobody is at work on anything any more
+            if admission is not None:
+                admission.replace_requests((), Stop())  # nobody is at work on anything any more
             for group, vectors in _groups(asked, given):
                 message = said(r, vectors)
-                if door is not None:
+                if admission is not None:
                     if after is not None:
-                        new = [name for name in group if door.anew(name)]
-                        door.adds(group, after(r, vectors), busy=False)
+                        new = [name for name in group if admission.has_restarted(name)]
+                        admission.add_request(group, after(r, vectors), busy=False)
                         await me.send(new, after(r, vectors))
-                    door.adds(group, message, busy=True)
+                    admission.add_request(group, message, busy=True)
                 await me.send(group, message)
             there = asked
             while there:
                 # a party that cannot be read, or is late, ends the run only where nobody said how to go on
                 # without it
                 heard = await here.gather(
-                    there, kind, at_least=None if within is None and door is None else 0, within=within
+                    there, kind, at_least=None if within is None and admission is None else 0, within=within
                 )
                 reasons = {name: str(error) for name, error in heard.refused.items()}
                 for name, answer in heard.items():
@@ -306,17 +283,17 @@ async def server(
                         reasons[name] = reason
                 for name, reason in reasons.items():
                     left_out[name] = reason
-                    if door is not None:
-                        await door.refuse(name, reason)
+                    if admission is not None:
+                        await admission.refuse(name, reason)
                 there = [name for name in asked if name not in came and name not in left_out]
                 if len(came) >= need:
                     break
             left_out |= {name: f"no answer within {within:g} s" for name in there}
-            if door is not None:
-                door.asks((), Stop())
+            if admission is not None:
+                admission.replace_requests((), Stop())
         return {name: came[name] for name in names if name in came}, left_out
 
-    async def pick(r: int, names: Sequence[str]) -> Picked:
+    async def pick(r: int, names: Sequence[str]) -> BestUpload:
         given, failed = down(r), dict[str, str]()
         said = {
             name: answer.score
@@ -326,7 +303,7 @@ async def server(
         def amiss(name: str, up: Upload) -> str | None:
             return wrong(name, up) or unlike(said[name], up.vectors)
 
-        for turn, best in enumerate(ranked(said, clients)):
+        for turn, best in enumerate(rank(said, clients)):
             wanted: Callable[[int, Vectors], Message] = lambda r, vectors, turn=turn: Pick(r, turn, True)  # type: ignore[misc]  # noqa: E731
             # without a deadline the best is waited for; with one, the next best may stand in for it
             came, left_out = await reach(
@@ -336,7 +313,7 @@ async def server(
                 await me.send(
                     [name for name in said if name != best and name not in failed], Pick(r, turn, False)
                 )
-                return Picked(best, (came[best].weight, came[best].vectors), said)
+                return BestUpload(best, (came[best].weight, came[best].vectors), said)
             failed |= left_out
             dropped(
                 r,
@@ -350,10 +327,10 @@ async def server(
     async def conceal(
         r: int,
         names: Sequence[str],
-        add: Sum,
+        add: SecretSum,
         message: Callable[[Vectors], Down | Test],
-        given: Callable[[], Vectors | Apart],
-    ) -> Summed | None:
+        given: Callable[[], Vectors | ModelAssignment],
+    ) -> SumResult | None:
         """The hidden sum of what `message` asks for; None: it is lost, because its parties took part in an
         earlier try and refuse another.
         """
@@ -395,14 +372,16 @@ async def server(
     async def attempt(
         r: int,
         names: Sequence[str],
-        add: Sum,
+        add: SecretSum,
         message: Callable[[Vectors], Down | Test],
-        make: Callable[[], Vectors | Apart],
-    ) -> Summed:
+        make: Callable[[], Vectors | ModelAssignment],
+    ) -> SumResult:
         asked = (
             list(names)
-            if door is None
-            else await door.free(names, len(names) if at_least is None else min(at_least, len(names)), within)
+            if admission is None
+            else await admission.wait_for_free(
+                names, len(names) if at_least is None else min(at_least, len(names)), within
+            )
         )
         left_out = {
             name: "it is not there, or still at work on an earlier round"
@@ -416,14 +395,14 @@ async def server(
                 "threshold."
             )
         given = make()
-        assert not isinstance(given, Apart)  # whoever sorts parties by their updates must see them
+        assert not isinstance(given, ModelAssignment)  # whoever sorts parties by their updates must see them
         ask = message(
             given | {SESSION: torch.frombuffer(bytearray(me.secret.bytes(SESSION_BYTES)), dtype=torch.uint8)}
         )
         with me.scope(_tag(ask)) as here:
-            if door is not None:
-                door.asks(asked, ask)
-                door.asks(
+            if admission is not None:
+                admission.replace_requests(asked, ask)
+                admission.replace_requests(
                     (), ask
                 )  # whoever comes back within the round waits for the next: its keys are gone
             await me.send(asked, ask)
@@ -433,10 +412,10 @@ async def server(
                 r,
                 left_out | {name: f"left the secure sum at its step {step!r}" for name, step in gone.items()},
             )
-        return Summed(total, included)
+        return SumResult(total, included)
 
     async def examine(r: int) -> None:
-        model = test(r)
+        model = await test(r)
         if model is not None and counted is not None:
             names = testers()
             if len(names) < counted.enough:
@@ -447,16 +426,17 @@ async def server(
                 if why not in noted:
                     noted.add(why)
                     aborted(r, why)
-                tested(r, None)
+                await tested(r, None)
                 return
             try:
-                tested(r, await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model))
+                total = await conceal(r, names, counted, lambda vectors: Test(r, vectors), lambda: model)
             except SumAborted as error:  # a model without figures is still a model
                 aborted(r, f"the model was not evaluated: {error}")
-                tested(r, None)
+                total = None
+            await tested(r, total)
         elif model is not None:
             answers = await ask(r, clients, f"test {r}", Test, model, Tested)
-            tested(r, {name: answer.counts for name, answer in answers.items()})
+            await tested(r, {name: answer.counts for name, answer in answers.items()})
 
     async def settled(r: int) -> Sequence[str]:
         chosen, turn = choose(r), 0  # by Poisson sampling, at times nobody
@@ -466,8 +446,10 @@ async def server(
             chosen, turn = chosen.settle({name: answer.loss for name, answer in answers.items()}), turn + 1
         return chosen
 
-    if meet and door is not None:
-        await door.free(clients, len(clients) if at_least is None else min(at_least, len(clients)), within)
+    if meet and admission is not None:
+        await admission.wait_for_free(
+            clients, len(clients) if at_least is None else min(at_least, len(clients)), within
+        )
     if pending is not None:
         await examine(pending)
     for r in rounds:
@@ -482,14 +464,14 @@ async def server(
                 lambda vectors, r=r: Down(r, vectors),  # type: ignore[misc]
                 lambda r=r: down(r),  # type: ignore[misc]
             )
-            merge(r, summed)
+            await merge(r, summed)
             if summed is None:
                 continue  # the model is the one that was tested before
         elif scores and chosen:
-            merge(r, await pick(r, chosen))
+            await merge(r, await pick(r, chosen))
         else:
             ups = await ask(r, chosen, f"round {r}", Down, down(r), Upload) if chosen else {}
-            merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
+            await merge(r, {name: (up.weight, up.vectors) for name, up in ups.items()})
         await examine(r)
     if stop:
         await me.send(clients, Stop())
@@ -503,8 +485,8 @@ async def client(
     *,
     look: Callable[[int, Vectors], float] | None = None,
     done: Callable[[], Any] | None = None,
-    hidden: Callable[[], Sum | None] = lambda: None,
-    counted: Callable[[], Sum | None] = lambda: None,
+    hidden: Callable[[], SecretSum | None] = lambda: None,
+    counted: Callable[[], SecretSum | None] = lambda: None,
     scores: Callable[[], bool] = lambda: False,
     takes: Callable[[int], Awaitable[None]] | None = None,
     consent: Consent = UNCOMMITTED,
@@ -518,7 +500,9 @@ async def client(
     called: Any = None
     held: tuple[int, Upload] | None = None  # of a round in which it is not settled yet whose model is wanted
 
-    async def contribute(message: Down | Test, add: Sum, make: Callable[[int, Vectors], Vectors]) -> Any:
+    async def contribute(
+        message: Down | Test, add: SecretSum, make: Callable[[int, Vectors], Vectors]
+    ) -> Any:
         """Take part in the hidden sum that a request asks for; gives what the server said outside of it, if
         anything.
         """
@@ -599,9 +583,9 @@ async def client(
             await done()
 
 
-def _groups(names: Sequence[str], given: Vectors | Apart) -> list[tuple[list[str], Vectors]]:
+def _groups(names: Sequence[str], given: Vectors | ModelAssignment) -> list[tuple[list[str], Vectors]]:
     """Who is sent which model."""
-    if not isinstance(given, Apart):
+    if not isinstance(given, ModelAssignment):
         return [(list(names), given)]
     groups = [
         ([name for name in names if given.of[name] == i], vectors) for i, vectors in enumerate(given.models)

@@ -51,7 +51,7 @@ from ..parties.message import Message
 from ..parties.party import Identity, Party
 from .consent import UNCOMMITTED, Commitment, RoundSpent
 from .secagg_graph import neighbourhoods
-from .summing import Outcome, Steps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
+from .summing import SumOutcome, SumSteps, channels, check_keys, hear, opened, signed_keys, some_of, weigh
 
 
 class AdvertisedKeys(Message, reveals="a party's two public keys of this round; nothing about its data"):
@@ -110,7 +110,7 @@ class RevealedShares(
 
 
 @dataclass(frozen=True)
-class Terms:
+class SecAggTerms:
     """What all parties of a round agree on beforehand; it goes into every key, so parties with other terms
     share nothing.
     """
@@ -200,7 +200,7 @@ class Terms:
 async def client(
     me: Party,
     values: Tensor,
-    terms: Terms,
+    terms: SecAggTerms,
     identity: Identity | None = None,
     boss: str = "server",
     commitment: Commitment = UNCOMMITTED,
@@ -374,13 +374,17 @@ def pair(about: bytes, u: str, key_u: bytes, v: str, key_v: bytes) -> bytes:
 
 
 async def server(
-    me: Party, names: Sequence[str], terms: Terms, within: float | None = None, first: float | None = None
-) -> Outcome:
+    me: Party,
+    names: Sequence[str],
+    terms: SecAggTerms,
+    within: float | None = None,
+    first: float | None = None,
+) -> SumOutcome:
     """The sum of those that stayed. `within`: seconds for each step, after which whoever has not answered is
     dropped; `first`: for the first step, before which clients may still be at work on their vectors.
     """
     terms.fits(names)
-    about, steps = terms.context(me), Steps(me, terms.enough, within)
+    about, steps = terms.context(me), SumSteps(me, terms.enough, within)
     t = terms.shares
 
     u1 = await steps.ask(
@@ -462,10 +466,10 @@ async def server(
     except ProtocolError as error:
         raise await steps.abort(names, str(error).rstrip(".")) from None
     prg.mask(total, masks, terms.width)
-    return Outcome(torch.from_numpy(ring.lift(total, terms.width)), tuple(u3), steps.dropped)
+    return SumOutcome(torch.from_numpy(ring.lift(total, terms.width)), tuple(u3), steps.dropped)
 
 
-def traffic(names: Sequence[str], terms: Terms, signature: int = 0) -> tuple[int, int]:
+def traffic(names: Sequence[str], terms: SecAggTerms, signature: int = 0) -> tuple[int, int]:
     """Bytes that these clients send to the server in a round that nobody leaves, and hear from it: messages
     of the same shape, weighed. `signature`: how long one is, where keys are signed.
     """

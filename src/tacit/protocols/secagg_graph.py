@@ -51,7 +51,7 @@ def degree(
       2. the honest clients that stayed are connected, so that no smaller sum than theirs can be told apart,
     and except with 2^-right
       3. everybody's neighbourhood keeps t members, so that the sum comes out.
-    t = ⌈threshold·(k + 1)⌉ as in `Terms`. Tails are hypergeometric, summed over the clients.
+    t = ⌈threshold·(k + 1)⌉ as in `SecAggTerms`. Tails are hypergeometric, summed over the clients.
     """
     if not 0 <= corrupt < 1 or not 0 <= drop < 1 or corrupt + drop >= 1:
         raise bad(

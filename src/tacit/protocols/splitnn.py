@@ -43,15 +43,15 @@ from torch import Tensor, nn
 from ..errors import BadData, ProtocolError
 from ..parameters import bad
 from ..parties.party import Party
-from .splitnn_seat import Seat
-from .splitnn_terms import Agreed, HandedOn, Mine, Route, Terms, fingerprint, losses
+from .splitnn_terms import Agreed, HandedOn, Route, SplitInputs, SplitTerms, fingerprint, losses
+from .splitnn_worker import SplitWorker
 
-__all__ = ["Mine", "Route", "Terms", "agree", "fingerprint", "ideal", "party", "predict"]
+__all__ = ["Route", "SplitInputs", "SplitTerms", "agree", "fingerprint", "ideal", "party", "predict"]
 
 
-async def party(me: Party, terms: Terms, mine: Mine) -> dict[str, Any]:
+async def party(me: Party, terms: SplitTerms, mine: SplitInputs) -> dict[str, Any]:
     """The program of any party: {"history": a row an epoch, where it has labels; "state": its weights}."""
-    seat = Seat(me, terms, mine)
+    seat = SplitWorker(me, terms, mine)
     await agree(me, terms, mine)
     clients = [route.sources[0] for route in terms.routes] if len(terms.routes) > 1 else []
     history = []
@@ -85,7 +85,7 @@ async def party(me: Party, terms: Terms, mine: Mine) -> dict[str, Any]:
     return {"history": history, "state": {k: v.detach().clone() for k, v in seat.parts.state_dict().items()}}
 
 
-async def agree(me: Party, terms: Terms, mine: Mine) -> None:
+async def agree(me: Party, terms: SplitTerms, mine: SplitInputs) -> None:
     """Everyone I shall talk with has the same settings, and rows in the same order."""
     others = [name for name in dict.fromkeys(n for r in terms.routes for n in r.parties) if name != me.name]
     if not any(me.name in r.parties for r in terms.routes):
@@ -115,7 +115,7 @@ async def agree(me: Party, terms: Terms, mine: Mine) -> None:
             )
 
 
-async def _test(seat: Seat) -> dict[str, float]:
+async def _test(seat: SplitWorker) -> dict[str, float]:
     outs, ys = [], []
     for turn, route in enumerate(seat.terms.routes):
         if seat.terms.tests[turn] and seat.me.name in route.parties:
@@ -126,7 +126,7 @@ async def _test(seat: Seat) -> dict[str, float]:
     return seat.mine.measure(torch.cat(outs), torch.cat(ys)) if outs and seat.mine.measure is not None else {}
 
 
-async def _hand_on(seat: Seat, clients: Sequence[str], turn: int) -> None:
+async def _hand_on(seat: SplitWorker, clients: Sequence[str], turn: int) -> None:
     """After a turn its client hands on to the next; after the last turn, to all: they test together, and the
     first begins the next epoch.
     """
@@ -138,7 +138,7 @@ async def _hand_on(seat: Seat, clients: Sequence[str], turn: int) -> None:
         seat.take((await me.recv(giver, HandedOn, within=seat.mine.within)).vectors, giver, memory=True)
 
 
-async def _average(seat: Seat, clients: Sequence[str]) -> None:
+async def _average(seat: SplitWorker, clients: Sequence[str]) -> None:
     """The first client averages, weighted by rows; each optimiser keeps what it remembers. The server, which
     sees activations, is not shown the part that made them.
     """
@@ -180,17 +180,17 @@ def mean_of(states: Sequence[Mapping[str, Tensor]], weights: Sequence[int]) -> d
     }
 
 
-async def predict(me: Party, terms: Terms, mine: Mine) -> Tensor | None:
+async def predict(me: Party, terms: SplitTerms, mine: SplitInputs) -> Tensor | None:
     """Every party's program of a joint prediction on `tests` rows (`test_x`): the last stop gets the outputs,
     the others None.
     """
-    seat = Seat(me, terms, mine)
+    seat = SplitWorker(me, terms, mine)
     await agree(me, terms, mine)
     return await seat.outputs(0, terms.tests[0], mine.test_x.get(0))
 
 
 def ideal(
-    terms: Terms,
+    terms: SplitTerms,
     bottoms: Mapping[str, nn.Module],
     stops: Sequence[nn.Module],
     x: Sequence[Mapping[str, Tensor]],

@@ -1,6 +1,6 @@
 """A network in parts: cut at a layer, what comes together at a cut, and a part written down as data.
 
-`cut` gives a network's parts. `Concat`, `Sum` and `Gated` make one tensor of several holders' activations.
+`cut` gives a network's parts. `ConcatMerge`, `SumMerge` and `GatedMerge` make one tensor of several holders' activations.
 `describe` and `build` turn layers into plain tables and back, so that a part can be saved, or handed to
 another process, without any code in it.
 """
@@ -62,14 +62,14 @@ NOT_KEPT = {
 }  # of no account for what a layer computes, or a start value that is saved anyhow
 
 
-class Concat(nn.Module):
+class ConcatMerge(nn.Module):
     """Activations side by side."""
 
     def forward(self, values: Sequence[Tensor]) -> Tensor:
         return values[0] if len(values) == 1 else torch.cat(list(values), dim=1)
 
 
-class Sum(nn.Module):
+class SumMerge(nn.Module):
     """Activations added up; all are equally wide."""
 
     def forward(self, values: Sequence[Tensor]) -> Tensor:
@@ -79,7 +79,7 @@ class Sum(nn.Module):
         return made
 
 
-class Gated(nn.Module):
+class GatedMerge(nn.Module):
     """Σ_k softmax_k(a)_j · z_kj: for each unit j of the cut, learned shares of the holders that add up to
     one. It starts as their mean.
     """
@@ -96,7 +96,13 @@ class Gated(nn.Module):
 def merger(kind: str, holders: int, width: int) -> nn.Module:
     if kind not in MERGES:
         raise bad("splitnn", "merge", kind, f"one of {', '.join(map(repr, MERGES))}")
-    return Concat() if kind == "concat" or holders == 1 else Sum() if kind == "sum" else Gated(holders, width)
+    return (
+        ConcatMerge()
+        if kind == "concat" or holders == 1
+        else SumMerge()
+        if kind == "sum"
+        else GatedMerge(holders, width)
+    )
 
 
 def cut(model: nn.Module, *at: int | str) -> tuple[nn.Module, ...]:

@@ -75,7 +75,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SplitTerms:
     """What all parties of a run agree on."""
 
     routes: tuple[Route, ...]
@@ -110,7 +110,7 @@ class Terms:
         return list(torch.from_numpy(order).split(self.batch_size))
 
 
-class Stretch(nn.Module):
+class Segment(nn.Module):
     """What a stop does: merge what came, then its part."""
 
     def __init__(self, merge: nn.Module, body: nn.Module):
@@ -122,7 +122,7 @@ class Stretch(nn.Module):
 
 
 @dataclass
-class Mine:
+class SplitInputs:
     """What one party brings: its parts, and its rows by route. `peek` is an extra loss of a source's
     (columns, activations).
     """

@@ -26,7 +26,7 @@ class RoundOver(Message, reveals="that the round goes on without the party, or w
     why: str
 
 
-class Outcome(NamedTuple):
+class SumOutcome(NamedTuple):
     """The sum, who is in it, and who left at which step."""
 
     total: Tensor
@@ -133,7 +133,7 @@ def some_of(names: Sequence[str], parties: int, enough: int) -> None:
         )
 
 
-class Steps:
+class SumSteps:
     """Asking many, and going on with those that answer. `spent` are parties that refuse because they took
     part in an earlier sum of the round: shares that arrive late could still open it.
     """

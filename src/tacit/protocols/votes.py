@@ -44,7 +44,7 @@ class Tallied(Message, reveals="which questions are counted now; none: the count
 async def teacher(
     me: Party,
     vote: Callable[[Tensor], Tensor],
-    terms: secagg.Terms,
+    terms: secagg.SecAggTerms,
     classes: int,
     noise: Noise | None = None,
     boss: str = "server",
@@ -85,7 +85,7 @@ async def asker(
     me: Party,
     names: Sequence[str],
     rows: Tensor,
-    terms: secagg.Terms,
+    terms: secagg.SecAggTerms,
     classes: int,
     still_open: Sequence[Callable[[Tensor], Tensor]] = (),
     within: float | None = None,

@@ -14,7 +14,7 @@ from .markup import plain
 from .numbers import (
     clipped,
     count,
-    finite,
+    is_finite,
     mean_error,
     names,
     percent,
@@ -55,7 +55,7 @@ def _whole(value: float, step: float) -> str:
 
 
 def _axis(metric: str, label: str, values: Sequence[Any]) -> Axis:
-    known = [v for v in values if finite(v)]
+    known = [v for v in values if is_finite(v)]
     wide = bool(known) and min(known) > 0 and max(known) / min(known) > 30
     return Axis(label, form=_share) if metric == "accuracy" else Axis(label, log=wide)
 
@@ -156,7 +156,7 @@ def _spread(
     """One bar per party, or, with many, how many parties lie in each range."""
     if len(parties) <= MOST_ROWS:
         return bars(title, parties, values, form, caption=caption, columns=("party", unit))
-    known = sorted(float(v) for v in values if finite(v))
+    known = sorted(float(v) for v in values if is_finite(v))
     low, high = (known[0], known[-1]) if known else (0.0, 1.0)
     bins = 1 if high == low else 16
     width = (high - low) / bins
@@ -191,7 +191,7 @@ def _history(runs: Sequence[RunRecord], metric: str) -> list[tuple[int, float, f
         for event in run.rounds:
             if metric in event:
                 seen.setdefault(event["round"], []).append(
-                    event[metric] if finite(event[metric]) else math.nan
+                    event[metric] if is_finite(event[metric]) else math.nan
                 )
     return [(r, *mean_error(seen[r])) for r in sorted(seen)]
 
@@ -217,10 +217,10 @@ def _curve(
     series, rules = [], []
     for name, group in groups.items():
         points = _history(group, metric)
-        if any(finite(m) for r, m, _ in points if r > 0) or len(points) > 1:
+        if any(is_finite(m) for r, m, _ in points if r > 0) or len(points) > 1:
             broken = any(r.diverged is not None for r in group)
             series.append(_band(name + (" (diverged)" if broken else ""), colours[name], metric, points))
-        elif finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
+        elif is_finite(level := mean_error(r.metrics.get(metric) for r in group)[0]):
             rules.append(
                 Rule(name, level, colours[name])
             )  # a baseline that kept no history: its result is a level
@@ -284,8 +284,8 @@ def accuracy_against_bytes(
         for run in group:
             sent = 0.0
             for event in run.rounds:
-                sent += sum(event[k] for k in ("bytes_up", "bytes_down") if finite(event.get(k)))
-                if finite(event.get("accuracy")):
+                sent += sum(event[k] for k in ("bytes_up", "bytes_down") if is_finite(event.get(k)))
+                if is_finite(event.get("accuracy")):
                     paths.setdefault(event["round"], []).append((sent, event["accuracy"]))
         points = [
             (math.fsum(b for b, _ in path) / len(path), *mean_error(a for _, a in path))
@@ -294,7 +294,7 @@ def accuracy_against_bytes(
         if points and points[-1][0] > 0:
             series.append(_band(name, colours[name], "accuracy", points))
             found.append((name, points))
-        elif finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
+        elif is_finite(level := mean_error(r.metrics.get("accuracy") for r in group)[0]):
             rules.append(Rule(name, level, colours[name]))
     if not series:
         return None
@@ -341,7 +341,7 @@ def accuracy_against_epsilon(
         paths: dict[float, list[float]] = {}
         for run in group:
             for event in run.rounds:
-                if finite(event.get("epsilon")) and finite(event.get("accuracy")):
+                if is_finite(event.get("epsilon")) and is_finite(event.get("accuracy")):
                     paths.setdefault(event["epsilon"], []).append(event["accuracy"])
         points = [(spent, *mean_error(path)) for spent, path in sorted(paths.items())]
         if points:
@@ -373,7 +373,7 @@ def per_party(
     """Each party's accuracy on its own held-out rows, the worst decile marked. One run: party by party;
     several: sorted curves.
     """
-    runs = [r for r in runs if any(map(finite, r.party_accuracy))]
+    runs = [r for r in runs if any(map(is_finite, r.party_accuracy))]
     after = f": {title}" if title else ""
     if not runs:
         return None
@@ -385,7 +385,7 @@ def per_party(
     for name, group in groups.items():
         # Pooled, not averaged, over seeds: each seed deals the rows out anew, so one's first party is not the
         # other's.
-        known = sorted(v for r in group for v in r.party_accuracy if finite(v))
+        known = sorted(v for r in group for v in r.party_accuracy if is_finite(v))
         steps = _thin([((k + 0.5) / len(known), v) for k, v in enumerate(known)])
         series.append(
             Series(
@@ -423,10 +423,10 @@ def _each_party(run: RunRecord, title: str) -> Figure:
     rows = [
         (parties[i] if i < len(parties) else f"party {i}", v)
         for i, v in enumerate(run.party_accuracy)
-        if finite(v) or not run.untested
+        if is_finite(v) or not run.untested
     ]
-    rows.sort(key=lambda row: row[1] if finite(row[1]) else math.inf)
-    known = [v for _, v in rows if finite(v)]
+    rows.sort(key=lambda row: row[1] if is_finite(row[1]) else math.inf)
+    known = [v for _, v in rows if is_finite(v)]
     worst, mean = worst_decile(known), mean_error(known)[0]
     share = f"{count(len(worst))} of {count(len(rows))}"
     caption = (
@@ -463,7 +463,7 @@ def gain(
         pairs = [
             (p, a, b)
             for p, a, b in zip(e.get("parties") or [], e.get("local") or [], e.get("federated") or [])
-            if finite(a) and finite(b)
+            if is_finite(a) and is_finite(b)
         ]
         if not pairs or e.get("label") in BASELINES:
             continue
@@ -512,7 +512,7 @@ def landscape_line(line: Mapping[str, Any], *, title: str = "") -> Figure | None
     if len(party) <= 8:
         series = [Series(who[k], t, curve, f"c{k}", thin=True) for k, curve in enumerate(party)]
     else:
-        across = [sorted(c[k] for c in party if finite(c[k])) for k in range(len(t))]
+        across = [sorted(c[k] for c in party if is_finite(c[k])) for k in range(len(t))]
         picks = [[a[int(q * (len(a) - 1))] if a else math.nan for a in across] for q in (0.1, 0.5, 0.9)]
         series = [
             Series(f"{count(len(party))} parties: median, 10% to 90%", t, picks[1], "c0", picks[0], picks[2])
@@ -539,7 +539,7 @@ def landscape_plane(surface: Mapping[str, Any], *, title: str = "") -> Figure | 
     a, b, values = surface.get("a") or [], surface.get("b") or [], surface.get("loss") or []
     if len(a) < 2 or len(b) < 2 or len(values) != len(b) or any(len(row) != len(a) for row in values):
         return None
-    lost = sum(not finite(v) for row in values for v in row)
+    lost = sum(not is_finite(v) for row in values for v in row)
     return plane(
         f"Loss around the global model{': ' if title else ''}{title}",
         a,

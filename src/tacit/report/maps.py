@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from .markup import join, tag
-from .numbers import clipped, finite, significant
+from .numbers import clipped, is_finite, significant
 from .svg import LEVELS, SMALLEST, WIDTH, Axis, Figure, Table, _frame, _mark, heading
 
 # cells a side of the drawn plane: the measured grid is coarser and is interpolated, so that levels read as
@@ -40,7 +40,7 @@ def heat(
     """Rows × columns; the shade is the value, from zero to `top_value`, and the text stands in the cell where
     it fits.
     """
-    known = [v for row in values for v in row if finite(v)]
+    known = [v for row in values for v in row if is_finite(v)]
     highest = top_value if top_value is not None else max(known, default=1.0)
     left = 30 + 6.6 * max([len(clipped(r, 16)) for r in rows], default=4)
     wide, tall = min(72.0, (WIDTH - 14 - left) / max(1, len(columns))), 24.0 if len(rows) <= 20 else 11.0
@@ -80,7 +80,7 @@ def heat(
                 )
             )
         for j, value in enumerate(values[i]):
-            level = _level(value / highest if highest else 0.0) if finite(value) else None
+            level = _level(value / highest if highest else 0.0) if is_finite(value) else None
             word = words[i][j] if words else f"{name}, {columns[j]}: {texts[i][j]}"
             parts.append(
                 tag(
@@ -136,7 +136,7 @@ def plane(
     """`values[j][i]` at (a[i], b[j]). Levels are logarithmic where the values allow it: a basin's floor
     matters more than its walls.
     """
-    known = [v for row in values for v in row if finite(v)]
+    known = [v for row in values for v in row if is_finite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     log = low > SMALLEST and high / low > 4
     span = (math.log(high / low) if log else high - low) or 1.0
@@ -164,7 +164,10 @@ def plane(
     shown = [
         p
         for p in points
-        if finite(p.get("a")) and finite(p.get("b")) and 0 <= x.part(p["a"]) <= 1 and 0 <= y.part(p["b"]) <= 1
+        if is_finite(p.get("a"))
+        and is_finite(p.get("b"))
+        and 0 <= x.part(p["a"]) <= 1
+        and 0 <= y.part(p["b"]) <= 1
     ]
     for p in sorted(shown, key=lambda p: p.get("name") == "global"):
         name, centre = str(p.get("name", "")), p.get("name") == "global"
@@ -269,7 +272,7 @@ def _between(values: Sequence[Sequence[Any]], u: float, v: float) -> float | Non
     i0, j0 = min(int(i), max(0, len(values[0]) - 2)), min(int(j), max(0, len(values) - 2))
     i1, j1 = min(i0 + 1, len(values[0]) - 1), min(j0 + 1, len(values) - 1)
     corners = [values[j0][i0], values[j0][i1], values[j1][i0], values[j1][i1]]
-    if not all(finite(c) for c in corners):
+    if not all(is_finite(c) for c in corners):
         return None
     s, t = i - i0, j - j0
     return (corners[0] * (1 - s) + corners[1] * s) * (1 - t) + (corners[2] * (1 - s) + corners[3] * s) * t

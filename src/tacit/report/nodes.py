@@ -8,7 +8,7 @@ from typing import Any
 
 from .figures import _share, _whole, styles
 from .markup import join, tag
-from .numbers import finite, percent, significant
+from .numbers import is_finite, percent, significant
 from .records import RunRecord
 from .svg import WIDTH, Axis, Figure, Series, Table, bars, heading, plot
 
@@ -35,13 +35,13 @@ def network(graph: Mapping[str, Any], accuracies: Sequence[Any] = ()) -> Figure 
     for i, j in edges:
         if 0 <= i < n and 0 <= j < n:
             parts.append(tag("line", x1=at[i][0], y1=at[i][1], x2=at[j][0], y2=at[j][1], class_="grid"))
-    known = [a for a in accuracies if finite(a)]
+    known = [a for a in accuracies if is_finite(a)]
     low, high = (min(known), max(known)) if known else (0.0, 0.0)
     names = graph.get("names") or [str(k) for k in range(n)]
     for k, (x, y) in enumerate(at):
         a = accuracies[k] if k < len(accuracies) else None
-        size = 4.0 + (6.0 * (a - low) / (high - low) if finite(a) and high > low else 2.0)
-        words = f"{names[k]}: {percent(a)}" if finite(a) else str(names[k])
+        size = 4.0 + (6.0 * (a - low) / (high - low) if is_finite(a) and high > low else 2.0)
+        words = f"{names[k]}: {percent(a)}" if is_finite(a) else str(names[k])
         parts.append(
             tag("g", tag("circle", cx=x, cy=y, r=size, class_="dot halo"), tag("title", words), class_="c0")
         )
@@ -62,7 +62,7 @@ def consensus(
         points = [
             (e["round"], e["consensus"])
             for e in run.rounds
-            if finite(e.get("consensus")) and e["consensus"] > 0
+            if is_finite(e.get("consensus")) and e["consensus"] > 0
         ]
         if points:
             series.append(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..numbers import NONE, WORDS, finite, mean_error, size
+from ..numbers import NONE, WORDS, is_finite, mean_error, size
 
 __all__ = [
     "LOWER_IS_BETTER",
@@ -17,8 +17,8 @@ __all__ = [
     "SHARES",
     "clipped",
     "count",
-    "finite",
     "gap",
+    "is_finite",
     "mean_error",
     "names",
     "percent",
@@ -35,12 +35,12 @@ LOWER_IS_BETTER = {"loss", "mse", "mae", "rmse"}
 
 
 def percent(value: Any, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f}%" if finite(value) else NONE
+    return f"{100 * value:.{digits}f}%" if is_finite(value) else NONE
 
 
 def significant(value: Any) -> str:
     """Three significant digits."""
-    if not finite(value):
+    if not is_finite(value):
         return NONE
     return (
         f"{value:,.0f}"
@@ -50,11 +50,11 @@ def significant(value: Any) -> str:
 
 
 def count(value: Any) -> str:
-    return f"{value:,.0f}" if finite(value) else NONE
+    return f"{value:,.0f}" if is_finite(value) else NONE
 
 
 def span(seconds: Any) -> str:
-    if not finite(seconds):
+    if not is_finite(seconds):
         return NONE
     if seconds < 59.95:
         return f"{seconds:.1f} s"
@@ -68,7 +68,7 @@ def shown(metric: str, value: Any) -> str:
 
 def gap(metric: str, value: Any) -> str:
     """A difference without its sign: shares differ in points."""
-    if not finite(value):
+    if not is_finite(value):
         return NONE
     if metric not in SHARES:
         return significant(abs(value))
@@ -76,9 +76,9 @@ def gap(metric: str, value: Any) -> str:
 
 
 def plus_minus(metric: str, mean: Any, error: Any = None) -> str:
-    if not finite(mean):
+    if not is_finite(mean):
         return "diverged" if isinstance(mean, float) or mean in WORDS else NONE
-    if not finite(error):
+    if not is_finite(error):
         return shown(metric, mean)
     return (
         f"{100 * mean:.1f} ± {100 * error:.1f}%"
@@ -101,5 +101,5 @@ def clipped(name: object, most: int = 22) -> str:
 
 def worst_decile(values: Sequence[Any]) -> list[int]:
     """Positions of the lowest tenth (at least one) of the known values, lowest first."""
-    order = sorted((i for i, v in enumerate(values) if finite(v)), key=lambda i: values[i])
+    order = sorted((i for i, v in enumerate(values) if is_finite(v)), key=lambda i: values[i])
     return order[: math.ceil(len(order) / 10)]

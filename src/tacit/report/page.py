@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadRun
-from ..files import write_whole
+from ..files import write_atomic
 from . import sections
 from .figures import styles
 from .markup import Safe, join, plain, tag
@@ -100,7 +100,7 @@ def put(path: str | Path, text: str) -> Path:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
+        write_atomic(path, text)
     except OSError as error:
         raise BadRun(
             f"the report cannot be written to {path}: {error.strerror}. Choose a place you may write to."

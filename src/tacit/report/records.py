@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadRun
-from .numbers import finite, mean_error
+from .numbers import is_finite, mean_error
 
 CENTRAL, ALONE = BASELINES = (
     "central",
@@ -101,7 +101,12 @@ class RunRecord:
         counts too.
         """
         return next(
-            (e["round"] for e in self.rounds for k in ("loss", "train_loss") if k in e and not finite(e[k])),
+            (
+                e["round"]
+                for e in self.rounds
+                for k in ("loss", "train_loss")
+                if k in e and not is_finite(e[k])
+            ),
             None,
         )
 
@@ -119,7 +124,7 @@ class RunRecord:
             if k in ("loss", "loss_error", "accuracy", "accuracy_error", "f1", "mae", "r2")
         }
         scored = [
-            e for e in known if finite(e.get("accuracy")) and "accuracy_error" not in e
+            e for e in known if is_finite(e.get("accuracy")) and "accuracy_error" not in e
         ]  # the best of noisy ones would be the luckiest
         if scored:
             best = max(scored, key=lambda e: e["accuracy"])
@@ -144,7 +149,7 @@ class RunRecord:
         return int(self.by_party.get("untested") or 0)
 
     def total(self, key: str) -> float:
-        return sum(e[key] for e in self.rounds if finite(e.get(key)))
+        return sum(e[key] for e in self.rounds if is_finite(e.get(key)))
 
 
 def read_run(directory: str | Path) -> RunRecord:

@@ -11,8 +11,8 @@ from .numbers import (
     LOWER_IS_BETTER,
     clipped,
     count,
-    finite,
     gap,
+    is_finite,
     names,
     percent,
     plus_minus,
@@ -193,9 +193,9 @@ def _comparison_tiles(data: Mapping[str, Any]) -> list[Safe]:
 def _run_tiles(run: RunRecord) -> list[Safe]:
     metrics, fed = run.metrics, run.federation
     spent = [
-        s for s in (run.ledger or {}).get("spent") or [] if finite(s.get("epsilon"))
+        s for s in (run.ledger or {}).get("spent") or [] if is_finite(s.get("epsilon"))
     ]  # an infinite ε protects nobody
-    loss = significant(metrics.get("loss")) if finite(metrics.get("loss")) else "not a number"
+    loss = significant(metrics.get("loss")) if is_finite(metrics.get("loss")) else "not a number"
     accuracy, said = percent(metrics.get("accuracy")), f"loss {loss}"
     if "accuracy_error" in metrics:
         accuracy, said = (
@@ -258,7 +258,7 @@ def results(page: Page) -> Section | None:
         row: list[Any] = [label]
         for j, skew in enumerate(data["table"]["columns"], 1):
             mean, error = verdict.cell(data, label, skew)
-            if finite(mean):
+            if is_finite(mean):
                 keys[i, j] = float(mean)
             away = None if label in base else verdict.to_central(data, label, skew)
             value = plus_minus(metric, mean, error)
@@ -503,7 +503,7 @@ def _spent(have: Sequence[RunRecord], several: bool) -> Safe:
             [
                 *([r.label] if several else []),
                 *(
-                    significant(s.get(k)) if finite(s.get(k)) else plain(s.get(k, ""))
+                    significant(s.get(k)) if is_finite(s.get(k)) else plain(s.get(k, ""))
                     for k in ("mechanism", "epsilon", "delta", "unit", "adversary", "sampling")
                 ),
             ]
@@ -590,7 +590,7 @@ def reproduce(page: Page) -> Section:
         updates = {
             r.label: r.start.get("effective_update")
             for r in page.records
-            if finite(r.start.get("effective_update"))
+            if is_finite(r.start.get("effective_update"))
         }
         if updates:
             same = len(set(updates.values())) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from .figures import styles
 from .markup import join, tag
-from .numbers import count, finite, percent, span
+from .numbers import count, is_finite, percent, span
 from .page import assemble, put
 from .sections import Section, figure, table
 from .svg import Axis, Figure, Series, Table, plot
@@ -124,7 +124,7 @@ def _about(found: Mapping[str, Any]) -> Section:
 
 
 def _number(figure_: str, value: Any) -> str:
-    if not finite(value):
+    if not is_finite(value):
         return "–"
     return count(round(value)) if figure_ == "rounds" else percent(value)
 
@@ -140,16 +140,16 @@ def _table(found: Mapping[str, Any], place: int, curves: Mapping[tuple[str, str,
                 row.append("")
                 continue
             ours = c[found["figure"]]
-            if finite(ours["mean"]):
+            if is_finite(ours["mean"]):
                 keys[i, j] = float(ours["mean"])
             spread = ours["spread"]
             words = _number(found["figure"], ours["mean"])
             words += (
                 (f" ± {count(spread)}" if found["figure"] == "rounds" else f" ± {100 * spread:.1f}")
-                if finite(spread)
+                if is_finite(spread)
                 else ""
             )
-            if found["figure"] == "rounds" and not finite(ours["mean"]) and c["seeds"]:
+            if found["figure"] == "rounds" and not is_finite(ours["mean"]) and c["seeds"]:
                 reached = (
                     f"reached from {c['reached']} of {c['seeds']} seeds" if c["reached"] else "not reached"
                 )
@@ -285,7 +285,7 @@ def _chart(
 
 
 def _mean(values: Sequence[Any]) -> float:
-    known = [float(v) for v in values if finite(v)]
+    known = [float(v) for v in values if is_finite(v)]
     return math.fsum(known) / len(known) if known else math.nan
 
 

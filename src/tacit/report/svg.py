@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .markup import Safe, join, plain, tag
-from .numbers import clipped, finite, significant
+from .numbers import clipped, is_finite, significant
 
 WIDTH, HEIGHT = 480, 330
 LIGHT = ("#0072b2", "#d55e00", "#009e73", "#b0578d", "#b07d00", "#3a9bd6", "#7a5230", "#6a51a3")
@@ -186,7 +186,7 @@ class Axis:
         """The same axis, wide enough for the values; logarithmic only if they allow it."""
         if self.fixed:
             return self
-        known = [float(v) for v in values if finite(v) and (not self.log or v > SMALLEST)]
+        known = [float(v) for v in values if is_finite(v) and (not self.log or v > SMALLEST)]
         if not known:
             return replace(self, low=0.0, high=1.0, log=False)
         if self.log:
@@ -203,7 +203,7 @@ class Axis:
         return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
 
     def fits(self, value: Any) -> bool:
-        return finite(value) and (not self.log or value > SMALLEST)
+        return is_finite(value) and (not self.log or value > SMALLEST)
 
     def ticks(self) -> list[tuple[float, str]]:
         if self.log and self.high - self.low > 1:
@@ -292,7 +292,7 @@ def plot(
     """Curves (`joined`) or clouds in one frame. Values that are not finite are gaps; nothing is drawn through
     them.
     """
-    x = x.over([v for s in series for v, w in zip(s.x, s.y) if finite(w)], 0.015 if joined else 0.05)
+    x = x.over([v for s in series for v, w in zip(s.x, s.y) if is_finite(w)], 0.015 if joined else 0.05)
     y = y.over(
         [v for s in series for part in (s.y, s.low, s.high) for v in part] + [r.value for r in rules], 0.06
     )
@@ -468,7 +468,7 @@ def bars(
     """Horizontal bars from zero, or dots on a scale of their own; `marked` ones stand out by colour, shape
     and word.
     """
-    known = [v for v in values if finite(v)] + [r.value for r in rules if finite(r.value)]
+    known = [v for v in values if is_finite(v)] + [r.value for r in rules if is_finite(r.value)]
     axis = Axis("").over(known if dots else [0.0, *known], 0.08 if dots else 0.0)
     left = 22 + 6.8 * max([len(clipped(label)) for label in labels], default=4)
     head, down = heading(title)
@@ -489,7 +489,7 @@ def bars(
                 class_="alarm-text" if k in marked else None,
             )
         )
-        if not finite(value):
+        if not is_finite(value):
             parts.append(tag("text", "not measured", x=left + 4, y=y + 4, class_="soft small"))
             continue
         end = left + axis.part(value) * (right - left)
@@ -524,7 +524,7 @@ def bars(
     parts += [
         tag("line", x1=at, x2=at, y1=top - 2, y2=end + 2, class_=f"rule {r.style}")
         for r in rules
-        if finite(r.value)
+        if is_finite(r.value)
         for at in [left + axis.part(r.value) * (right - left)]
     ]
     rows = [

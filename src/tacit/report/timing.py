@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from .figures import _axis, _band, _by_label, styles
-from .numbers import LOWER_IS_BETTER, count, finite, mean_error, percent, shown, span
+from .numbers import LOWER_IS_BETTER, count, is_finite, mean_error, percent, shown, span
 from .records import RunRecord
 from .svg import Axis, Figure, Table, bars, beside, plot
 
@@ -28,7 +28,7 @@ def _points(runs: Sequence[RunRecord], metric: str) -> list[tuple[float, float, 
     for run in runs:
         for event in run.rounds:
             clock = event.get("clock", 0.0 if event["round"] == 0 else None)
-            if finite(clock) and finite(event.get(metric)):
+            if is_finite(clock) and is_finite(event.get(metric)):
                 seen.setdefault(event["round"], []).append((clock, event[metric]))
     return [
         (math.fsum(t for t, _ in some) / len(some), *mean_error(v for _, v in some))
@@ -58,7 +58,7 @@ def against_time(
     runs: Sequence[RunRecord], *, title: str = "", colours: Mapping[str, str] | None = None
 ) -> Figure | None:
     """Accuracy against the clock; with several runs, how long each took to a mark that all of them reach."""
-    timed = [r for r in runs if any(finite(e.get("clock")) for e in r.rounds)]
+    timed = [r for r in runs if any(is_finite(e.get("clock")) for e in r.rounds)]
     if not timed:
         return None
     groups, metric = _by_label(timed), metric_of(timed)
@@ -126,7 +126,7 @@ def ages(
         for run in group:
             for event in run.rounds:
                 for age, many in (event.get("staleness") or {}).items():
-                    if str(age).isdigit() and finite(many):
+                    if str(age).isdigit() and is_finite(many):
                         held[int(age)] += int(many)
         total = sum(held.values())
         if not total:

@@ -13,8 +13,8 @@ from .numbers import (
     LOWER_IS_BETTER,
     clipped,
     count,
-    finite,
     gap,
+    is_finite,
     mean_error,
     names,
     percent,
@@ -65,7 +65,9 @@ def comparison(data: Mapping[str, Any]) -> list[str]:
 
 def _clear(mean: float, error: float | None, second: tuple[str, float, float | None] | None) -> bool:
     """A lead of more than one standard error of the difference; with one seed nobody can say."""
-    return second is None or (finite(error) and abs(mean - second[1]) > math.hypot(error, second[2] or 0.0))
+    return second is None or (
+        is_finite(error) and abs(mean - second[1]) > math.hypot(error, second[2] or 0.0)
+    )
 
 
 def _cost(metric: str, distances: Sequence[float]) -> str:
@@ -95,7 +97,7 @@ def winner(
             for label in data["table"]["index"]
             if label not in baselines(data)
             for m, e in [cell(data, label, skew)]
-            if finite(m)
+            if is_finite(m)
         ),
         key=lambda r: sign * r[1],
     )
@@ -125,10 +127,10 @@ def to_central(data: Mapping[str, Any], label: str, skew: str) -> float | None:
         ),
         None,
     )
-    if finite(stated):
+    if is_finite(stated):
         return stated
     central, federated = cell(data, CENTRAL, skew)[0], cell(data, label, skew)[0]
-    if not (finite(central) and finite(federated)):
+    if not (is_finite(central) and is_finite(federated)):
         return None
     return (central - federated) * (-1 if data.get("metric", "accuracy") in LOWER_IS_BETTER else 1)
 
@@ -149,7 +151,7 @@ def gained(
             for p, a, b in zip(
                 entry["parties"], entry.get(f"local{where}") or [], entry.get(f"federated{where}") or []
             )
-            if finite(a) and finite(b)
+            if is_finite(a) and is_finite(b)
         ]
         if entry
         else []
@@ -182,7 +184,7 @@ def _under(
         elif _clear(mean, error, second):
             said += f" {second[0]} follows, {gap(metric, lead)} behind."
         else:
-            why = "less than the seeds' spread" if finite(error) else "from one seed"
+            why = "less than the seeds' spread" if is_finite(error) else "from one seed"
             said += f" Its lead over {second[0]}, {gap(metric, lead)}, is {why} and may be chance."
     split = gained(data, label, skew)
     if split is None:
@@ -242,7 +244,7 @@ def _broken(data: Mapping[str, Any]) -> list[str]:
     return [
         label
         for label, means in zip(table["index"], table["mean"])
-        if any(not finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))
+        if any(not is_finite(m) and (label, skew) in ran for skew, m in zip(table["columns"], means))
     ]
 
 
@@ -289,7 +291,7 @@ def run(record: RunRecord) -> list[str]:
         said.append(
             "Its figures after that round mean nothing. A smaller learning rate is the first thing to try."
         )
-    if finite(metrics.get("best_accuracy")):
+    if is_finite(metrics.get("best_accuracy")):
         best = f"{percent(metrics['best_accuracy'])} (round {metrics.get('best_round', '?')})"
         said.append(f"The last round has {percent(metrics.get('accuracy'))}, the best {best}. {BEST_CAVEAT}")
     values = record.party_accuracy
@@ -298,7 +300,7 @@ def run(record: RunRecord) -> list[str]:
         who = names([clipped(plain(parties[i])) for i in worst if i < len(parties)], 3)
         said.append(
             "On their own held-out rows the parties reach "
-            f"{percent(mean_error(v for v in values if finite(v))[0])} on average; "
+            f"{percent(mean_error(v for v in values if is_finite(v))[0])} on average; "
             f"the worst decile ({who}) {percent(mean_error(values[i] for i in worst)[0])}."
         )
     if total := record.total("bytes_up") + record.total("bytes_down"):
@@ -317,7 +319,9 @@ def privacy(records: Sequence[RunRecord]) -> list[str]:
     bare: dict[str, list[str]] = {}
     out = []
     for record in records:
-        if record.ledger is None or any(finite(s.get("epsilon")) for s in record.ledger.get("spent") or []):
+        if record.ledger is None or any(
+            is_finite(s.get("epsilon")) for s in record.ledger.get("spent") or []
+        ):
             continue
         who = sorted(
             {plain(s.get("party")) for s in record.ledger.get("seen") or [] if s.get("kind") == "Upload"}

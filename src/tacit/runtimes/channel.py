@@ -43,7 +43,7 @@ MANY = 1024  # records kept before whoever has more to say waits
 TRIES = 5  # altered records after which a conversation is given up: the hub is hostile or broken
 
 
-class Record(NamedTuple):
+class SealedRecord(NamedTuple):
     kind: int
     head: bytes
     body: memoryview
@@ -98,7 +98,7 @@ class Channel:
         self.control: dict[
             int, tuple[int, int]
         ] = {}  # op: (value, number) to send, the latest of each op: a flood of questions gets one answer
-        self.records: deque[Record] = deque()
+        self.records: deque[SealedRecord] = deque()
         self.acked = self.cursor = 0  # counters of the first record not confirmed, and of the next to go out
         self.flying = self.held = 0  # bytes under way, and bytes kept
         self.expected = 0
@@ -148,10 +148,10 @@ class Channel:
         self.held += len(view)
         size = CHUNK if len(view) > FEW * CHUNK else SMALL_CHUNK
         starts = range(min(INLINE, len(view)), len(view), size)
-        self.records.append(Record(HEAD, head, view[:INLINE], not len(starts), True))
+        self.records.append(SealedRecord(HEAD, head, view[:INLINE], not len(starts), True))
         for start in starts:
             self.records.append(
-                Record(BODY, b"", view[start : start + size], start + size >= len(view), False)
+                SealedRecord(BODY, b"", view[start : start + size], start + size >= len(view), False)
             )
         if self.seal is None and self.hello is None and self.pending is None:
             self._greet()
@@ -166,7 +166,7 @@ class Channel:
             self.sent_control += 1
             plain = bytes((op,)) + value.to_bytes(8, "big") + number.to_bytes(8, "big")
             return self._record(
-                CONTROL, self.sent_control, Record(BODY, b"", memoryview(plain), True, True), self.front
+                CONTROL, self.sent_control, SealedRecord(BODY, b"", memoryview(plain), True, True), self.front
             )
         if (
             self.seal is None
@@ -182,7 +182,7 @@ class Channel:
         self.flying += len(record.body)
         return self._record(DATA, counter, record, self.front)
 
-    def _record(self, space: int, counter: int, record: Record, front: bytes = b"") -> bytes:
+    def _record(self, space: int, counter: int, record: SealedRecord, front: bytes = b"") -> bytes:
         assert self.seal is not None
         plain: bytes | memoryview = record.body if record.kind == BODY else record.head + bytes(record.body)
         kind = (record.kind << 1 | record.ends) if space == DATA else 0

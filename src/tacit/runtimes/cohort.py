@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..aggregate import Mean
+from ..aggregate import Mean, Rule
 from ..algorithms import Algorithm
 from ..algorithms.plan import Plans, count_steps, identify, plan, sample
 from ..algorithms.types import State, fresh
@@ -65,6 +65,12 @@ class Run:
         return self.fed.train.sizes.numpy() if self.public_sizes is None else self.public_sizes
 
 
+class _Thread(threading.local):
+    """A thread's own task and fold engine: `functional_call` swaps values inside the module of a task."""
+
+    tools: tuple[Task, FoldEngine] | None = None
+
+
 class Cohort:
     """R runs side by side. `round(r)` takes each of them one round further."""
 
@@ -76,7 +82,7 @@ class Cohort:
         engine: str = "auto",
         memory: float | None = None,
         guards: list[Guard] | None = None,
-        rule: Any = None,
+        rule: Rule | None = None,
     ):
         self.runs, self.device = runs, task.x.device
         self.guards = guards or []  # one for each run, or none at all
@@ -111,7 +117,8 @@ class Cohort:
                 f"part, {keep / 1e9:.1f} GB"
             )
         self.memory = memory
-        self.threads = threading.local()
+        self.threads = _Thread()
+        self.per_row: int | None = None  # bytes that a row keeps for the backward pass
         self.cores = (
             cores() if self.device.type == "cpu" and not task.draws else 1
         )  # in one order, if the order matters
@@ -217,7 +224,8 @@ class Cohort:
         uploads: Iterator[tuple[Tensor, State, np.ndarray]],
     ) -> State:
         """The weighted mean of each run's uploads, [R, …] each, or what another rule makes of them."""
-        rule = self.rule.at(self.down(float(number))) if hasattr(self.rule, "at") else self.rule
+        down = self.down(float(number))
+        rule = self.rule.at_round(down)
         total, order = rule.start(), []
         for weights, vectors, rows in uploads:
             whose = torch.from_numpy(
@@ -225,10 +233,8 @@ class Cohort:
             )  # [R, S]
             total = rule.add(total, self._there(whose) * weights, vectors)
             order.append(who[rows])
-        if not hasattr(rule, "recall"):
-            return rule.result(total)
-        places = torch.from_numpy(np.concatenate(order))
-        mean, after = rule.recall(total, self._there(places), self.memories, self.down(float(number)))
+        parties = self._there(torch.from_numpy(np.concatenate(order)))
+        mean, after = rule.result_with_memory(total, parties, self.memories, down)
         self.memories = [
             m if i in run_of else before for i, (before, m) in enumerate(zip(self.memories, after))
         ]
@@ -393,10 +399,9 @@ class Cohort:
                 first.batch_size,
                 first.local_steps,
             )
-            if hasattr(self.task, "redraw"):  # rows that nobody may foresee; clients go one by one then
-                plans = self.task.redraw(
-                    plans, self.runs[run_of[rows[0]]].fed.parties[who[rows[0]]], int(epochs[rows[0]])
-                )
+            plans = self.task.redraw(
+                plans, self.runs[run_of[rows[0]]].fed.parties[who[rows[0]]], int(epochs[rows[0]])
+            )
             index = self._global_rows(plans.index, run_of[rows], who[rows])
             plans = Plans(
                 self._there(index),
@@ -475,14 +480,9 @@ class Cohort:
         shared = len(down["w"]) == 1
         at, start = self._there(torch.from_numpy(run_of)), self._there(torch.from_numpy(whose))
         down = {k: v[0] if shared else v[start] for k, v in down.items()}
-        if not hasattr(
-            self.threads, "task"
-        ):  # `functional_call` swaps values inside its module, so every thread has its own
-            self.threads.task, self.threads.folds = (
-                self.task.for_stacking(),
-                FoldEngine(graphs=self.device.type == "cuda"),
-            )
-        task, folds = self.threads.task, self.threads.folds
+        if self.threads.tools is None:
+            self.threads.tools = self.task.for_stacking(), FoldEngine(graphs=self.device.type == "cuda")
+        task, folds = self.threads.tools
         task.x, task.y = self.task.x, self.task.y
         folds.over((task.x.data_ptr(), task.y.data_ptr(), task.x.shape, task.y.shape))
         folds.lengths = plans.steps.tolist()
@@ -584,7 +584,7 @@ class Cohort:
         if self.engine != "stack":
             return 1
         batch = min(self.runs[0].batch_size or int(sizes.max()), int(sizes.max()))
-        if not hasattr(self, "per_row"):
+        if self.per_row is None:
             self.per_row = self.task.bytes_kept()
         each = (
             4 * self.task.dim * (8 + 2 * len(self.fresh)) + 2 * batch * self.per_row

@@ -44,14 +44,14 @@ OPTIONS = [
 ]
 
 
-class Waiting(NamedTuple):
+class QueuedFrame(NamedTuple):
     payer: str  # on whose quota it counts; "": nobody's
     size: int  # what it counts
     data: bytes
     about: str | None = None  # a note whether this party is here; what it says is in the desk's notes
 
 
-class Desk:
+class Connection:
     """A connected party: what waits to be written to it."""
 
     def __init__(self, name: str, certificate: x509.Certificate, version: str = ""):
@@ -60,16 +60,16 @@ class Desk:
             certificate,
             version,
         )  # the version is what it says, for preflight; the server asks by itself
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[QueuedFrame] = deque()
         self.notes: dict[str, int] = {}  # ABSENT or PRESENT, by party: one for each, the latest
         self.news, self.ended = asyncio.Event(), asyncio.Event()
         self.closed = ""
 
-    def put(self, entry: Waiting) -> None:
+    def put(self, entry: QueuedFrame) -> None:
         self.waiting.append(entry)
         self.news.set()
 
-    def next(self) -> tuple[Waiting, bytes]:
+    def next(self) -> tuple[QueuedFrame, bytes]:
         """The entry to be written now, taken out, and its bytes."""
         entry = self.waiting.popleft()
         return entry, pack(
@@ -91,7 +91,7 @@ class Hub:
         if kit.role != "hub":
             raise BadKit(f"this is the kit of {kit.name!r} (a {kit.role}); a hub needs the hub's own kit.")
         self.kit, self.trust, self.tap = kit, kit.trust, tap
-        self.desks: dict[str, Desk] = {}
+        self.connections: dict[str, Connection] = {}
         self.asked: dict[str, set[str]] = {}  # who wants to know when a party comes and goes
         self.held: dict[str, int] = {}
         self.room: dict[str, asyncio.Event] = {}
@@ -162,21 +162,21 @@ class Hub:
         return json.dumps(
             {
                 "federation": self.kit.federation,
-                "present": {desk.name: desk.version for desk in self.desks.values()},
+                "present": {desk.name: desk.version for desk in self.connections.values()},
             }
         ).encode()
 
     async def _relay(self, requests: AsyncIterator[bytes], context: Any) -> None:
         name, certificate = await self._admit(context)
         said = dict(context.invocation_metadata() or ()).get(VERSION, "")
-        desk = Desk(name, certificate, said[:64] if isinstance(said, str) else "")
-        old = self.desks.get(name)
+        desk = Connection(name, certificate, said[:64] if isinstance(said, str) else "")
+        old = self.connections.get(name)
         if (
             old is not None
         ):  # a party that lost its connection comes back before we noticed, or its kit is used twice
             log.info("%r connects again; its older connection is closed", name)
             old.close("another process connected with this party's certificate.")
-        self.desks[name] = desk
+        self.connections[name] = desk
         log.info("%r is here (%s)", name, context.peer())
         desk.put(self._welcome(name))
         self._tell(name, PRESENT)
@@ -194,16 +194,16 @@ class Hub:
                 task.cancel()
             while desk.waiting:
                 self._release(desk.waiting.popleft())
-            if self.desks.get(name) is desk:
-                del self.desks[name]
+            if self.connections.get(name) is desk:
+                del self.connections[name]
                 self._tell(name, ABSENT)
                 log.info("%r has gone", name)
         if desk.closed:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, desk.closed)
 
-    def _welcome(self, name: str) -> Waiting:
+    def _welcome(self, name: str) -> QueuedFrame:
         revoked = pem(self.trust.revoked).decode() if self.trust.revoked else ""
-        return Waiting(
+        return QueuedFrame(
             "",
             0,
             pack(
@@ -218,7 +218,7 @@ class Hub:
     def _certificate(context: Any) -> x509.Certificate:
         return x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
 
-    async def _read(self, name: str, requests: AsyncIterator[bytes], context: Any, desk: Desk) -> None:
+    async def _read(self, name: str, requests: AsyncIterator[bytes], context: Any, desk: Connection) -> None:
         room = self.room.setdefault(name, asyncio.Event())
         try:
             async for data in requests:
@@ -244,8 +244,8 @@ class Hub:
         except (grpc.aio.UsageError, asyncio.CancelledError, grpc.RpcError):
             return
 
-    def _pass_on(self, desk: Desk, to: str, data: bytes) -> None:
-        sender, there = desk.name, self.desks.get(to)
+    def _pass_on(self, desk: Connection, to: str, data: bytes) -> None:
+        sender, there = desk.name, self.connections.get(to)
         if there is not None or to in self.kit.parties:  # no list of names nobody has
             self.asked.setdefault(to, set()).add(sender)
         if there is None or there.closed:
@@ -253,23 +253,23 @@ class Hub:
             return
         self.relayed += 1
         self.relayed_bytes += len(data)
-        self._enter(there, Waiting(sender, ENTRY + len(data), data))
+        self._enter(there, QueuedFrame(sender, ENTRY + len(data), data))
 
-    def _enter(self, desk: Desk, entry: Waiting) -> None:
+    def _enter(self, desk: Connection, entry: QueuedFrame) -> None:
         if entry.payer:
             self.held[entry.payer] = self.held.get(entry.payer, 0) + entry.size
         desk.put(entry)
 
-    def _note(self, desk: Desk, about: str, what: int, payer: str = "") -> None:
+    def _note(self, desk: Connection, about: str, what: int, payer: str = "") -> None:
         """Tell a party who is here and who is not. A note that still waits is changed, so that there is never
         more than one about a party.
         """
         is_new = about not in desk.notes
         desk.notes[about] = what
         if is_new:
-            self._enter(desk, Waiting(payer, ENTRY + len(about), b"", about))
+            self._enter(desk, QueuedFrame(payer, ENTRY + len(about), b"", about))
 
-    async def _write(self, desk: Desk, context: Any, reader: asyncio.Task[None]) -> None:
+    async def _write(self, desk: Connection, context: Any, reader: asyncio.Task[None]) -> None:
         reader.add_done_callback(lambda _: desk.news.set())
         while not desk.closed:
             while desk.waiting and not desk.closed:
@@ -284,7 +284,7 @@ class Hub:
             if not desk.waiting and not desk.closed and not reader.done():
                 await desk.news.wait()
 
-    def _release(self, entry: Waiting) -> None:
+    def _release(self, entry: QueuedFrame) -> None:
         if entry.payer:
             self.held[entry.payer] -= entry.size
             if self.held[entry.payer] <= QUOTA // 2 and entry.payer in self.room:
@@ -292,8 +292,8 @@ class Hub:
 
     def _tell(self, name: str, what: int) -> None:
         for other in self.asked.get(name, ()):
-            if other in self.desks and other != name:
-                self._note(self.desks[other], name, what)
+            if other in self.connections and other != name:
+                self._note(self.connections[other], name, what)
 
     # --- revocations ----------------------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Hub:
         others.
         """
         is_new, self.trust = trust is not self.trust, trust
-        for desk in self.desks.values():
+        for desk in self.connections.values():
             try:
                 trust.check(desk.certificate)
                 if is_new:

@@ -65,7 +65,7 @@ class Kit:
         return replace(self, address=address)
 
 
-class Certified:
+class CertificateIdentity:
     """A party's signatures, by its certificate, which comes along: whoever checks one needs to know the
     federation's authority and nobody else.
 
@@ -117,15 +117,15 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
     """
     import tomli_w
 
-    from ..files import write_whole
+    from ..files import write_atomic
 
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
     write_secret(directory / "party.key", key_pem(kit.key))
-    write_whole(directory / "party.crt", pem(kit.certificate))
-    write_whole(directory / "authority.crt", pem(kit.trust.authority))
+    write_atomic(directory / "party.crt", pem(kit.certificate))
+    write_atomic(directory / "authority.crt", pem(kit.trust.authority))
     assert kit.trust.revoked is not None
-    write_whole(directory / "revoked.crl", pem(kit.trust.revoked))
+    write_atomic(directory / "revoked.crl", pem(kit.trust.revoked))
     listen = {"listen": kit.listen} if kit.role == "hub" else {}
     table = {
         "federation": kit.federation,
@@ -137,7 +137,7 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
         **listen,
         **(extra or {}),
     }
-    write_whole(directory / "party.toml", tomli_w.dumps(table))
+    write_atomic(directory / "party.toml", tomli_w.dumps(table))
 
 
 def keep_revocations(kit: Kit) -> bool:
@@ -149,7 +149,7 @@ def keep_revocations(kit: Kit) -> bool:
     """
     from fcntl import LOCK_EX, flock
 
-    from ..files import write_whole
+    from ..files import write_atomic
 
     if kit.directory is None or kit.trust.revoked is None:
         return False
@@ -166,7 +166,7 @@ def keep_revocations(kit: Kit) -> bool:
         newest = there.updated(pem(kit.trust.revoked))
         if newest is there or newest.revoked is None:
             return False
-        write_whole(file, pem(newest.revoked))
+        write_atomic(file, pem(newest.revoked))
         return True
     finally:
         os.close(folder)

@@ -32,7 +32,7 @@ from .certificates import HUB_NAME
 from .channel import Channel, new_life
 from .envelope import ABSENT, MAIL, METHOD, PRESENT, VERSION, WELCOME, pack, unpack
 from .hub import OPTIONS
-from .kits import Certified, Kit, keep_revocations
+from .kits import CertificateIdentity, Kit, keep_revocations
 
 log = logging.getLogger("tacit.party")
 # seconds until a confirmation goes out by itself: longer than an answer usually takes, which makes it
@@ -82,7 +82,7 @@ class Link:
             RealClock(),
             secret or Secret(),
             seed,
-            identity=Certified(lambda: self.kit),
+            identity=CertificateIdentity(lambda: self.kit),
         )
         self.channels: dict[str, Channel] = {}
         self.noticed: list[str] = []  # what was wrong, and healed or refused: for logs and tests

@@ -97,9 +97,9 @@ async def _hub(order: dict[str, Any]) -> int:
 
 
 def _write(path: Path, content: bytes) -> None:
-    from ..files import write_whole
+    from ..files import write_atomic
 
-    write_whole(path, content)
+    write_atomic(path, content)
 
 
 async def _party(order: dict[str, Any]) -> int:

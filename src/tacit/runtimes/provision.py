@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadJob, BadKit
-from ..files import write_whole
+from ..files import write_atomic
 from ..parameters import nearest
 from .certificates import Authority, Trust, key_pem, pem, read_certificate, read_key
 from .kits import Kit, load, save, write_secret
@@ -31,7 +31,7 @@ KNOWN = ("name", "hub", "listen", "server", "clients")
 
 
 @dataclass(frozen=True)
-class Charter:
+class FederationFile:
     """federation.toml, checked."""
 
     name: str
@@ -41,7 +41,7 @@ class Charter:
     clients: tuple[str, ...]
 
 
-def read_charter(path: str | os.PathLike[str]) -> Charter:
+def read_federation_file(path: str | os.PathLike[str]) -> FederationFile:
     file = Path(path)
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -87,16 +87,18 @@ def read_charter(path: str | os.PathLike[str]) -> Charter:
         raise BadJob(
             f"{file}: two parties have the same name (capitals do not tell them apart). Give each its own."
         )
-    return Charter(name, hub, text("listen", f"0.0.0.0:{port}"), server, tuple(clients))
+    return FederationFile(name, hub, text("listen", f"0.0.0.0:{port}"), server, tuple(clients))
 
 
-def provision(charter: Charter, out: str | os.PathLike[str], revoke: tuple[str, ...] = ()) -> dict[str, Any]:
+def provision(
+    federation: FederationFile, out: str | os.PathLike[str], revoke: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Make or complete the kits in `out`: {"made": [...], "kept": [...], "revoked": [...]}. `revoke` shuts
     parties out, for good under this certificate.
     """
     root = Path(out)
-    authority = _authority(charter, root / "authority")
-    everyone = {"hub": "hub", charter.server: "server", **{c: "client" for c in charter.clients}}
+    authority = _authority(federation, root / "authority")
+    everyone = {"hub": "hub", federation.server: "server", **{c: "client" for c in federation.clients}}
     serials = _revoked(root / "authority" / "revoked.toml")
     for name in revoke:
         if name not in everyone:
@@ -116,33 +118,33 @@ def provision(charter: Charter, out: str | os.PathLike[str], revoke: tuple[str, 
     trust = Trust(
         authority.certificate, authority.revocations(s for several in serials.values() for s in several)
     )
-    parties = tuple(p for p in (charter.server, *charter.clients) if p not in serials)
+    parties = tuple(p for p in (federation.server, *federation.clients) if p not in serials)
     made, kept = [], []
     for name, role in everyone.items():
         folder = root / name
         if name in serials:
             continue
         if (folder / "party.key").exists():
-            _refresh(folder, charter, trust, parties)
+            _refresh(folder, federation, trust, parties)
             kept.append(name)
         else:
             save(
                 Kit(
                     name,
                     role,
-                    charter.hub,
+                    federation.hub,
                     *authority.issue(name, role),
                     trust,
                     parties,
-                    charter.server,
+                    federation.server,
                     folder,
-                    charter.listen if role == "hub" else "",
+                    federation.listen if role == "hub" else "",
                 ),
                 folder,
             )
             made.append(name)
     return {
-        "federation": charter.name,
+        "federation": federation.name,
         "kits": str(root),
         "made": made,
         "kept": kept,
@@ -150,46 +152,46 @@ def provision(charter: Charter, out: str | os.PathLike[str], revoke: tuple[str, 
     }
 
 
-def _authority(charter: Charter, folder: Path) -> Authority:
+def _authority(federation: FederationFile, folder: Path) -> Authority:
     if (folder / "authority.key").exists():
         certificate = read_certificate((folder / "authority.crt").read_bytes(), str(folder / "authority.crt"))
         found = Authority(
             certificate, read_key((folder / "authority.key").read_bytes(), str(folder / "authority.key"))
         )
-        if found.federation != charter.name:
+        if found.federation != federation.name:
             raise BadKit(
-                f"{folder} is the authority of federation {found.federation!r}, not of {charter.name!r}. "
+                f"{folder} is the authority of federation {found.federation!r}, not of {federation.name!r}. "
                 "Give another folder with -o, "
                 "or correct `name`."
             )
         return found
-    made = Authority.new(charter.name)
+    made = Authority.new(federation.name)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    write_whole(folder / "authority.crt", pem(made.certificate))
+    write_atomic(folder / "authority.crt", pem(made.certificate))
     write_secret(folder / "authority.key", key_pem(made.key))
     return made
 
 
-def _refresh(folder: Path, charter: Charter, trust: Trust, parties: tuple[str, ...]) -> None:
+def _refresh(folder: Path, federation: FederationFile, trust: Trust, parties: tuple[str, ...]) -> None:
     """What may have changed in a kit that is there: the hub's address, who takes part, who was revoked. Its
     key and certificate stay.
     """
     import tomli_w
 
-    write_whole(folder / "authority.crt", pem(trust.authority))
+    write_atomic(folder / "authority.crt", pem(trust.authority))
     assert trust.revoked is not None
-    write_whole(folder / "revoked.crl", pem(trust.revoked))
+    write_atomic(folder / "revoked.crl", pem(trust.revoked))
     kit = load(folder)
     table = tomllib.loads((folder / "party.toml").read_text(encoding="utf-8"))
-    listen = {"listen": charter.listen} if kit.role == "hub" else {}
+    listen = {"listen": federation.listen} if kit.role == "hub" else {}
     table |= {
-        "hub": charter.hub,
-        "server": charter.server,
+        "hub": federation.hub,
+        "server": federation.server,
         "parties": list(parties),
         **listen,
     }  # a party's own lines in it stay
-    write_whole(folder / "party.toml", tomli_w.dumps(table))
+    write_atomic(folder / "party.toml", tomli_w.dumps(table))
 
 
 def _revoked(file: Path) -> dict[str, list[int]]:
@@ -205,4 +207,6 @@ def _keep_revoked(file: Path, serials: dict[str, list[int]]) -> None:
     import tomli_w
 
     # serial numbers have up to 160 bits, TOML's integers 64
-    write_whole(file, tomli_w.dumps({name: [f"{s:x}" for s in several] for name, several in serials.items()}))
+    write_atomic(
+        file, tomli_w.dumps({name: [f"{s:x}" for s in several] for name, several in serials.items()})
+    )

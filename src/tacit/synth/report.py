@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..report.maps import heat
 from ..report.markup import Safe, join, tag
-from ..report.numbers import clipped, count, finite, significant
+from ..report.numbers import clipped, count, is_finite, significant
 from ..report.page import assemble, put
 from ..report.sections import Section, figure, table
 from ..report.svg import Axis, Figure, Rule, Series, Table, bars, plot
@@ -72,7 +72,7 @@ def write(evaluation: Evaluation, path: str | Path, points: bool = True) -> Path
 
 def number(value: Any) -> str:
     """Format a score with three decimals, or in significant digits if it is large."""
-    return f"{value:.3f}" if finite(value) and abs(value) < 1000 else significant(value)
+    return f"{value:.3f}" if is_finite(value) and abs(value) < 1000 else significant(value)
 
 
 def _interval(score: MetricScore) -> str:

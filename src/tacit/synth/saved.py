@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter
-from ..files import write_whole
+from ..files import write_atomic
 from ..parties.ledger import Ledger
 from .table import Table
 
@@ -37,7 +37,7 @@ def write(generator: Generator, path: Path) -> Path:
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in generator.state.tensors.items()}
     try:
-        write_whole(path, save(tensors, metadata={"tacit": json.dumps(header, allow_nan=False)}))
+        write_atomic(path, save(tensors, metadata={"tacit": json.dumps(header, allow_nan=False)}))
     except OSError as error:
         raise BadParameter(
             f"save: {path} cannot be written: {error.strerror}. Choose a writable location."

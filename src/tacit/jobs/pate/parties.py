@@ -24,7 +24,7 @@ from ...parties.party import Party
 from ...private.pate import UNANSWERED, Aggregator, ConfidentGNMax, GNMax, exact
 from ...private.pate_student import Lessons
 from ...protocols import votes
-from ...protocols.secagg import Terms
+from ...protocols.secagg import SecAggTerms
 from ...runtimes.processes import Processes
 from . import teachers
 
@@ -43,7 +43,7 @@ class Heard:
     included: tuple[str, ...]
 
 
-def shares(aggregator: Aggregator, terms: Terms) -> list[Fraction]:
+def shares(aggregator: Aggregator, terms: SecAggTerms) -> list[Fraction]:
     """The variance of each teacher's noise, one for each count: any `terms.enough` of them carry σ²
     together.
     """
@@ -63,7 +63,7 @@ def shares(aggregator: Aggregator, terms: Terms) -> list[Fraction]:
     return [exact(s) ** 2 / terms.enough for s in sigmas]
 
 
-def worth(aggregator: Aggregator, terms: Terms, classes: int) -> Aggregator:
+def worth(aggregator: Aggregator, terms: SecAggTerms, classes: int) -> Aggregator:
     """The aggregator whose price is that of the teachers' noise together: a sum of discrete Gaussians is not
     quite one (Kairouz, Liu, Steinke 2021).
     """
@@ -82,13 +82,13 @@ def worth(aggregator: Aggregator, terms: Terms, classes: int) -> Aggregator:
     )
 
 
-def agreed(fed: Federation, aggregator: Aggregator, threshold: float, split: bool) -> Terms:
+def agreed(fed: Federation, aggregator: Aggregator, threshold: float, split: bool) -> SecAggTerms:
     """What all parties of the counting agree on. The length is set for each count."""
     if len(fed) < 2:
         raise bad(
             "pate", "teachers", len(fed), "at least 2 where votes are summed: the sum of one is that vote"
         )
-    terms = check(Terms(f"pate of {fed.name}", len(fed), 1, 1, threshold))
+    terms = check(SecAggTerms(f"pate of {fed.name}", len(fed), 1, 1, threshold))
     bound = 1 + (math.ceil(FAR * math.sqrt(max(shares(aggregator, terms)))) if split else 0)
     return replace(terms, bound=bound)
 
@@ -120,7 +120,12 @@ async def teacher(
         return torch.from_numpy(discrete.gaussian(Fraction(*variances[count]), n, me.secret.bytes))
 
     return await votes.teacher(
-        me, lambda rows: mine.choices(rows)[0], Terms(**terms), classes, noise if variances else None, boss
+        me,
+        lambda rows: mine.choices(rows)[0],
+        SecAggTerms(**terms),
+        classes,
+        noise if variances else None,
+        boss,
     )
 
 
@@ -138,7 +143,7 @@ async def asker(
     question is counted once.
     """
     again = [] if least is None else [lambda counts: counts.max(1).values >= least]
-    done = await votes.asker(me, names, rows, Terms(**terms), classes, again, within, first)
+    done = await votes.asker(me, names, rows, SecAggTerms(**terms), classes, again, within, first)
     return [(which, counts, list(included)) for which, counts, included in done]
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ... import models
-from ...data.federation import Dataset, Federation, Rows, one_label
+from ...data.federation import Dataset, Federation, Rows, check_one_label
 from ...engine.metrics import count, measure
 from ...errors import BadData, BadParameter, BadRun
-from ...files import write_whole
+from ...files import write_atomic
 from ...parameters import bad, check, nearest, to_table
 from ...parties.ledger import Ledger, Spend
 from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, Spent
@@ -128,7 +128,7 @@ def pate(
     split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else _free(Path(out))
     notes = list(fed.notes)
-    if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.looks:
+    if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.reads_rows:
         notes.append(
             "columns were scaled and encoded by statistics of the private rows, which ε does not cover; "
             "encode with public ones if that matters."
@@ -233,7 +233,7 @@ def pate(
     )
     if directory is not None:  # what is spent is written before anything is made of it
         directory.mkdir(parents=True, exist_ok=True)
-        write_whole(directory / "ledger.json", json.dumps(ledger.to_dict(), indent=1))
+        write_atomic(directory / "ledger.json", json.dumps(ledger.to_dict(), indent=1))
     if not spent.answered:
         raise BadData(
             f"none of the {keep} questions was answered, and asking cost ε = {told:.4g}. Lower the "
@@ -328,7 +328,7 @@ def _rows(
         fed = dataset.split(int(many), seed=seed, held_fraction=0.0)
     else:
         raise bad("pate", "dataset", type(dataset).__name__, "a Dataset (tacit.data.mnist()) or a Federation")
-    one_label("pate", fed)
+    check_one_label("pate", fed)
     if fed.classes is None:
         raise BadData(f"pate: {fed.name} has numbers to predict, and teachers can only vote on classes.")
     if isinstance(public, bool) or (isinstance(public, int | float) and not 0 < public < 1):
@@ -680,16 +680,16 @@ def _keep(done: Taught, directory: Path) -> None:
     import tomli_w
     from safetensors.torch import save
 
-    write_whole(directory / "job.toml", tomli_w.dumps(done.config))
-    write_whole(
+    write_atomic(directory / "job.toml", tomli_w.dumps(done.config))
+    write_atomic(
         directory / "result.json",
         json.dumps({k: v for k, v in done.to_dict().items() if k not in ("ledger", "job")}, indent=1),
     )
-    write_whole(
+    write_atomic(
         directory / "labels.csv",
         "row,label\n" + "".join(f"{r},{y}\n" for r, y in zip(done.questions, done.labels) if y != UNANSWERED),
     )
-    write_whole(
+    write_atomic(
         directory / "student.safetensors",
         save({k: v.detach().cpu().contiguous() for k, v in done.student.state_dict().items()}),
     )

@@ -33,10 +33,10 @@ from ... import models
 from ...config import job as config
 from ...config import toml
 from ...errors import BadJob
-from ...numbers import finite
+from ...numbers import is_finite
 from ...parameters import bad, nearest
 
-HOME = Path(__file__).parents[1] / "studies"
+HOME = Path(__file__).parents[2] / "studies"
 FIGURES = ("best", "last", "picked", "rounds")
 SHARED = ("data", "model", "train")
 KEYS = {
@@ -264,7 +264,7 @@ def _one(
     if figure not in FIGURES:
         raise BadJob(str(bad(where, "figure", figure, "one of " + ", ".join(map(repr, FIGURES)))))
     target = raw.get("target", study.get("target"))
-    if (figure == "rounds" or target is not None) and (not finite(target) or not 0 < target <= 1):
+    if (figure == "rounds" or target is not None) and (not is_finite(target) or not 0 < target <= 1):
         raise BadJob(
             str(
                 bad(
@@ -342,7 +342,7 @@ def _one(
                     raise BadJob(
                         f"{where}, {kind}, {label}: there is no column {column!r}. {nearest(column, labels)}"
                     )
-                if not finite(value) or value < 0 or (value > 1 and figure != "rounds"):
+                if not is_finite(value) or value < 0 or (value > 1 and figure != "rounds"):
                     must = "a number of rounds" if figure == "rounds" else "an accuracy from 0 to 1"
                     raise BadJob(
                         str(
@@ -351,7 +351,7 @@ def _one(
                                 column,
                                 value,
                                 must,
-                                "Percent are hundredths: 64.3% is 0.643." if finite(value) else "",
+                                "Percent are hundredths: 64.3% is 0.643." if is_finite(value) else "",
                             )
                         )
                     )
@@ -374,7 +374,7 @@ def _claim(where: str, claim: Mapping[str, Any], rows: int) -> None:
     ):
         if claim.get(key, "last" if key == "measure" else None) not in options:
             raise BadJob(str(bad(where, key, claim.get(key), "one of " + ", ".join(map(repr, options)))))
-    if not finite(within := claim.get("within", 0.0)) or within < 0:
+    if not is_finite(within := claim.get("within", 0.0)) or within < 0:
         raise BadJob(
             str(bad(where, "within", within, "a number of at least 0, in accuracy: 0.02 is two points"))
         )

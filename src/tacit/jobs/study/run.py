@@ -78,7 +78,11 @@ def study(
         and not any(x.get("kind") == "loop" for x in lines)
     ):
         walking = next(
-            (p for c in asked.cells if (p := _plan(c, rows)).batch_size is not None and p.algorithm.walks),
+            (
+                p
+                for c in asked.cells
+                if (p := _plan(c, rows)).batch_size is not None and p.algorithm.takes_steps
+            ),
             None,
         )
         if walking is not None:
@@ -273,7 +277,7 @@ class _Stack:
             if p.local_steps is None:
                 self.samples[i] += (
                     int((sizes * np.array(p.local_epochs)[who]).sum())
-                    if p.algorithm.walks
+                    if p.algorithm.takes_steps
                     else int(sizes.sum())
                 )
             else:

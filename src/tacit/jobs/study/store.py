@@ -14,8 +14,8 @@ from typing import Any
 
 from ... import __version__
 from ...errors import BadRun
-from ...files import write_whole
-from ...runs import finite, stack_note
+from ...files import write_atomic
+from ...runs import encode_nonfinite, read_stack_note
 from .file import Cell, Study
 from .table import FILES, finished
 
@@ -58,7 +58,7 @@ class Store:
         with self._or_refused():
             (self.path / "state").mkdir(parents=True, exist_ok=True)
             if not self.note.exists():
-                write_whole(
+                write_atomic(
                     self.note,
                     json.dumps({"study": s.name, "quick": s.quick, "digest": s.digest, "tacit": __version__}),
                 )
@@ -98,7 +98,7 @@ class Store:
         return out
 
     def add(self, line: dict[str, Any]) -> None:
-        text = b"\n" + json.dumps(finite(line)).encode() + b"\n"  # a torn line before it ends here
+        text = b"\n" + json.dumps(encode_nonfinite(line)).encode() + b"\n"  # a torn line before it ends here
         with self.writing(), open(self.path / "cells.jsonl", "ab", buffering=0) as file:
             if file.write(text) < len(text):
                 raise OSError("no more than a part of a line could be written")
@@ -116,7 +116,7 @@ class Store:
         notes = [
             (path, note)
             for path in sorted((self.path / "state").glob("*.safetensors"))
-            if (note := stack_note(path)) is not None
+            if (note := read_stack_note(path)) is not None
         ]
         return [
             (path, note["cells"]) for path, note in sorted(notes, key=lambda s: s[1]["round"], reverse=True)

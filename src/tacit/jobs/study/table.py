@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import BadRun
-from ...files import write_whole
-from ...numbers import finite
+from ...files import write_atomic
+from ...numbers import is_finite
 from .file import FIGURES, Cell, Study, Table
 
 TIDY = (
@@ -49,18 +49,18 @@ def figures(line: Mapping[str, Any], target: float | None) -> dict[str, Any]:
     """The four figures of one run. A round picked by the held-out rows asks nothing of the test set; the best
     round is picked on it. A run that diverged has no last figure, and its best is that of the rounds before.
     """
-    known = [(r, t, h) for r, t, h in zip(line["rounds"], line["test"], line["held"]) if finite(t)]
+    known = [(r, t, h) for r, t, h in zip(line["rounds"], line["test"], line["held"]) if is_finite(t)]
     if not known:
         return {k: None for k in (*FIGURES, "mean", "best_round")}
     best = max(known, key=lambda v: v[1])
-    by_held = [v for v in known if finite(v[2])]
+    by_held = [v for v in known if is_finite(v[2])]
     reached = [
         r for r, t, _ in known if target is not None and t >= round(target, DIGITS)
     ]  # a line has no more of it
     return {
         "mean": math.fsum(t for _, t, _ in known) / len(known),
         "best": best[1],
-        "last": line["test"][-1] if finite(line["test"][-1]) else None,
+        "last": line["test"][-1] if is_finite(line["test"][-1]) else None,
         "picked": max(by_held, key=lambda v: v[2])[1] if by_held else None,
         "rounds": reached[0] if reached else None,
         "best_round": best[0],
@@ -338,7 +338,7 @@ def text_table(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 def write_files(directory: Path, study: Study, lines: Sequence[Mapping[str, Any]]) -> list[Path]:
     """results.csv, curves.csv, and results.parquet where pyarrow is there."""
     rows = tidy(study, lines)
-    write_whole(directory / "results.csv", _csv(TIDY, rows))
+    write_atomic(directory / "results.csv", _csv(TIDY, rows))
     curves = [
         {
             "table": line["table"],
@@ -353,11 +353,11 @@ def write_files(directory: Path, study: Study, lines: Sequence[Mapping[str, Any]
         for line in finished(study, lines)
         for r, t, h in zip(line["rounds"], line["test"], line["held"])
     ]
-    write_whole(
+    write_atomic(
         directory / "curves.csv",
         _csv(("table", "row", "column", "seed", "choice", "round", "test", "held"), curves),
     )
-    write_whole(directory / "summary.json", json.dumps(summary(study, lines), indent=1))
+    write_atomic(directory / "summary.json", json.dumps(summary(study, lines), indent=1))
     made = [directory / "results.csv", directory / "curves.csv", directory / "summary.json"]
     try:
         import pandas
@@ -366,7 +366,7 @@ def write_files(directory: Path, study: Study, lines: Sequence[Mapping[str, Any]
         return made
     buffer = io.BytesIO()
     pandas.DataFrame(rows, columns=list(TIDY)).to_parquet(buffer)
-    write_whole(directory / "results.parquet", buffer.getvalue())
+    write_atomic(directory / "results.parquet", buffer.getvalue())
     return [*made, directory / "results.parquet"]
 
 

@@ -54,29 +54,35 @@ class ClusteredParties(Parties):
         share = self.book.share()
         self.server = {k: mean_of([s[k] for s in self.servers], share) for k in self.servers[0]}
 
-    def _apart(self, models: list[State]) -> protocol.Apart:
-        return protocol.Apart(models, {name: int(c) for name, c in zip(self.plan.fed.parties, self.book.of)})
+    def _apart(self, models: list[State]) -> protocol.ModelAssignment:
+        return protocol.ModelAssignment(
+            models, {name: int(c) for name, c in zip(self.plan.fed.parties, self.book.of)}
+        )
 
-    def downs(self, r: int) -> protocol.Apart:
+    def downs(self, r: int) -> protocol.ModelAssignment:
         models = []
         for c in range(len(self.servers)):
             with self._at(c):
                 models.append(self.down(r))
         return self._apart(models)
 
-    def tests(self) -> protocol.Apart:
+    def tests(self) -> protocol.ModelAssignment:
         models: list[State] = []
         for c in range(len(self.servers)):
             with self._at(c):
                 one = super().tests()
-                assert not isinstance(one, protocol.Apart)
+                assert not isinstance(one, protocol.ModelAssignment)
                 models.append(one)
         return self._apart(models)
 
     def merge(
-        self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None
+        self,
+        r: int,
+        ups: dict[str, tuple[float, State]] | protocol.SumResult,
+        n: int,
+        among: int | None = None,
     ) -> None:
-        assert not isinstance(ups, protocol.Summed)  # whoever sorts parties by their updates must see them
+        assert not isinstance(ups, protocol.SumResult)  # whoever sorts parties by their updates must see them
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
         for c, who in enumerate(self.book.members):
             mine = {name: up for name, up in ups.items() if self.book.of[seats[name]] == c}

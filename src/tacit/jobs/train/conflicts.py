@@ -65,14 +65,12 @@ def _rule_of_aggregation(a: Asked) -> Iterator[str]:
             "send none. "
             "Use algorithms.FedPSO, or another rule."
         )
-    if hasattr(a.rule, "ready") and a.topology is not None:
+    if a.rule.works_on_models and a.topology is not None:
         yield (
             f"aggregate: {_name(a.rule)} works where one server has every party's model. Leave out "
             "topology, or use another rule."
         )
-    if (
-        hasattr(a.rule, "recall") and not isinstance(a.rule, rules.Best) and a.topology is not None
-    ):  # whom Best took is of the round alone
+    if a.rule.remembers and a.topology is not None:
         yield (
             f"aggregate: {_name(a.rule)} remembers what one server was sent in earlier rounds. Leave out "
             "topology, or use another rule."
@@ -138,10 +136,10 @@ def _selection(a: Asked) -> Iterator[str]:
             f"select: {name} is for synchronous rounds with one server (sampling='fixed'). Leave it out here."
         )
     if (
-        getattr(a.select, "needs_speed", False) and a.speed is None and a.runtime in ("cohort", "inprocess")
+        a.select.needs_speed and a.speed is None and a.runtime in ("cohort", "inprocess")
     ):  # real parties are timed
         yield f"select: {name} needs to know how long parties take. Give speed, such as speeds.Lognormal()."
-    if getattr(a.select, "fills", False) and a.per_round is None:
+    if a.select.fills and a.per_round is None:
         yield (
             f"select: {name} fills every place of a round, and without per_round there is one for "
             "everybody, so it chooses nobody. Give per_round."
@@ -170,7 +168,7 @@ def _hidden(a: Asked) -> Iterator[str]:
             "has a place of its own: a cluster with one party "
             "shows its update. Use another algorithm, or leave the guard out."
         )
-    if getattr(hiding, "adversary", "") != "active":
+    if hiding.adversary != "active":
         return
     if a.algorithm.client_state(torch.zeros(1)) or a.algorithm.own_buffers:
         yield (
@@ -179,11 +177,11 @@ def _hidden(a: Asked) -> Iterator[str]:
             "Use FedAvg or another algorithm without client state, or adversary='curious'."
         )
     for s in a.stages:
-        if getattr(s, "feedback", False) or getattr(s, "quantile", None) is not None:
+        if s.feedback or s.quantile is not None:
             yield (
                 f"guard: {_name(s)} depends on what a server sent or had sent before, which an active "
                 "server chooses. Leave out "
-                f"{'feedback' if getattr(s, 'feedback', False) else 'quantile'}, or use adversary='curious'."
+                f"{'feedback' if s.feedback else 'quantile'}, or use adversary='curious'."
             )
 
 
@@ -285,9 +283,9 @@ def _paces(a: Asked) -> Iterator[str]:
             else "takes an update of an earlier round again"
             if s.skips
             else "follows how many updates of a round are shortened"
-            if getattr(s, "quantile", None) is not None
+            if s.quantile is not None
             else "keeps at the client what it left out, for the next round"
-            if getattr(s, "feedback", False)
+            if s.feedback
             else ""
         )
         if why:

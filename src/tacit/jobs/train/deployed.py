@@ -15,7 +15,7 @@ from ... import __version__, aggregate, algorithms, models, selection
 from ...config import job as config
 from ...config import toml
 from ...errors import BadJob, BadKit, NoHub, TacitError
-from ...files import write_whole
+from ...files import write_atomic
 from ...parameters import check
 from ...parties.ledger import Ledger
 from ...results import Result
@@ -183,7 +183,7 @@ def take_part(
     with recorded(kit.directory, seen, "party", kit.name):
         link = asyncio.run(connected())
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))
+    write_atomic(folder / "ledger.json", json.dumps(seen.to_dict(), indent=1))
     return {
         "party": kit.name,
         "state": str(folder),

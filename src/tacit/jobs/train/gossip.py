@@ -208,9 +208,10 @@ class Gossiping(Simulated):
                 self._cycle(r)
                 told(r, self.share, self.theta)
         else:
-            protocol.ideal(
-                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta, told
-            )
+            for r, share, theta in protocol.ideal(
+                rounds, self.topology.period, self._weights, self._walk, self.share, self.theta
+            ):
+                told(r, share, theta)
 
     def _weights(self, t: int) -> Tensor:
         w = torch.from_numpy(self.topology.graph.at(t).matrix()).to(self.cohort.device, torch.float32)
@@ -325,8 +326,8 @@ def _fits(p: Plan, task: Task, start: State) -> None:
         )
 
 
-def book_of(p: Plan, k: int, cycles: range) -> protocol.Diary:
-    return protocol.diary(
+def book_of(p: Plan, k: int, cycles: range) -> protocol.WakeSchedule:
+    return protocol.wake_schedule(
         p.seed, k, p.topology.graph.neighbours(k), cycles, p.topology.wait, p.topology.churn
     )
 
@@ -443,7 +444,7 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
 
     rounds = range(said["first"], said["stop"])
     if said["mode"] == "push":
-        book = protocol.diary(
+        book = protocol.wake_schedule(
             said["seed"], said["k"], said["neighbours"], rounds, said["wait"], said["churn"]
         )
         names = said["names"]
@@ -475,7 +476,9 @@ async def node(me: Any, *, place: str, job: str, share: float, works: int, vecto
         if not said["secure"]:
             return await protocol.average(me, t, e, share, vectors)
         around = said["exchanges"][t % len(said["exchanges"])]["around"]
-        return await protocol.hidden_average(me, t, e, around, vectors, protocol.Hiding(said["federation"]))
+        return await protocol.hidden_average(
+            me, t, e, around, vectors, protocol.FixedPoint(said["federation"])
+        )
 
     await protocol.node(
         me,

@@ -78,7 +78,7 @@ def _made(p: Plan, layout: Layout, stages: Any) -> Guard:
     agreed = next((s.max_rows for s in stages if s.hides), None)
     heaviest = (
         float(agreed or round_up(float(p.fed.train.sizes.max())))
-        if getattr(p.algorithm, "weighted", True) and p.private is None
+        if p.algorithm.weighted and p.private is None
         else 1.0
     )
     return Guard(stages, layout, *_crowd(p), heaviest, p.seed, p.secret_seed)

@@ -52,14 +52,14 @@ class HiddenSum:
         match stage:
             case SecAgg():
                 return secagg, check(
-                    secagg.Terms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent)
+                    secagg.SecAggTerms(*common, stage.threshold, stage.neighbours, stage.adversary, sent=sent)
                 )
             case LightSecAgg():
                 return lightsecagg, check(
-                    lightsecagg.Terms(*common, stage.threshold, stage.colluding, sent=sent)
+                    lightsecagg.LightSecAggTerms(*common, stage.threshold, stage.colluding, sent=sent)
                 )
             case Encrypt():
-                return encrypted, check(encrypted.Terms(*common, stage.threshold, sent=sent))
+                return encrypted, check(encrypted.EncryptedSumTerms(*common, stage.threshold, sent=sent))
         raise BadParameter(
             f"guard: {type(stage).__name__} says that it hides updates, and no protocol is known for it."
         )
@@ -120,12 +120,12 @@ class HiddenCounts:
     def bound(self) -> int:
         return (1 << 62) // self.parties
 
-    def terms(self, sent: bytes = b"") -> secagg.Terms:
+    def terms(self, sent: bytes = b"") -> secagg.SecAggTerms:
         stage = self.guard.hiding
         length = 3 + sum(math.prod(v.shape) for v in self.blank[2:])
         active = isinstance(stage, SecAgg) and stage.adversary == "active"
         return check(
-            secagg.Terms(
+            secagg.SecAggTerms(
                 self.federation,
                 self.parties,
                 length,
@@ -173,7 +173,7 @@ class HiddenCounts:
 
 
 def _mean_traffic(protocol: Any, terms: Any, guard: Guard, names: Sequence[str]) -> tuple[int, int]:
-    signature = SIGNATURE if getattr(guard.hiding, "adversary", "") == "active" else 0
+    signature = SIGNATURE if guard.hiding is not None and guard.hiding.adversary == "active" else 0
     up, down = _traffic(protocol, tuple(names), terms, signature)
     return up // len(names), down // len(names)
 
@@ -194,7 +194,6 @@ def bytes_of(p: Plan, guard: Guard, r: int, down: State) -> tuple[int, int]:
 
 def signing_keys(p: Plan, guard: Guard | None) -> Mapping[str, Any] | None:
     """Keys for an active adversary in one process; elsewhere parties have certificates."""
-    active = (
-        guard is not None and getattr(guard.hiding, "adversary", "") == "active" and p.runtime == "inprocess"
-    )
+    hiding = None if guard is None else guard.hiding
+    active = hiding is not None and hiding.adversary == "active" and p.runtime == "inprocess"
     return Identity.provision(list(p.fed.parties), secrets.token_bytes) if active else None

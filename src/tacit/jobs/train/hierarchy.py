@@ -48,7 +48,7 @@ def agree(p: Plan) -> None:
             "that differs from round to round. "
             "Leave per_round out."
         )
-    if any(s.hides for s in p.guard) and getattr(p.algorithm, "weighted", True):
+    if any(s.hides for s in p.guard) and p.algorithm.weighted:
         raise BadParameter(
             "guard: a hidden sum does not tell an edge how many rows stand behind it, and "
             f"{type(p.algorithm).__name__} weighs by rows. Use an "
@@ -147,7 +147,7 @@ class Layered(Simulated):
             self.begin(r)
             chosen = self.cohort.round(r)
             for i, c in enumerate(chosen):
-                weighted = getattr(self.plan.algorithm, "weighted", True)
+                weighted = self.plan.algorithm.weighted
                 self.weights[:, i] += (
                     float(self.plan.fed.train.sizes[torch.from_numpy(c)].sum()) if weighted else len(c)
                 )
@@ -305,7 +305,7 @@ class Programs:
         else:
             dataclasses.replace(p.through, seed=p.seed).run_sync(programs, ledger=t.theirs, here=(SERVER,))
 
-    def _came(self, t: int, vectors: State) -> None:
+    async def _came(self, t: int, vectors: State) -> None:
         """The server has a model: it is everyone's."""
         cohort, step = self.trainer.cohort, self.plan.topology.periods[-1]
         for k, v in vectors.items():
@@ -412,7 +412,7 @@ async def edge(
     guard = guarding.heard(said["guard"], task, algorithm, said["seed"])
     hidden = None if guard is None or guard.hiding is None else HiddenSum(guard, said["guard"]["federation"])
     state, behind, clients = dict(server), 0.0, said["clients"]
-    rule = rule.fitted(tuple(s.stop - s.start for s in task.parameters)) if hasattr(rule, "fitted") else rule
+    rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))
 
     def down(r: int) -> State:
         return (
@@ -421,14 +421,14 @@ async def edge(
             | ({} if guard is None else guard.sent())
         )
 
-    def merge(r: int, ups: Any) -> None:
+    async def merge(r: int, ups: Any) -> None:
         nonlocal state, behind
         if ups is None:
             raise SumAborted(
                 f"round {r + 1} was lost at {me.name!r} after updates had been masked. Start the run again.",
                 spent=True,
             )
-        if isinstance(ups, below.Summed):
+        if isinstance(ups, below.SumResult):
             assert guard is not None
             mean, n = guard.back(ups.total, float(len(ups.included)), down(r), r), len(ups.included)
         elif ups:
@@ -438,11 +438,17 @@ async def edge(
             )
         else:
             return
-        behind += float(n) if isinstance(ups, below.Summed) else float(sum(w for w, _ in ups.values()))
+        behind += float(n) if isinstance(ups, below.SumResult) else float(sum(w for w, _ in ups.values()))
         buffers = {"buffers": mean.pop("buffers")} if "buffers" in mean else {}
         rest = {k: v for k, v in state.items() if k not in ("w", "buffers")}
         w, rest = algorithm.merge(state["w"], rest, mean, torch.tensor(n / len(clients)))
         state = {"w": w, **buffers, **rest}
+
+    async def no_model(r: int) -> None:
+        """An edge has no model tested."""
+
+    async def untested(r: int, answers: Any) -> None:
+        raise AssertionError("an edge has no model tested")
 
     async def serve(block: range) -> None:
         await below.server(
@@ -452,8 +458,8 @@ async def edge(
             lambda r: chosen[r - said["first"]],
             down,
             merge,
-            lambda r: None,
-            lambda r, answers: None,
+            no_model,
+            untested,
             hidden=hidden,
             stop=block.stop == said["stop"],
         )

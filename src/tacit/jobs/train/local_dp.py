@@ -22,7 +22,7 @@ from torch import Tensor
 from ...accounting import Account, Release, discrete
 from ...accounting.training import Training, training
 from ...algorithms.plan import Plans, count_steps
-from ...algorithms.types import Batch, State, Walk
+from ...algorithms.types import Batch, LocalState, State
 from ...data.federation import Federation
 from ...engine.task import Task
 from ...errors import BadParameter
@@ -46,7 +46,7 @@ SERVER = (
 )
 
 
-class Terms(NamedTuple):
+class LocalDPTerms(NamedTuple):
     """What parties of one size do in a round."""
 
     width: int  # rows expected in a step
@@ -72,15 +72,15 @@ def _earlier(s: DPSGD) -> tuple[Release, ...]:
     return () if s.public_size is not None else (count_release(s),)
 
 
-def terms(p: Plan, size: int, epochs: int) -> Terms:
+def terms(p: Plan, size: int, epochs: int) -> LocalDPTerms:
     """The noise of a party with so many rows, as far as is public."""
     s: DPSGD = p.private
     width = size if p.batch_size is None else min(p.batch_size, size)
     steps = int(count_steps(np.array([size]), np.array([epochs]), width, p.local_steps)[0])
     if not s.private:
-        return Terms(width, steps, None)
+        return LocalDPTerms(width, steps, None)
     per_epoch = -(-size // width)
-    return Terms(
+    return LocalDPTerms(
         width,
         steps,
         training(
@@ -137,10 +137,10 @@ class PrivateTask(Task):
 
     settings: DPSGD
     plan: Plan
-    now: Terms  # of the client whose turn it is
+    now: LocalDPTerms  # of the client whose turn it is
     left: int  # gradients it may still look at
     source: Any
-    known: dict[tuple[int, int], Terms]  # by rows and local epochs
+    known: dict[tuple[int, int], LocalDPTerms]  # by rows and local epochs
     there: dict[int, int]  # rows of each of its steps, by the step's key
 
     @classmethod
@@ -201,7 +201,7 @@ class PrivateTask(Task):
             size=weight,
         )
 
-    def visit(self, walk: Walk, batch: Batch) -> tuple[Tensor, Walk]:
+    def gradient(self, current: LocalState, batch: Batch) -> tuple[Tensor, LocalState]:
         self.left -= 1
         if self.left < 0:
             raise BadParameter(
@@ -210,14 +210,14 @@ class PrivateTask(Task):
                 "Use FedAvg, FedProx or another that looks at one a step."
             )
         mine = self._of_this_thread()
-        if not hasattr(self._local, "ghost"):
+        if self._local.ghost is None:
             s = self.settings
             self._local.ghost = GhostClipping(
                 mine.module, s.factors(), "per-layer" if s.clipping == "per-layer" else "flat", s.method
             )
             self._local.ghost.is_mean = False
         ghost = self._local.ghost
-        mine.load(walk.w, walk.buffers.get("buffers"))
+        mine.load(current.w, current.buffers.get("buffers"))
         there = self.there[int(batch.key)] if self.there else int(batch.live.sum())
         if there:
             batch = batch._replace(
@@ -239,7 +239,7 @@ class PrivateTask(Task):
         g = torch.cat(
             [got[id(p)].reshape(-1) if id(p) in got else torch.zeros_like(p).reshape(-1) for p in mine.values]
         )
-        return g / self.now.width, walk
+        return g / self.now.width, current
 
     def loss(self, w: Tensor, batch: Batch, buffers: State | None = None) -> Tensor:
         raise BadParameter(
@@ -247,8 +247,6 @@ class PrivateTask(Task):
             "noise of private covers, and the "
             "server learns what came of them. Use FedAvg, FedProx or another that looks at gradients alone."
         )
-
-    grad = loss  # one that is neither clipped nor noisy: `visit` gives those that may leave
 
     def for_stacking(self) -> Task:
         raise BadParameter(

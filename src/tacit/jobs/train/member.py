@@ -29,7 +29,7 @@ from ...data import reading, tables
 from ...data.federation import Federation, Holdings, Rows
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
-from ...files import write_whole
+from ...files import write_atomic
 from ...guard import ALL
 from ...parameters import from_table, nearest, to_table
 from ...parties.ledger import Ledger
@@ -304,13 +304,13 @@ class Work:
         )
         log.info("party %r accepted %s (%s)", self.name, contract.describe(), how)
         self.state.mkdir(parents=True, exist_ok=True)
-        write_whole(
+        write_atomic(
             self.state / f"contract-{contract.digest[:12]}.json", json.dumps(contract.tables, indent=1)
         )
         file = self.state / ACCEPTED
         lines = file.read_text() if file.exists() else ""
         if contract.digest not in lines:
-            write_whole(
+            write_atomic(
                 file,
                 lines
                 + json.dumps({"contract": contract.digest, "hiding": hiding, "agreed": self.agreement.source})
@@ -384,9 +384,8 @@ class Work:
 
     async def local_beside(self, number: int, version: int, down: State) -> tuple[float, State]:
         """On a thread of its own: meanwhile the party can be asked to test a model, or to begin anew."""
-        most = self.plan.rounds * max(
-            len(self.plan.fed), int(getattr(self.plan.pace, "buffer", 1))
-        )  # one party may do all the work of a run
+        # one party may do all the work of a run
+        most = self.plan.rounds * max(len(self.plan.fed), self.plan.pace.buffer)
         if not 0 <= number < most:
             raise ProtocolError(
                 f"the server asks {self.name!r} for its piece of work number {number + 1}; the contract has "
@@ -588,7 +587,7 @@ class Memory:
                 for when, state in (("before", before), ("after", after))
                 for k, v in state.items()
             }
-            write_whole(self.file, save(both, {"run": self.run, "round": str(r)}))
+            write_atomic(self.file, save(both, {"run": self.run, "round": str(r)}))
 
 
 def specified(model: Any, who: str) -> str:
@@ -626,7 +625,7 @@ def deal(fed: Federation, k: int, folder: Path) -> None:
 
     mine = fed.party(k)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(
+    write_atomic(
         folder / "rows.safetensors",
         save(
             {
@@ -637,7 +636,7 @@ def deal(fed: Federation, k: int, folder: Path) -> None:
             }
         ),
     )
-    write_whole(
+    write_atomic(
         folder / "rows.json",
         json.dumps(
             {
@@ -695,7 +694,7 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
     if not len(frame):
         raise BadData(f"{file}: the table has no rows.")
     try:
-        x = recipe.lay_out(frame)
+        x = recipe.encode(frame)
     except BadData as error:
         absent = [c for c in (*recipe.numbers, *recipe.categories, *recipe.missing) if c not in known]
         raise BadData(
@@ -717,7 +716,7 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
     order = torch.from_numpy(np.random.default_rng([seed, HOLDING]).permutation(len(y)))
     held = min(max(round(fraction * len(y)), 1 if fraction and len(y) > 1 else 0), len(y) - 1)
     train = order[held:]
-    x = recipe.applied(
+    x = recipe.apply(
         x,
         *recipe.statistics(x[train], torch.zeros(len(train), dtype=torch.int64), 1),
         torch.zeros(len(y), dtype=torch.int64),

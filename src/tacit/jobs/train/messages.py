@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ... import selection
-from ...aggregate.mean import recalled
+from ...aggregate.mean import combine_with_memory
 from ...algorithms.plan import identify, plan
 from ...algorithms.types import Algorithm, Batches, State, fresh
 from ...data.federation import Federation
@@ -31,7 +31,7 @@ from ...protocols import rounds as protocol
 from ...protocols.consent import OneSumEach
 from ...runs import Event
 from ...runtimes.inprocess import InProcess
-from ...selection import Known, Wanted
+from ...selection import LossesNeeded, PartyInfo
 from ..devices import placed
 from .figures import estimate, fit_figures, warn
 from .guards import chosen, fit
@@ -135,13 +135,13 @@ class Parties:
             | ({} if self.guard is None else self.guard.sent())
         )
 
-    def downs(self, r: int) -> State | protocol.Apart:
+    def downs(self, r: int) -> State | protocol.ModelAssignment:
         """What everyone is sent, or what each is."""
         return self.down(r)
 
-    def tests(self) -> State | protocol.Apart:
+    def tests(self) -> State | protocol.ModelAssignment:
         """The model to be tested."""
-        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalises else ()))
+        keys = ("w", "buffers", *(self.plan.algorithm.sends if self.plan.algorithm.personalizes else ()))
         return {k: v.cpu() for k, v in self.server.items() if k in keys}
 
     def personal(self, i: int) -> list[State]:
@@ -151,7 +151,7 @@ class Parties:
         for name in p.fed.parties:
             down = placed(
                 self.task.x.device,
-                given.models[given.of[name]] if isinstance(given, protocol.Apart) else given,
+                given.models[given.of[name]] if isinstance(given, protocol.ModelAssignment) else given,
             )
             out.append(
                 {
@@ -171,15 +171,15 @@ class Parties:
             self.begin(r)
             return [names[k] for k in chosen(p, r)] if p.select is None else self._selected(r)
 
-        def merge(
-            r: int, ups: dict[str, tuple[float, State]] | protocol.Summed | picking.Picked | None
+        async def merge(
+            r: int, ups: dict[str, tuple[float, State]] | protocol.SumResult | picking.BestUpload | None
         ) -> None:
             if ups is None:
                 self.told[0]["lost"] = True
                 took_part.clear()
                 after(r + 1, [[]], [{}])
                 return
-            if isinstance(ups, picking.Picked):
+            if isinstance(ups, picking.BestUpload):
                 took_part[:], found = ups.scores, math.isfinite(ups.scores[ups.best])
                 self.told[0] |= {
                     "scored": len(took_part),
@@ -188,7 +188,7 @@ class Parties:
                 }
                 ups = {ups.best: ups.upload}
             else:
-                took_part[:] = ups.included if isinstance(ups, protocol.Summed) else ups
+                took_part[:] = ups.included if isinstance(ups, protocol.SumResult) else ups
             if self.seconds is not None:
                 self.clock = self.here[SERVER].clock.now()
                 self.told[0]["clock"] = self.clock
@@ -201,7 +201,7 @@ class Parties:
             else:
                 self.merged(r + 1, list(took_part))
 
-        def model(r: int) -> State | protocol.Apart | None:
+        async def model(r: int) -> State | protocol.ModelAssignment | None:
             if not due(r + 1):
                 return None
             if not self.begin_test(r + 1):
@@ -209,8 +209,8 @@ class Parties:
                 return None
             return self.tests()
 
-        def tested(r: int, answers: dict[str, State] | protocol.Summed | None) -> None:
-            if isinstance(answers, protocol.Summed):
+        async def tested(r: int, answers: dict[str, State] | protocol.SumResult | None) -> None:
+            if isinstance(answers, protocol.SumResult):
                 self._sent_up()  # those bytes belong to no update
             after(r + 1, [list(took_part)], [{} if answers is None else self._metrics(r + 1, answers)])
 
@@ -246,10 +246,10 @@ class Parties:
         """Who holds back rows."""
         return [name for name, held in zip(self.plan.fed.parties, self.plan.fed.held.sizes.tolist()) if held]
 
-    def known(self, r: int) -> Known:
+    def known(self, r: int) -> PartyInfo:
         """What the server knows of the parties before a round, but for losses."""
         n = len(self.plan.fed)
-        return Known(
+        return PartyInfo(
             self.plan.sizes,
             lambda who: np.zeros(0),
             None if self.seconds is None else self.seconds(np.arange(n), np.full(n, r)),
@@ -266,7 +266,7 @@ class Parties:
 
         def loss(who: np.ndarray) -> np.ndarray:
             if new := [int(k) for k in who if int(k) not in losses and int(k) not in silent]:
-                raise Wanted(np.array(new))
+                raise LossesNeeded(np.array(new))
             return np.array([losses.get(int(k), -np.inf) for k in who])
 
         def settle(
@@ -275,8 +275,8 @@ class Parties:
             losses.update({k: answers[names[k]] for k in asked if names[k] in answers})
             silent.update(k for k in asked if names[k] not in answers)
             try:
-                who = selection.chosen(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
-            except Wanted as wanted:
+                who = selection.select(p.select, p.seed, r, self.known(r)._replace(loss=loss), p.per_round)
+            except LossesNeeded as wanted:
                 some = wanted.who.tolist()
                 self.told[0]["looked"] = self.told[0].get("looked", 0) + len(some)
                 self.looks = look_bytes(model)
@@ -353,13 +353,17 @@ class Parties:
         return start
 
     def merge(
-        self, r: int, ups: dict[str, tuple[float, State]] | protocol.Summed, n: int, among: int | None = None
+        self,
+        r: int,
+        ups: dict[str, tuple[float, State]] | protocol.SumResult,
+        n: int,
+        among: int | None = None,
     ) -> None:
         """The server's step from what `n` parties sent, `among` so many."""
         p = self.plan
         down, counted = self.down(r), float(n)
         there = placed(self.task.x.device, down)
-        if isinstance(ups, protocol.Summed):
+        if isinstance(ups, protocol.SumResult):
             assert self.guard is not None
             self.sizes = bytes_of(p, self.guard, r + 1, down)[0], self._sent_up() // n
             mean = self.guard.back(ups.total, counted, there, r)
@@ -384,10 +388,9 @@ class Parties:
         """What the rule makes of the uploads; what it remembers of earlier rounds is the server's state,
         too.
         """
-        rule = fitted([self.plan], self.task)
-        rule = rule.at({k: v[None] for k, v in down.items()}) if hasattr(rule, "at") else rule
+        rule = fitted([self.plan], self.task).at_round({k: v[None] for k, v in down.items()})
         seats = {name: k for k, name in enumerate(self.plan.fed.parties)}
-        mean, self.memory = recalled(
+        mean, self.memory = combine_with_memory(
             list(ups.values()),
             rule,
             [seats[name] for name in ups],
@@ -405,18 +408,18 @@ class Parties:
         )
         return self.heard - before
 
-    def _metrics(self, r: int, answers: dict[str, State] | protocol.Summed) -> dict[str, Any]:
+    def _metrics(self, r: int, answers: dict[str, State] | protocol.SumResult) -> dict[str, Any]:
         p = self.plan
         if self.figures is not None:
             there = placed(self.task.x.device, {"w": self.server["w"]})
             mean = (
                 self.figures.back(answers.total, float(len(answers.included)), there, r - 1)
-                if isinstance(answers, protocol.Summed)
+                if isinstance(answers, protocol.SumResult)
                 else self.figures.take({name: (1.0, sent) for name, sent in answers.items()}, there, r - 1)
             )
             assert p.fed.classes is not None
-            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalises)
-        if isinstance(answers, protocol.Summed):
+            return estimate(self.figures, mean, p.fed.classes, p.algorithm.personalizes)
+        if isinstance(answers, protocol.SumResult):
             assert isinstance(self.counted, HiddenCounts)
             total = self.counted.decode(answers.total)
             return evaluation.gather(
@@ -428,7 +431,7 @@ class Parties:
                 p.fed.classes,
                 p.min_rows,
                 True,
-                p.algorithm.personalises,
+                p.algorithm.personalizes,
             )
         came = [name for name in p.fed.parties if name in answers]
         counts = [Counts(**answers[name]) if answers[name] else None for name in came]
@@ -441,7 +444,7 @@ class Parties:
             p.fed.classes,
             p.min_rows,
             p.sums_only,
-            p.algorithm.personalises,
+            p.algorithm.personalizes,
         )
         if "parties" in found:
             each = dict(zip(came, found["parties"]["accuracy"]))
@@ -592,7 +595,7 @@ class Member:
         """
         if not summed and int(self.fed.held.sizes[0]) < self.min_rows:
             return {}
-        if mine and self.algorithm.personalises:
+        if mine and self.algorithm.personalizes:
             down = placed(self.task.x.device, down)
             down |= self.algorithm.personal(self.task, down, mine)
         rows = self.fed.at(r + 1)

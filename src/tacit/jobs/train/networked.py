@@ -25,7 +25,7 @@ from ...parties.party import Party
 from ...protocols import buffered, joining, picking
 from ...protocols import rounds as protocol
 from ...runtimes.processes import Processes
-from ...selection import Known
+from ...selection import PartyInfo
 from ..devices import placed
 from .contract import Contract
 from .elsewhere import Deployed, Elsewhere
@@ -85,10 +85,10 @@ class Networked(Parties):
         return [
             name
             for name in self.plan.fed.parties
-            if name not in self.door.ready or self.door.ready[name].held != 0
+            if name not in self.admission.ready or self.admission.ready[name].held != 0
         ]
 
-    def known(self, r: int) -> Known:
+    def known(self, r: int) -> PartyInfo:
         """As parties said when they joined, as they are there now, and by how long each took for its last
         round.
         """
@@ -99,10 +99,13 @@ class Networked(Parties):
             else self.plan.fed.train.sizes.numpy()
         )
         there = (
-            None if self.within is None else np.isin(names, self.door.there(busy=True))
+            None if self.within is None else np.isin(names, self.admission.available(busy=True))
         )  # without a deadline, everybody is waited for
-        return Known(
-            sizes, lambda who: np.zeros(0), np.array([self.door.took.get(name, 0.0) for name in names]), there
+        return PartyInfo(
+            sizes,
+            lambda who: np.zeros(0),
+            np.array([self.admission.durations.get(name, 0.0) for name in names]),
+            there,
         )
 
     def go_on(self, at: State) -> None:
@@ -232,7 +235,7 @@ class Networked(Parties):
     def perform(self, server: Callable[..., Any]) -> None:
         async def program(me: Party) -> None:
             self.here[SERVER] = me
-            self.door = joining.Door(
+            self.admission = joining.Admission(
                 me,
                 self.plan.fed.parties,
                 __version__,
@@ -241,7 +244,7 @@ class Networked(Parties):
                 self.note,
                 everyone=self.within is None,
             )
-            await beside(server(me, door=self.door, wrong=self.wrong), self.door.keep())
+            await beside(server(me, admission=self.admission, wrong=self.wrong), self.admission.run())
 
         if isinstance(self.through, Processes):
             self._on_this_machine(self.through, program)

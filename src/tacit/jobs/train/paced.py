@@ -16,7 +16,7 @@ from ...algorithms.types import State
 from ...engine.task import Task
 from ...errors import BadParameter
 from ...guard import Guard
-from ...pace.desk import Arrival, Order, under
+from ...pace.scheduler import Arrival, Order, under
 from ...parties.ledger import Ledger
 from ...runs import Event
 from ..devices import placed
@@ -54,7 +54,7 @@ class Merger:
         move: Callable[[State, float], None],
     ):
         self.plan, self.pace, self.guard, self.now, self.move = p, p.pace, guard, now, move
-        self.desk = p.pace.desk(p.fed.parties, p.per_round, p.seed)
+        self.desk = p.pace.scheduler(p.fed.parties, p.per_round, p.seed)
         self.known = set(layout_of(task, p.algorithm, start).known)
         self.sent: dict[int, State] = {}  # the versions that somebody is at work on
         self.took: list[str] = []  # who is in the last version
@@ -98,12 +98,12 @@ class Merger:
             return False
         down, (like, *_) = self.now(), self.desk.waiting
         now = {k: down[k] if k in self.known else down["w"] for k in like.vectors}
-        batch = self.desk.batch(now)
+        batch = self.desk.take_batch(now)
         if batch is None:
             return False
         version = self.desk.version
-        mean = combine(self.pace.moves(batch, version, now), Mean())
-        took = self.desk.took(batch)
+        mean = combine(self.pace.updates(batch, version, now), Mean())
+        took = self.desk.participants(batch)
         self.took = [a.order.name for a in took]
         stale = Counter(version - a.order.version for a in took)
         self.dropped = dict(self.desk.dropped)
@@ -115,7 +115,7 @@ class Merger:
         self.move(
             {k: v + now[k] if k in self.known else v for k, v in mean.items()}, len(took) / len(self.plan.fed)
         )
-        self.desk.moved()
+        self.desk.advance()
         return True
 
     def bytes(self) -> tuple[int, int]:
@@ -201,16 +201,16 @@ class PacedSimulation(Simulated):
             self.dropped = merger.dropped
             after(version, [merger.took], self.evaluate(version) if due(version) else [{}])
 
-        ideal(
+        for now in ideal(
             merger.desk,
             rounds.stop,
             self._seconds,
             self._answer,
             merger.came,
             merger.merge,
-            tell,
             self.clocks[0],
-        )
+        ):
+            tell(now)
 
     def _seconds(self, orders: Sequence[Order]) -> Sequence[float]:
         (takes,) = self.seconds

@@ -56,7 +56,7 @@ class _Paced(Parties):
         if self.unevaluated is not None:
             merger.took = self.unevaluated
 
-        def merge() -> bool:
+        async def merge() -> bool:
             if not merger.merge():
                 return False
             self.clock = self.time()
@@ -76,7 +76,7 @@ class _Paced(Parties):
                 else None
             )
 
-        def tested(version: int, answers: dict[str, State]) -> None:
+        async def tested(version: int, answers: dict[str, State]) -> None:
             after(version + 1, [merger.took], [self._metrics(version + 1, answers)])
 
         def without(version: int, who: Mapping[str, str]) -> None:

@@ -16,10 +16,10 @@ from ...aggregate import Mean
 from ...algorithms.plan import count_steps, identify
 from ...algorithms.types import Algorithm
 from ...audit.poisoning import Adversaries, attacks
-from ...data.federation import Federation, one_label
+from ...data.federation import Federation, check_one_label
 from ...engine.task import Task
 from ...errors import BadData, BadParameter
-from ...guard import Noise, Stage, as_stages, must_see_each
+from ...guard import Noise, Stage, as_stages, check_visibility
 from ...guard.guard import round_up
 from ...parameters import bad, check, nearest, to_table, too_large
 from ...runtimes.cohort import Run
@@ -167,7 +167,7 @@ class Plan:
         """u = η·E·|D|/(B·K): how far the mean client walks in a round; runs with equal u are comparable across K."""
         if self.runtime == "parties":
             return float("nan")  # how many rows there are, is known only once the parties have joined
-        if not self.algorithm.walks:
+        if not self.algorithm.takes_steps:
             # FedSGD takes one step, at the server
             return float(self.algorithm.lr)  # type: ignore[attr-defined]
         rows, k = float(self.sizes.sum()), len(self.fed)
@@ -283,7 +283,13 @@ def as_rule(rule: Any) -> Any:
             )
         rule = rules.ALL[by_lower[rule.lower()]]()
     if not dataclasses.is_dataclass(rule) or isinstance(rule, type) or not rules.RULE.fits(rule):
-        raise bad("train", "aggregate", rule, "an aggregation rule such as aggregate.Median()")
+        raise bad(
+            "train",
+            "aggregate",
+            rule,
+            "an aggregation rule such as aggregate.Median()",
+            rules.RULE.advice(rule),
+        )
     return check(rule)
 
 
@@ -346,9 +352,9 @@ def make_plan(
             )
     else:
         epochs = (_whole("local_epochs", local_epochs, 1),) * k
-    if hasattr(algorithm, "local_epochs"):
-        epochs = (algorithm.local_epochs,) * k
-    steps = getattr(algorithm, "local_steps", local_steps)
+    steps = local_steps if algorithm.local_steps is None else algorithm.local_steps
+    if algorithm.local_epochs is not None:
+        epochs, steps = (algorithm.local_epochs,) * k, None
     device = device_for("train", device)
     runtime, through = _runtime(runtime)
     if isinstance(model, models.Pretrained):
@@ -368,10 +374,9 @@ def make_plan(
         )
     stages, rule, lies = as_stages(guard), as_rule(aggregate), attacks(adversaries)
     stages = _with_max_rows(stages, algorithm, fed, runtime)
-    must_see_each(stages, rule)
-    must_see_each(stages, algorithm)
-    if hasattr(rule, "ready"):
-        rule.ready([fed.test.x])
+    check_visibility(stages, rule, "find outliers. Aggregate with Mean,")
+    check_visibility(stages, algorithm, "cluster the parties. Use another algorithm, such as IFCA,")
+    rule.check_data([fed.test.x])
     if topology is not None:
         to_the_end("topology", through)
     topology, select, pace, speed = (
@@ -394,7 +399,7 @@ def make_plan(
     if private is not None:
         from .local_dp import checked, public_sizes
 
-        one_label("train, private", fed)
+        check_one_label("train, private", fed)
 
         private = checked(
             private, runtime, {"pace": pace, "topology": topology, "landscape": landscape or None}, select
@@ -447,7 +452,7 @@ def _with_max_rows(
     if (
         hiding is None
         or hiding.max_rows is not None
-        or not getattr(algorithm, "weighted", True)
+        or not algorithm.weighted
         or any(isinstance(s, Noise) for s in stages)
     ):
         return stages
@@ -479,6 +484,7 @@ def _select(given: Any) -> Any:
             "select",
             given,
             "one of " + ", ".join(f"selection.{name}(…)" for name in selection.ALL) + ", or None",
+            selection.SELECTION.advice(given),
         )
     return check(given)
 
@@ -579,7 +585,7 @@ def make_task(p: Plan) -> Task:
         "mse" if p.fed.classes is None else "cross_entropy",
         p.precision,
     )
-    decay = getattr(getattr(p.algorithm, "solver", None), "weight_decay", 0.0)
+    decay = 0.0 if p.algorithm.solver is None else p.algorithm.solver.weight_decay
     if task.frozen and decay:
         raise BadParameter(
             f"train: some layers of the model are frozen, and weight_decay={decay:g} of the solver would "

@@ -20,7 +20,7 @@ from ...guard import Guard, Noise
 from ...parties.ledger import Ledger
 from ...runs import Event
 from ...runtimes.cohort import Cohort
-from ...selection import Known
+from ...selection import PartyInfo
 from .guards import fit, reveals
 from .plan import Plan, seconds_of
 
@@ -115,12 +115,12 @@ class Simulated:
         """Who is asked in this round, by the plan's rule and the model as it stands."""
         p, takes = self.plans[i], self.seconds[i]
         members = np.arange(len(p.fed)) if p.members is None else np.array(p.members)
-        known = Known(
+        known = PartyInfo(
             p.sizes[members],
             lambda who: self._losses(i, members[who], number),
             None if takes is None else takes(members, np.full(len(members), number)),
         )
-        return members[selection.chosen(p.select, p.seed, number, known, p.per_round)]
+        return members[selection.select(p.select, p.seed, number, known, p.per_round)]
 
     def _losses(self, i: int, who: np.ndarray, number: int) -> np.ndarray:
         self.told[i]["looked"] = self.told[i].get("looked", 0) + len(who)
@@ -154,7 +154,7 @@ class Simulated:
             stacked=self.cohort.engine == "stack" and self.w.device.type == "cuda",
         )
         for i, p in enumerate(self.plans):
-            if p.algorithm.personalises and len(held[i].rows.y):
+            if p.algorithm.personalizes and len(held[i].rows.y):
                 found[i] |= self._personal(i, held[i])
             if p.adversaries is not None and (wanted := p.adversaries.wanted(tests[i])) is not None:
                 answers = (
@@ -309,14 +309,13 @@ def fitted(plans: list[Plan], task: Task) -> Any:
     models the task.
     """
     rule = plans[0].aggregate
-    if hasattr(rule, "with_task"):
-        return rule.with_task(task, [p.fed.test.x for p in plans])
-    return rule.fitted(tuple(s.stop - s.start for s in task.parameters)) if hasattr(rule, "fitted") else rule
+    rule = rule.with_layers(tuple(s.stop - s.start for s in task.parameters))
+    return rule.with_task(task, [p.fed.test.x for p in plans])
 
 
-def plain(algorithm: Any) -> Algorithm:
+def plain(algorithm: Algorithm) -> Algorithm:
     """FedAvg with this algorithm's learning rate and solver: what a party does that is left alone."""
-    return algorithms.FedAvg(lr=algorithm.lr, solver=getattr(algorithm, "solver", algorithms.SGD()))
+    return algorithms.FedAvg(lr=algorithm.lr, solver=algorithm.solver or algorithms.SGD())
 
 
 def test_bytes(model: State, classes: int | None) -> tuple[int, int]:

@@ -23,7 +23,18 @@ from ...parameters import bad
 from ...parties.ledger import Ledger
 from ...parties.secret import NOT_PRIVATE
 from ...results import Result
-from ...runs import START_ANEW, Event, Journal, Seldom, finite, free, infinite, load_stack, save_stack, saved
+from ...runs import (
+    RESTART_HINT,
+    Event,
+    Journal,
+    SaveTimer,
+    check_unused,
+    decode_nonfinite,
+    encode_nonfinite,
+    load_stack,
+    load_state,
+    save_stack,
+)
 from ...topologies import Gossip, Hierarchy
 from . import guards, paced
 from .plan import MIN_ROWS, Plan, make_plan, make_task
@@ -208,7 +219,7 @@ def _train(
     else:
         for out in outs:  # all of them first: a comparison refused writes nothing
             if out is not None:
-                free(out)
+                check_unused(out)
         trainer = _trainer(first)(task, starts, plans, states)  # what it refuses leaves nothing behind
         for out, job in zip(outs, jobs):
             journals.append(Journal.create(out, job, watch))
@@ -308,7 +319,7 @@ def _train(
                 dict(pending["dropped"]),
             )
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
-    clock, seldom = time.perf_counter(), Seldom()
+    clock, seldom = time.perf_counter(), SaveTimer()
 
     def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
         """Write round r (counted from 1; 0 is the model before training) into every run's journal."""
@@ -394,7 +405,9 @@ def _train(
             states,
             {
                 "round": r,
-                "events": [finite(j.events) if j.directory is None else len(j.events) for j in journals],
+                "events": [
+                    encode_nonfinite(j.events) if j.directory is None else len(j.events) for j in journals
+                ],
                 **trainer.beside(),
             },
         )
@@ -458,20 +471,20 @@ def _rewound(
         kept: Any = beside["events"][i] if beside else 0
         if place is None:
             journals.append(Journal(None, watch))
-            journals[i].events = [infinite(e) for e in (kept if beside else ())]
+            journals[i].events = [decode_nonfinite(e) for e in (kept if beside else ())]
         elif not kept and not (place / "job.toml").exists():
             journals.append(Journal.create(place, job, watch))
         else:
             prints = fingerprints(p, starts[i])
             journals.append(
-                Journal.rewound(
+                Journal.rewind(
                     place,
                     kept,
                     watch,
                     lambda events, place=place, prints=prints: _same_inputs(place, events, prints),  # type: ignore[misc]
                 )
             )
-            states[i] = states[i] or (saved(place)[0] if kept else None)
+            states[i] = states[i] or (load_state(place)[0] if kept else None)
     return states, beside
 
 
@@ -500,7 +513,7 @@ def _finish(
         )
     model = trainer.task.module_at(trainer.w[i], trainer.buffers[i] if trainer.buffers is not None else None)
     journal.save(last, lambda: trainer.save(i), trainer.beside, force=True)
-    journal.keep(model)
+    journal.save_model(model)
     journal.close(ledger.to_dict())
 
     def own() -> dict[str, Any]:
@@ -517,7 +530,7 @@ def _finish(
         journal.events,
         journal.directory,
         p,
-        own if p.algorithm.personalises and p.topology is None else None,
+        own if p.algorithm.personalizes and p.topology is None else None,
     )
 
 
@@ -661,7 +674,7 @@ def _same_job(out: Path, job: dict[str, Any]) -> None:
     try:
         before, now = tomllib.loads((out / "job.toml").read_text()), tomllib.loads(tomli_w.dumps(job))
     except ValueError as error:
-        raise BadRun(f"{out / 'job.toml'} cannot be read: {error}. {START_ANEW}") from error
+        raise BadRun(f"{out / 'job.toml'} cannot be read: {error}. {RESTART_HINT}") from error
     if before != now:
         tables = {*now, *before}
         where = [

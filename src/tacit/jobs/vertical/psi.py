@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...crypto import group
-from ...data.identifiers import Identified, identify, normal
+from ...data.identifiers import IdSet, identify, normal
 from ...errors import BadData, BadParameter, PartyFailed, ProtocolError, QueryRefused
 from ...parameters import bad
 from ...parties.ledger import Ledger
@@ -27,7 +27,7 @@ KEY = 32  # bytes of an OrderKey
 
 
 @dataclass
-class Shared:
+class PsiResult:
     """`value`: the shared ids as the receiver wrote them; with reveal="size" how many, with "sum" the sum
     over them. `rows`: for each party that may know, its rows in one common order. `size`: how many are
     shared. `notes`: duplicates, empty ids and mixed kinds that were found.
@@ -54,7 +54,7 @@ def psi(
     policy: PsiPolicy | None = None,
     runtime: Any = None,
     teaching: bool = False,
-) -> Shared:
+) -> PsiResult:
     """Which ids two parties share.
 
     `reveal`: the "receiver" learns which, "both" do, the receiver learns only the "size", or size and "sum"
@@ -110,7 +110,7 @@ def psi(
         if reveal in ("size", "sum")
         else [mine[row] for row in rows[names[0]].tolist()]
     )
-    return Shared(
+    return PsiResult(
         value,
         ledger,
         rows,
@@ -123,7 +123,7 @@ def psi(
 
 def align(
     ids: Mapping[str, Iterable[Any]], *, reveal: str = "all", method: str = "auto", runtime: Any = None
-) -> Shared:
+) -> PsiResult:
     """The rows that all of two or more parties share, in one order: row `shared.rows["a"][k]` of a and
     `shared.rows["b"][k]` of b are the same person.
 
@@ -169,7 +169,7 @@ def align(
     }
     for name in names:
         tell_one(ledger, name, first, sizes, made[first]["size"], name in rows)
-    return Shared(
+    return PsiResult(
         [given[first][row] for row in rows[first].tolist()],
         ledger,
         rows,
@@ -198,7 +198,7 @@ class Alignment:
 
 
 async def aligned(
-    me: Party, ids: Iterable[Any] | Identified, *, parties: Sequence[str], method: str = "auto"
+    me: Party, ids: Iterable[Any] | IdSet, *, parties: Sequence[str], method: str = "auto"
 ) -> np.ndarray:
     """`align` as a part of a program that goes on: my rows that all `parties` share, in the common order. The
     first named leads.
@@ -208,7 +208,7 @@ async def aligned(
 
 async def align_rows(
     me: Party,
-    ids: Iterable[Any] | Identified,
+    ids: Iterable[Any] | IdSet,
     *,
     parties: Sequence[str],
     method: str = "auto",
@@ -219,7 +219,7 @@ async def align_rows(
     and `queries` are those of a party that does not lead; the leader's answer to each other party is a result
     with reveal="both".
     """
-    found = ids if isinstance(ids, Identified) else identify(ids, f"the ids of {me.name!r}")
+    found = ids if isinstance(ids, IdSet) else identify(ids, f"the ids of {me.name!r}")
     inside, first, others = me.scope("align"), parties[0], list(parties[1:])
     if len(parties) == 2:
         other = others[0] if me.name == first else first
@@ -318,7 +318,7 @@ def _agrawal(
     names: tuple[str, str],
     runtime: Any,
     teaching: bool,
-) -> Shared:
+) -> PsiResult:
     if teaching is not True:
         raise BadParameter(f"psi: {psi_agrawal.REFUSAL}")
     if reveal != "receiver":
@@ -343,7 +343,7 @@ def _agrawal(
     )[names[0]]
     at = {text: row for text, row in zip(texts[names[0]], sets[names[0]].rows.tolist())}
     rows, sizes = np.array([at[text] for text in found], np.int64), {name: len(s) for name, s in sets.items()}
-    return Shared(
+    return PsiResult(
         [held[names[0]][row] for row in rows.tolist()],
         ledger,
         {names[0]: rows},
@@ -354,7 +354,7 @@ def _agrawal(
     )
 
 
-def _weights(values: Sequence[int] | None, found: Identified, reveal: str, name: str) -> list[int]:
+def _weights(values: Sequence[int] | None, found: IdSet, reveal: str, name: str) -> list[int]:
     """A number for each id of the sender."""
     if (values is None) == (reveal == "sum"):
         raise bad(

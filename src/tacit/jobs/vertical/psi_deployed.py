@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...crypto import group
-from ...data.identifiers import Identified, identify
+from ...data.identifiers import IdSet, identify
 from ...data.reading import as_named
 from ...errors import BadData, BadKit, MissingFiles
-from ...files import write_whole
+from ...files import write_atomic
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 AT_ONCE = 1 << 18  # rows of a file read at a time: of ten million, ids stand in memory as digests alone
 
 
-def read_ids(file: str | Path, column: str) -> Identified:
+def read_ids(file: str | Path, column: str) -> IdSet:
     """The ids of a .csv file's column, read as text, in one pass."""
     return identify(_column(Path(file), column), f"{file}, column {column!r}")
 
@@ -81,7 +81,7 @@ def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
             for part in pandas.read_csv(file, dtype=str, keep_default_na=False, chunksize=AT_ONCE)
         ]
     )
-    write_whole(Path(out), table.loc[rows].to_csv(index=False))
+    write_atomic(Path(out), table.loc[rows].to_csv(index=False))
 
 
 def match_with(
@@ -193,7 +193,7 @@ def _conclude(
     name: str,
     first: str,
     rest: list[str],
-    held: Identified,
+    held: IdSet,
     found: dict[str, Any],
     reveal: str,
 ) -> None:
@@ -272,7 +272,7 @@ def _everyone(kit: Kit, others: Sequence[str]) -> set[str]:
     return names
 
 
-def _numbers(file: str | Path, column: str, held: Identified) -> list[int]:
+def _numbers(file: str | Path, column: str, held: IdSet) -> list[int]:
     if len(held) < held.total:
         raise BadData(
             f"{file}: some rows have the same id or none, so it is not clear which value counts. "
@@ -290,6 +290,6 @@ def _kept(
             write_rows(file, rows, out)
             value["out"] = str(out)
         beside = Path(out).with_name(Path(out).name + ".ledger.json")
-        write_whole(beside, json.dumps(ledger.to_dict(), indent=1))
+        write_atomic(beside, json.dumps(ledger.to_dict(), indent=1))
         value["ledger_file"] = str(beside)
     return {**value, "ledger": ledger.to_dict()}

@@ -16,7 +16,7 @@ from ...mpc import scoring, vertical
 from ...parameters import bad
 from ...parties.ledger import Ledger
 from ..programs import to_the_end
-from .split_layout import Rows, lay_out
+from .split_layout import SplitRows, lay_out
 from .split_parts import measured
 
 HELPER = "helper"
@@ -119,7 +119,7 @@ def regress(
     )
 
 
-def _terms(rows: Rows, settings: dict[str, Any]) -> vertical.RegressionTerms:
+def _terms(rows: SplitRows, settings: dict[str, Any]) -> vertical.RegressionTerms:
     """The settings, checked as far as they can be before anybody starts."""
     x, holder = rows.x[0], rows.label_at[0]
     names = tuple(dict.fromkeys((*x, holder)))
@@ -139,7 +139,7 @@ def _terms(rows: Rows, settings: dict[str, Any]) -> vertical.RegressionTerms:
     return terms
 
 
-def _programs(rows: Rows, terms: vertical.RegressionTerms) -> dict[str, Any]:
+def _programs(rows: SplitRows, terms: vertical.RegressionTerms) -> dict[str, Any]:
     told = {**asdict(terms), "names": list(terms.names)}  # plain settings, as another process takes them
 
     def flat(x: dict[str, Tensor], who: str, count: int) -> Tensor:

@@ -24,19 +24,19 @@ from ...parameters import bad, check
 from ...parties.ledger import Ledger
 from ...protocols import splitnn as protocol
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
-from ...protocols.splitnn_terms import Route, Terms
+from ...protocols.splitnn_terms import Route, SplitTerms
 from ...runtimes.inprocess import InProcess
 from ..programs import to_the_end
 from . import split_parts as parts
-from .split_layout import Rows, lay_out, network, together
-from .split_parts import Share
+from .split_layout import SplitRows, lay_out, network, together
+from .split_parts import SplitShare
 
 if TYPE_CHECKING:
     from .split_audit import Audit
 
 
 @dataclass
-class Split:
+class SplitResult:
     """A split network that has learned. `metrics` are of the held-out rows; `shares` hold each party's part,
     as only that party would have it.
     """
@@ -45,7 +45,7 @@ class Split:
     history: list[dict[str, Any]] = field(repr=False)
     ledger: Ledger
     config: dict[str, Any] = field(repr=False)
-    shares: dict[str, Share] = field(repr=False)
+    shares: dict[str, SplitShare] = field(repr=False)
     notes: tuple[str, ...] = ()
 
     def predict(self, rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None) -> Tensor:
@@ -64,7 +64,7 @@ class Split:
         return Path(folder)
 
     @classmethod
-    def load(cls, folder: str | Path, makers: Mapping[str, Any] | None = None) -> Split:
+    def load(cls, folder: str | Path, makers: Mapping[str, Any] | None = None) -> SplitResult:
         """All parts together again, for tests and for one machine that may hold them all."""
         places = sorted(p.parent for p in Path(folder).glob("*/part.json"))
         if not places:
@@ -132,7 +132,7 @@ def splitnn(
     seed: int = 0,
     runtime: Any = None,
     out: str | Path | None = None,
-) -> Split:
+) -> SplitResult:
     """Train one network of which each party holds a part.
 
     `parties`: `dataset.vertical(…)`; or each party's own table (`data.from_csv(…, id=…)`), aligned by private
@@ -158,7 +158,7 @@ def splitnn(
     rows = lay_out(parties, labels, configuration, test, test_fraction, seed, runtime, ledger)
     net = network(rows, configuration, bottoms, middles, top, merge, width, loss, seed)
     terms = check(
-        Terms(
+        SplitTerms(
             net.routes,
             tuple(map(len, rows.y)),
             tuple(map(len, rows.test_y)),
@@ -172,15 +172,15 @@ def splitnn(
         ),
         "splitnn",
     )
-    shares: dict[str, Share] = {}
+    shares: dict[str, SplitShare] = {}
     for route in terms.routes:
         for who in route.parties:
             if who in shares:
                 continue
-            mine: dict[int, parts.Stop] = {
+            mine: dict[int, parts.StopPart] = {
                 d: copy.deepcopy(net.stops[d]) for d, name in enumerate(route.stops) if name == who
             }
-            shares[who] = Share(
+            shares[who] = SplitShare(
                 who,
                 terms,
                 net.bottoms.get(who),
@@ -221,7 +221,7 @@ def splitnn(
         **{k: v for k, v in asdict(terms).items() if k != "routes"},
         "routes": [asdict(r) for r in terms.routes],
     }
-    run = Split(metrics, history, ledger, config, shares, tuple(rows.notes))
+    run = SplitResult(metrics, history, ledger, config, shares, tuple(rows.notes))
     if out is not None:
         run.save(out)
     return run
@@ -247,7 +247,7 @@ def guards_at_the_cut(owner: str, guard: Any, protect: Any) -> tuple[Any, ...]:
     return made
 
 
-def _rows_of(rows: Rows, terms: Terms) -> dict[str, dict[str, dict[int, Tensor]]]:
+def _rows_of(rows: SplitRows, terms: SplitTerms) -> dict[str, dict[str, dict[int, Tensor]]]:
     """By party: {"x": {route: …}, "y": …, "test_x": …, "test_y": …}, each its own and no other's."""
     held: dict[str, dict[str, dict[int, Tensor]]] = {}
     for turn, route in enumerate(terms.routes):
@@ -260,7 +260,7 @@ def _rows_of(rows: Rows, terms: Terms) -> dict[str, dict[str, dict[int, Tensor]]
 
 
 def _run(
-    shares: Mapping[str, Share],
+    shares: Mapping[str, SplitShare],
     rows: Mapping[str, Mapping[str, dict[int, Tensor]]],
     runtime: Any,
     ledger: Ledger,
@@ -290,7 +290,7 @@ def _run(
 
 @contextmanager
 def _stage(
-    shares: Mapping[str, Share], rows: Mapping[str, Any]
+    shares: Mapping[str, SplitShare], rows: Mapping[str, Any]
 ) -> Iterator[tuple[Path, dict[str, dict[str, str]]]]:
     with tempfile.TemporaryDirectory(prefix="tacit-split-") as place:
         yield (
@@ -321,7 +321,7 @@ def _history(all_rows: list[list[dict[str, Any]]], weights: list[int]) -> list[d
     return made
 
 
-def encoded(share: Share, table: Columns, raw: Any = None) -> Tensor:
+def encoded(share: SplitShare, table: Columns, raw: Any = None) -> Tensor:
     """New rows of a party's table, encoded as in training."""
     if share.recipe is None or share.recipe.mean is None:
         return table.x
@@ -333,11 +333,14 @@ def encoded(share: Share, table: Columns, raw: Any = None) -> Tensor:
             + (f", so {absent!r} is missing" if absent else "")
             + ". Read them with the recipe of the part: fit=share.recipe."
         )
-    return share.recipe.standardised(table.x)
+    return share.recipe.standardize(table.x)
 
 
 def predict(
-    shares: Mapping[str, Share], rows: Mapping[str, Any], runtime: Any = None, ledger: Ledger | None = None
+    shares: Mapping[str, SplitShare],
+    rows: Mapping[str, Any],
+    runtime: Any = None,
+    ledger: Ledger | None = None,
 ) -> tuple[Tensor, Any]:
     """(outputs, the ids they are of, or None): probabilities of classes, or numbers."""
     terms = next(iter(shares.values())).terms
@@ -366,7 +369,7 @@ def predict(
     return told(terms.loss, got[route.stops[-1]]), ids
 
 
-def route_of(terms: Terms, rows: Mapping[str, Any], what: str) -> Route:
+def route_of(terms: SplitTerms, rows: Mapping[str, Any], what: str) -> Route:
     """The way of these rows: the one there is, or, in a relay, that of the client they are of."""
     for route in terms.routes:
         if all(who in rows for who in route.sources):

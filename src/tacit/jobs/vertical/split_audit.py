@@ -24,8 +24,8 @@ from .split import route_of
 if TYPE_CHECKING:
     import pandas
 
-    from .split import Split
-    from .split_parts import Share
+    from .split import SplitResult
+    from .split_parts import SplitShare
 
 MEANS = {
     "distance_correlation": "columns in activations: 0 none, 1 all",
@@ -109,7 +109,7 @@ class Audit:
         return put(path, assemble("What crosses the cut", Safe(""), [], self.sections(), foot))
 
 
-def _leaves(share: Share) -> Any:
+def _leaves(share: SplitShare) -> Any:
     """What leaves a party's cut, guards included, as its own program sends it."""
     bottom = share.mine().bottom
     if bottom is None:
@@ -127,7 +127,7 @@ def _leaves(share: Share) -> Any:
 
 
 def audit(
-    run: Split,
+    run: SplitResult,
     rows: Mapping[str, Any],
     y: Any = None,
     own: Mapping[str, Any] | None = None,
@@ -163,7 +163,7 @@ def audit(
 
 
 def _gradients(
-    shares: Mapping[str, Share], route: Route, z: Mapping[str, Tensor], y: Tensor
+    shares: Mapping[str, SplitShare], route: Route, z: Mapping[str, Tensor], y: Tensor
 ) -> dict[str, Tensor]:
     """What each party with columns gets back for these rows, as one batch."""
     terms = shares[route.stops[-1]].terms
@@ -188,7 +188,7 @@ def _gradients(
     }
 
 
-def write(path: Path, run: Split, audited: Audit | None = None) -> Path:
+def write(path: Path, run: SplitResult, audited: Audit | None = None) -> Path:
     """The page of a run: how it went, who saw what, and what was given away where that was measured."""
     facts = [f"{len(run.shares)} parties", str(run.config.get("configuration")), f"{len(run.history)} epochs"]
     return page(

@@ -27,23 +27,23 @@ from torch import nn
 from ...config import toml
 from ...data.identifiers import normal
 from ...data.tables import from_csv
-from ...data.vertical import Columns, held_out, keep_one_row_each
+from ...data.vertical import Columns, drop_repeated_ids, split_rows
 from ...errors import BadData, BadJob, BadKit, BadParameter, BadRun, MissingFiles
-from ...files import check_new, write_whole
+from ...files import check_new, write_atomic
 from ...parameters import bad, check, from_table, nearest
 from ...parties.ledger import Ledger
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.psi_policy import PsiPolicy
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
-from ...protocols.splitnn_terms import Asked, Route, Terms
+from ...protocols.splitnn_terms import Asked, Route, SplitTerms
 from ..kit_run import run_with_kit
 from ..programs import to_the_end
 from . import split_parts as parts
 from .psi import align_rows
 from .query_log import read_policy
 from .split import folder_of, told
-from .split_parts import Share, Stop, may_write
+from .split_parts import SplitShare, StopPart, may_write
 
 if TYPE_CHECKING:
     from ...runtimes.kits import Kit
@@ -174,12 +174,14 @@ def _check(where: str, split: Mapping[str, Any], cuts: list[int]) -> None:
     check_guards(where, split)
     try:
         check(
-            Terms((), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}),
+            SplitTerms(
+                (), (), (), **{k: split[k] for k in ("epochs", "batch_size", "slices", "seed", "every")}
+            ),
             where,
         )
         parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"], where)
         parts.check_nopeek(split["nopeek"], split["slices"], where)
-        held_out(0, split["test_fraction"], split["seed"], where)
+        split_rows(0, split["test_fraction"], split["seed"], where)
     except BadParameter as error:
         raise BadJob(str(error)) from None
 
@@ -257,7 +259,7 @@ async def _people(
     order = b""
     notes: list[str] = []
     if len(holders) > 1:
-        table, notes = keep_one_row_each(table, f"the table of {me.name!r}", duplicates)
+        table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", duplicates)
         found = await align_rows(me, table.ids.tolist(), parties=list(holders), policy=policy_in(kit))
         table, notes = table.take(found.rows), [*notes, *found.notes]
         order = splitnn.fingerprint([normal(str(i)) for i in table.ids], found.key)
@@ -296,10 +298,10 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     table, count, mark, notes = await _people(
         me, table, holders, tuple(job["parties"]), agreed(job), kit, mine.get("duplicates", "refuse")
     )
-    train, test = held_out(count, split["test_fraction"], split["seed"])
+    train, test = split_rows(count, split["test_fraction"], split["seed"])
     loss = "mse" if split["regression"] else "cross_entropy"
     terms = check(
-        Terms(
+        SplitTerms(
             (route,),
             (len(train),),
             (len(test),),
@@ -314,7 +316,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     share = _share(me.name, job, terms, route, table)
     share.fingerprint = mark
     if table is not None:
-        x, share.recipe = table.fitted(train)
+        x, share.recipe = table.standardize(train)
         share.columns, share.id = table.columns, mine["id"]
     seat = share.mine()
     if me.name in route.sources:
@@ -326,11 +328,13 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     made = await splitnn.party(me, terms, seat)
     share.state = made["state"]
     folder = share.write(Path(out))
-    write_whole(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
+    write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
     return {"history": made["history"], "rows": count, "folder": str(folder), "notes": notes}
 
 
-def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table: Columns | None) -> Share:
+def _share(
+    name: str, job: Mapping[str, Any], terms: SplitTerms, route: Route, table: Columns | None
+) -> SplitShare:
     split, who = job["split"], job["parties"]
     settings = parts.optimizer_of(split["optimizer"], split["lr"], split["momentum"], split["weight_decay"])
     cuts = [who[s]["bottom"][-1] for s in route.sources]
@@ -341,14 +345,14 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
         if not table.x.shape[1]:
             raise BadData(f"{name!r} is to bring columns, and its table has none beside the id.")
         bottom = _layers(split["seed"], f"bottom {name}", table.x.shape[1], who[name]["bottom"], None)
-    stops: dict[int, Stop] = {}
+    stops: dict[int, StopPart] = {}
     for depth, at in enumerate(route.stops):
         last = depth == len(route.stops) - 1
         widths = split["top"] if last else who[at]["middle"]
         if at == name:
             outputs = (1 if table is None or table.classes is None else table.classes) if last else None
             join = (split["merge"], len(route.sources), cuts[0]) if depth == 0 else ("concat", 1, 0)
-            stops[depth] = Stop(_layers(split["seed"], f"stop {depth}", wide, widths, outputs), *join)
+            stops[depth] = StopPart(_layers(split["seed"], f"stop {depth}", wide, widths, outputs), *join)
         wide = widths[-1] if widths else wide
     guards = (
         tuple(from_table(g, ACTIVATIONS, "split.guards") for g in split["guards"])
@@ -356,7 +360,7 @@ def _share(name: str, job: Mapping[str, Any], terms: Terms, route: Route, table:
         else ()
     )
     holder = name == route.stops[-1]
-    return Share(
+    return SplitShare(
         name,
         terms,
         bottom,
@@ -398,7 +402,7 @@ async def foresee(
     seat = share.mine()
     if table is not None:
         assert share.recipe is not None
-        seat.test_x[0] = share.recipe.standardised(table.x)
+        seat.test_x[0] = share.recipe.standardize(table.x)
     made = await splitnn.predict(me, share.terms, seat)
     if made is None:
         return {"rows": count, "notes": notes}
@@ -406,7 +410,7 @@ async def foresee(
     return {"rows": count, "out": out, "notes": notes}
 
 
-def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share) -> None:
+def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: SplitShare) -> None:
     """A row a person: the likeliest class and the chance of each, or the number."""
     import pandas
 
@@ -420,7 +424,7 @@ def answer(out: Path, values: torch.Tensor, ids: np.ndarray | None, share: Share
         for k, name in enumerate(names):
             frame[f"chance of {name}"] = chances[:, k].numpy()
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(out, frame.to_csv(index=False))
+    write_atomic(out, frame.to_csv(index=False))
 
 
 # --- started by an operator ---------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from ...data.federation import Dataset, Federation
 from ...data.identifiers import normal
 from ...data.tables import Recipe
-from ...data.vertical import Columns, Vertical, held_out, keep_one_row_each
+from ...data.vertical import Columns, Vertical, drop_repeated_ids, split_rows
 from ...errors import BadData, BadParameter
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
 from ...protocols.splitnn_parts import width_of
 from ...protocols.splitnn_terms import Route, fingerprint
 from .psi import align
-from .split_parts import Stop
+from .split_parts import StopPart
 
 CONFIGURATIONS = ("vanilla", "u", "vertical", "relay")
 SERVER = "server"
@@ -32,7 +32,7 @@ WIDE = 10.0  # deviations of the numbers to predict from which steps of an ordin
 
 
 @dataclass
-class Rows:
+class SplitRows:
     """Everybody's rows, by route and party; labels by route, with whom they lie."""
 
     x: list[dict[str, Tensor]]
@@ -61,7 +61,7 @@ def lay_out(
     seed: int,
     runtime: Any,
     ledger: Ledger,
-) -> Rows:
+) -> SplitRows:
     if configuration not in CONFIGURATIONS:
         raise bad(
             "splitnn",
@@ -111,7 +111,7 @@ def together(
     first = next(iter(columns.values()))
     if all(len(c) == len(first) and (c.ids == first.ids).all() for c in columns.values()):
         return dict(columns), []
-    single = {who: keep_one_row_each(c, f"the table of {who!r}") for who, c in columns.items()}
+    single = {who: drop_repeated_ids(c, f"the table of {who!r}") for who, c in columns.items()}
     columns = {who: c for who, (c, _) in single.items()}
     shared = align({who: c.ids.tolist() for who, c in columns.items()}, runtime=runtime)
     ledger.merge(shared.ledger)
@@ -134,15 +134,15 @@ def together(
     ]
 
 
-def _tables(data: Vertical, labels: Any) -> Rows:
+def _tables(data: Vertical, labels: Any) -> SplitRows:
     if labels is not None and labels != data.label_at:
         raise bad("splitnn", "labels", labels, f"{data.label_at!r}, who holds them, or None")
     holders = {who: c for who, c in data.parties.items() if c.x.shape[1]}
-    ready = {who: c.fitted(data.train) for who, c in holders.items()}
+    ready = {who: c.standardize(data.train) for who, c in holders.items()}
     mark = fingerprint(
         [normal(str(i)) for i in data.parties[data.label_at].ids], secrets.token_bytes(32)
     )  # a key that nobody is handed
-    return Rows(
+    return SplitRows(
         [{who: x[data.train] for who, (x, _) in ready.items()}],
         [data.y[data.train]],
         [{who: x[data.test] for who, (x, _) in ready.items()}],
@@ -199,7 +199,7 @@ def _matrix(who: str, x: Any) -> Tensor:
     return made
 
 
-def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -> Rows:
+def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -> SplitRows:
     if not isinstance(parties, Mapping) or not parties or not all(isinstance(k, str) and k for k in parties):
         raise bad(
             "splitnn",
@@ -242,9 +242,9 @@ def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -
                 f"splitnn: test rows are of {', '.join(map(repr, xt))}; give ({{party: rows}}, labels) of "
                 "the same parties, as many rows each."
             )
-        return Rows([x], [target], [xt], [yt.to(target.dtype)], [holder], classes)
-    train, held = held_out(len(target), fraction, seed)
-    return Rows(
+        return SplitRows([x], [target], [xt], [yt.to(target.dtype)], [holder], classes)
+    train, held = split_rows(len(target), fraction, seed)
+    return SplitRows(
         [{w: v[train] for w, v in x.items()}],
         [target[train]],
         [{w: v[held] for w, v in x.items()}],
@@ -254,8 +254,8 @@ def _tensors(parties: Any, labels: Any, test: Any, fraction: float, seed: int) -
     )
 
 
-def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> Rows:
-    made = Rows([], [], [], [], [], None)
+def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> SplitRows:
+    made = SplitRows([], [], [], [], [], None)
     if isinstance(parties, Federation):
         made.classes, made.labels = parties.classes, parties.labels
         for k, name in enumerate(parties.parties):
@@ -289,7 +289,7 @@ def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> Rows:
         if len(x) != len(y):
             raise BadData(f"splitnn: {who!r} has {len(x)} rows and {len(y)} labels.")
         kinds.add(classes)
-        train, held = held_out(len(y), fraction, seed)
+        train, held = split_rows(len(y), fraction, seed)
         made.x.append({who: x[train]})
         made.test_x.append({who: x[held]})
         made.y.append(y[train])
@@ -306,16 +306,16 @@ def _relay(parties: Any, labels: Any, fraction: float, seed: int) -> Rows:
 
 
 @dataclass
-class Network:
+class SplitNetwork:
     bottoms: dict[str, nn.Module]
-    stops: list[Stop]
+    stops: list[StopPart]
     routes: tuple[Route, ...]
     loss: str
     makers: dict[str, dict[str, Callable[[], nn.Module]]] = field(default_factory=dict)
 
 
 def network(
-    rows: Rows,
+    rows: SplitRows,
     configuration: str,
     bottoms: Any,
     middles: Any,
@@ -324,7 +324,7 @@ def network(
     width: int,
     loss: str | None,
     seed: int,
-) -> Network:
+) -> SplitNetwork:
     """The parts, given or usual ones, and the way over them; what does not fit together is refused here."""
     if rows.classes is None and (spread := float(torch.cat(rows.y).std(correction=0))) > WIDE:
         rows.notes.append(
@@ -338,7 +338,7 @@ def network(
 
 
 def _network(
-    rows: Rows,
+    rows: SplitRows,
     configuration: str,
     bottoms: Any,
     middles: Any,
@@ -346,7 +346,7 @@ def _network(
     merge: str,
     width: int,
     loss: str | None,
-) -> Network:
+) -> SplitNetwork:
     makers: dict[str, dict[str, Callable[[], nn.Module]]] = {}
 
     def module(value: Any, what: str, who: str, where: str) -> nn.Module:
@@ -427,10 +427,10 @@ def _network(
     wide: tuple[int, ...] = (
         (sum(o[0] for o in outs.values()),) if holders > 1 and merge == "concat" else first
     )
-    stops: list[Stop] = []
+    stops: list[StopPart] = []
 
     def add(body: nn.Module, what: str) -> tuple[int, ...]:
-        stops.append(Stop(body, merge, holders, first[0]) if not stops else Stop(body))
+        stops.append(StopPart(body, merge, holders, first[0]) if not stops else StopPart(body))
         return width_of(body, wide, what)
 
     for depth, (who, part) in enumerate(middle.items()):
@@ -465,7 +465,7 @@ def _network(
             "the one before it: the loss applies it itself, and it would be applied twice",
         )
     routes = tuple(Route(tuple(x), (*middle, at)) for x, at in zip(rows.x, rows.label_at))
-    return Network(made, stops, routes, _loss(loss, rows.classes, wide), makers)
+    return SplitNetwork(made, stops, routes, _loss(loss, rows.classes, wide), makers)
 
 
 def _check_shape(configuration: str, sources: Sequence[str], holder: str, middle: Mapping[str, Any]) -> None:

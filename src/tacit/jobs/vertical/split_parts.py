@@ -22,19 +22,19 @@ from ...audit import leakage
 from ...data.tables import Recipe
 from ...engine.metrics import count, measure, of_numbers
 from ...errors import BadData, BadParameter, BadRun, MissingFiles
-from ...files import write_whole
+from ...files import write_atomic
 from ...parameters import bad, from_table, to_table
 from ...parties.party import Party
 from ...protocols import splitnn
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import MERGES, build, describe, merger
-from ...protocols.splitnn_terms import Mine, Route, Stretch, Terms
+from ...protocols.splitnn_terms import Route, Segment, SplitInputs, SplitTerms
 
 OPTIMIZERS: dict[str, Any] = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
 @dataclass
-class Stop:
+class StopPart:
     """A stop's part: how it merges what comes, and what it does with it."""
 
     body: nn.Module
@@ -42,20 +42,20 @@ class Stop:
     holders: int = 1
     width: int = 0
 
-    def stretch(self) -> Stretch:
-        return Stretch(merger(self.merge, self.holders, self.width), self.body)
+    def stretch(self) -> Segment:
+        return Segment(merger(self.merge, self.holders, self.width), self.body)
 
 
 @dataclass
-class Share:
+class SplitShare:
     """One party's share of a split network: its parts, its guards, and what it needs to read its own file
     again.
     """
 
     party: str
-    terms: Terms
+    terms: SplitTerms
     bottom: nn.Module | None = None
-    stops: dict[int, Stop] = field(default_factory=dict)
+    stops: dict[int, StopPart] = field(default_factory=dict)
     state: dict[str, Tensor] = field(
         default_factory=dict
     )  # weights, by "bottom.…" and "stop0.…"; empty: those of the modules
@@ -74,9 +74,9 @@ class Share:
         default_factory=dict
     )  # functions that make a part no table can describe, by "bottom" or "stop0"
 
-    def mine(self) -> Mine:
+    def mine(self) -> SplitInputs:
         """As the party's program takes it, with modules that hold its weights."""
-        made = Mine(
+        made = SplitInputs(
             functools.partial(OPTIMIZERS[self.optimizer], **self.settings),
             self.bottom,
             {d: s.stretch() for d, s in self.stops.items()},
@@ -133,8 +133,8 @@ class Share:
             k: v.detach().contiguous().clone()
             for k, v in (self.state or self.mine().parts.state_dict()).items()
         }
-        write_whole(folder / "part.safetensors", save(weights))
-        write_whole(folder / "part.json", json.dumps(self.tables(), indent=1))
+        write_atomic(folder / "part.safetensors", save(weights))
+        write_atomic(folder / "part.json", json.dumps(self.tables(), indent=1))
         return folder
 
 
@@ -160,7 +160,7 @@ def check_unused(out: str | Path | None) -> None:
         )
 
 
-def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | None = None) -> Share:
+def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | None = None) -> SplitShare:
     """A share from its folder. The files are data: only known layers come of them; a part that is code must
     be given by its maker.
     """
@@ -193,7 +193,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             return build(layers)
 
         t = told["terms"]
-        terms = Terms(
+        terms = SplitTerms(
             **{
                 **t,
                 "routes": tuple(Route(tuple(r["sources"]), tuple(r["stops"])) for r in t["routes"]),
@@ -202,7 +202,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
             }
         )
         stops = {
-            int(d): Stop(made(f"stop{d}", s["layers"]), s["merge"], int(s["holders"]), int(s["width"]))
+            int(d): StopPart(made(f"stop{d}", s["layers"]), s["merge"], int(s["holders"]), int(s["width"]))
             for d, s in told["stops"].items()
         }
         if any(s.merge not in MERGES for s in stops.values()) or told["optimizer"] not in OPTIMIZERS:
@@ -220,7 +220,7 @@ def read(folder: str | Path, makers: Mapping[str, Callable[[], nn.Module]] | Non
                 None if r["std"] is None else tuple(r["std"]),
             )
         )
-        return Share(
+        return SplitShare(
             told["party"],
             terms,
             None if told["bottom"] is None else made("bottom", told["bottom"]),
@@ -275,7 +275,7 @@ def measured(loss: str, classes: int | None, out: Tensor, y: Tensor) -> dict[str
 KEYS = ("x", "y", "test_x", "test_y")
 
 
-def deal(share: Share, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -> dict[str, str]:
+def deal(share: SplitShare, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -> dict[str, str]:
     """Write a party's share and rows for a process of its own; gives how that process finds functions that
     make parts.
     """
@@ -285,11 +285,11 @@ def deal(share: Share, rows: Mapping[str, Mapping[int, Tensor]], folder: Path) -
 
     share.write(folder)
     flat = {f"{key}.{turn}": value.contiguous() for key in KEYS for turn, value in rows.get(key, {}).items()}
-    write_whole(folder / "rows.safetensors", save(flat))
+    write_atomic(folder / "rows.safetensors", save(flat))
     return {name: json.dumps(specification(maker, share.party)) for name, maker in share.makers.items()}
 
 
-def dealt(folder: str, made: Mapping[str, str]) -> tuple[Share, Mine]:
+def dealt(folder: str, made: Mapping[str, str]) -> tuple[SplitShare, SplitInputs]:
     from safetensors.torch import load_file
 
     from ...runtimes.nursery import found

@@ -21,7 +21,7 @@ from torch.nn.functional import mse_loss
 from ...data.federation import Dataset
 from ...data.identifiers import normal
 from ...data.tables import Recipe
-from ...data.vertical import Columns, keep_one_row_each
+from ...data.vertical import Columns, drop_repeated_ids
 from ...errors import BadData
 from ...mpc import transfer as hidden
 from ...parameters import bad, check, from_table, to_table
@@ -30,15 +30,15 @@ from ...parties.message import Message
 from ...parties.party import Party
 from ...protocols import ftl as protocol
 from ...protocols import splitnn_terms
-from ...protocols.ftl import Terms
+from ...protocols.ftl import TransferTerms
 from ...protocols.splitnn import agree
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_parts import build, describe, width_of
-from ...protocols.splitnn_terms import Mine, Route, fingerprint, losses
+from ...protocols.splitnn_terms import Route, SplitInputs, fingerprint, losses
 from ..programs import to_the_end
 from .psi import align
 from .split import folder_of, guards_at_the_cut, predict
-from .split_parts import Share, Stop, check_unused, measured
+from .split_parts import SplitShare, StopPart, check_unused, measured
 
 HELPER = "helper"
 SECURE = ("cut", "shared")
@@ -49,7 +49,7 @@ class ClassNames(Message, reveals="what the source calls its classes"):
 
 
 @dataclass
-class Transferred:
+class TransferResult:
     """`shares`: each party's own predictor, as only that party would have it; a network that needs nobody
     else. `metrics` are of the target's rows that are not shared, where its table has labels to measure by.
     """
@@ -58,7 +58,7 @@ class Transferred:
     history: list[dict[str, Any]] = field(repr=False)
     ledger: Ledger
     config: dict[str, Any] = field(repr=False)
-    shares: dict[str, Share] = field(repr=False)
+    shares: dict[str, SplitShare] = field(repr=False)
     shared: int
     notes: tuple[str, ...] = ()
 
@@ -110,11 +110,11 @@ def ftl(
     seed: int = 0,
     runtime: Any = None,
     out: str | Path | None = None,
-) -> Transferred:
+) -> TransferResult:
     """A model for the target's columns from the source's labels, though their columns differ and they share
     only some people.
 
-    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.apart` for a study); the
+    `source` and `target` are tables with ids (`data.from_csv(…, id=…)`, or `data.split_for_transfer` for a study); the
     source's has labels, the target's labels are only measured by. `encoders` by name are nn.Sequentials of
     known layers that end `width` wide; left out, one layer with tanh each.
 
@@ -138,7 +138,7 @@ def ftl(
     tables = {names[0]: _table(source, "source"), names[1]: _table(target, "target")}
     labels = labelled(tables[names[0]])
     terms = check(
-        Terms(
+        TransferTerms(
             (Route((names[1],), (names[0],)),),
             (0,),
             (0,),
@@ -158,7 +158,7 @@ def ftl(
         "ftl",
     )
     ledger = Ledger()
-    single = {name: keep_one_row_each(t, f"the table of {name!r}") for name, t in tables.items()}
+    single = {name: drop_repeated_ids(t, f"the table of {name!r}") for name, t in tables.items()}
     tables = {name: t for name, (t, _) in single.items()}
     found = align({name: t.ids.tolist() for name, t in tables.items()}, runtime=runtime)
     ledger.merge(found.ledger)
@@ -177,7 +177,7 @@ def ftl(
         *(note for _, some in single.values() for note in some),
         *found.notes,
     )
-    run = Transferred(
+    run = TransferResult(
         measured_on_the_rest(terms, shares[names[1]], tables[names[1]], at[names[1]], labels),
         made[names[0]]["history"],
         ledger,
@@ -215,7 +215,7 @@ def _table(given: Any, what: str) -> Columns:
             "ftl",
             what,
             type(given).__name__,
-            "a table with ids: data.from_csv(…, id=…), or one of data.apart(…)",
+            "a table with ids: data.from_csv(…, id=…), or one of data.split_for_transfer(…)",
         )
     return given
 
@@ -250,7 +250,7 @@ def seeded(seed: int, name: str) -> int:
 
 
 def prepared(
-    terms: Terms,
+    terms: TransferTerms,
     name: str,
     table: Columns,
     at: Tensor,
@@ -262,7 +262,7 @@ def prepared(
     """What one party's program is given, as plain values: another process can have it. `key`: of the
     fingerprint of the shared ids; both have the same.
     """
-    x, recipe = table.fitted(torch.arange(len(table)))
+    x, recipe = table.standardize(torch.arange(len(table)))
     x = x.reshape(len(x), -1).float()
     if not x.shape[1]:
         raise BadData(f"{name!r} has no columns beside the id.")
@@ -311,7 +311,7 @@ def prepared(
     }
 
 
-def programs(terms: Terms, given: Mapping[str, Mapping[str, Any]], secure: str) -> dict[str, Any]:
+def programs(terms: TransferTerms, given: Mapping[str, Mapping[str, Any]], secure: str) -> dict[str, Any]:
     run = functools.partial(secret_seat, helper=HELPER) if secure == "shared" else seat
     made: dict[str, Any] = {name: functools.partial(run, given=dict(g)) for name, g in given.items()}
     if secure == "shared":
@@ -321,8 +321,8 @@ def programs(terms: Terms, given: Mapping[str, Mapping[str, Any]], secure: str) 
     return made
 
 
-def _terms(plain: Mapping[str, Any]) -> Terms:
-    return Terms(
+def _terms(plain: Mapping[str, Any]) -> TransferTerms:
+    return TransferTerms(
         **{
             **plain,
             "routes": tuple(Route(tuple(r["sources"]), tuple(r["stops"])) for r in plain["routes"]),
@@ -332,10 +332,10 @@ def _terms(plain: Mapping[str, Any]) -> Terms:
     )
 
 
-def _mine(terms: Terms, given: Mapping[str, Any]) -> Mine:
+def _mine(terms: TransferTerms, given: Mapping[str, Any]) -> SplitInputs:
     encoder = build(given["layers"])
     encoder.load_state_dict(given["encoder"])
-    mine = Mine(terms.adam, encoder, x={0: given["x"]}, fingerprint=given["fingerprint"])
+    mine = SplitInputs(terms.adam, encoder, x={0: given["x"]}, fingerprint=given["fingerprint"])
     if "y" in given:
         mine.y[0], mine.stops[0] = given["y"], protocol.Offset()
         mine.protect = (
@@ -404,13 +404,13 @@ async def secret_seat(me: Party, given: Mapping[str, Any], helper: str) -> dict[
 
 
 def finished(
-    terms: Terms,
+    terms: TransferTerms,
     name: str,
     table: Columns,
     given: Mapping[str, Any],
     made: Mapping[str, Any],
     labels: tuple[str, ...],
-) -> Share:
+) -> SplitShare:
     """A party's predictor: its encoder, and the translator as one more layer. It is a split network of one
     party, and is saved and asked as one.
     """
@@ -427,14 +427,14 @@ def finished(
             "missing": tuple(given["recipe"]["missing"]),
         }
     )
-    plain = splitnn_terms.Terms(
+    plain = splitnn_terms.SplitTerms(
         (Route((name,), (name,)),), (0,), (0,), 0, terms.batch_size, 1, terms.seed, terms.loss
     )
-    return Share(
+    return SplitShare(
         name,
         plain,
         encoder,
-        {0: Stop(nn.Sequential(head))},
+        {0: StopPart(nn.Sequential(head))},
         {},
         "adam",
         {"lr": terms.lr, "weight_decay": terms.weight_decay},
@@ -446,7 +446,7 @@ def finished(
 
 
 def measured_on_the_rest(
-    terms: Terms, share: Share, table: Columns, at: Tensor, labels: tuple[str, ...]
+    terms: TransferTerms, share: SplitShare, table: Columns, at: Tensor, labels: tuple[str, ...]
 ) -> dict[str, float]:
     """How well the target does on its rows that are not shared, if it has labels to measure by."""
     if table.y is None:
@@ -458,11 +458,11 @@ def measured_on_the_rest(
     return measured(terms.loss, 2, outputs(share, table)[rest], same_classes(table, labels)[rest])
 
 
-def outputs(share: Share, table: Columns) -> Tensor:
+def outputs(share: SplitShare, table: Columns) -> Tensor:
     """A party's scores of all rows of its table."""
     mine = share.mine()
     x = (
-        (share.recipe.standardised(table.x) if share.recipe is not None else table.x)
+        (share.recipe.standardize(table.x) if share.recipe is not None else table.x)
         .reshape(len(table), -1)
         .float()
     )
@@ -504,7 +504,7 @@ def alone(
     tables = {"source": _table(source, "source"), "target": _table(target, "target")}
     labels = labelled(tables["source"])
     terms = check(
-        Terms(
+        TransferTerms(
             (Route(("target",), ("source",)),),
             (0,),
             (0,),

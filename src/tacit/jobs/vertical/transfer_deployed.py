@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ...data.vertical import keep_one_row_each
+from ...data.vertical import drop_repeated_ids
 from ...errors import BadJob, BadParameter
-from ...files import write_whole
+from ...files import write_atomic
 from ...mpc import transfer as hidden
 from ...parameters import check, from_table
 from ...parties.ledger import Ledger
 from ...parties.party import Party
-from ...protocols.ftl import Terms
+from ...protocols.ftl import TransferTerms
 from ...protocols.splitnn_guards import ACTIVATIONS, GRADIENTS
 from ...protocols.splitnn_terms import Asked, Route
 from . import transfer as job_of
@@ -105,8 +105,8 @@ def read(path: str | Path) -> dict[str, Any]:
     return {"ftl": settings, "parties": who}
 
 
-def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> Terms:
-    terms = Terms(
+def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) -> TransferTerms:
+    terms = TransferTerms(
         (Route((target,), (source,)),),
         (0,),
         (0,),
@@ -119,7 +119,7 @@ def _terms(settings: Mapping[str, Any], source: str, target: str, owner: str) ->
             k: settings[k] for k in ("width", "first_epochs", "lr", "weight_decay", "gamma", "own", "rebuild")
         },
     )
-    return cast(Terms, check(terms, owner))
+    return cast(TransferTerms, check(terms, owner))
 
 
 def _roles(who: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -144,7 +144,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
         return {"history": [], "rows": rows, "folder": "", "metrics": {}, "notes": []}
     entry = who[me.name]
     table = table_of(file, {**entry, "label": entry["measure"]} if "measure" in entry else entry)
-    table, notes = keep_one_row_each(table, f"the table of {me.name!r}", entry.get("duplicates", "refuse"))
+    table, notes = drop_repeated_ids(table, f"the table of {me.name!r}", entry.get("duplicates", "refuse"))
     names: tuple[str, ...] = ()
     if me.name == source:
         names = job_of.labelled(table)
@@ -163,7 +163,7 @@ async def attend(me: Party, job: Mapping[str, Any], file: str, out: str, kit: st
     names = await _labels(me, source, target, names)
     share = replace(job_of.finished(terms, me.name, table, given, made, names), id=entry["id"])
     folder = share.write(Path(out))
-    write_whole(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
+    write_atomic(folder / "ledger.json", json.dumps(me.ledger.to_dict(), indent=1))
     metrics = {}
     if me.name == target:
         metrics = job_of.measured_on_the_rest(terms, share, table, rows_here, names)

@@ -19,7 +19,7 @@ from ..parameters import bad
 from ..parties.clock import RealClock
 from ..parties.party import Party
 from .splitnn_guards import QuantizeRows
-from .splitnn_terms import Activations, CutGradients, Mine, Terms, losses
+from .splitnn_terms import Activations, CutGradients, SplitInputs, SplitTerms, losses
 
 ASSUMES = (
     "SEMI-HONEST: every party follows its program. Activations and gradients cross the cut in the clear to "
@@ -29,13 +29,13 @@ ASSUMES = (
 CHUNK = 1024  # rows at a time where nothing is learned
 
 
-class Seat:
+class SplitWorker:
     """One party at its work. Heavy arithmetic leaves the event loop free where there is something to move
     meanwhile: a slice that was just sent, or the next that may come. To hand work to a thread and wait for it
     costs as much as a small batch.
     """
 
-    def __init__(self, me: Party, terms: Terms, mine: Mine):
+    def __init__(self, me: Party, terms: SplitTerms, mine: SplitInputs):
         self.me, self.terms, self.mine = me, terms, mine
         self.parts = mine.parts
         self.random = any("Dropout" in type(m).__name__ for m in self.parts.modules())
