@@ -213,9 +213,7 @@ def test_a_critic_in_a_loop_of_its_own():
 
 def test_a_delta_of_one_over_the_rows_warns_and_says_why():
     model, x, y = world()
-    with pytest.warns(
-        UserWarning, match="δ ≥ 1/rows allows a method that publishes a random row in the clear"
-    ):
+    with pytest.warns(UserWarning, match="δ ≥ 1/rows permits publishing a random row"):
         DPSGD(noise_multiplier=1.0, delta=0.01).attach(model, sgd(model), (x, y), batch_size=20)
 
 
@@ -226,12 +224,12 @@ def test_a_delta_of_one_over_the_rows_warns_and_says_why():
         ({}, "neither epsilon nor noise_multiplier is given"),
         ({"epsilon": 0}, r"epsilon is 0; it must be a number above 0"),
         ({"epsilon": 1.0, "noise_multiplier": 0}, "without noise there is no ε"),
-        ({"noise_multiplier": 1.0, "clip": None}, "clip is None, so an example's gradient has no bound"),
+        ({"noise_multiplier": 1.0, "clip": None}, "clip is None, so gradients are unbounded"),
         (
             {"noise_multiplier": 1.0, "sampling": "weighted"},
             "sampling is 'weighted'; it must be one of 'poisson', 'shuffle', 'fixed'",
         ),
-        ({"epsilon": 1.0}, "how long the run is was not said"),
+        ({"epsilon": 1.0}, "neither epochs nor steps is given"),
     ],
 )
 def test_settings_that_cannot_be(settings, words):
@@ -252,9 +250,9 @@ def test_what_cannot_be_attached():
         one.attach(model, sgd(model), (i for i in range(3)), batch_size=1)
     with pytest.raises(BadData, match=r"the tensors have \[200, 100\] rows"):
         one.attach(model, sgd(model), (x, y[:100]), batch_size=1)
-    with pytest.raises(BadParameter, match="the optimiser does not hold the parameters of this model"):
+    with pytest.raises(BadParameter, match="the optimizer must have exactly the parameters of this model"):
         one.attach(model, sgd(nn.Linear(2, 2)), (x, y), batch_size=20)
-    with pytest.raises(BadParameter, match=r"the model cannot take rows of shape \(6,\)"):
+    with pytest.raises(BadParameter, match=r"the model does not accept rows of shape \(6,\)"):
         one.attach(other := nn.Linear(5, 2), sgd(other), (x, y), batch_size=20)
     with pytest.raises(BadParameter, match=r"BatchNorm1d, which mixes.*without_batch_norm"):
         one.attach(
@@ -272,7 +270,9 @@ def test_a_model_that_mixes_examples_by_a_function_is_refused():
             return self.out(x - x.mean(0))
 
     model, x, y = Mixes(), *world()[1:]
-    with pytest.raises(BadParameter, match="what the model gives for a row depends on the rows beside it"):
+    with pytest.raises(
+        BadParameter, match="the model's output for one row depends on the other rows in the batch"
+    ):
         DPSGD(noise_multiplier=1.0, delta=1e-6).attach(model, sgd(model), (x, y), batch_size=20)
 
 

@@ -253,7 +253,7 @@ def test_a_gradient_penalty_is_refused():
     out = model(x).sum()
     with pytest.raises(
         BadParameter,
-        match=r"a gradient of a gradient \(create_graph=True\) reaches the weights past the layers' outputs",
+        match=r"second-order gradients \(create_graph=True\) reach the weights without passing the layers' outputs",
     ):
         torch.autograd.grad(out, x, create_graph=True)
     with ghost.paused():
@@ -285,10 +285,10 @@ def test_batch_norm_is_refused_with_the_fix_and_the_fix_works():
     ("layer", "words"),
     [
         (nn.InstanceNorm2d(3, track_running_stats=True), "InstanceNorm2d, which mixes"),
-        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), "drops out, inside a layer that is run again"),
+        (nn.LSTM(3, 3, num_layers=2, dropout=0.5), "has dropout inside a layer that is run again"),
         (nn.Embedding(5, 3, max_norm=1.0), "max_norm, scale_grad_by_freq or sparse"),
         (nn.Embedding(5, 3, scale_grad_by_freq=True), "max_norm, scale_grad_by_freq or sparse"),
-        (nn.ReLU(), "no parameter that learns"),
+        (nn.ReLU(), "no trainable parameter"),
     ],
 )
 def test_layers_that_cannot_be_private_are_refused(layer, words):

@@ -74,8 +74,8 @@ def test_sigma_pays_for_rounding():
     assert 1e-5 < sigma / 0.5 - 1 < 2e-5
     with pytest.raises(
         BadParameter,
-        match=r"noise_multiplier is 1000000.0; it must be at most .* for 100,000,000 parameters, whose "
-        r"rounding adds up",
+        match=r"noise_multiplier is 1000000.0; it must be at most .* for 100,000,000 parameters, "
+        r"because of rounding",
     ):
         noise.deviation(1e6, 1.0, 10**8)
 
