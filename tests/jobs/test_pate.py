@@ -63,7 +63,7 @@ def test_many_teachers_are_trained_as_one_stack_and_each_as_if_it_were_alone(dig
     assert all_of_them.engine == "stack"
     mine = fed.train.of(7)
     alone = teachers.train(
-        teachers.alone(fed.rows.x[mine], fed.rows.y[mine], fed.parties[7], 10),
+        teachers.single_party(fed.rows.x[mine], fed.rows.y[mine], fed.parties[7], 10),
         QUICK["model"],
         QUICK["lessons"],
         0,

@@ -117,7 +117,7 @@ def test_a_batch_without_rows_is_a_step_of_noise():
     assert private.steps == 200
     assert private.account.spent == 200
     before = values(model)
-    private._draw = lambda: np.empty(0, np.int64)
+    private._draw_rows = lambda: np.empty(0, np.int64)
     assert list(private) == []
     assert not close(values(model), before, 1e-6)
 
@@ -131,7 +131,7 @@ def test_every_row_is_drawn_with_the_probability_that_is_accounted():
     counts, sizes = np.zeros(50), []
     for _ in range(2000):
         private.steps += 1
-        rows = private._draw()
+        rows = private._draw_rows()
         counts[rows] += 1
         sizes.append(len(rows))
     assert abs(counts - 400).max() < 6 * math.sqrt(2000 * 0.2 * 0.8)

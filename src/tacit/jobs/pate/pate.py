@@ -23,12 +23,12 @@ from ...errors import BadData, BadParameter, BadRun
 from ...files import write_atomic
 from ...parameters import bad, check, nearest, to_table
 from ...parties.ledger import Ledger, Spend
-from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, Spent
+from ...private.pate import AGGREGATOR, ALL, UNANSWERED, Aggregator, ConfidentGNMax, LNMax, VoteCost
 from ...private.pate_student import Lessons, Student
 from ..devices import device_for
 from .teachers import Ensemble, train
 
-PRIVATE = "computed from the votes, so it tells of them: do not publish it"
+CONFIDENTIAL = "computed from the votes, so it tells of them: do not publish it"
 
 
 class SmallDelta(UserWarning):
@@ -36,7 +36,7 @@ class SmallDelta(UserWarning):
 
 
 @dataclass
-class Taught:
+class PateResult:
     """What `tacit.pate` gives back. Everything but `confidential` and `teachers` may be published; those two
     hold what the noise hides.
     """
@@ -106,7 +106,7 @@ def pate(
     device: str = "cpu",
     out: str | Path | None = None,
     data_job: dict[str, Any] | None = None,
-) -> Taught:
+) -> PateResult:
     """A student that learns from a noisy vote of teachers, each of whom saw other rows.
 
     `dataset`: its rows are private and dealt out to `teachers` at random; or a Federation, whose parties are
@@ -121,11 +121,11 @@ def pate(
     summed under secure aggregation; the noise is added by the "server" that asks, which then sees the counts,
     or by the "teachers" together, so that it does not.
     """
-    fed, x, known, tests = _rows(dataset, teachers, public, seed)
+    fed, x, known, tests = _split_rows(dataset, teachers, public, seed)
     lessons, student = check(lessons or Lessons()), check(student or Student())
-    ask = _aggregator(aggregator, len(fed))
+    aggregator = _make_aggregator(aggregator, len(fed))
     device = device_for("pate", device)
-    split = _settings(fed, ask, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
+    split = _settings(fed, aggregator, queries, len(x), epsilon, delta, noise, runtime, seed, teachers)
     directory = None if out is None else _free(Path(out))
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.reads_rows:
@@ -141,9 +141,9 @@ def pate(
             SmallDelta,
             stacklevel=2,
         )  # for whoever holds the rows; their number is in no file
-    priced = _worth(ask, fed, threshold) if split else ask
+    priced = _effective_aggregator(aggregator, fed, threshold) if split else aggregator
     earlier, earlier_bound = sum(run.price for run in before), sum(run.bound for run in before)
-    many = _afford(priced, queries, epsilon, delta, earlier, split)
+    many = _affordable_queries(priced, queries, epsilon, delta, earlier, split)
     if publish and earlier:
         raise bad(
             "pate",
@@ -179,7 +179,7 @@ def pate(
             "pate",
             "queries",
             queries,
-            f"at most {len(asked):,}, the public rows that earlier runs did not ask about",
+            f"at most {len(asked):,}, the public rows that earlier runs did not aggregator about",
         )
     # Where the check may say no, more may be asked than would be affordable if all were answered; but not
     # where the server hears every noisy count.
@@ -191,34 +191,38 @@ def pate(
         ensemble = teachers if isinstance(teachers, Ensemble) else train(fed, model, lessons, seed, device)
         notes += ensemble.notes
         counts: np.ndarray | None = ensemble.counts(rows)
-        labels = ask.decide(counts)  # type: ignore[arg-type]
-        _simulated(ledger, fed, isinstance(dataset, Federation))
+        labels = aggregator.decide(counts)  # type: ignore[arg-type]
+        _record_simulation(ledger, fed, isinstance(dataset, Federation))
     else:
         from . import parties as voting  # needs what real parties need; a simulation does not
 
-        heard = voting.count(fed, rows, ask, model, lessons, seed, runtime, ledger, split, threshold, within)
-        labels, counts = heard.labels, heard.counts
-        if len(heard.included) < len(fed):
-            notes.append(f"{len(fed) - len(heard.included)} of {len(fed)} teachers left before the count.")
+        outcome = voting.collect_votes(
+            fed, rows, aggregator, model, lessons, seed, runtime, ledger, split, threshold, within
+        )
+        labels, counts = outcome.labels, outcome.counts
+        if len(outcome.included) < len(fed):
+            notes.append(f"{len(fed) - len(outcome.included)} of {len(fed)} teachers left before the count.")
     # A budget ends the questions where the next answer might exceed it; what lies behind was never told to
     # anybody.
-    keep = _prefix(priced, labels, epsilon, delta, earlier, split)
+    keep = _count_covered(priced, labels, epsilon, delta, earlier, split)
     asked, labels, counts = asked[:keep], labels[:keep], None if counts is None else counts[:keep]
     spent = (
-        Spent(keep, int((labels != UNANSWERED).sum()), delta, 0.0)
+        VoteCost(keep, int((labels != UNANSWERED).sum()), delta, 0.0)
         if counts is None
-        else ask.spent(counts, labels, delta, publish)
+        else aggregator.spent(counts, labels, delta, publish)
     )
     price = priced.price(keep, spent.answered, split)
-    used = _together(priced, keep, spent.answered, delta, earlier, split)
+    used = _total_epsilon(priced, keep, spent.answered, delta, earlier, split)
     told = guaranteed if spent.released is None else spent.told
-    ledger.spend(_line(ask, spent, told, used, delta, split, runtime is not None, len(before), epsilon))
+    ledger.spend(
+        _spend_line(aggregator, spent, told, used, delta, split, runtime is not None, len(before), epsilon)
+    )
     job = _job(
         fed,
         data_job,
         len(fed),
         queries,
-        ask,
+        aggregator,
         model,
         student_model,
         lessons,
@@ -244,12 +248,12 @@ def pate(
         np.concatenate([*(getattr(run, k) for run in before), new])
         for k, new in (("questions", asked), ("labels", labels))
     )
-    module = _learn(fed, rows_asked, all_labels, x, student, student_model or model, seed, device)
-    metrics = {"answered": spent.answered / keep, **_measured(module, tests, fed.classes, device)}
+    module = _train_student(fed, rows_asked, all_labels, x, student, student_model or model, seed, device)
+    metrics = {"answered": spent.answered / keep, **_measure(module, tests, fed.classes, device)}
     if known is not None:
         right = labels == known.numpy()[asked]
         metrics["label_accuracy"] = float(right[labels != UNANSWERED].mean())
-    confidential: dict[str, Any] = {"note": PRIVATE}
+    confidential: dict[str, Any] = {"note": CONFIDENTIAL}
     if counts is not None:
         confidential |= {
             "epsilon": spent.dependent,
@@ -260,7 +264,7 @@ def pate(
         *(run.history[-1] for run in before),
         {"epsilon": told, **({"accuracy": metrics["accuracy"]} if "accuracy" in metrics else {})},
     ]
-    done = Taught(
+    done = PateResult(
         module,
         labels,
         asked,
@@ -287,7 +291,7 @@ def pate(
 # what is given ----------------------------------------------------------------------------------------------
 
 
-def _rows(
+def _split_rows(
     dataset: Any, teachers: Any, public: Any, seed: int
 ) -> tuple[Federation, Tensor, Tensor | None, Rows]:
     """(who teaches on what, the public rows, their labels where they are known to whoever measures, the rows
@@ -352,22 +356,22 @@ def _rows(
     return fed, fed.test.x[:cut], fed.test.y[:cut], Rows(fed.test.x[cut:], fed.test.y[cut:])
 
 
-def _aggregator(given: Any, teachers: int) -> Aggregator:
-    if given is None:  # the ratios of ICLR 2018 for 250 teachers: T = 200, σ₁ = 150, σ₂ = 40
+def _make_aggregator(aggregator: Any, teachers: int) -> Aggregator:
+    if aggregator is None:  # the ratios of ICLR 2018 for 250 teachers: T = 200, σ₁ = 150, σ₂ = 40
         return check(ConfidentGNMax(0.8 * teachers, 0.6 * teachers, 0.16 * teachers))
-    if isinstance(given, str):
-        found = {k.lower(): v for k, v in ALL.items()}.get(given.lower())
-        if found is None:
-            raise bad("pate", "aggregator", given, str(AGGREGATOR), nearest(given, list(ALL)))
-        given = found()
-    if not isinstance(given, Aggregator):
-        raise bad("pate", "aggregator", given, str(AGGREGATOR))
-    return check(given)
+    if isinstance(aggregator, str):
+        member = {k.lower(): v for k, v in ALL.items()}.get(aggregator.lower())
+        if member is None:
+            raise bad("pate", "aggregator", aggregator, str(AGGREGATOR), nearest(aggregator, list(ALL)))
+        aggregator = member()
+    if not isinstance(aggregator, Aggregator):
+        raise bad("pate", "aggregator", aggregator, str(AGGREGATOR))
+    return check(aggregator)
 
 
 def _settings(
     fed: Federation,
-    ask: Aggregator,
+    aggregator: Aggregator,
     queries: Any,
     rows: int,
     epsilon: Any,
@@ -398,12 +402,12 @@ def _settings(
             "'server' where one process holds all teachers",
             "Give runtime=tacit.Processes().",
         )
-    if noise == "teachers" and not ask.distributed:
+    if noise == "teachers" and not aggregator.distributed:
         raise bad(
             "pate",
             "noise",
             noise,
-            f"'server' with {type(ask).__name__}",
+            f"'server' with {type(aggregator).__name__}",
             "A sum of Laplace parts is not Laplace noise; use GNMax.",
         )
     if runtime is not None and (isinstance(teachers, Ensemble) or not hasattr(runtime, "run_sync")):
@@ -413,11 +417,11 @@ def _settings(
             runtime,
             "tacit.InProcess(…) or tacit.Processes(…), with teachers that train there",
         )
-    if isinstance(ask, ConfidentGNMax) and ask.threshold > len(fed):
+    if isinstance(aggregator, ConfidentGNMax) and aggregator.threshold > len(fed):
         raise bad(
             "ConfidentGNMax",
             "threshold",
-            ask.threshold,
+            aggregator.threshold,
             f"at most {len(fed)}, the number of teachers",
             "More votes than that are never cast; the paper's 200 is four fifths of its 250 teachers.",
         )
@@ -437,26 +441,30 @@ def _free(path: Path) -> Path:
 # the budget -------------------------------------------------------------------------------------------------
 
 
-def _worth(ask: Aggregator, fed: Federation, threshold: float) -> Aggregator:
+def _effective_aggregator(aggregator: Aggregator, fed: Federation, threshold: float) -> Aggregator:
     """The aggregator whose price is that of noise which the teachers add together."""
     from . import parties as voting
 
-    return voting.worth(ask, voting.agreed(fed, ask, threshold, True), fed.classes or 1)
+    return voting.effective_aggregator(
+        aggregator, voting.make_terms(fed, aggregator, threshold, True), fed.classes or 1
+    )
 
 
-def _together(ask: Aggregator, asked: int, answered: int, delta: float, earlier: float, split: bool) -> float:
+def _total_epsilon(
+    aggregator: Aggregator, asked: int, answered: int, delta: float, earlier: float, split: bool
+) -> float:
     """The data-independent ε with what was spent before: costs that are linear in the order add up."""
     from ...accounting.votes import gaussian_votes_epsilon
 
     return (
-        ask.epsilon(asked, answered, delta, split)
+        aggregator.epsilon(asked, answered, delta, split)
         if not earlier
-        else gaussian_votes_epsilon(earlier + ask.price(asked, answered, split), delta)
+        else gaussian_votes_epsilon(earlier + aggregator.price(asked, answered, split), delta)
     )
 
 
-def _afford(
-    ask: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool
+def _affordable_queries(
+    aggregator: Aggregator, queries: int, epsilon: float | None, delta: float, earlier: float, split: bool
 ) -> int:
     """How many questions the budget allows, were all answered; a budget that does not allow one is an
     error.
@@ -468,43 +476,48 @@ def _afford(
         middle = (low + high) // 2
         low, high = (
             (middle, high)
-            if _together(ask, middle, middle, delta, earlier, split) <= epsilon
+            if _total_epsilon(aggregator, middle, middle, delta, earlier, split) <= epsilon
             else (low, middle)
         )
     if low:
         return low
     if earlier:
-        was, more = (_together(ask, n, n, delta, earlier, split) for n in (0, 1))
+        was, more = (_total_epsilon(aggregator, n, n, delta, earlier, split) for n in (0, 1))
         raise BadParameter(
             f"pate: the budget ε = {epsilon:g} is spent: earlier runs cost ε = {was:.4g} at δ = {delta:g}, "
             "and one more answer makes it "
             f"{more:.4g}. Nothing more may be asked of these rows."
         )
     raise BadParameter(
-        f"pate: the budget ε = {epsilon:g} does not pay for one answer of {ask}, which costs ε = "
-        f"{ask.epsilon(1, 1, delta, split):.4g} at "
+        f"pate: the budget ε = {epsilon:g} does not pay for one answer of {aggregator}, which costs ε = "
+        f"{aggregator.epsilon(1, 1, delta, split):.4g} at "
         f"δ = {delta:g}. Give a larger budget, or more noise and more teachers."
     )
 
 
-def _prefix(
-    ask: Aggregator, labels: np.ndarray, epsilon: float | None, delta: float, earlier: float, split: bool
+def _count_covered(
+    aggregator: Aggregator,
+    labels: np.ndarray,
+    epsilon: float | None,
+    delta: float,
+    earlier: float,
+    split: bool,
 ) -> int:
     """How many questions, in their order, the budget pays for. Each stop is decided by what was told before,
     so the budget holds (a filter on zCDP).
     """
-    if epsilon is None or not isinstance(ask, ConfidentGNMax):
+    if epsilon is None or not isinstance(aggregator, ConfidentGNMax):
         return len(labels)
     answered = 0
     for i, label in enumerate(labels):
-        if _together(ask, i + 1, answered + 1, delta, earlier, split) > epsilon:
+        if _total_epsilon(aggregator, i + 1, answered + 1, delta, earlier, split) > epsilon:
             return i
         answered += label != UNANSWERED
     return len(labels)
 
 
 def _guarantee(
-    ask: Aggregator,
+    aggregator: Aggregator,
     asked: int,
     epsilon: float | None,
     delta: float,
@@ -521,20 +534,20 @@ def _guarantee(
     "Privacy Odometers and Filters", NeurIPS 2016; on zCDP costs may be chosen by earlier answers without a
     loss).
     """
-    all_answered = ask.price(asked, asked, split)
-    most = _together(ask, asked, asked, delta, earlier_bound, split)
+    all_answered = aggregator.price(asked, asked, split)
+    most = _total_epsilon(aggregator, asked, asked, delta, earlier_bound, split)
     if epsilon is None or most <= epsilon:
         return all_answered, most
     within = (
         math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))
     ) ** 2  # the price whose ε is the budget
-    return min(all_answered, max(within - earlier, ask.price(1, 1, split))), epsilon
+    return min(all_answered, max(within - earlier, aggregator.price(1, 1, split))), epsilon
 
 
 # what comes of it -------------------------------------------------------------------------------------------
 
 
-def _learn(
+def _train_student(
     fed: Federation,
     asked: np.ndarray,
     labels: np.ndarray,
@@ -557,14 +570,14 @@ def _learn(
 
 
 @torch.no_grad()
-def _measured(module: nn.Module, tests: Rows, classes: int | None, device: str) -> dict[str, Any]:
+def _measure(module: nn.Module, tests: Rows, classes: int | None, device: str) -> dict[str, Any]:
     if not len(tests.y):
         return {}
     out = torch.cat([module(part.to(device)).cpu() for part in tests.x.split(2048)])
     return {k: v for k, v in measure(count(out, tests.y, classes)).items() if isinstance(v, float)}
 
 
-def _simulated(ledger: Ledger, fed: Federation, parties: bool) -> None:
+def _record_simulation(ledger: Ledger, fed: Federation, parties: bool) -> None:
     if parties:
         ledger.record(
             "whoever runs the simulation",
@@ -575,9 +588,9 @@ def _simulated(ledger: Ledger, fed: Federation, parties: bool) -> None:
         )
 
 
-def _line(
-    ask: Aggregator,
-    spent: Spent,
+def _spend_line(
+    aggregator: Aggregator,
+    spent: VoteCost,
     told: float,
     used: float,
     delta: float,
@@ -586,7 +599,7 @@ def _line(
     earlier: int,
     budget: float | None,
 ) -> Spend:
-    noise = "discrete Laplace" if isinstance(ask, LNMax) else "discrete Gaussian"
+    noise = "discrete Laplace" if isinstance(aggregator, LNMax) else "discrete Gaussian"
     whom = (
         "whoever sees labels and student, the server among them while enough teachers add their noise"
         if split
@@ -602,7 +615,7 @@ def _line(
         )
     elif spent.released is not None:
         basis = "data-independent, and the attempt to publish a data-dependent one; known only afterwards."
-    elif not isinstance(ask, ConfidentGNMax):
+    elif not isinstance(aggregator, ConfidentGNMax):
         basis = "data-independent."
     else:
         what = (
@@ -615,7 +628,7 @@ def _line(
             "votes and is no guarantee."
         )
     return Spend(
-        f"{ask}: {spent.answered} answers to {spent.asked} questions, {noise} noise",
+        f"{aggregator}: {spent.answered} answers to {spent.asked} questions, {noise} noise",
         told,
         delta,
         "teacher's whole data, and so each row",
@@ -631,7 +644,7 @@ def _job(
     data_job: dict[str, Any] | None,
     teachers: int,
     queries: int,
-    ask: Aggregator,
+    aggregator: Aggregator,
     model: Any,
     student_model: Any,
     lessons: Lessons,
@@ -664,18 +677,18 @@ def _job(
         "data": data_job or {"made_in": "python", "name": fed.name},
         "model": named(model),
         **of_student,
-        "aggregator": to_table(ask),
-        "lessons": _bare(lessons),
-        "student": _bare(student),
+        "aggregator": to_table(aggregator),
+        "lessons": _parameters(lessons),
+        "student": _parameters(student),
         "pate": {k: v for k, v in settings.items() if v is not None},
     }
 
 
-def _bare(thing: Any) -> dict[str, Any]:
+def _parameters(thing: Any) -> dict[str, Any]:
     return {k: v for k, v in to_table(thing).items() if k != "name"}
 
 
-def _keep(done: Taught, directory: Path) -> None:
+def _keep(done: PateResult, directory: Path) -> None:
     """job.toml, result.json, labels.csv, the student, the report: what may be published, and nothing else."""
     import tomli_w
     from safetensors.torch import save
