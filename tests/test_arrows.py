@@ -27,9 +27,10 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.parameters": ((), ()),
     "tacit.files": ((), ()),
     "tacit.numbers": ((), ()),
+    "tacit.progress": ((), ()),
     "tacit.algorithms": ((), NUMERIC),
     "tacit.aggregate": ((), NUMERIC),
-    "tacit.data": ((), NUMERIC),
+    "tacit.data": (("tacit.files", "tacit.progress"), NUMERIC),
     "tacit.models": (("tacit.engine.layers",), NUMERIC),
     "tacit.engine": (("tacit.algorithms", "tacit.data"), NUMERIC),
     "tacit.parties": (("tacit.numbers",), NUMERIC),
@@ -42,7 +43,7 @@ MAY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tacit.crypto": ((), NUMERIC),  # numbers only; `cryptography` where it is used, with the extra `secagg`
     "tacit.crypto.seal": ((), ("cryptography",)),
     "tacit.protocols": (("tacit.parties", "tacit.crypto"), NUMERIC),
-    "tacit.mpc": (("tacit.parties", "tacit.crypto"), NUMERIC),
+    "tacit.mpc": (("tacit.parties", "tacit.crypto", "tacit.files"), NUMERIC),
     "tacit.mpc.scoring": (
         ("tacit.parties", "tacit.crypto", "tacit.engine.metrics"),
         NUMERIC,

@@ -127,11 +127,11 @@ def test_a_run_killed_before_its_first_state_starts_from_the_beginning(tmp_path:
 
 def test_places_that_cannot_hold_a_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(BadRun, match=r"file is a file; a run needs a directory\. Give another one\."):
+    with pytest.raises(BadRun, match=r"file is a file; a run needs a directory\. Choose another one\."):
         Journal.create(tmp_path / "file", {})
-    with pytest.raises(BadRun, match=r"cannot be written to: Not a directory\. Give another directory\."):
+    with pytest.raises(BadRun, match=r"cannot be written to: Not a directory\. Choose another directory\."):
         Journal.create(tmp_path / "file" / "below", {})
-    with pytest.raises(BadRun, match=r"holds no run: there is no job\.toml in it\."):
+    with pytest.raises(BadRun, match=r"contains no run: it has no job\.toml\."):
         Journal.resume(tmp_path / "nothing")
 
 

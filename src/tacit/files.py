@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import BadParameter
 
@@ -41,24 +44,40 @@ def check_free(path: str | os.PathLike[str], force: bool, sources: Sequence[str 
     return file
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """All of it or nothing: a reader never sees half a file, and a crash leaves the old one.
+@contextmanager
+def open_atomic(path: str | os.PathLike[str], mode: int = 0o666, replace: bool = True) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when it is complete.
 
-    The temporary file beside it has a name nobody can guess and is made anew (O_EXCL), so that a link laid in
-    a shared directory leads nowhere. Its permissions are those any new file gets, which `tempfile` would
-    narrow to its owner.
+    Readers never see a part of it, and after an error or a crash the old file is still there. With
+    `replace=False` an existing file raises FileExistsError. `mode` are the permissions, before the umask.
+
+    The temporary file has an unpredictable name and is created with O_EXCL, so a link in a shared directory
+    cannot redirect it.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    file = Path(path)
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    if not replace and file.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file))
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with os.fdopen(handle, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        if not replace:  # reserve the name: of two writers one fails
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        os.replace(temporary, file)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # a full disk is not made fuller
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def write_atomic(
+    path: str | os.PathLike[str], content: str | bytes, mode: int = 0o666, replace: bool = True
+) -> None:
+    """Write a whole file, or nothing; see `open_atomic`."""
+    with open_atomic(path, mode, replace) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def append_line(path: Path, line: str, admit: Callable[[list[str]], None] | None = None) -> None:

@@ -1,14 +1,16 @@
-"""A run is a directory: one writer, many readers. What is in it survives a kill at any moment.
+"""A run is a directory with one writer and many readers. Its files survive a kill at any time.
 
-job.toml       what was asked, resolved
-events.jsonl   what happened, a line each
-ledger.json    who saw what, and what privacy was spent
-state/         the last state written, as safetensors: enough to go on as if nothing had happened, but for what a guard draws
-report.html    made from the files above, and from nothing else
+job.toml       the job, with every option resolved
+events.jsonl   what happened, one event a line
+ledger.json    what each party saw, and the privacy budget that was spent
+state/         the last saved state, as safetensors. A run resumed from it gives the same result, except for
+               the randomness that a guard draws from the operating system
+report.html    made from the files above only
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -24,29 +26,36 @@ from .files import write_atomic
 Event = dict[str, Any]
 
 
-def check_unused(directory: str | Path) -> Path:
-    """A place for a new run, or BadRun. Nothing is written."""
+def check_unused(directory: str | Path, marker: str = "events.jsonl") -> Path:
+    """Return the path of a new run; raise BadRun if it contains one (has the file `marker`) or is a file.
+
+    Nothing is written.
+    """
     path = Path(directory)
-    if (path / "events.jsonl").exists():
+    if (path / marker).exists():
         how = f" (`tacit run --resume {path}`)" if is_resumable(path) else ""
-        raise BadRun(
-            f"{path} already holds a run. Go on with it by resume=True{how}, or give another directory."
-        )
+        resume = f"Resume it with resume=True{how}, or choose" if marker == "events.jsonl" else "Choose"
+        raise BadRun(f"{path} already contains a run. {resume} another directory.")
     if path.exists() and not path.is_dir():
-        raise BadRun(f"{path} is a file; a run needs a directory. Give another one.")
+        raise BadRun(f"{path} is a file; a run needs a directory. Choose another one.")
     return path
 
 
+def next_directory(job: str | Path) -> Path:
+    """Return the first of runs/NAME, runs/NAME-2, … that does not exist, for a job file NAME.toml."""
+    name = Path(job).stem
+    paths = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    return next(path for path in paths if not path.exists())
+
+
 def is_python_job(job: Mapping[str, Any]) -> bool:
-    """Whether a run's job has data that only the program which started it can make again."""
+    """Whether the data of a run exist only in the Python program that started it."""
     data = job.get("data")
     return isinstance(data, Mapping) and data.get("made_in") == "python"
 
 
 def is_resumable(directory: Path) -> bool:
-    """Whether a directory holds a run that a job file describes, so that the command line can go on with
-    it.
-    """
+    """Whether the command line can resume the run in a directory: its job file describes all of it."""
     try:
         job = tomllib.loads((directory / "job.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -54,17 +63,15 @@ def is_resumable(directory: Path) -> bool:
     return (directory / "events.jsonl").exists() and not is_python_job(job)
 
 
-MODEL = "model.safetensors"  # in a run directory, beside the state that only a resumed run understands
+MODEL = "model.safetensors"  # the trained model; the state is for resuming only
 RESTART_HINT = (
-    "It was changed or damaged after the run wrote it. Put it back from a copy, or start the run "
-    "anew in another directory."
+    "It was modified or damaged after it was written. Restore it from a copy, or restart the run in another "
+    "directory."
 )
 
 
 def load_state(directory: Path) -> tuple[dict[str, Any] | None, Any]:
-    """A run's last saved state: (tensors, what was saved beside them), or (None, None) where the run was
-    stopped before its first.
-    """
+    """Return (tensors, metadata) of a run's last saved state, or (None, None) if there is none yet."""
     folder = directory / "state"
     at = folder / "state.json"
     if not at.exists():
@@ -73,20 +80,20 @@ def load_state(directory: Path) -> tuple[dict[str, Any] | None, Any]:
     from safetensors.torch import load
 
     try:
-        beside = json.loads(at.read_text())
-        at = folder / beside["file"]
-        return load(at.read_bytes()), beside
+        metadata = json.loads(at.read_text())
+        at = folder / metadata["file"]
+        return load(at.read_bytes()), metadata
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         why = (
-            "it is not there" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+            "it does not exist"
+            if isinstance(error, FileNotFoundError)
+            else f"{type(error).__name__}: {error}"
         )
         raise BadRun(f"{at} cannot be read: {why}. {RESTART_HINT}") from error
 
 
 def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[str, Any], **more: Any) -> None:
-    """The states of runs that go side by side, all of one moment, in one file: they go on together or not at
-    all.
-    """
+    """Save the states of runs that are trained together, after the same step, in one file."""
     from safetensors.torch import save
 
     tensors = {f"{i}.{k}": v for i, state in enumerate(states) for k, v in state.items()}
@@ -94,7 +101,7 @@ def save_stack(path: Path, states: Sequence[Mapping[str, Any]], note: Mapping[st
 
 
 def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """(the states, the note, the tensors beside them) as they were saved."""
+    """Return (states, note, more tensors) as `save_stack` saved them."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -108,12 +115,12 @@ def load_stack(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[s
         return states, note, tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
         raise BadRun(
-            f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew."
+            f"{path} cannot be read: {error}. Delete it; its runs then restart from the beginning."
         ) from error
 
 
 def read_stack_note(path: Path) -> dict[str, Any] | None:
-    """The note of a saved stack, without its states; None if it is not there any more."""
+    """Return the note of a saved stack without loading its states; None if the file no longer exists."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -123,24 +130,22 @@ def read_stack_note(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise BadRun(
-            f"{path} cannot be read: {error}. Delete it, and the stack it belongs to starts anew."
+            f"{path} cannot be read: {error}. Delete it; its runs then restart from the beginning."
         ) from error
 
 
 class SaveTimer:
-    """When it is time to write a state down again: at most once a second, and so that it takes no more than a
-    twentieth of the time.
-    """
+    """When to save a state again: at most once a second, and at most 5 % of the time is spent on it."""
 
     def __init__(self) -> None:
-        self.last = self.cost = 0.0
+        self.last = self.cost = 0.0  # seconds: when the last save ended, and how long it took
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         return time.monotonic() - self.last >= max(1.0, 20 * self.cost)
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         began = time.monotonic()
         yield
         self.last = time.monotonic()
@@ -148,19 +153,19 @@ class SaveTimer:
 
 
 class Journal:
-    """Where a run's events go: into a list, to a watcher, and, when the run has a directory, to disk."""
+    """Records a run's events: in a list, to the callback `watch`, and in its directory if it has one."""
 
     def __init__(self, directory: Path | None = None, watch: Callable[[Event], None] | None = None):
         self.directory, self.watch = directory, watch
         self.events: list[Event] = []
         self._file: Any = None
-        self._seldom = SaveTimer()
+        self._timer = SaveTimer()
 
     @classmethod
     def create(
         cls, directory: str | Path | None, job: dict[str, Any], watch: Callable[[Event], None] | None = None
     ) -> Journal:
-        """A new run. An existing one is never written over."""
+        """Start the journal of a new run. An existing run is never overwritten."""
         if directory is None:
             return cls(None, watch)
         path = check_unused(directory)
@@ -171,7 +176,9 @@ class Journal:
             (path / "state").mkdir(parents=True, exist_ok=True)
             write_atomic(path / "job.toml", text)
         except OSError as error:
-            raise BadRun(f"{path} cannot be written to: {error.strerror}. Give another directory.") from error
+            raise BadRun(
+                f"{path} cannot be written to: {error.strerror}. Choose another directory."
+            ) from error
         journal = cls(path, watch)
         journal._open()
         return journal
@@ -183,19 +190,17 @@ class Journal:
         watch: Callable[[Event], None] | None = None,
         agree: Callable[[list[Event]], None] = lambda events: None,
     ) -> tuple[Journal, dict[str, Any] | None, Any]:
-        """An existing run, wound back to its last saved state: (journal, state tensors or None, what was
-        saved beside them).
+        """Open an existing run at its last saved state; return (journal, state tensors or None, metadata).
 
-        `agree` is shown the events that stay and may refuse; nothing has been changed then.
+        `agree` is called with the events up to that state and may raise; nothing has been changed then.
         """
         path = Path(directory)
         if not (path / "job.toml").exists():
             raise BadRun(
-                f"{path} holds no run: there is no job.toml in it. Start one with out={str(path)!r}, "
-                "without resume."
+                f"{path} contains no run: it has no job.toml. Start one with out={str(path)!r}, without resume."
             )
-        state, beside = load_state(path)
-        return cls.rewind(path, beside["events"] if beside else 0, watch, agree), state, beside
+        state, metadata = load_state(path)
+        return cls.rewind(path, metadata["events"] if metadata else 0, watch, agree), state, metadata
 
     @classmethod
     def rewind(
@@ -205,7 +210,7 @@ class Journal:
         watch: Callable[[Event], None] | None = None,
         agree: Callable[[list[Event]], None] = lambda events: None,
     ) -> Journal:
-        """An existing run with its first `keep` events alone."""
+        """Open an existing run and drop all events after the first `keep`."""
         journal = cls(path, watch)
         lines = (
             (path / "events.jsonl").read_bytes().split(b"\n")[:keep]
@@ -224,7 +229,7 @@ class Journal:
         agree(journal.events)
         write_atomic(
             path / "events.jsonl", b"".join(line + b"\n" for line in lines)
-        )  # what came after the state will happen again
+        )  # later events will be written again
         journal._open()
         return journal
 
@@ -245,46 +250,44 @@ class Journal:
         self,
         round: int,
         state: Callable[[], dict[str, Any]],
-        beside: Callable[[], dict[str, Any]] = dict,
+        metadata: Callable[[], dict[str, Any]] = dict,
         force: bool = False,
     ) -> None:
-        """Write the state down, at most once a second and so that it takes no more than a twentieth of the
-        time: what lies between is computed again after a crash, to the same bits but for what a guard draws
-        from the operating system.
+        """Save the state if the timer says so, or if `force`.
+
+        Rounds after the last saved state are computed again after a crash.
         """
-        if self.directory is None or not (force or self._seldom.due):
+        if self.directory is None or not (force or self._timer.is_due):
             return
         from safetensors.torch import save
 
-        with self._seldom.timed():
+        with self._timer.measure():
             self.sync()
             folder = self.directory / "state"
             name = f"round-{round:06d}.safetensors"
             write_atomic(folder / name, save(state()))
             write_atomic(
                 folder / "state.json",
-                json.dumps({"file": name, "round": round, "events": len(self.events), **beside()}),
+                json.dumps({"file": name, "round": round, "events": len(self.events), **metadata()}),
             )
             for old in folder.glob("round-*.safetensors"):
                 if old.name != name:
                     old.unlink()
 
     def save_model(self, module: Any) -> None:
-        """The model the run ended with, under its module's own names, for whoever wants to use it:
-        `model.load_state_dict(load_file(…))`.
-        """
+        """Save the final model under its module's own names: `model.load_state_dict(load_file(…))`."""
         if self.directory is None:
             return
         from safetensors.torch import save
 
-        # a copy of each: layers that share a tensor, and views, are no safetensors
+        # copies: safetensors refuses tensors that share memory
         write_atomic(
             self.directory / MODEL,
             save({name: t.detach().cpu().clone().contiguous() for name, t in module.state_dict().items()}),
         )
 
     def sync(self) -> None:
-        """Every event so far is on the disk: a state that comes after them may count on them."""
+        """Flush the events to disk, so that a state saved later never refers to missing events."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
@@ -297,7 +300,7 @@ class Journal:
 
 
 def encode_nonfinite(value: Any) -> Any:
-    """JSON has no NaN and no infinity; a diverged loss is written as the word."""
+    """Replace NaN and infinities, which JSON does not have, by the texts "nan", "inf" and "-inf"."""
     if isinstance(value, float) and value != value:
         return "nan"
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
@@ -308,8 +311,9 @@ def encode_nonfinite(value: Any) -> Any:
 
 
 def decode_nonfinite(event: Event) -> Event:
-    """The reverse, where a run goes on: only rounds and the end hold measured numbers (a party may well be
-    called nan).
+    """Reverse `encode_nonfinite` in events of rounds and the end, which alone contain measured numbers.
+
+    Elsewhere "nan" may be the name of a party.
     """
     if event["kind"] not in ("round", "end"):
         return event
@@ -325,5 +329,5 @@ def decode_nonfinite(event: Event) -> Event:
 
 
 def rounds_of(events: Iterable[Event]) -> list[Event]:
-    """The history: a row a round, without the word that says it is one."""
+    """Return the history: the events of rounds, without their kind."""
     return [{k: v for k, v in event.items() if k != "kind"} for event in events if event["kind"] == "round"]

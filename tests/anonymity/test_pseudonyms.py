@@ -78,7 +78,7 @@ def test_a_key_file_is_secret_random_and_never_written_over(tmp_path):
     assert len(read_key(file)) == 32
     assert read_key(new_key(tmp_path / "b.key")) != read_key(file)
     content = file.read_bytes()
-    with pytest.raises(BadParameter, match="is already there; a key is never written over"):
+    with pytest.raises(BadParameter, match="already exists; a key is never overwritten"):
         new_key(file)
     assert file.read_bytes() == content
     assert pseudonymize(FRAME, ["patient"], file).equals(pseudonymize(FRAME, ["patient"], read_key(file)))
@@ -87,7 +87,7 @@ def test_a_key_file_is_secret_random_and_never_written_over(tmp_path):
 def test_a_key_file_is_not_made_through_a_link(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "link.key").symlink_to(tmp_path / "victim")
-    with pytest.raises(BadParameter, match="is already there"):
+    with pytest.raises(BadParameter, match="already exists"):
         new_key(tmp_path / "link.key")
     assert (tmp_path / "victim").read_text() == "precious"
 
@@ -119,7 +119,7 @@ def test_a_key_that_is_no_secret_is_refused(tmp_path, content, mode, words):
 def test_wrong_requests_are_refused(tmp_path):
     with pytest.raises(MissingFiles, match=r"there is no key file .*nokey\. Make one with"):
         pseudonymize(FRAME, ["patient"], tmp_path / "nokey")
-    with pytest.raises(BadParameter, match="cannot be made: No such file or directory"):
+    with pytest.raises(BadParameter, match="cannot be created: No such file or directory"):
         new_key(tmp_path / "no" / "dir.key")
     with pytest.raises(BadData, match=r"there is no column 'pateint'\. Did you mean 'patient'"):
         pseudonymize(FRAME, ["pateint"], KEY)

@@ -181,7 +181,7 @@ def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
         tacit.train(fed, model="logistic", rounds=1, out="py")
     assert (
         str(refused.value)
-        == "py already holds a run. Go on with it by resume=True, or give another directory."
+        == "py already contains a run. Resume it with resume=True, or choose another directory."
     )
     for argv, words in (
         (
@@ -204,7 +204,7 @@ def test_a_run_that_was_started_from_python_is_said_to_be_one(folder, capsys):
     assert run(capsys, "run", "job.toml", "--out", "x")[0] == 0
     with pytest.raises(
         BadRun,
-        match=r"x already holds a run\. Go on with it by resume=True \(`tacit run --resume x`\), or give "
+        match=r"x already contains a run\. Resume it with resume=True \(`tacit run --resume x`\), or choose "
         r"another directory\.",
     ):
         tacit.train(fed, model="logistic", rounds=1, out="x")

@@ -266,14 +266,14 @@ BAD = [
         ("patients.csv", "--quasi", "age", "--pseudonymize", "id", "--key", "k"),
         "there is no key file k. Make one",
     ),
-    (("empty.csv", "--quasi", "age"), "empty.csv has no header. The first line must name the columns."),
-    (("norows.csv", "--quasi", "age"), "norows.csv has a header and no rows"),
+    (("empty.csv", "--quasi", "age"), "empty.csv is empty. The first line must name the columns."),
+    (("norows.csv", "--quasi", "age"), "norows.csv has column names and no rows"),
     (("twice.csv", "--quasi", "age"), "two columns are named 'age'"),
-    (("short.csv", "--quasi", "age"), "row 2 after the header has 1 cells, the header 2"),
+    (("short.csv", "--quasi", "age"), "row 1 has 1 cells, and the table has 2 columns"),
     (("long.csv", "--quasi", "age"), "Expected 2 fields in line 3, saw 3"),
-    (("latin.csv", "--quasi", "age"), "latin.csv cannot be read as UTF-8 text"),
+    (("latin.csv", "--quasi", "age"), "latin.csv is not UTF-8 text"),
     (("noparquet.parquet", "--quasi", "age"), "noparquet.parquet cannot be read as Parquet"),
-    (("nogzip.csv.gz", "--quasi", "age"), "packed by gzip only where its name ends in .gz"),
+    (("nogzip.csv.gz", "--quasi", "age"), "A packed file must end in .gz, .bz2 or .xz"),
     (("patients.csv", "--quasi", "age", "--hierarchies", "torn"), "39"),
 ]
 
@@ -308,7 +308,7 @@ def test_pseudonyms_with_a_key_made_on_the_way(folder, capsys):
     assert after["id"].str.fullmatch("[0-9a-f]{32}").all()
     code, _, err = run(capsys, "anonymize", "patients.csv", *ask, "--new-key", "--out", "c.csv")
     assert code == 2
-    assert "a key is never written over" in err
+    assert "a key is never overwritten" in err
     assert Path("id.key").read_text().strip() not in Path("a.csv").read_text()
 
 

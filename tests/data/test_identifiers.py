@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.data.identifiers import MISSING, identify, normal
+from tacit.data.identifiers import NULL_IDS, identify, normal
 from tacit.errors import BadData
 
 
@@ -55,7 +55,7 @@ def test_many_at_once_are_each_by_the_rule(ids: list[str]) -> None:
     firsts = [
         k
         for k, i in enumerate(ids)
-        if normal(i) not in MISSING and normal(i) not in [normal(j) for j in ids[:k]]
+        if normal(i) not in NULL_IDS and normal(i) not in [normal(j) for j in ids[:k]]
     ]
     assert found.rows.tolist() == firsts
 

@@ -186,8 +186,8 @@ def test_a_regression_keeps_its_targets(csv):
 @pytest.mark.parametrize(
     ("text", "more", "words"),
     [
-        ("", {}, "cannot be read as a table"),
-        ("a,y\n", {}, "the table has no rows"),
+        ("", {}, "t.csv is empty. The first line must name the columns."),
+        ("a,y\n", {}, "has column names and no rows"),
         ("a,y\n1,0\n2,0\n", {}, "every row has the label '0'"),
         ("a,yy\n1,0\n2,1\n", {}, "there is no column 'y' (label). Did you mean 'yy'?"),
         ("y\n0\n1\n", {}, "no column is left to learn from"),
@@ -226,12 +226,12 @@ def test_a_regression_keeps_its_targets(csv):
         (
             "a;y\n" + "".join(f"{i},5;{i % 2}\n" for i in range(150)),
             {"separator": ";"},
-            "numbers with a comma, like '0,5'. Read the file with decimal=','",
+            "the numbers have a decimal comma, like '0,5'. Read the file with decimal=','",
         ),
         (
             "a;y\n" + "0,5;1\n1;0\n" * 9,
             {"separator": ";"},
-            "the column 'a' has numbers with a comma, like '0,5'. Read the file with decimal=','",
+            "column 'a': the numbers have a decimal comma, like '0,5'. Read the file with decimal=','",
         ),
         (
             "a,y\n1,0,7\n5,1,8\n",
@@ -240,9 +240,9 @@ def test_a_regression_keeps_its_targets(csv):
         ),
         (
             "a;y\n1;0\n2;1\n",
-            {},
-            "has one column, 'a;y', with ',' between columns. Is it ';' that stands between them? Then pass "
-            "separator=';'",
+            {"separator": ","},
+            "has one column, 'a;y', if the separator is ','. The file seems to use ';': pass separator=';', or "
+            "leave separator out.",
         ),
         ("a,y\n1,0\n2,1\n", {"groups": ["hospitl"]}, "there is no column 'hospitl' (groups)"),
         ("a,y\n1,0\n2,1,3,4\n", {}, "cannot be read as a table"),
@@ -279,9 +279,9 @@ def test_numbers_with_a_comma_are_the_numbers_with_a_point(tmp_path):
     assert torch.equal(fed.rows.x, one.rows.x)
     for decimal, words in (
         (";", "decimal is ';'; it must be '.' or ','"),
-        (",", "decimal is ','; it must be another sign than the one between columns"),
+        (",", "decimal is ','; it must be different from the separator"),
     ):
-        with pytest.raises(BadParameter, match=f"from_csv: {words}"):
+        with pytest.raises(BadParameter, match=f"read_table: {words}"):
             data.from_csv(tmp_path / "point.csv", label="ill", decimal=decimal)
 
 
@@ -293,7 +293,7 @@ def test_a_counter_before_each_row_as_r_writes_it_is_no_column(tmp_path):
 
 
 def test_a_number_that_only_counts_rows_is_noted(tmp_path):
-    frame = patients(130).assign(number=[f"0{2**40 + i}" for i in range(130)])
+    frame = patients(130).assign(number=[str(2**40 + i) for i in range(130)])
     fed = data.from_frame(frame, label="ill").by("hospital")
     assert [note for note in fed.notes if "'number' has another whole number in every row" in note] == [
         fed.notes[1]

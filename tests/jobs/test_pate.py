@@ -178,7 +178,7 @@ def test_a_directory_holds_what_may_be_published_and_is_never_written_over(digit
     rows = np.loadtxt(run.directory / "labels.csv", delimiter=",", skiprows=1, dtype=int)
     assert (rows[:, 1] == run.labels).all()
     assert tacit.Ledger.from_dict(json.loads((run.directory / "ledger.json").read_text())) == run.ledger
-    with pytest.raises(BadRun, match="already holds a run, whose ledger is never written over"):
+    with pytest.raises(BadRun, match=r"already contains a run\. Choose another directory"):
         tacit.pate(digits, teachers=12, queries=20, out=tmp_path / "run", **QUICK)
 
 

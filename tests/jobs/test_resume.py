@@ -84,7 +84,7 @@ def test_an_existing_run_is_not_written_over(tmp_path: Path) -> None:
     run(tmp_path / "a")
     before = files(tmp_path / "a")
     with pytest.raises(
-        BadRun, match=r"already holds a run\. Go on with it by resume=True, or give another directory\."
+        BadRun, match=r"already contains a run\. Resume it with resume=True, or choose another directory\."
     ):
         run(tmp_path / "a")
     assert files(tmp_path / "a") == before
@@ -137,7 +137,7 @@ def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
 def damage_missing(out: Path) -> str:
     (file,) = (out / "state").glob("round-*.safetensors")
     file.unlink()
-    return r"round-000003\.safetensors cannot be read: it is not there\."
+    return r"round-000003\.safetensors cannot be read: it does not exist\."
 
 
 def damage_tensors(out: Path) -> str:
@@ -188,7 +188,7 @@ def test_a_damaged_run_is_refused_with_advice(damage: Any, tmp_path: Path) -> No
     run(tmp_path / "a")
     words = damage(tmp_path / "a")
     with pytest.raises(
-        BadRun, match=words + r".*Put it back from a copy, or start the run anew in another directory\."
+        BadRun, match=words + r".*Restore it from a copy, or restart the run in another directory\."
     ):
         run(tmp_path / "a", resume=True)
 

@@ -287,7 +287,7 @@ def test_saved_parts_are_a_folder_each_without_anybodys_rows_and_predict_the_sam
     tables = {name: parties.parties[name] for name in ("bank", "shop")}
     assert torch.equal(run.predict(tables), loaded.predict(tables))
     monkeypatch.setattr(
-        "tacit.jobs.vertical.split.encode", pytest.fail
+        "tacit.jobs.vertical.split.lay_out", pytest.fail
     )  # it is said before anybody is asked for anything
     with pytest.raises(
         BadRun,

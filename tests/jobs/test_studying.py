@@ -389,7 +389,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     group = [c for c in s.cells if c.row == "SCAFFOLD"]
     store.state(group).write_bytes(b"no tensors")
     with pytest.raises(
-        BadRun, match=r"cannot be read: .* Delete it, and the stack it belongs to starts anew"
+        BadRun, match=r"cannot be read: .* Delete it; its runs then restart from the beginning"
     ):
         study(s, tmp_path / "out", only="SCAFFOLD")
 

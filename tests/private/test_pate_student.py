@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tacit import data, models
-from tacit.private.pate_student import Student, shift_images, median_distance, smoothness
+from tacit.private.pate_student import Student, median_distance, shift_images, smoothness_loss
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadData, MissingFiles
+from ..files import write_atomic
 from ..parameters import bad
 
 STAR = "*"
@@ -128,10 +130,11 @@ class Hierarchy:
         return cls.of(rows, str(file))
 
     def to_csv(self, path: str | Path, sep: str = ";") -> Path:
-        with Path(path).open("w", encoding="utf-8", newline="") as text:
-            csv.writer(text, delimiter=sep, lineterminator="\n").writerows(
-                [["" if v == NULL else v for v in row] for row in zip(*self.levels)]
-            )
+        text = io.StringIO()
+        csv.writer(text, delimiter=sep, lineterminator="\n").writerows(
+            [["" if v == NULL else v for v in row] for row in zip(*self.levels)]
+        )
+        write_atomic(path, text.getvalue())
         return Path(path)
 
     @property

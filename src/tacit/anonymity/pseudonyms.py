@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadData, BadParameter, MissingFiles
+from ..files import write_atomic
 from ..parameters import bad, nearest
 
 if TYPE_CHECKING:
@@ -43,28 +44,16 @@ def new_key(path: str | os.PathLike[str]) -> Path:
     """
     file = Path(path)
     try:
-        handle = os.open(
-            file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
-        )  # O_EXCL: made here or not at all, and through no link
+        write_atomic(file, os.urandom(KEY_BYTES).hex() + "\n", mode=0o600, replace=False)
     except FileExistsError:
         raise BadParameter(
-            f"{file} is already there; a key is never written over, for pseudonyms made with it could not "
-            "be made again. "
-            "Use it as it is, or give another path."
+            f"{file} already exists; a key is never overwritten, because pseudonyms made with it could not be "
+            "made again. Use it as it is, or give another path."
         ) from None
     except OSError as error:
         raise BadParameter(
-            f"the key file {file} cannot be made: {error.strerror}. Choose a place you may write to."
+            f"the key file {file} cannot be created: {error.strerror}. Choose a place you may write to."
         ) from None
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(os.urandom(KEY_BYTES).hex().encode() + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
-        os.chmod(file, 0o600)  # whatever the umask was
-    except BaseException:
-        file.unlink(missing_ok=True)
-        raise
     return file
 
 

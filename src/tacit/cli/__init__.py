@@ -275,11 +275,11 @@ def _out(args: argparse.Namespace) -> Path:
     """Where a new run goes: as told, or the first free of runs/NAME, runs/NAME-2, …; never into a directory
     that holds one.
     """
+    from ..runs import is_resumable, next_directory
+
     if args.out is not None:
         out = Path(args.out)
         if (out / "events.jsonl").exists() or (out / "compare.json").exists() or (out / "runs").exists():
-            from ..runs import is_resumable
-
             many = not (out / "events.jsonl").exists()
             begun = (
                 (out / "job.toml").exists() if many else is_resumable(out)
@@ -294,12 +294,7 @@ def _out(args: argparse.Namespace) -> Path:
                 f"{again} another --out."
             )
         return out
-    stem = Path("runs") / Path(args.job).stem
-    return next(
-        p
-        for n in range(1, sys.maxsize)
-        if not (p := stem if n == 1 else stem.with_name(f"{stem.name}-{n}")).exists()
-    )
+    return next_directory(args.job)
 
 
 def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:

@@ -5,14 +5,13 @@ in it.
 from __future__ import annotations
 
 import argparse
-import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BadParameter, MissingFiles
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -159,8 +158,9 @@ def _shared(made: argparse.ArgumentParser) -> None:
 
 
 def _anonymize(args: argparse.Namespace) -> Answer:
-    from ..anonymity import ALL, files, pseudonyms, report
+    from ..anonymity import ALL, pseudonyms, report
     from ..anonymity.losses import METRICS
+    from ..data.table_files import read_header, read_table, write_table
     from ..files import check_free
     from ..parameters import bad, nearest
 
@@ -198,16 +198,16 @@ def _anonymize(args: argparse.Namespace) -> Answer:
         )
     out = check_free(args.out, args.force, [args.table])
     page = _report(args, [args.table, out])
-    with _telling(args.quiet) as tell:
-        tell(f"reading {args.table}")
-        frame, separator = files.read_table(args.table)
+    with Progress(args.quiet) as progress:
+        progress.step(f"reading {args.table}")
+        separator, frame = read_header(args.table).separator, read_table(args.table, text=True)
         _there(frame, [*quasi, *sensitive, *hidden, *gone, *([args.target] if args.target else [])])
         if args.new_key and args.key:
             pseudonyms.new_key(args.key)
         if hidden:
             frame = pseudonyms.pseudonymize(frame, hidden, args.key)
         frame = frame.drop(columns=gone)
-        tell(f"anonymising {len(frame):,} rows by {args.method}")
+        progress.step(f"anonymising {len(frame):,} rows by {args.method}")
         import tacit
 
         with warnings.catch_warnings():
@@ -227,13 +227,13 @@ def _anonymize(args: argparse.Namespace) -> Answer:
                 suppressed=args.suppressed,
                 seed=args.seed,
             )
-        tell("measuring what risk is left")
+        progress.step("measuring what risk is left")
         left = tacit.risk(frame, made, quasi, sensitive=sensitive, target=args.target)
         text = (
             report.render(left) if page is not None else None
         )  # whatever can fail has failed before the first file is written
-        tell(f"writing {out}")
-        files.write_table(made.table, out, separator)
+        progress.step(f"writing {out}")
+        write_table(made.table, out, separator)
         if page is not None and text is not None:
             report.put(page, text)
     as_is = [str(c) for c in made.table.columns if c not in (*quasi, *sensitive, *hidden)]
@@ -317,20 +317,21 @@ def _models(args: argparse.Namespace) -> list[Any]:
 
 
 def _risk(args: argparse.Namespace) -> Answer:
-    from ..anonymity import files, report
+    from ..anonymity import report
+    from ..data.table_files import read_table
 
     quasi, sensitive = _columns(args.quasi, "--quasi"), _columns(args.sensitive, "--sensitive")
     page = _report(args, [args.before, args.after])
-    with _telling(args.quiet) as tell:
+    with Progress(args.quiet) as progress:
         frames = []
         for path in (args.before, args.after, args.population):
             if path is not None:
-                tell(f"reading {path}")
-            frames.append(None if path is None else files.read_table(path).frame)
+                progress.step(f"reading {path}")
+            frames.append(None if path is None else read_table(path, text=True))
         before, after, population = frames
         import tacit
 
-        tell("measuring the risk")
+        progress.step("measuring the risk")
         found = tacit.risk(
             before,
             after,
@@ -462,18 +463,3 @@ def _plain(found: Any) -> dict[str, dict[str, float]]:
         str(name): {"before": a, "after": b}
         for name, (a, b) in zip(found.table().index, found.table().to_numpy(dtype=float).tolist())
     }
-
-
-@contextmanager
-def _telling(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What is being done, on stderr: a line that moves in a terminal, plain lines elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if quiet:
-        yield lambda text: None
-    elif console.is_terminal:
-        with console.status("") as status:
-            yield lambda text: status.update(f"{text} …".replace("[", "\\["))
-    else:
-        yield lambda text: print(f"{text} …", file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,18 +40,11 @@ def add(verb: Callable[..., Any]) -> None:
 
 def _train(args: Any) -> tuple[Any, Callable[[Any], None]]:
     from ..jobs.train_private_file import load
+    from ..runs import next_directory
 
     short = [f"private.{name}={given}" for name in SHORT if (given := getattr(args, name)) is not None]
     job = load(args.job, [*args.changes, *short], args.data_dir)
-    out = (
-        Path(args.out)
-        if args.out is not None
-        else next(
-            p
-            for n in range(1, sys.maxsize)
-            if not (p := Path("runs") / (Path(args.job).stem + (f"-{n}" if n > 1 else ""))).exists()
-        )
-    )
+    out = Path(args.out) if args.out is not None else next_directory(args.job)
     from ..config.toml import named
     from ..jobs.train_private import train_private
     from .progress import Watch

@@ -4,11 +4,12 @@ quiet. All of it on stderr.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
+from ..progress import Progress
 from ..report.markup import plain
 from ..report.numbers import shown, span
 
@@ -49,29 +50,17 @@ class Watch:
             str
         ] = []  # the runs of a comparison that were announced and have no round yet
         self._said = ""
-        self._bar: Any = None
+        self._display = Progress(quiet)
 
     def __enter__(self) -> Watch:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        if console.is_terminal and not self.quiet:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            words = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(20),
-                TextColumn("{task.fields[said]}", markup=False),
-                TextColumn("eta"),
-            )  # a skew's name may hold [brackets]
-            self._bar = Progress(*words, TimeRemainingColumn(), console=console, transient=True)
-            self._task = self._bar.add_task("preparing", total=self.rounds or None, said="")
-            self._bar.start()
+        self._display.__enter__()
+        self._display.start("preparing", self.rounds or None)
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.__exit__(kind, error, trace)
 
     def __call__(self, event: dict[str, Any]) -> None:
         self.began()
@@ -97,9 +86,8 @@ class Watch:
             self._side_by_side = []
         self._first = self._first or (r, now)
         self._said = measured or self._said
-        if self._bar is not None:
-            self._bar.update(self._task, completed=r, said=f"round {r}/{self.rounds}  {self._said}")
-        elif measured:
+        self._display.update(r, f"round {r}/{self.rounds}  {self._said}")
+        if measured and not self._display.is_live:
             at, then = self._first
             eta = f"  eta {span((now - then) / (r - at) * (self.rounds - r))}" if at < r < self.rounds else ""
             self._line(f"round {r}/{self.rounds}  {self._said}{eta}")
@@ -109,16 +97,9 @@ class Watch:
         name = plain(" and ".join(dict.fromkeys(labels))) + (
             f", {len(labels)} runs side by side" if len(labels) > 1 else ""
         )
-        if self._bar is not None:
-            self._bar.reset(self._task, total=self.rounds, description=name, said="")
-        elif self.many:
+        self._display.start(name, self.rounds)
+        if self.many and not self._display.is_live:
             self._line(name)
 
     def _line(self, text: str) -> None:
-        if self.quiet:
-            return
-        text = plain(text)
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        self._display.line(plain(text))

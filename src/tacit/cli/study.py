@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadParameter, BadRun
+from ..files import write_atomic
+from ..progress import Progress
 
 WORDS = (
     "`tacit study list` names those that come with tacit; `tacit study new FILE.toml` begins one of your "
@@ -148,8 +149,7 @@ def _new(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         text = study_file.find(args.more[1]).read_text(encoding="utf-8")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_atomic(path, text, replace=False)
     except FileExistsError:
         raise BadRun(f"{path} is there already, and is not written over. Give another name.") from None
     except OSError as error:
@@ -230,12 +230,13 @@ def _run(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         ]
     )
 
+    progress = Progress(args.quiet)
+
     def say(text: str) -> None:
         args.resume_with = whole + (
             f" --only {shlex.quote(args.only)}" if args.only else ""
         )  # before that it is refused, and there is nothing to go on with
-        if not args.quiet:
-            print(text, file=sys.stderr, flush=True)
+        progress.line(text)
 
     from ..report import study as page
 

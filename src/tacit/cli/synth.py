@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
+from ..data.table_files import read_header, read_table
+from ..errors import BadData, BadParameter, MissingFiles
 from ..files import check_new
 from ..parameters import check, from_table, nearest
+from ..progress import Progress
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -107,7 +106,7 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     _check(args)
     started, seed = time.monotonic(), args.seed or 0
     frame = holdout = None
-    with ProgressLine(args.quiet) as line:
+    with Progress(args.quiet) as progress:
         if args.load:
             from ..synth import load
 
@@ -115,17 +114,17 @@ def _synth(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         else:
             generator = make_generator(args, insecure_seed=args.insecure_seed)
             _check_private(args, generator)
-            frame, holdout = _split_holdout(read(args.table).drop(columns=_columns_to_drop(args)), args)
+            frame, holdout = _split_holdout(read_table(args.table).drop(columns=_columns_to_drop(args)), args)
             rows = args.rows or len(frame)
             table = _table(frame, args.columns, generator.private)
             _check_names(frame, table, args)
-            generator.fit(frame, table, watch=line.event)
+            generator.fit(frame, table, watch=show_event(progress))
             fit_seconds = time.monotonic() - started
         conditions = parse_conditions(generator.table, args.conditions)
         if args.save:
             generator.save(args.save)
         if args.out:
-            write(generator, rows, conditions, seed, Path(args.out), line)
+            write(generator, rows, conditions, seed, Path(args.out), progress)
     name = type(generator).__name__
     value: dict[str, Any] = {
         "model": name,
@@ -301,49 +300,12 @@ def file_format(path: str) -> str | None:
     )
 
 
-def read(path: str, who: str = "synth") -> DataFrame:
-    """Read a CSV or Parquet file, with plain error messages."""
-    import pandas as pd
-
-    from ..data.reading import as_named
-
-    try:
-        if file_format(path) == "parquet":
-            return pd.read_parquet(path)
-        frame = pd.read_csv(path, na_values="?", skipinitialspace=True)
-    except FileNotFoundError:
-        raise MissingFiles(f"{who}: there is no file {path}.") from None
-    except PermissionError:
-        raise MissingFiles(
-            f"{who}: {path} cannot be read: permission denied. Check its permissions, or give another file."
-        ) from None
-    except ImportError:
-        raise MissingExtra("reading Parquet", "data", "pyarrow") from None
-    except (OSError, ValueError) as error:  # raised by pandas and pyarrow for invalid files
-        raise BadData(
-            f"{who}: {path} cannot be read as a table: {str(error).strip()}. Give a CSV file with a header "
-            "line, or a Parquet file."
-        ) from None
-    return as_named(path, frame, hint="")
-
-
 def _columns_to_drop(args: argparse.Namespace) -> list[str]:
-    names = list(_column_names(args.table)) if args.drop else []
+    names = list(read_header(args.table).names) if args.drop else []
     for name in args.drop:
         if name not in names:
             raise BadParameter(f"synth: --drop {name}: there is no such column. {nearest(name, names)}")
     return list(args.drop)
-
-
-def _column_names(path: str) -> Iterator[str]:
-    import pandas as pd
-
-    if file_format(path) == "parquet":
-        return map(str, read(path).columns)
-    try:
-        return map(str, pd.read_csv(path, nrows=0, skipinitialspace=True).columns)
-    except (OSError, ValueError) as error:
-        raise BadData(f"synth: {path} cannot be read as a table: {str(error).strip()}.") from None
 
 
 def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFrame, DataFrame | None]:
@@ -466,108 +428,53 @@ def _number(name: str, text: str) -> float:
 
 
 def write(
-    generator: Generator, rows: int, conditions: dict[str, Any], seed: int, path: Path, line: ProgressLine
+    generator: Generator,
+    rows: int,
+    conditions: dict[str, Any],
+    seed: int,
+    path: Path,
+    progress: Progress,
 ) -> None:
-    """Write chunk by chunk to a temporary file, which replaces the target when complete."""
-    temporary = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
-    done = 0
-    try:
-        with _writer(temporary, generator.table) as write:
-            for chunk in generator.chunks(rows, conditions, seed):
-                write(chunk)
-                done += len(chunk)
-                line.show(f"{done:,} of {rows:,} rows written", done / rows)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise BadParameter(
-            f"synth: --out {path} cannot be written: {error.strerror}. Choose a writable location."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)  # exists only after an error
+    """Sample the rows and write them chunk by chunk."""
+    from ..data.table_files import write_table
+
+    def chunks() -> Iterator[DataFrame]:
+        done = 0
+        for chunk in generator.chunks(rows, conditions, seed):
+            yield chunk
+            done += len(chunk)
+            progress.share(f"{done:,} of {rows:,} rows written", done / rows)
+
+    text = [
+        c.name
+        for c in generator.table.columns
+        if c.values and all(isinstance(v, str) for v in c.values) and c.dtype != "category"
+    ]
+    write_table(chunks(), path, text_columns=text)
 
 
-@contextlib.contextmanager
-def _writer(path: Path, table: Table) -> Iterator[Callable[[DataFrame], None]]:
-    if file_format(path.name) == "csv":
-        import gzip
+def show_event(progress: Progress) -> Callable[[dict[str, Any]], None]:
+    """Return a `watch` function that shows a generator's events."""
 
-        stream = (
-            gzip.open(path, "wt", encoding="utf-8", newline="")  # noqa: SIM115
-            if path.name.lower().endswith(".gz")
-            else open(path, "x", encoding="utf-8", newline="")  # noqa: SIM115
-        )
-        with stream as file:
-            yield lambda chunk: chunk.to_csv(file, index=False, header=file.tell() == 0)
-        return
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("writing Parquet", "data", "pyarrow") from None
-
-    sinks: list[Any] = []
-
-    def write(chunk: DataFrame) -> None:
-        if not sinks:
-            schema = pa.Schema.from_pandas(chunk, preserve_index=False)
-            for i, c in enumerate(table.columns):  # the first chunk may contain only missing values
-                if c.values and all(isinstance(v, str) for v in c.values) and c.dtype != "category":
-                    schema = schema.set(i, pa.field(c.name, pa.string()))
-            sinks.append(pq.ParquetWriter(path, schema))
-        sinks[0].write_table(pa.Table.from_pandas(chunk, schema=sinks[0].schema, preserve_index=False))
-
-    try:
-        yield write
-    finally:
-        for sink in sinks:
-            sink.close()
-
-
-class ProgressLine:
-    """Progress on stderr: one updated line in a terminal, else every tenth; nothing if quiet."""
-
-    def __init__(self, quiet: bool):
-        self.quiet, self.terminal, self.started, self.tenth = quiet, sys.stderr.isatty(), time.monotonic(), -1
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.terminal and not self.quiet and self.tenth >= 0:
-            print(file=sys.stderr)
-
-    def event(self, event: dict[str, Any]) -> None:
+    def show(event: dict[str, Any]) -> None:
         if event["kind"] == "epoch":
             losses = "  ".join(
                 f"{k.replace('_', ' ')} {event[k]:.3f}"
                 for k in ("loss", "generator_loss", "critic_loss")
                 if k in event
             )
-            self.show(f"epoch {event['epoch']}/{event['epochs']}  {losses}", event["epoch"] / event["epochs"])
+            progress.share(
+                f"epoch {event['epoch']}/{event['epochs']}  {losses}", event["epoch"] / event["epochs"]
+            )
         elif event["kind"] == "round":
-            self.show(
+            progress.share(
                 f"round {event['round'] + 1}/{event['rounds']}  {event['holders']} holders",
                 (event["round"] + 1) / event["rounds"],
             )
         elif event["kind"] == "guard":
-            self.show(
+            progress.line(
                 f"leaves of {event['leaf']} rows: {event['copies']:.1%} copies, natural rate "
-                f"{event['natural']:.1%}",
-                0,
+                f"{event['natural']:.1%}"
             )
-            self.tenth = -1
 
-    def show(self, text: str, share: float) -> None:
-        if self.quiet or (not self.terminal and int(10 * share) == self.tenth):
-            return
-        if share < self.tenth / 10:
-            self.started = time.monotonic()  # a new stage
-        self.tenth = int(10 * share)
-        left = (time.monotonic() - self.started) * (1 / share - 1) if share > 0 else 0
-        text += f"  {left:.0f} s left" if 0 < share < 1 else ""
-        print(
-            f"\r\033[K{text}" if self.terminal else text,
-            end="" if self.terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+    return show

@@ -11,16 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..data.table_files import read_table
 from ..errors import BadParameter
+from ..progress import Progress
 from .synth import (
     COLUMNS,
-    ProgressLine,
     check_targets,
     file_format,
     make_generator,
     parse_conditions,
-    read,
     read_columns,
+    show_event,
     write,
 )
 
@@ -121,8 +122,8 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     generator = make_generator(args, synthesize.models(), "synthesize")
     conditions = parse_conditions(table, args.conditions)
     options: dict[str, Any] = {"local_epochs": args.local_epochs, "hide": not args.in_the_clear}
-    with ProgressLine(args.quiet) as line:
-        options["watch"] = line.event
+    with Progress(args.quiet) as progress:
+        options["watch"] = show_event(progress)
         if args.kit is None:
             holders = _holders(args.tables)
             rows = args.rows or sum(map(len, holders.values()))
@@ -141,7 +142,7 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
             logs()
             kit, rows = kits.load(args.kit), args.rows
             _check_role(args, kit)
-            frame = read(args.tables[0], "synthesize") if args.tables else None
+            frame = read_table(args.tables[0]) if args.tables else None
             result = synthesize.synthesize_with(
                 kit, frame, table, generator, patience=args.patience, **options
             )
@@ -154,7 +155,7 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
         if args.save:
             generator.save(args.save)
         if args.out:
-            write(generator, rows, conditions, args.seed or 0, Path(args.out), line)
+            write(generator, rows, conditions, args.seed or 0, Path(args.out), progress)
     value = {
         "model": type(generator).__name__,
         "rows": rows if args.out else 0,
@@ -230,4 +231,4 @@ def _holders(paths: list[str]) -> Mapping[str, Any]:
                 f"synthesize: two files are named {name!r}, and a holder is named after its file. Rename one of "
                 "them."
             )
-    return {name: read(path, "synthesize") for name, path in zip(names, paths)}
+    return {name: read_table(path) for name, path in zip(names, paths)}

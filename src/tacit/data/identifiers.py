@@ -5,7 +5,7 @@ The rule, in this order: Unicode NFKC (so that full-width and composed letters a
 capital and small letters (case folding), no white space at either end. Leading zeros, signs and white space
 inside stay: 007 is not 7. Whole numbers are taken as their decimal digits. Nothing else is guessed:
 fractions, dates and truth values are refused, because two programs write them in two ways. An empty id, and a
-word by which programs write that there is none (`MISSING`), is nobody's: two such rows are not the same
+word by which programs write that there is none (`NULL_IDS`), is nobody's: two such rows are not the same
 person.
 """
 
@@ -22,11 +22,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadData
+from .table_files import NULLS
 
 DIGEST = 16  # bytes: two of 10 million ids on each side collide by chance with probability 2^-81
-MISSING = frozenset(
-    {"", "null", "na", "n/a", "#n/a", "<na>", "nan", "nat", "none", "\\n"}
-)  # after the rule; the last is how MySQL exports NULL
 _MARK = "\x00"
 _ABOUT = b"tacit identifier 1|"
 _AT_ONCE = (
@@ -54,6 +52,9 @@ def normal(text: str) -> str:
     if text.isascii():  # the same rule: NFKC changes no ASCII
         return text.lower().strip()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).strip()
+
+
+NULL_IDS = frozenset(map(normal, NULLS))  # a table's null tokens, compared by the same rule as ids
 
 
 def _normal_all(chunk: list[str]) -> list[str]:
@@ -131,7 +132,7 @@ def _digests(ids: Iterable[Any], where: str) -> tuple[np.ndarray, int, list[int]
         out += b"".join(
             [sha(_ABOUT + text.encode("utf-8", "surrogatepass")).digest()[:DIGEST] for text in texts]
         )
-        if found := MISSING.intersection(texts):
+        if found := NULL_IDS.intersection(texts):
             words |= found
             empty += [total + k for k, text in enumerate(texts) if text in found]
         total += len(chunk)

@@ -13,13 +13,11 @@ import hashlib
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import BadData, MissingFiles
+from ..progress import Progress
 
 TIMEOUT = 20  # seconds without a byte before a mirror is given up
 CHUNK = 1 << 18
@@ -153,11 +151,12 @@ def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
             length = int(answer.headers.get("Content-Length") or 0) + (have if resumed else 0)
             with (
                 part.open("ab" if resumed else "wb") as out,
-                _progress(target.name, length, have if resumed else 0) as advance,
+                Progress(count_bytes=True) as progress,
             ):
+                progress.start(target.name, length or None, have if resumed else 0)
                 while block := answer.read(CHUNK):
                     out.write(block)
-                    advance(len(block))
+                    progress.update(out.tell())
         if length and part.stat().st_size < length:
             raise ConnectionError(
                 f"the connection ended after {part.stat().st_size} of {length} bytes; try again to go on "
@@ -169,15 +168,3 @@ def download_file(dataset: str, url: str, target: Path, sha256: str) -> None:
         part.unlink()  # going on from wrong bytes would never end well
         raise
     os.replace(part, target)
-
-
-@contextmanager
-def _progress(name: str, length: int, done: int) -> Iterator[Any]:
-    """A bar on the error stream while a file comes in."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=length or None, completed=done)
-        yield lambda n: bar.advance(task, n)

@@ -11,7 +11,6 @@ statistics of the party a row came from where that is known (`by`), and its own 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from ..errors import BadData
 from ..parameters import bad, nearest
 from .arrays import from_arrays, split_test_set
 from .federation import Dataset, Federation, Rows
-from .reading import read_csv, read_parquet
+from .table_files import CODE, DECIMAL_COMMA, find_decimal_comma, read_table
 from .vertical import Columns
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ INFERRED_LAYOUT = (
     "The table's layout (kinds of columns, categories, what may be missing) was read off all "
     "parties' rows together."
 )
-COMMA = re.compile(r"[+-]?\d+(,\d+)?")
 TOO_MANY = 100  # categories, when they are also more than half of the rows: an identifier, not a category
 
 
@@ -69,20 +67,15 @@ class Recipe:
         numbers, kinds, many = [], {}, {}
         for name in map(str, frame.columns):
             column = frame[name]
-            if name not in categories and _is_number(name, column):
+            if name not in categories and not _has_codes(column) and _is_number(name, column):
                 numbers.append(name)
                 continue
             values = np.unique(_text(column.dropna()))
             if len(values) > TOO_MANY and 2 * len(values) > len(frame):
                 many[name] = values
-            elif (
-                name not in categories
-                and any("," in v for v in values)
-                and all(COMMA.fullmatch(v) for v in values)
-            ):
+            elif name not in categories and (example := find_decimal_comma(column)):
                 raise BadData(
-                    f"the column {name!r} has {_comma(next(v for v in values if ',' in v))} If they are "
-                    "categories after all, pass "
+                    f"column {name!r}: {DECIMAL_COMMA.format(example)} If they are categories, pass "
                     f"categories=[{name!r}]."
                 )
             kinds[name] = tuple(values.tolist())
@@ -459,7 +452,7 @@ def from_csv(
     regression: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
-    separator: str = ",",
+    separator: str | None = None,
     decimal: str = ".",
 ) -> Dataset: ...
 
@@ -479,7 +472,7 @@ def from_csv(
     regression: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
-    separator: str = ",",
+    separator: str | None = None,
     decimal: str = ".",
 ) -> Columns: ...
 
@@ -498,14 +491,19 @@ def from_csv(
     regression: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
-    separator: str = ",",
+    separator: str | None = None,
     decimal: str = ".",
 ) -> Dataset | Columns:
     """A data set from a CSV file with a header (packed or not); see `from_frame`. Empty cells, NA and ? are
     missing values. `separator` stands between columns, `decimal` in numbers: ";" and "," in many European
     files.
     """
-    frames: list[Any] = [None if p is None else read_csv(p, separator, id, decimal) for p in (path, test)]
+    frames: list[Any] = [
+        None
+        if p is None
+        else read_table(p, ids=() if id is None else (id,), separator=separator, decimal=decimal)
+        for p in (path, test)
+    ]
     make: Any = from_frame  # of the two forms, the one that the label asks for
     return make(
         frames[0],
@@ -538,7 +536,7 @@ def from_parquet(
     seed: int = 0,
 ) -> Dataset:
     """A data set from a Parquet file; see `from_frame`."""
-    frames = [None if p is None else read_parquet(p) for p in (path, test)]
+    frames = [None if p is None else read_table(p) for p in (path, test)]
     return from_frame(
         frames[0],
         label,
@@ -572,16 +570,11 @@ def _what_they_are(values: np.ndarray) -> str:
             "dates or times, which are no categories. Make a number of it (a year, the days since a "
             "fixed day) before you give the table."
         )
+    if first.str.fullmatch(CODE).any():
+        return "codes with leading zeros, which are not numbers."
     if not pd.to_numeric(first.str.replace(",", ".", regex=False), errors="coerce").isna().any():
-        return _comma(str(first[0]))
+        return DECIMAL_COMMA.format(str(first[0]))
     return "an identifier or free text, not a category."
-
-
-def _comma(example: str) -> str:
-    return (
-        f"numbers with a comma, like {example!r}. Read the file with decimal=',' (from_csv, and "
-        "pandas.read_csv), or write them with a point."
-    )
 
 
 def _tells_rows_apart(column: Series) -> bool:
@@ -601,6 +594,15 @@ def _numbers(column: Series) -> np.ndarray:
     import pandas as pd
 
     return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float32, na_value=np.nan)
+
+
+def _has_codes(column: Series) -> bool:
+    """Whether there are codes with a leading zero: 007 is not the number 7."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return False
+    return bool(column.dropna().astype(str).str.fullmatch(CODE).any())
 
 
 def _is_number(name: str, column: Series) -> bool:

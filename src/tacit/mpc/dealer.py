@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BadRun, ProtocolError
+from ..files import write_atomic
 from ..parties.message import Message
 from ..parties.party import Party
 from .tape import KEY, Tape
@@ -303,9 +304,7 @@ def _write(
         "session": torch.tensor(list(session), dtype=torch.uint8),
         "plan": torch.tensor([list(one) for one in labels], dtype=torch.uint8).reshape(-1, SESSION),
     }
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        os.chmod(path, 0o600)  # nobody else's to read, also where a file was there before
-        file.write(save({**kept, **about}))
+    write_atomic(path, save({**kept, **about}), mode=0o600)
     return path
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..files import write_atomic
 from .markup import Safe, join, plain, tag
 from .numbers import clipped, is_finite, significant
 
@@ -120,7 +121,7 @@ class Figure:
 
     def save(self, path: str | Path) -> Path:
         path = Path(path)
-        path.write_text(self.svg, encoding="utf-8")
+        write_atomic(path, self.svg)
         return path
 
 

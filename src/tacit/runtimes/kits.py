@@ -121,7 +121,7 @@ def save(kit: Kit, directory: Path, extra: dict[str, Any] | None = None) -> None
 
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
-    write_secret(directory / "party.key", key_pem(kit.key))
+    write_atomic(directory / "party.key", key_pem(kit.key), mode=0o600, replace=False)
     write_atomic(directory / "party.crt", pem(kit.certificate))
     write_atomic(directory / "authority.crt", pem(kit.trust.authority))
     assert kit.trust.revoked is not None
@@ -170,15 +170,6 @@ def keep_revocations(kit: Kit) -> bool:
         return True
     finally:
         os.close(folder)
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """A file only its owner can read, from its first byte on; never over one that exists."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def load(directory: str | os.PathLike[str]) -> Kit:

@@ -23,7 +23,7 @@ from ..errors import BadJob, BadKit
 from ..files import write_atomic
 from ..parameters import nearest
 from .certificates import Authority, Trust, key_pem, pem, read_certificate, read_key
-from .kits import Kit, load, save, write_secret
+from .kits import Kit, load, save
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a folder and a certificate's name at once
 RESERVED = ("authority", "hub")
@@ -169,7 +169,7 @@ def _authority(federation: FederationFile, folder: Path) -> Authority:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     write_atomic(folder / "authority.crt", pem(made.certificate))
-    write_secret(folder / "authority.key", key_pem(made.key))
+    write_atomic(folder / "authority.key", key_pem(made.key), mode=0o600, replace=False)
     return made
 
 

@@ -1,4 +1,7 @@
-"""PATE among real parties: each trains on its own rows, and votes meet only in a secure sum."""
+"""PATE among real parties.
+
+Each teacher trains in its own process on its own rows, and votes meet only in a secure sum.
+"""
 
 from __future__ import annotations
 

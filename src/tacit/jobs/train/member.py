@@ -25,8 +25,9 @@ from ...accounting import Account
 from ...algorithms.types import State
 from ...algorithms.types import fresh as fresh_state
 from ...crypto.digest import Digests
-from ...data import reading, tables
+from ...data import tables
 from ...data.federation import Federation, Holdings, Rows
+from ...data.table_files import read_table
 from ...engine.task import Task
 from ...errors import BadData, BadJob, BadRun, BudgetSpent, ProtocolError, TacitError
 from ...files import write_atomic
@@ -684,7 +685,7 @@ def own(name: str, path: str | os.PathLike[str], layout: Mapping[str, Any] | Non
         )
     recipe, label, labels, fraction = read_layout(layout)
     file = Path(path)
-    frame = reading.read_parquet(file) if file.suffix in (".parquet", ".pq") else reading.read_csv(file, ",")
+    frame = read_table(file)
     known = [str(c) for c in frame.columns]
     if label not in known:
         raise BadData(

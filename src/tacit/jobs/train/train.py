@@ -319,7 +319,7 @@ def _train(
                 dict(pending["dropped"]),
             )
     trainer.note, trainer.place = lambda text: journals[0].event("note", text=text), journals[0].directory
-    clock, seldom = time.perf_counter(), SaveTimer()
+    clock, timer = time.perf_counter(), SaveTimer()
 
     def after(r: int, chosen: list[Any], tests: list[dict[str, Any]]) -> None:
         """Write round r (counted from 1; 0 is the model before training) into every run's journal."""
@@ -387,8 +387,8 @@ def _train(
                 )
             if left_out:
                 left_out.clear()
-        if r and together is not None and (r == last or seldom.due):
-            with seldom.timed():
+        if r and together is not None and (r == last or timer.is_due):
+            with timer.measure():
                 keep(r, [trainer.save(i) for i in range(len(plans))])
                 for i, journal in enumerate(
                     journals

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...crypto import group
 from ...data.identifiers import IdSet, identify
-from ...data.reading import as_named
-from ...errors import BadData, BadKit, MissingFiles
+from ...data.table_files import read_chunks, read_header, write_table
+from ...errors import BadData, BadKit
 from ...files import write_atomic
 from ...parameters import bad, nearest
 from ...parties.ledger import Ledger
@@ -52,36 +52,16 @@ def read_values(file: str | Path, column: str) -> list[int]:
 
 
 def _column(file: Path, column: str) -> Iterator[str]:
-    import pandas
-
-    if not file.is_file():
-        raise MissingFiles(f"there is no file {file}. Check the path.")
-    try:
-        names = list(as_named(file, pandas.read_csv(file, nrows=1, dtype=str), hint="").columns)
-        if column not in names:
-            raise BadData(f"{file} has no column {column!r}. {nearest(column, names)}")
-        # as text: 007 is not 7; which ids are missing, `identify` says
-        with pandas.read_csv(
-            file, usecols=[column], dtype=str, keep_default_na=False, chunksize=AT_ONCE
-        ) as parts:
-            for part in parts:
-                yield from part[column].tolist()
-    except (pandas.errors.ParserError, pandas.errors.EmptyDataError, UnicodeDecodeError) as error:
-        hint = " Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else ""
-        raise BadData(f"{file} cannot be read as a .csv file: {str(error).strip()}.{hint}") from None
+    for chunk in read_chunks(file, [column]):
+        yield from chunk[column].tolist()
 
 
 def write_rows(file: str | Path, rows: np.ndarray, out: str | Path) -> None:
-    """These rows of a .csv file, in this order, into another."""
+    """Write these rows of a table, in this order, into another file."""
     import pandas
 
-    table = pandas.concat(
-        [
-            part.loc[part.index.isin(rows)]
-            for part in pandas.read_csv(file, dtype=str, keep_default_na=False, chunksize=AT_ONCE)
-        ]
-    )
-    write_atomic(Path(out), table.loc[rows].to_csv(index=False))
+    table = pandas.concat([chunk.loc[chunk.index.isin(rows)] for chunk in read_chunks(file)])
+    write_table(table.loc[rows], out, read_header(file).separator)
 
 
 def match_with(

@@ -1,0 +1,387 @@
+"""Read and write tables. Every verb reads files through `read_table`, so a file has one meaning.
+
+The format is taken from the content: Parquet, or else CSV (packed by gzip, bzip2 or xz where the name says so).
+
+CSV
+    - UTF-8, with or without a byte order mark. The first line names the columns; each name is unique.
+    - The separator is the one of , ; tab | that gives the most columns in the first line, unless it is given.
+    - Every row has as many cells as the first line. A row counter without a name, which R writes, is dropped.
+    - Spaces after a separator are not part of the cell. Blank lines are skipped.
+    - A cell that is one of `NULLS` is a missing value.
+    - A column whose cells are all numbers is numeric. If one of them is a code with a leading zero, such as
+      007, the column is text. `True` and `False` are booleans. Everything else, dates included, is text.
+    - An id column is text, exactly as written. It has no missing values: whether the text "NA" is an id is
+      decided where ids are compared (`identifiers.identify`).
+    - With `text=True` every cell is text, exactly as written, and "" and "NA" are two different values.
+Parquet
+    - The file's own types and nulls. An id column of integers becomes text, digit by digit.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import BadData, BadParameter, MissingExtra, MissingFiles
+from ..files import open_atomic
+from ..parameters import bad, nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+# What programs write for a missing value: pandas' list, NaT (pandas), \N (MySQL and Hive) and ? (UCI).
+NULLS = (
+    *("", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
+    *("<NA>", "N/A", "NA", "NULL", "NaN", "NaT", "None", "\\N", "n/a", "nan", "null"),
+)
+SEPARATORS = (",", ";", "\t", "|")
+PARQUET = (".parquet", ".pq")  # names of Parquet files that are written; when reading, the content decides
+CODE = r"0\d+"  # a number with a leading zero: a code, whose zeros mean something
+DECIMAL_COMMA = (
+    "the numbers have a decimal comma, like {!r}. Read the file with decimal=',' (from_csv, and "
+    "pandas.read_csv), or write them with a point."
+)
+CHUNK = 200_000  # rows of text at a time: some hundred megabytes
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+class Header(NamedTuple):
+    """The column names of a table, and the separator of a CSV file (for Parquet: a comma)."""
+
+    names: tuple[str, ...]
+    separator: str
+    has_counter: bool = False  # rows begin with one more cell, which has no name
+
+
+def read_header(path: str | os.PathLike[str], separator: str | None = None) -> Header:
+    """Read the column names. Raises BadData if there are none or two are the same."""
+    file = _find(path)
+    if _is_parquet(file):
+        with _parquet(file) as (_, pq):
+            header = Header(tuple(pq.read_schema(file).names), ",")
+    else:
+        with _explain(file), _open_text(file) as text:
+            first = next((line for line in text if line.strip()), "")
+            if not first:
+                raise BadData(f"{file} is empty. The first line must name the columns.")
+            rows = {
+                s: next(csv.reader([first], delimiter=s, skipinitialspace=True))
+                for s in (SEPARATORS if separator is None else (separator,))
+            }
+            used = max(rows, key=lambda s: len(rows[s]))  # the first of equals
+            names = [name or f"Unnamed: {i}" for i, name in enumerate(rows[used])]  # as pandas calls them
+            other = next((s for s in SEPARATORS if s in first), used)
+            if len(names) == 1 and other != used:
+                raise BadData(
+                    f"{file} has one column, {names[0][:60]!r}, if the separator is {used!r}. The file seems "
+                    f"to use {other!r}: pass separator={other!r}, or leave separator out."
+                )
+            second = next(csv.reader(text, delimiter=used, skipinitialspace=True), ())
+            header = Header(tuple(names), used, len(second) > len(names))
+    repeated = next((n for n in header.names if header.names.count(n) > 1), None)
+    if repeated is not None:
+        raise BadData(f"{file}: two columns are named {repeated!r}. Give each column its own name.")
+    return header
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    ids: Sequence[str] = (),
+    text: bool = False,
+    separator: str | None = None,
+    decimal: str | None = None,
+) -> DataFrame:
+    """Read a CSV or Parquet file by the rules above.
+
+    `ids` are read as text, exactly. `text=True` reads every cell of a CSV file so, as categories. A column of
+    numbers with a decimal comma is refused, unless `decimal` says what the decimal sign is.
+    Raises MissingFiles, BadData (with the place and what to do) or MissingExtra.
+    """
+    import pandas as pd
+
+    if decimal not in (None, ".", ","):
+        raise bad("read_table", "decimal", decimal, "'.' or ','")
+    file = _find(path)
+    header = read_header(file, separator)
+    if decimal == header.separator and not _is_parquet(file):
+        raise bad(
+            "read_table", "decimal", decimal, "different from the separator", "Pass the separator, often ';'."
+        )
+    for name in ids:
+        if name not in header.names:
+            raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
+    if _is_parquet(file):
+        frame = _read_parquet(file, ids)
+    elif text:
+        frame = _as_categories(read_chunks(file, separator=separator))
+    else:
+        with _explain(file):
+
+            def parse(codes: Sequence[str] = ()) -> DataFrame:
+                return pd.read_csv(
+                    file,
+                    **_options(header),
+                    decimal=decimal or ".",
+                    dtype=dict.fromkeys((*ids, *codes), str),
+                    na_values={name: list(NULLS) for name in header.names if name not in ids},
+                    keep_default_na=False,
+                    low_memory=False,
+                )
+
+            frame = parse()
+            if codes := _code_columns(file, header, frame, separator):
+                frame = parse(codes)
+        frame = _check_rows(file, header, frame, 0)
+        for name in header.names if decimal is None else ():
+            if name not in ids and (example := find_decimal_comma(frame[name])):
+                raise BadData(f"{file}, column {name!r}: {DECIMAL_COMMA.format(example)}")
+    if not len(frame):
+        raise BadData(f"{file} has column names and no rows. Give at least one row.")
+    return frame
+
+
+def find_decimal_comma(column: Series) -> str | None:
+    """An example of a number with a comma, if a text column has nothing but such numbers."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return None
+    values = column.dropna().astype(str)
+    example = next((v for v in values if "," in v), None)
+    return example if example and values.str.fullmatch(r"[+-]?\d+(,\d+)?").all() else None
+
+
+def read_chunks(
+    path: str | os.PathLike[str], columns: Sequence[str] | None = None, separator: str | None = None
+) -> Iterator[DataFrame]:
+    """Read a CSV file as text, exactly, some rows at a time; the index counts the rows of the file.
+
+    For files larger than memory. A Parquet file comes in one piece, with `columns` as ids.
+    """
+    import pandas as pd
+
+    file = _find(path)
+    header = read_header(file, separator)
+    for name in columns or ():
+        if name not in header.names:
+            raise BadData(f"{file} has no column {name!r}. {nearest(name, list(header.names))}")
+    if _is_parquet(file):
+        frame = _read_parquet(file, columns or ())
+        yield frame if columns is None else frame[list(columns)]
+        return
+    start = 0
+    with (
+        _explain(file),
+        pd.read_csv(file, **_options(header), dtype=str, na_filter=False, chunksize=CHUNK) as chunks,
+    ):
+        for chunk in chunks:
+            frame = _check_rows(file, header, chunk, start)
+            start += len(frame)
+            yield frame if columns is None else frame[list(columns)]
+
+
+def write_table(
+    frames: DataFrame | Iterable[DataFrame],
+    path: str | os.PathLike[str],
+    separator: str = ",",
+    text_columns: Sequence[str] = (),
+) -> Path:
+    """Write a table, or its parts one after the other, as CSV (.csv, .csv.gz) or Parquet; all or nothing.
+
+    Row labels are not written: they may identify omitted rows. `text_columns` are text in a Parquet file even
+    if the first part has no value in them.
+    """
+    import pandas as pd
+
+    file = Path(path)
+    parts = [frames] if isinstance(frames, pd.DataFrame) else frames
+    try:
+        with open_atomic(file) as out:
+            if file.suffix.lower() in PARQUET:
+                _write_parquet(parts, out, text_columns)
+            elif file.suffix.lower() == ".gz":
+                with gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0) as packed:
+                    _write_csv(parts, packed, separator)
+            else:
+                _write_csv(parts, out, separator)
+    except OSError as error:
+        raise BadParameter(
+            f"{file} cannot be written: {error.strerror}. Choose a place you may write to."
+        ) from None
+    return file
+
+
+def _write_csv(parts: Iterable[DataFrame], out: Any, separator: str) -> None:
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="")
+    for number, part in enumerate(parts):
+        part.to_csv(text, index=False, header=number == 0, sep=separator, lineterminator="\n")
+    text.detach()
+
+
+def _write_parquet(parts: Iterable[DataFrame], out: IO[bytes], text_columns: Sequence[str]) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("writing Parquet", "data", "pyarrow") from None
+    writer: Any = None
+    try:
+        for part in parts:
+            if writer is None:
+                schema = pa.Schema.from_pandas(part, preserve_index=False)
+                for name in text_columns:
+                    schema = schema.set(schema.get_field_index(name), pa.field(name, pa.string()))
+                writer = pq.ParquetWriter(out, schema)
+            writer.write_table(pa.Table.from_pandas(part, schema=schema, preserve_index=False))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _find(path: str | os.PathLike[str]) -> Path:
+    file = Path(path).expanduser()
+    if file.is_dir():
+        raise MissingFiles(f"{file} is a folder. Give a file in it.")
+    if not file.is_file():
+        siblings = [p.name for p in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise MissingFiles(
+            f"there is no file {file}. "
+            + (nearest(file.name, siblings[:50]) if siblings else "Check the path.")
+        )
+    return file
+
+
+def _is_parquet(file: Path) -> bool:
+    with _explain(file), file.open("rb") as content:
+        start = content.read(4)
+    if start[:2] == b"PK":
+        raise BadData(
+            f"{file} is a spreadsheet or a zip archive. Save the table as CSV or Parquet, and unpack it first."
+        )
+    if start != b"PAR1" and file.suffix.lower() in PARQUET:
+        raise BadData(f"{file} cannot be read as Parquet: it does not begin with the bytes PAR1.")
+    return start == b"PAR1"
+
+
+def _open_text(file: Path) -> IO[str]:
+    opener = _OPEN.get(file.suffix.lower(), open)
+    return opener(file, "rt", encoding="utf-8-sig", newline="")  # type: ignore[no-any-return]
+
+
+def _options(header: Header) -> dict[str, Any]:
+    """How pandas splits a CSV file into cells, the same for every way of reading."""
+    return {"sep": header.separator, "skipinitialspace": True, "encoding": "utf-8-sig"}
+
+
+@contextmanager
+def _explain(file: Path) -> Iterator[None]:
+    """Turn what pandas and the operating system raise into errors that say what to do."""
+    import pandas as pd
+
+    try:
+        yield
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise BadData(
+            f'{file} is not UTF-8 text: {error}. Save it as UTF-8 (in a spreadsheet: "CSV UTF-8"). A packed '
+            "file must end in .gz, .bz2 or .xz."
+        ) from None
+    except PermissionError:
+        raise MissingFiles(
+            f"{file} may not be read: permission denied. Ask for the right to read it, or give another file."
+        ) from None
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, csv.Error, OSError) as error:
+        raise BadData(
+            f"{file} cannot be read as a table: {str(error).strip()}. The first line must name the columns, "
+            "and every row needs one cell for each of them."
+        ) from None
+
+
+def _check_rows(file: Path, header: Header, frame: DataFrame, start: int) -> DataFrame:
+    """The rows numbered from `start`, if each has as many cells as there are columns."""
+    import pandas as pd
+
+    places = pd.RangeIndex(start, start + len(frame))
+    if header.has_counter:  # pandas takes the cells before the named ones as row labels
+        labels = pd.to_numeric(pd.Series(frame.index), errors="coerce")
+        if not any((labels == places + first).all() for first in (0, 1)):
+            raise BadData(
+                f"{file} has more cells in its rows than names in its first line ({len(header.names)}). Name "
+                "every column, and put cells that contain the separator in quotes."
+            )
+    last = frame[header.names[-1]]
+    if (last.isna() | (last == "")).any():  # pandas fills a row that is too short
+        _check_widths(file, header.separator, len(header.names) + header.has_counter)
+    frame.index = places
+    return frame
+
+
+def _check_widths(file: Path, separator: str, width: int) -> None:
+    with _open_text(file) as text:
+        rows = csv.reader(text, delimiter=separator, skipinitialspace=True)
+        next(row for row in rows if row)
+        for number, row in enumerate(row for row in rows if row):
+            if len(row) != width:
+                raise BadData(
+                    f"{file}: row {number} has {len(row)} cells, and the table has {width} columns. Every row "
+                    "needs one cell for each column."
+                )
+
+
+def _code_columns(file: Path, header: Header, frame: DataFrame, separator: str | None) -> list[str]:
+    """The columns that were parsed as numbers and have codes with leading zeros in them."""
+    numeric = [name for name in header.names if name in frame and frame[name].dtype.kind in "iuf"]
+    codes: set[str] = set()
+    for chunk in read_chunks(file, numeric, separator) if numeric else ():
+        codes.update(n for n in numeric if n not in codes and chunk[n].str.fullmatch(CODE).any())
+    return [name for name in numeric if name in codes]
+
+
+def _as_categories(chunks: Iterable[DataFrame]) -> DataFrame:
+    """Parts of text as one table of categories, in which each word is stored once.
+
+    Ten million rows of a few thousand words fit into a gigabyte. (pandas' own dtype="category" would turn
+    007 into 7.)
+    """
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    parts: dict[str, list[pd.Categorical]] = {}
+    for chunk in chunks:
+        for name in chunk.columns:
+            parts.setdefault(name, []).append(pd.Categorical(chunk[name]))
+    return pd.DataFrame({name: union_categoricals(some) for name, some in parts.items()})
+
+
+@contextmanager
+def _parquet(file: Path) -> Iterator[tuple[Any, Any]]:
+    """The packages that read Parquet; what they raise becomes an error that names the file."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra(f"reading {file}", "data", "pyarrow") from None
+    try:
+        yield pyarrow, pyarrow.parquet
+    except (pyarrow.ArrowException, OSError) as error:
+        raise BadData(f"{file} cannot be read as Parquet: {error}.") from None
+
+
+def _read_parquet(file: Path, ids: Sequence[str]) -> DataFrame:
+    import pandas as pd
+
+    with _parquet(file) as (pa, pq):
+        frame = pd.read_parquet(file).reset_index(drop=True)
+        for name in ids:
+            column = pq.read_table(file, columns=[name]).column(name)
+            if pa.types.is_integer(column.type):  # pandas would turn integers with a null into floats
+                frame[name] = column.cast(pa.string()).to_pandas()
+    return frame
