@@ -120,7 +120,7 @@ def test_scores_of_another_shape_are_refused_by_name():
         (dict(public=torch.zeros(3, 5)), "public is .3, 5.; it must be a tensor"),
         (dict(rounds=0), "rounds is 0"),
         (dict(lr=-1.0), "lr is -1.0; it must be a number above 0"),
-        (dict(fed=None), "a federation with classes"),
+        (dict(fed=None), "a federation with a classification task"),
     ],
     ids=range(6),
 )

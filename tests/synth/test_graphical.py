@@ -164,7 +164,9 @@ def test_columns_that_do_not_exist_and_fits_of_nothing_are_refused():
         BadParameter, match=r"columns are \(0, 7\); they must be distinct numbers from 0 to 1"
     ):
         model.marginal((0, 7))
-    with pytest.raises(BadParameter, match="there is no measurement; at least one noisy marginal is needed"):
+    with pytest.raises(
+        BadParameter, match="there are no measurements; at least one noisy marginal is needed"
+    ):
         fit_model([], (2,))
 
 

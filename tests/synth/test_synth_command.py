@@ -330,8 +330,7 @@ def test_a_place_that_may_not_be_written_to_is_told_before_anything_is_learnt(
     code, _, err = said(capsys, "table.csv", option, "o.csv")
     assert (code, err) == (
         2,
-        f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a place you may write "
-        "to.\n",
+        f"tacit: synth: {option} o.csv cannot be written: permission denied. Choose a writable location.\n",
     )
 
 
