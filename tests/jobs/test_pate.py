@@ -213,7 +213,7 @@ def test_teachers_in_processes_add_the_noise_themselves_and_nobody_can_compute_m
     assert "epsilon" not in run.confidential, "without the counts there is no data-dependent ε"
     assert "counts" not in run.confidential
     assert run.epsilon == pytest.approx(GNMax(4.0).epsilon(10, 10, 1e-5), rel=0.02)
-    assert "the server among them" in run.ledger.spent[0].adversary
+    assert "including the server" in run.ledger.spent[0].adversary
     assert {s.how for s in run.ledger.seen} == {"executed"}
 
 

@@ -1,4 +1,4 @@
-"""Mode-specific normalisation, the two build_networks, and what CTGAN adds to them."""
+"""Mode-specific normalization, the two networks, and what CTGAN adds to them."""
 
 from __future__ import annotations
 

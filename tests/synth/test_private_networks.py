@@ -1,4 +1,4 @@
-"""The private build_networks: what they spend, what they may look at, and that DPGAN learns when the budget lets
+"""The private networks: what they spend, what they may look at, and that DPGAN learns when the budget lets
 it.
 """
 

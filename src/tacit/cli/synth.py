@@ -81,7 +81,7 @@ def add(verb: Callable[..., Any]) -> None:
         "--insecure-seed",
         type=int,
         metavar="N",
-        help="for tests only: makes the noise of a private model replayable; the result is stamped NOT PRIVATE",
+        help="for tests only: makes the noise of a private model replayable; stamps the result NOT PRIVATE",
     )
     parser.add_argument("--out", metavar="FILE", help="the synthetic table, .csv or .parquet")
     parser.add_argument("--save", metavar="FILE", help="save the fitted generator, to sample from it later")
@@ -172,12 +172,13 @@ def _check(args: argparse.Namespace) -> None:
     """Check the options before anything is read or fitted."""
     if bool(args.table) == bool(args.load):
         raise BadParameter(
-            "synth: give either a table to fit (`tacit synth table.csv --out …`) or a saved generator with --load."
+            "synth: give either a table to fit (`tacit synth table.csv --out …`) or a saved generator with "
+            "--load."
         )
     if not (args.out or args.save or args.report):
         raise BadParameter(
-            "synth: there is no output. Give --out FILE for a synthetic table, --save FILE for the generator, "
-            "or --report FILE."
+            "synth: there is no output. Give --out FILE for a synthetic table, --save FILE for the "
+            "generator, or --report FILE."
         )
     if args.rows is not None and args.rows < 1:
         raise BadParameter(f"synth: --rows is {args.rows}; it must be at least 1.")
@@ -198,8 +199,8 @@ def _check(args: argparse.Namespace) -> None:
         raise MissingFiles(f"synth: there is no file {args.load}. Give --load the file that --save wrote.")
     if args.load and args.out and args.rows is None:
         raise BadParameter(
-            "synth: a saved generator does not contain the number of training rows; give the number of rows to "
-            "sample with --rows."
+            "synth: a saved generator does not contain the number of training rows; give the number of rows "
+            "to sample with --rows."
         )
     check_targets(
         "synth",
@@ -313,13 +314,13 @@ def _split_holdout(frame: DataFrame, args: argparse.Namespace) -> tuple[DataFram
     if share is None:
         return frame, None
     shuffled = frame.sample(frac=1, random_state=args.seed or 0)
-    held = round(share * len(frame))
-    if not 2 <= held <= len(frame) - 2:
+    held_out = round(share * len(frame))
+    if not 2 <= held_out <= len(frame) - 2:
         raise BadParameter(
-            f"synth: holding out {share:g} of {len(frame)} rows leaves too few on one side. Give more rows, or "
-            "remove --report and --holdout."
+            f"synth: holding out {share:g} of {len(frame)} rows leaves too few on one side. Give more rows, "
+            "or remove --report and --holdout."
         )
-    return shuffled.iloc[held:].reset_index(drop=True), shuffled.iloc[:held].reset_index(drop=True)
+    return shuffled.iloc[held_out:].reset_index(drop=True), shuffled.iloc[:held_out].reset_index(drop=True)
 
 
 def make_generator(

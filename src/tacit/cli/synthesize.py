@@ -30,7 +30,8 @@ def add(verb: Callable[..., Any]) -> None:
     parser = verb(
         "synthesize",
         _synthesize,
-        "Fit one generator to the rows of several holders, without moving them, and sample a synthetic table.",
+        "Fit one generator to the rows of several holders, without moving them, and sample a synthetic "
+        "table.",
         epilog="Without --kit all holders are simulated here, one per file. With --kit every party runs this "
         "command: a client with its own file, the server with --rows and --out; all with the same --columns, "
         "--model, --set, --epochs, --local-epochs and --seed.",
@@ -115,8 +116,8 @@ def _synthesize(args: argparse.Namespace) -> tuple[Any, Callable[[Any], None]]:
     for name, column in columns.items():
         if isinstance(column, str):
             raise BadParameter(
-                f"synthesize: {args.columns} declares {name!r} as {column} without a domain. Declare the domain, "
-                "because no holder sees all rows."
+                f"synthesize: {args.columns} declares {name!r} as {column} without a domain. Declare the "
+                "domain, because no holder sees all rows."
             )
     table = Table.declare(columns, constraints)
     generator = make_generator(args, synthesize.models(), "synthesize")
@@ -189,8 +190,8 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.kit is not None and args.processes:
         raise BadParameter(
-            "synthesize: --processes simulates all parties here, and --kit runs one of them. Remove one of the "
-            "two."
+            "synthesize: --processes simulates all parties here, and --kit runs one of them. Remove one of "
+            "the two."
         )
     if args.rows is not None and args.rows < 1:
         raise BadParameter(f"synthesize: --rows is {args.rows}; it must be at least 1.")
@@ -213,13 +214,13 @@ def _check_role(args: argparse.Namespace, kit: Any) -> None:
             )
         if not (args.out or args.save) or (args.out and args.rows is None):
             raise BadParameter(
-                "synthesize: the server receives the generator. Give --out FILE with --rows N for a synthetic "
-                "table, or --save FILE."
+                "synthesize: the server receives the generator. Give --out FILE with --rows N for a "
+                "synthetic table, or --save FILE."
             )
     elif len(args.tables) != 1 or args.out or args.save:
         raise BadParameter(
-            f"synthesize: {kit.name!r} is a holder: give one file, its own, without --out and --save, which are "
-            "for the server."
+            f"synthesize: {kit.name!r} is a holder: give one file, its own, without --out and --save, which "
+            "are for the server."
         )
 
 
@@ -228,7 +229,7 @@ def _holders(paths: list[str]) -> Mapping[str, Any]:
     for name in names:
         if names.count(name) > 1:
             raise BadParameter(
-                f"synthesize: two files are named {name!r}, and a holder is named after its file. Rename one of "
-                "them."
+                f"synthesize: two files are named {name!r}, and a holder is named after its file. Rename one "
+                "of them."
             )
     return {name: read_table(path) for name, path in zip(names, paths)}

@@ -10,8 +10,8 @@
       |---- Stop() ------------------------------->|
 
 The coordinator learns the sums, and so does every holder who receives them: with two holders, each can
-subtract its own part and obtain the other's. With `hide=False` the coordinator sees every holder's numbers. No
-row leaves its holder. Nothing here is differentially private: the sums are exact.
+subtract its own part and obtain the other's. With `hide=False` the coordinator sees every holder's numbers.
+No row leaves its holder. Nothing here is differentially private: the sums are exact.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ async def holder(
 
 
 class _Computation:
-    """What both sides know of the job: the table, the generator, and from round 1 on the totals."""
+    """What both sides know: the table, the generator, and from round 1 on the totals."""
 
     def __init__(
         self, table: str, generator: dict[str, Any], local_epochs: int, hide: bool, names: Sequence[str]

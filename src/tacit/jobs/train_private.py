@@ -36,8 +36,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 RATES = {"sgd": 0.5, "adam": 5e-3}
 ENCODED = (
-    "The table's columns were inferred, and its numbers standardized, from the private rows, which ε does not "
-    "cover; declare them (fit=data.Recipe(…, mean=…, std=…)) if that matters."
+    "The table's columns were inferred, and its numbers standardized, from the private rows, which ε does "
+    "not cover; declare them (fit=data.Recipe(…, mean=…, std=…)) if that matters."
 )
 LOT = 256  # expected batch size, if there are at least four times as many rows
 

@@ -50,8 +50,8 @@ def load(path: str | Path, changes: Sequence[str] = (), data_dir: str | None = N
     tables = toml.read(file)
     if is_python_job(tables):
         raise BadJob(
-            f"{file} belongs to a run that was started from Python with its own data. Run that program again, or "
-            "write a job file whose [data] has a `name` or a `path`."
+            f"{file} belongs to a run that was started from Python with its own data. Run that program "
+            "again, or write a job file whose [data] has a `name` or a `path`."
         )
     for change in changes:
         toml.change(tables, change)

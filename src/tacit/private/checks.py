@@ -4,8 +4,8 @@ The sensitivity is one clipped gradient only if no row's loss depends on another
 parameter's gradient passes through its layer. Neither can be read off a loss, so both are checked on the
 first batches:
 
-- `check_complete`: the sum of the per-example gradients is torch's own gradient of every parameter. This fails
-  if a weight is used outside its layer (`h @ self.embed.weight.T`) or by the loss itself (a penalty).
+- `check_complete`: the sum of the per-example gradients is torch's own gradient of every parameter. This
+  fails if a weight is used outside its layer (`h @ self.embed.weight.T`) or by the loss itself (a penalty).
 - `check_signs`: with a random sign on each row's loss, each row's gradient changes by its own sign only.
 - `check_alone`: a row's gradient is the same in the batch and alone. This fails if a loss divides by the
   batch's class weights, or if a sum is declared as a mean.
@@ -55,8 +55,9 @@ def check_complete(ghost: GhostClipping, uses: LayerUses) -> None:
         # False for NaN, which comes from rows that will be dropped
         if error_norm > 0.02 * float(expected.norm()) + 1e-4 * size[id(p)]:
             raise BadParameter(
-                f"DPSGD: the parameter {names[id(p)]!r} {OUTSIDE}If the model does so, use method='functional'; "
-                "move a penalty on weights from the loss to the optimizer (weight_decay)."
+                f"DPSGD: the parameter {names[id(p)]!r} {OUTSIDE}If the model does so, use "
+                "method='functional'; move a penalty on weights from the loss to the optimizer "
+                "(weight_decay)."
             )
         p.grad = None
 
@@ -79,8 +80,8 @@ def check_signs(signed: LayerUses, uses: LayerUses, signs: Tensor) -> None:
             if float((other.g - expected).norm()) > 1e-3 * float(expected.norm()):
                 raise BadParameter(
                     "DPSGD: the loss of one row depends on other rows of the batch (a contrastive loss, or "
-                    "statistics of the batch), so there are no per-example gradients. Use a loss per row that "
-                    "depends on that row alone."
+                    "statistics of the batch), so there are no per-example gradients. Use a loss per row "
+                    "that depends on that row alone."
                 )
 
 
@@ -111,14 +112,14 @@ def check_alone(together: GradientPass, alone: GradientPass, row: int, rows: int
                 continue
             if alone.scale == 1 and together.scale > 1 and float((many.g[row] - own).norm()) <= allowed:
                 raise BadParameter(
-                    f"DPSGD: the loss is the sum over the {rows} rows of the batch, but reduction='mean' declares "
-                    f"their mean. {RECIPE}; or use DPSGD(reduction='sum')."
+                    f"DPSGD: the loss is the sum over the {rows} rows of the batch, but reduction='mean' "
+                    f"declares their mean. {RECIPE}; or use DPSGD(reduction='sum')."
                 )
             ratio = float(mine.norm()) / max(float(own.norm()), 1e-30)
             raise BadParameter(
-                f"DPSGD: a row's gradient in its batch of {rows} is {ratio:.3g} times as long as alone, so it "
-                "depends on the other rows (class weights in a mean, a mean over unmasked tokens) or on random "
-                f"numbers. {RECIPE}; pass class weights there, too, with weight=w."
+                f"DPSGD: a row's gradient in its batch of {rows} is {ratio:.3g} times as long as alone, so "
+                "it depends on the other rows (class weights in a mean, a mean over unmasked tokens) or on "
+                f"random numbers. {RECIPE}; pass class weights there, too, with weight=w."
             )
 
 
@@ -162,8 +163,9 @@ def probe_model(model: nn.Module, fetch: Callable[[np.ndarray], Any], s: DPSGD) 
             return
         if not torch.allclose(both[:1], alone, rtol=1e-3, atol=1e-5):
             raise BadParameter(
-                "DPSGD: the model's output for one row depends on the other rows in the batch, so there are no "
-                "per-example gradients. Remove what mixes rows (batch statistics, attention over the batch)."
+                "DPSGD: the model's output for one row depends on the other rows in the batch, so there are "
+                "no per-example gradients. Remove what mixes rows (batch statistics, attention over the "
+                "batch)."
             )
         weights = torch.cos(torch.arange(both.numel(), dtype=both.dtype, device=device)).view(both.shape)
         learn = [p for p in model_copy.parameters() if p.requires_grad]
@@ -178,6 +180,6 @@ def probe_model(model: nn.Module, fetch: Callable[[np.ndarray], Any], s: DPSGD) 
             g = torch.zeros_like(p) if g is None else g
             if mine is None or not torch.allclose(mine, g, rtol=1e-2, atol=1e-4 * (1 + float(g.abs().max()))):
                 raise BadParameter(
-                    f"DPSGD: the parameter {name!r} {OUTSIDE}Use method='functional', which differentiates the "
-                    "whole model for each example."
+                    f"DPSGD: the parameter {name!r} {OUTSIDE}Use method='functional', which differentiates "
+                    "the whole model for each example."
                 )

@@ -81,8 +81,7 @@ class DPSGD:
         None,
         least=1,
         none=True,
-        doc="number of rows, if it is public, from which the sampling rate is computed; in a federation, of each "
-        "party",
+        doc="public number of rows, from which the sampling rate is computed; in a federation, of each party",
     )
     reduction: str = choice(
         "mean", ("mean", "sum"), doc="reduction over the batch of a loss on which you call backward yourself"
@@ -102,13 +101,13 @@ class DPSGD:
             )
         if self.clip is None and self.noise_multiplier != 0:
             raise BadParameter(
-                f"{type(self).__name__}: clip is None, so gradients are unbounded and no noise suffices. Give "
-                "clip=1.0, or noise_multiplier=0 for training without privacy."
+                f"{type(self).__name__}: clip is None, so gradients are unbounded and no noise suffices. "
+                "Give clip=1.0, or noise_multiplier=0 for training without privacy."
             )
         if self.noise_multiplier == 0 and self.epsilon is not None:
             raise BadParameter(
-                f"{type(self).__name__}: noise_multiplier is 0 and epsilon is {self.epsilon:g}; without noise "
-                "there is no ε. Remove one of them."
+                f"{type(self).__name__}: noise_multiplier is 0 and epsilon is {self.epsilon:g}; without "
+                "noise there is no ε. Remove one of them."
             )
         if self.public_size is not None and self.sampling != "poisson":
             raise bad(
@@ -116,8 +115,8 @@ class DPSGD:
                 "public_size",
                 self.public_size,
                 "None unless sampling is 'poisson'",
-                f"Under {self.sampling!r} neighboring data sets have equally many rows, so their number is not "
-                "protected.",
+                f"Under {self.sampling!r} neighboring data sets have equally many rows, so their number is "
+                "not protected.",
             )
 
     @property

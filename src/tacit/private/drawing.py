@@ -69,9 +69,9 @@ def read_rows(data: Any, s: DPSGD) -> tuple[int, Callable[[np.ndarray], Any] | N
                 data.sampler if type(data.batch_sampler) is torch_data.BatchSampler else data.batch_sampler
             ).__name__
             raise BadParameter(
-                f"DPSGD: the loader uses a {sampler}, but ε assumes {s.sampling!r} sampling: some rows would be "
-                "used more often than accounted for. Create the loader without it. To weight classes, call "
-                "private.backward(F.cross_entropy(model(x), y, weight=w, reduction='none'))."
+                f"DPSGD: the loader uses a {sampler}, but ε assumes {s.sampling!r} sampling: some rows would "
+                "be used more often than accounted for. Create the loader without it. To weight classes, "
+                "call private.backward(F.cross_entropy(model(x), y, weight=w, reduction='none'))."
             )
         n, fetch, _ = read_rows(data.dataset, s)
         if data.collate_fn is not torch_data.default_collate:

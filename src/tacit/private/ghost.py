@@ -77,9 +77,9 @@ class GhostClipping:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
                 raise BadParameter(
-                    f"DPSGD: the parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}, in which "
-                    "rounding may exceed the clipping norm. Keep the weights in float32 (model.float()) and run "
-                    "the model under torch.autocast."
+                    f"DPSGD: the parameter {name!r} is {str(parameter.dtype).removeprefix('torch.')}, in "
+                    "which rounding may exceed the clipping norm. Keep the weights in float32 "
+                    "(model.float()) and run the model under torch.autocast."
                 )
         self.sums: dict[int, Tensor] = {}
         self.is_active, self.is_mean = True, True
@@ -144,8 +144,8 @@ class GhostClipping:
             first = out[0] if isinstance(out, tuple) else out
             if not isinstance(first, Tensor):
                 raise BadParameter(
-                    f"DPSGD: layer {layer.name!r} ({type(module).__name__}) returns a {type(first).__name__}. "
-                    "Return a tensor with one row per example."
+                    f"DPSGD: layer {layer.name!r} ({type(module).__name__}) returns a "
+                    f"{type(first).__name__}. Return a tensor with one row per example."
                 )
             if not first.requires_grad:
                 first = _Tap.apply(first, self._anchor.to(first.device))
@@ -154,9 +154,9 @@ class GhostClipping:
             def store_gradient(g: Tensor) -> None:
                 if g.requires_grad:
                     raise BadParameter(
-                        "DPSGD: second-order gradients (create_graph=True) reach the weights without passing the "
-                        "layers' outputs. Use a loss without them, or compute them inside "
-                        "`with private.paused()`."
+                        "DPSGD: second-order gradients (create_graph=True) reach the weights without "
+                        "passing the layers' outputs. Use a loss without them, or compute them inside `with "
+                        "private.paused()`."
                     )
                 if len(g) != len(detached[0]):
                     raise BadParameter(
@@ -167,9 +167,9 @@ class GhostClipping:
                 task = torch._C._current_graph_task_id()
                 if self._task not in (None, task):
                     raise BadParameter(
-                        "DPSGD: a second backward pass in one step; an example that is used twice may change the "
-                        "sum by twice the clipping norm. Add the losses and call backward once; to accumulate "
-                        "gradients use a larger batch_size with micro_batch."
+                        "DPSGD: a second backward pass in one step; an example that is used twice may "
+                        "change the sum by twice the clipping norm. Add the losses and call backward once; "
+                        "to accumulate gradients use a larger batch_size with micro_batch."
                     )
                 self._task = task
                 self.half_precision = self.half_precision or g.dtype in HALF
@@ -182,7 +182,7 @@ class GhostClipping:
 
         return hook
 
-    # gradients of a pass -------------------------------------------------------------------------------------
+    # gradients of a pass ------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Clip and add up the gradients of the last backward pass."""
@@ -216,9 +216,9 @@ class GhostClipping:
         rows = {len(p.g) for uses in uses_by_layer.values() for p in uses}
         if len(rows) != 1:
             raise BadParameter(
-                f"DPSGD: layers received batches of {sorted(rows)} rows in one backward pass, so rows cannot be "
-                "assigned to examples. Give every layer one row per example, or call backward once for each "
-                "batch."
+                f"DPSGD: layers received batches of {sorted(rows)} rows in one backward pass, so rows cannot "
+                "be assigned to examples. Give every layer one row per example, or call backward once for "
+                "each batch."
             )
         n = rows.pop()
         self.on_pass(n)

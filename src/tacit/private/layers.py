@@ -316,9 +316,9 @@ class FunctionalRule(LayerRule):
                 isinstance(getattr(m, "dropout", None), float) and m.dropout > 0
             ):
                 raise BadParameter(
-                    f"DPSGD: {'.'.join(filter(None, (name, inner)))!r} has dropout inside a layer that is run "
-                    "again for each example, with different random numbers. Set its dropout to 0, or use a "
-                    "separate dropout layer."
+                    f"DPSGD: {'.'.join(filter(None, (name, inner)))!r} has dropout inside a layer that is "
+                    "run again for each example, with different random numbers. Set its dropout to 0, or "
+                    "use a separate dropout layer."
                 )
 
     def per_example(self, uses: list[LayerUse]) -> dict[str, Tensor]:

@@ -4,11 +4,11 @@ A row's contribution to the clipped sum must not exceed the clipping norm, whate
 go wrong in float32:
 
 - A norm is too small. Squares are accumulated in blocks, and the blocks in float64, so that small terms are
-  not lost beside large ones.
+  not lost next to large ones.
 - Terms cancel. A gradient Σ_t g_t a_tᵀ over positions t can be far smaller than its terms, and their rounding
-  errors are then as large as the gradient. If the per-example gradient itself is computed, its norm is that of
-  the numbers that are added, and cancellation does no harm. If it is too large for that ("wide" layers), its
-  norm comes from Gram matrices in float64, and the sum from one product over rows and positions.
+  errors are then as large as the gradient. If the per-example gradient itself is computed, its norm is that
+  of the numbers that are added, and cancellation does no harm. If it is too large for that ("wide" layers),
+  its norm comes from Gram matrices in float64, and the sum from one product over rows and positions.
 
 For a wide layer let m = Σ_t ‖g_t‖‖a_t‖, which bounds the sum of the absolute terms, and γ_k(u) = 2ku a bound
 on k roundings of unit u (Higham, *Accuracy and Stability of Numerical Algorithms*, 2002, Lemma 3.1). Then

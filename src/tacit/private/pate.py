@@ -54,8 +54,8 @@ class VoteCost:
     they are.
     """
 
-    asked: int
-    answered: int
+    queries: int
+    answers: int
     delta: float
     independent: float
     dependent: float | None = None
@@ -85,15 +85,15 @@ class Aggregator(ABC):
         """Return the label of each row of counts, or UNANSWERED."""
 
     @abstractmethod
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
         """Return the data-independent cost, divided by the order λ.
 
         `split`: each class has its own noise at every step, because the teachers add it.
         """
 
-    def epsilon(self, asked: int, answered: int, delta: float, split: bool = False) -> float:
+    def epsilon(self, queries: int, answers: int, delta: float, split: bool = False) -> float:
         """Return the data-independent ε."""
-        return votes.gaussian_votes_epsilon(self.price(asked, answered, split), delta)
+        return votes.gaussian_votes_epsilon(self.price(queries, answers, split), delta)
 
     @abstractmethod
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,27 +115,27 @@ class Aggregator(ABC):
 
         `publish` also releases a data-dependent ε with smooth-sensitivity noise; half of δ pays for it.
         """
-        asked, answered = len(labels), int((labels != UNANSWERED).sum())
-        independent = self.epsilon(asked, answered, delta)
+        queries, answers = len(labels), int((labels != UNANSWERED).sum())
+        independent = self.epsilon(queries, answers, delta)
         cost, orders = self.curve(counts, labels)
-        dependent = min(independent, votes.classic_epsilon(cost, orders, delta)) if asked else 0.0
-        if not publish or not asked:
-            return VoteCost(asked, answered, delta, independent, dependent)
+        dependent = min(independent, votes.classic_epsilon(cost, orders, delta)) if queries else 0.0
+        if not publish or not queries:
+            return VoteCost(queries, answers, delta, independent, dependent)
         # the order must not depend on the votes: the best one at a quarter of the data-independent cost
-        quarter = self.price(asked, answered) / 4
+        quarter = self.price(queries, answers) / 4
         at = int(np.argmin(np.abs(orders - (1 + math.sqrt(math.log(2 / delta) / quarter)))))
         release = smooth.release(
             float(cost[at]), self.changes(counts, labels, at), float(orders[at]), delta / 2, source=source
         )
         rest = release.own + math.log(2 / delta) / (release.order - 1)
         return VoteCost(
-            asked,
-            answered,
+            queries,
+            answers,
             delta,
             independent,
             dependent,
             max(0.0, release.cost) + rest,
-            self.price(asked, answered) * release.order + rest,
+            self.price(queries, answers) * release.order + rest,
         )
 
 
@@ -160,11 +160,11 @@ class LNMax(Aggregator):
         scale, step = self._grid
         return (counts * step + discrete.laplace(scale, counts.size, source).reshape(counts.shape)).argmax(1)
 
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
-        return 2 * self.gamma**2 * answered
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
+        return 2 * self.gamma**2 * answers
 
-    def epsilon(self, asked: int, answered: int, delta: float, split: bool = False) -> float:
-        return votes.laplace_votes_epsilon(self.gamma, answered, delta)
+    def epsilon(self, queries: int, answers: int, delta: float, split: bool = False) -> float:
+        return votes.laplace_votes_epsilon(self.gamma, answers, delta)
 
     @cached_property
     def _price(self) -> Price:
@@ -190,8 +190,8 @@ class GNMax(Aggregator):
     def decide(self, counts: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         return (counts + _gaussian(self.sigma, counts.shape, source)).argmax(1)
 
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
-        return answered / self.sigma**2
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
+        return answers / self.sigma**2
 
     @cached_property
     def _price(self) -> Price:
@@ -212,7 +212,7 @@ class GNMax(Aggregator):
 class ConfidentGNMax(Aggregator):
     """GNMax for queries on which enough teachers agree. Algorithm 1.
 
-    The other queries are not answered and only cost the check.
+    The other queries are not answers and only cost the check.
     """
 
     threshold: float = real(200.0, above=0, doc="T, the threshold of the noisy largest count")
@@ -240,10 +240,10 @@ class ConfidentGNMax(Aggregator):
         labels[confident] = GNMax(self.sigma2).decide(counts[confident], source)  # line 2
         return labels
 
-    def price(self, asked: int, answered: int, split: bool = False) -> float:
+    def price(self, queries: int, answers: int, split: bool = False) -> float:
         # The largest count changes by at most 1, λ/(2σ₁²). Teachers that add noise to every count release all
         # of them, which costs twice that.
-        return asked / ((1 if split else 2) * self.sigma1**2) + answered / self.sigma2**2
+        return queries / ((1 if split else 2) * self.sigma1**2) + answers / self.sigma2**2
 
     @cached_property
     def _check_price(self) -> Price:
@@ -263,17 +263,17 @@ class ConfidentGNMax(Aggregator):
     def curve(self, counts: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         teachers = int(counts.sum(1).max(initial=0))
         of_checks = self._checks(teachers)[counts.max(1)].sum(0)
-        answered = labels != UNANSWERED
+        is_answered = labels != UNANSWERED
         return of_checks + (
-            self._answers.curve(counts[answered], labels[answered])[0] if answered.any() else 0.0
+            self._answers.curve(counts[is_answered], labels[is_answered])[0] if is_answered.any() else 0.0
         ), ORDERS
 
     def changes(self, counts: np.ndarray, labels: np.ndarray, at: int) -> np.ndarray:
         teachers = int(counts.sum(1).max(initial=0))
         total = smooth.change_of_check(self._checks(teachers)[:, at], counts.max(1), teachers + 2)
-        answered = labels != UNANSWERED
+        is_answered = labels != UNANSWERED
         return total + (
-            self._answers.changes(counts[answered], labels[answered], at) if answered.any() else 0.0
+            self._answers.changes(counts[is_answered], labels[is_answered], at) if is_answered.any() else 0.0
         )
 
 

@@ -125,13 +125,13 @@ def split_price(job: dict[str, Any], total: float, last: tuple[int, int]) -> tup
 
     All queries and answers together cost `total`.
     """
-    (asked, answered), aggregator = last, job["aggregator"]
+    (queries, answers), aggregator = last, job["aggregator"]
     if aggregator["name"] != "ConfidentGNMax":
-        return 0.0, total / max(answered, 1)
+        return 0.0, total / max(answers, 1)
     ratio = (aggregator["sigma2"] / aggregator["sigma1"]) ** 2 / (
         1 if job["pate"]["noise"] == "teachers" else 2
     )
-    each = total / (ratio * asked + answered)
+    each = total / (ratio * queries + answers)
     return ratio * each, each
 
 
@@ -158,14 +158,14 @@ def _ledger(result: Any) -> Section:
             sortable=False,
         )
     ]
-    seen = [[s.party, s.sender, s.kind, s.reveals, s.how, count(s.count)] for s in result.ledger.seen]
+    lines = [[s.party, s.sender, s.kind, s.reveals, s.how, count(s.count)] for s in result.ledger.seen]
     parts.append(
         table(
             ["who saw", "from", "message", "what it reveals", "how", "times"],
-            seen,
+            lines,
             caption="Messages between parties.",
         )
-        if seen
+        if lines
         else tag("p", "All teachers were in one process; no messages were sent.", class_="quiet")
     )
     return Section("ledger", "What was spent, and who saw what", join(parts))

@@ -48,7 +48,8 @@ from .tree import Tree
 CHECKED_BATCHES = 2  # batches whose gradients are compared with torch's own, and with single examples
 MISSED = (
     "DPSGD: the batch's gradients did not reach the attached layers, so the step would be noise alone. Call "
-    "backward for every batch, on a loss of the attached model, not of a copy or a model compiled before attach."
+    "backward for every batch, on a loss of the attached model, not of a copy or a model compiled before "
+    "attach."
 )
 MODEL_OBSERVERS = "whoever sees the model, at every step of its training"
 
@@ -108,8 +109,8 @@ class Session:
         )
         self.ghost.is_mean = settings.reduction == "mean"
         self.ghost.on_pass, self.ghost.inspect = self._check_pass, self._inspect
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not all(id(p) in held for p in self.ghost.parameters) or not held <= {
+        optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not all(id(p) in optimized for p in self.ghost.parameters) or not optimized <= {
             id(p) for p in model.parameters()
         }:
             self.ghost.close()
@@ -130,7 +131,7 @@ class Session:
         self._drawn_rows: int | None = None  # rows that `draw` returned
         self._is_step_open = False
         self._passes = 0
-        # whether the yielded batch is only compared, not trained on: a training loop may skip its schedule then
+        # whether the yielded batch is only compared, not trained on: a loop may skip its schedule then
         self.is_checking = False
         self._unchecked, self._uncompared = CHECKED_BATCHES, CHECKED_BATCHES
         self._is_by_row = False  # within `backward`
@@ -304,16 +305,16 @@ class Session:
             self._is_step_open, self._passes = False, 0
             self.ghost.drop()
             raise BadParameter(
-                "DPSGD: backward was called for the last batch without optimizer.step(), so its gradient would be "
-                "lost but charged. Call step() once for each batch; to accumulate over several, use a larger "
-                "batch_size with micro_batch."
+                "DPSGD: backward was called for the last batch without optimizer.step(), so its gradient "
+                "would be lost but charged. Call step() once for each batch; to accumulate over several, "
+                "use a larger batch_size with micro_batch."
             )
         if self.account is not None:
             if self.settings.epsilon is not None and not self.account.may_spend():
                 raise BudgetSpent(
                     f"DPSGD: the budget of ε = {self.settings.epsilon:g} at δ = {self.settings.delta:g} is "
-                    f"already spent after {self.account.spent} steps: the next one would exceed it. Stop here, "
-                    "or start a new run with more noise."
+                    f"already spent after {self.account.spent} steps: the next one would exceed it. Stop "
+                    "here, or start a new run with more noise."
                 )
             self.account.spend(self.steps + 1)
         self.ghost.drop()
@@ -382,8 +383,9 @@ class Session:
             return
         if not self._is_step_open:
             raise BadParameter(
-                "DPSGD: backward was called on rows that were not drawn for this step, which ε does not cover. "
-                "Take the batches from the session (`for x, y in private`), or call draw() before each step."
+                "DPSGD: backward was called on rows that were not drawn for this step, which ε does not "
+                "cover. Take the batches from the session (`for x, y in private`), or call draw() before "
+                "each step."
             )
         if self._drawn_rows is not None and not self._is_by_row:
             raise BadParameter(
@@ -393,14 +395,14 @@ class Session:
         self._passes += 1
         if self._passes > 1:
             raise BadParameter(
-                "DPSGD: a second backward pass in one step; an example that is used twice may change the sum by "
-                "twice the clipping norm. Add the losses and call backward once; for public examples use "
-                "backward(…, public=True)."
+                "DPSGD: a second backward pass in one step; an example that is used twice may change the "
+                "sum by twice the clipping norm. Add the losses and call backward once; for public examples "
+                "use backward(…, public=True)."
             )
         if self._drawn_rows is not None and rows > self._drawn_rows:
             raise BadParameter(
-                f"DPSGD: {self._drawn_rows} rows were drawn and {rows} passed through the model. Use the drawn "
-                "rows, each once."
+                f"DPSGD: {self._drawn_rows} rows were drawn and {rows} passed through the model. Use the "
+                "drawn rows, each once."
             )
         if self._expected is not None and rows != self._expected:
             raise BadParameter(
@@ -411,13 +413,13 @@ class Session:
     def _take_step(self, closure: Any) -> Any:
         if closure is not None:
             raise BadParameter(
-                "DPSGD: step() received a closure, which would use the batch several times. Call step() without "
-                "one."
+                "DPSGD: step() received a closure, which would use the batch several times. Call step() "
+                "without one."
             )
         if not self._is_step_open:
             raise BadParameter(
-                "DPSGD: step() was called without drawn rows, which ε does not cover. Take the batches from the "
-                "session (`for x, y in private`), or call draw() before each step."
+                "DPSGD: step() was called without drawn rows, which ε does not cover. Take the batches from "
+                "the session (`for x, y in private`), or call draw() before each step."
             )
         self.ghost.flush()
         if self.is_checking or self._remaining:

@@ -41,14 +41,14 @@ def noisy_count(rows: int, release: Release, source: Source) -> int:
 def describe_count(release: Release) -> str:
     """Describe a noisy count, for the ledger."""
     return (
-        f"The number of rows was released with Gaussian noise of {release.multiplier:.3g} rows, which is part "
-        "of ε; sampling rate and steps are computed from it."
+        f"The number of rows was released with Gaussian noise of {release.multiplier:.3g} rows, which is "
+        "part of ε; sampling rate and steps are computed from it."
     )
 
 
 def describe_declared(size: int) -> str:
     """Describe a declared number of rows, for the ledger."""
     return (
-        f"The number of rows was declared as {size:,} (public_size); sampling rate and steps are computed from "
-        "it, not from the rows."
+        f"The number of rows was declared as {size:,} (public_size); sampling rate and steps are computed "
+        "from it, not from the rows."
     )

@@ -47,8 +47,7 @@ class Cart(Generator):
         1.5,
         above=0,
         none=True,
-        doc="largest allowed rate of exact copies of training rows, as a multiple of the natural rate; None: no "
-        "limit",
+        doc="largest rate of exact copies of training rows, relative to the natural rate; None: no limit",
     )
     bins: int = whole(256, least=2, doc="cells of a numeric column")
     even: bool = flag(True, doc=EVEN)
@@ -66,8 +65,8 @@ class Cart(Generator):
         )
         natural = max(lower_rate(natural_rate(real_rows), len(v)), independent_rate, LEAST / len(v))
         history: list[dict[str, Any]] = []
-        # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and copy more (24%, 17%; natural
-        # rate 15%)
+        # smaller leaves gain little (Adult: TSTR .917 at 10 rows, .914 at 50) and copy more (24%, 17%; the
+        # natural rate is 15%)
         leaf = self.leaf or max(10, math.isqrt(len(v)) // 3)
         while True:
             state = GeneratorState(
@@ -82,9 +81,9 @@ class Cart(Generator):
                 return state
             if leaf >= len(v):
                 raise BadData(
-                    f"Cart: even with one leaf per column, {history[-1]['copies']:.1%} of the rows are copies "
-                    f"of training rows, where {natural:.1%} would be natural: the table has too few rows for "
-                    "its values. Give more rows, use coarser columns, or allow more with copies=…."
+                    f"Cart: even with one leaf per column, {history[-1]['copies']:.1%} of the rows are "
+                    f"copies of training rows, where {natural:.1%} would be natural: the table has too few "
+                    "rows for its values. Give more rows, use coarser columns, or allow more with copies=…."
                 )
             leaf *= 2
 

@@ -290,8 +290,8 @@ def as_float(series: Series, name: str) -> np.ndarray:
     except (TypeError, ValueError):
         raise BadData(
             f"the column {name!r} contains the non-numeric value "
-            f"{next((v for v in series if isinstance(v, str)), series.iloc[0])!r}. Declare it as categorical, "
-            "or correct the values."
+            f"{next((v for v in series if isinstance(v, str)), series.iloc[0])!r}. Declare it as "
+            "categorical, or correct the values."
         ) from None
     if np.isinf(x).any():
         raise BadData(
@@ -309,7 +309,8 @@ def seconds(series: Series, name: str) -> np.ndarray:
         times = pd.to_datetime(series)
     except (ValueError, TypeError) as error:
         raise BadData(
-            f"the column {name!r} cannot be parsed as times: {error}. Convert it with pandas.to_datetime first."
+            f"the column {name!r} cannot be parsed as times: {error}. Convert it with pandas.to_datetime "
+            "first."
         ) from None
     if times.dt.tz is not None:
         times = times.dt.tz_convert("UTC").dt.tz_localize(None)

@@ -15,7 +15,7 @@ from .table import Table
 
 @dataclass(frozen=True)
 class Conditions:
-    """For each conditioned column, by index, the allowed numbers: a list of values, or an interval."""
+    """For each conditioned column, by index, the allowed values or interval."""
 
     mapping: Mapping[str, Any]  # as the user wrote it, for messages
     values: Mapping[int, np.ndarray]
@@ -44,7 +44,8 @@ class Conditions:
             values = list(value) if isinstance(value, list | set | tuple) else [value]
             if not values or (any(v is None for v in values) and not column.missing):
                 raise BadParameter(
-                    f"conditions: {name}={value!r} matches no value of this column. Give a value of its domain."
+                    f"conditions: {name}={value!r} matches no value of this column. Give a value of its "
+                    "domain."
                 )
             allowed[j] = np.array([np.nan if v is None else column.to_number(v) for v in values])
         return cls(dict(conditions), allowed, intervals)

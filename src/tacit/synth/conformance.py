@@ -92,12 +92,12 @@ def example(rows: int = ROWS, seed: int = 0) -> tuple[DataFrame, Table]:
 def check_generator(generator: Generator) -> None:
     """Raise AssertionError, naming the defect, unless all of these hold.
 
-    1. The generator is a frozen dataclass of declared parameters with `seed` (`insecure_seed` if it is private),
-       and is restored from its own table of parameters.
-    2. `fit` returns the generator. Fitting and sampling leave the process's random states unchanged and follow
-       the seeds (fitting a private generator is random).
-    3. Rows have the table's columns in order, its dtypes and its domains; missing values only where allowed; new
-       identifiers.
+    1. The generator is a frozen dataclass of declared parameters with `seed` (`insecure_seed` if it is
+       private), and is restored from its own table of parameters.
+    2. `fit` returns the generator. Fitting and sampling leave the process's random states unchanged and
+       follow the seeds (fitting a private generator is random).
+    3. Rows have the table's columns in order, its dtypes and its domains; missing values only where allowed;
+       new identifiers.
     4. Constraints and conditions hold in every row.
     5. The chunks are the sample, and a saved generator samples the same rows.
     6. The saved file contains no training row, no identifier, and no tensor as long as the table.

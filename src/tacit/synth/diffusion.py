@@ -36,7 +36,9 @@ from .conditions import Conditions
 from .encode import Layout
 from .generator import Generator, GeneratorState, Watch
 
-KNOTS = 513  # of a column's quantile function; at least five rows between two, so no single value is kept
+KNOTS = (
+    513  # of a column's quantile function; at least five rows between two, so no single value is alpha_bar
+)
 MIN_ROWS_PER_KNOT = 5
 SPIKE = 0.03  # a value shared by at least this share of the rows is a category, as for the GANs
 EMBEDDING = 128  # width of the step's embedding and of the rows' projection
@@ -189,9 +191,9 @@ class DiffusionSchedule:
 
     def __init__(self, steps: int, sizes: list[int], device: torch.device):
         t = torch.arange(steps + 1, dtype=torch.float64) / steps
-        kept = torch.cos((t + OFFSET) / (1 + OFFSET) * math.pi / 2) ** 2
-        kept = (kept / kept[0]).clamp_min(1e-5)
-        beta = (1 - kept[1:] / kept[:-1]).clamp_max(0.999)
+        alpha_bar = torch.cos((t + OFFSET) / (1 + OFFSET) * math.pi / 2) ** 2
+        alpha_bar = (alpha_bar / alpha_bar[0]).clamp_min(1e-5)
+        beta = (1 - alpha_bar[1:] / alpha_bar[:-1]).clamp_max(0.999)
         self.steps, self.sizes, self.device = steps, sizes, device
         self.beta, self.alpha = beta.float().to(device), (1 - beta).float().to(device)
         self.total = torch.cumprod(1 - beta, 0).float().to(device)  # ᾱ_t

@@ -1,11 +1,12 @@
 """DPGAN: a GAN whose critic is trained with DP-SGD.
 
-L. Xie, K. Lin, S. Wang, F. Wang, J. Zhou, *Differentially Private Generative Adversarial Network*, 2018. Only
-the critic sees real rows, so only the critic is trained privately; the generator learns from the critic.
+L. Xie, K. Lin, S. Wang, F. Wang, J. Zhou, *Differentially Private Generative Adversarial Network*, 2018.
+Only the critic sees real rows, so only the critic is trained privately; the generator learns from the
+critic.
 
 Differences from the paper: DP-SGD (`private/dpsgd.py`: per-example clipping, Poisson sampling, exact noise,
-PLD accounting) instead of weight clipping; the losses of Goodfellow et al. 2014; and the number of rows, which
-determines the sampling rate, is itself estimated with noise that the budget pays for.
+PLD accounting) instead of weight clipping; the losses of Goodfellow et al. 2014; and the number of rows,
+which determines the sampling rate, is itself estimated with noise that the budget pays for.
 """
 
 from __future__ import annotations

@@ -100,8 +100,8 @@ class Evaluation:
         if copies.reference is None:
             if copies.value > 0:
                 messages.append(
-                    f"{copies.value:.1%} of the synthetic rows are copies of real rows; without a holdout the "
-                    "natural rate is unknown."
+                    f"{copies.value:.1%} of the synthetic rows are copies of real rows; without a holdout "
+                    "the natural rate is unknown."
                 )
             messages.append("Without a holdout no attack was run and no utility computed: give holdout=….")
         elif (

@@ -42,7 +42,7 @@ def _generate_fakes(column: Column, n: int, seed: int, first: int) -> list[Any]:
         make = getattr(fake, column.faker)
     except AttributeError:
         raise BadParameter(
-            f"identifier: faker={column.faker!r} is not a Faker provider. Examples: 'name', 'email', 'address', "
-            "'phone_number', 'iban', 'ssn', 'uuid4'."
+            f"identifier: faker={column.faker!r} is not a Faker provider. Examples: 'name', 'email', "
+            "'address', 'phone_number', 'iban', 'ssn', 'uuid4'."
         ) from None
     return [str(make()) for _ in range(n)]  # names may repeat, as among people

@@ -210,7 +210,7 @@ class PooledGAN(Pooled):
     def contribute(
         self, v: np.ndarray, weights: Tensor | None, epochs: int, seed: int
     ) -> tuple[np.ndarray, tuple[float, float]]:
-        """Train from the common weights; return the new ones times this holder's share of all rows."""
+        """Train from the common weights; return the new ones times the share of rows."""
         assert weights is not None
         with torch_seed(seed, torch.device("cpu")):
             if self.trainer is None:  # the optimizer's state stays with the holder

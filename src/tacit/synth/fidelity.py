@@ -229,23 +229,23 @@ def measure(views: Views, rng: np.random.Generator) -> list[MetricScore]:
         (CONTINGENCY, joint, 2),
     ):
         if parts:
-            held = [v for n, v in other[k].items() if n in parts] if other else []
+            holdout_values = [v for n, v in other[k].items() if n in parts] if other else []
             scores.append(
                 MetricScore(
                     metric,
                     float(np.mean(list(parts.values()))),
-                    float(np.mean(held)) if held else None,
+                    float(np.mean(holdout_values)) if holdout_values else None,
                     parts=parts,
                 )
             )
     moment_errors = moments(views, synthetic)
     if moment_errors:
-        held = list(moments(views, views.holdout).values()) if views.holdout else []
+        holdout_values = list(moments(views, views.holdout).values()) if views.holdout else []
         scores.append(
             MetricScore(
                 MOMENTS,
                 float(np.mean(list(moment_errors.values()))),
-                float(np.mean(held)) if held else None,
+                float(np.mean(holdout_values)) if holdout_values else None,
                 parts=moment_errors,
             )
         )

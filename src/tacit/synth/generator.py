@@ -222,7 +222,10 @@ class Generator(ABC):
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write one file: tensors as safetensors, the rest as JSON in its header; no code, no training row."""
+        """Write the fitted generator to one file.
+
+        Tensors as safetensors, the rest as JSON in its header; no code and no training row.
+        """
         from . import saved
 
         return saved.write(self, Path(path))

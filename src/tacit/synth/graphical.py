@@ -85,7 +85,7 @@ class JunctionTree:
     def over(cls, measured: Iterable[Clique], sizes: Sequence[int]) -> JunctionTree:
         """Build a junction tree over the measured cliques."""
         cliques = triangulate(measured, sizes)
-        # A spanning tree of maximum separator size over the cliques of a triangulated graph is a junction tree
+        # A maximum spanning tree by separator size of a triangulated graph's cliques is a junction tree
         # (Prim's algorithm).
         parent = [-1]
         separator: list[Clique] = [()]
@@ -309,17 +309,17 @@ def fit_model(
     theta.update({c: p for c, p in before.items() if c not in means})
 
     def loss(model: Model) -> tuple[float, dict[Clique, np.ndarray], dict[Clique, np.ndarray]]:
-        value, slope, held = 0.0, {}, {}
+        value, slope, current = 0.0, {}, {}
         for clique, (target, weight) in targets.items():
             k = tree.find_clique(clique)
-            held[clique] = model.marginals[k].sum(axis=_axes_without(tree.cliques[k], clique))
-            residual = held[clique] - target
+            current[clique] = model.marginals[k].sum(axis=_axes_without(tree.cliques[k], clique))
+            residual = current[clique] - target
             value += 0.5 * weight * float((residual**2).sum())
             slope[clique] = weight * residual
-        return value, slope, held
+        return value, slope, current
 
     model = propagate_beliefs(tree, sizes, theta, total)
-    value, slope, held = loss(model)
+    value, slope, current = loss(model)
     # somewhat more than 1/L of the entropic geometry; the line search corrects it
     alpha = 4.0 / sum(w for _, w in targets.values())
     quiet = 0
@@ -327,15 +327,15 @@ def fit_model(
         for _ in range(40):
             trial = theta | {c: theta[c] - alpha * g for c, g in slope.items()}
             tried = propagate_beliefs(tree, sizes, trial, total)
-            new, new_slope, new_held = loss(tried)
-            gained = sum(float((g * (held[c] - new_held[c])).sum()) for c, g in slope.items())
+            new, new_slope, new_current = loss(tried)
+            gained = sum(float((g * (current[c] - new_current[c])).sum()) for c, g in slope.items())
             if value - new >= 0.5 * gained:
                 break
             alpha *= 0.5
         else:
             break
         quiet = quiet + 1 if value - new <= tolerance * value else 0
-        theta, model, value, slope, held = trial, tried, new, new_slope, new_held
+        theta, model, value, slope, current = trial, tried, new, new_slope, new_current
         if quiet >= 5:
             break
         alpha *= 1.4

@@ -1,9 +1,9 @@
-"""Access to private data: declared cells, exact discrete noise, private selection, and a budget.
+"""Access to private data: declared cells, exact noise, private selection, a budget.
 
 The unit is one record, added or removed. It changes one cell of each marginal by one, so a marginal has L2
 sensitivity 1, and noise of variance σ² costs 1/(2σ²) of zero-concentrated differential privacy (zCDP). A
-selection by the exponential mechanism with ε costs ε²/8. Costs add up (Bun, Steinke, TCC 2016). The number of
-rows is private too: it is only estimated from noisy marginals.
+selection by the exponential mechanism with ε costs ε²/8. Costs add up (Bun, Steinke, TCC 2016). The number
+of rows is private too: it is only estimated from noisy marginals.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Grid:
         return out[(out >= 0).all(axis=1)]
 
     def values(self, frame: pd.DataFrame) -> np.ndarray:
-        """Return the same rows before discretization: level indices, clipped numbers, NaN where missing."""
+        """Return the same rows before discretization: level indices, clipped numbers, NaN."""
         codes = self._assign(frame)
         out = codes.astype(np.float64)
         for j, column in enumerate(self.columns):
@@ -167,7 +167,7 @@ def _encode_levels(column: Column, series: Any) -> np.ndarray:
     import pandas as pd
 
     place = {value: i for i, value in enumerate(column.values)}
-    # A mismatch of types (strings declared, numbers in the column) is no fact about a row, so it is an error.
+    # A mismatch of types (strings declared, numbers in the column) reveals nothing about a row: it is an error.
     if pd.api.types.is_numeric_dtype(series.dtype) and all(isinstance(v, str) for v in column.values):
         raise BadData(
             f"the column {column.name!r} is declared with strings ({column.values[0]!r}, …) but contains "
@@ -265,7 +265,7 @@ class Curator:
 
 @dataclass(frozen=True)
 class Support:
-    """Cells whose noisy count exceeds the noise; the other cells of a column are merged into one.
+    """Cells whose noisy count exceeds the noise; the others of a column are merged into one.
 
     The merged cell is expanded again when sampling.
     """
@@ -278,12 +278,12 @@ class Support:
         """Keep cells whose noisy count is at least 3σ (McKenna et al. 2021)."""
         place, rare = [], []
         for m in measured:
-            kept = m.counts >= 3 * math.sqrt(m.variance)
-            if (~kept).sum() <= 1:
-                kept[:] = True
-            codes = np.where(kept, np.cumsum(kept) - 1, kept.sum())
+            keep = m.counts >= 3 * math.sqrt(m.variance)
+            if (~keep).sum() <= 1:
+                keep[:] = True
+            codes = np.where(keep, np.cumsum(keep) - 1, keep.sum())
             place.append(codes)
-            rare.append(np.flatnonzero(~kept))
+            rare.append(np.flatnonzero(~keep))
         return cls(tuple(place), tuple(rare))
 
     @property

@@ -164,9 +164,9 @@ def copy_share(views: Views, view: View) -> float:
 def exact_copies(views: Views) -> MetricScore:
     """Return the rate of exact copies, with that of held-out rows as reference."""
     share = copy_share(views, views.synthetic)
-    held = copy_share(views, views.holdout) if views.holdout else None
+    unseen = copy_share(views, views.holdout) if views.holdout else None
     _, low, high = wilson_interval(share * views.synthetic.rows, views.synthetic.rows)
-    return MetricScore(COPIES, share, held, (low, high))
+    return MetricScore(COPIES, share, unseen, (low, high))
 
 
 def copy_scores(s: AttackSetup) -> list[MetricScore]:
@@ -174,8 +174,8 @@ def copy_scores(s: AttackSetup) -> list[MetricScore]:
     views, rng = s.views, s.rng
     assert views.holdout is not None
     synthetic = View("synthetic", s.synthetic.x[rng.permutation(s.synthetic.rows)[:QUERIES]])
-    base, points, held = views.points(views.real), views.points(synthetic), views.points(s.unseen)
-    near, far = nearest_rows(points, base, 2)[0], nearest_rows(held, base, 2)[0]
+    base, points, unseen = views.points(views.real), views.points(synthetic), views.points(s.unseen)
+    near, far = nearest_rows(points, base, 2)[0], nearest_rows(unseen, base, 2)[0]
     bound = float(np.quantile(far[:, 0], 0.05))
     close = (near[:, 0] < bound) | ((near[:, 0] == 0) & (bound == 0))
     natural = float(((far[:, 0] < bound) | ((far[:, 0] == 0) & (bound == 0))).mean())
@@ -203,15 +203,15 @@ def membership(s: AttackSetup) -> list[MetricScore]:
     """Return the scores of the membership attacks."""
     views, rng = s.views, s.rng
     synthetic = views.points(s.synthetic)
-    train, held = views.points(s.train), views.points(s.unseen)
-    distances = [nearest_rows(x, synthetic, 1)[0][:, 0] for x in (train, held)]
+    train, unseen = views.points(s.train), views.points(s.unseen)
+    distances = [nearest_rows(x, synthetic, 1)[0][:, 0] for x in (train, unseen)]
     auc, low, high = auc_with_interval(-distances[0], -distances[1])
     scores = [MetricScore(MEMBERSHIP, auc, 0.5, (low, high))]
-    half = len(held) // 2
+    half = len(unseen) // 2
     if half >= 2:
         # DOMIAS: the attacker's own sample of the population calibrates the distances
-        order = rng.permutation(len(held))
-        own, others = held[order[:half]], held[order[half:]]
+        order = rng.permutation(len(unseen))
+        own, others = unseen[order[:half]], unseen[order[half:]]
         calibrated = []
         for x in (train[:half], others):
             a, b = nearest_rows(x, synthetic, 1)[0][:, 0], nearest_rows(x, own, 1)[0][:, 0]
@@ -220,7 +220,7 @@ def membership(s: AttackSetup) -> list[MetricScore]:
         scores.append(MetricScore(DENSITY, auc, 0.5, (low, high)))
     n = min(len(train), len(synthetic))
     some = synthetic[rng.permutation(len(synthetic))[:n]]
-    loss = _adversarial(held[:n], some) - _adversarial(train[:n], some)
+    loss = _adversarial(unseen[:n], some) - _adversarial(train[:n], some)
     return [*scores, MetricScore(LOSS, loss, 0.0)]
 
 
@@ -259,12 +259,12 @@ def attributes(s: AttackSetup) -> list[MetricScore]:
             hits[views.names[j]].append(
                 float(_is_correct(views, j, s.synthetic.x[where, j], view.x[:, j]).mean())
             )
-    value, held = (float(np.mean([h[k] for h in hits.values()])) for k in (0, 1))
+    value, unseen = (float(np.mean([h[k] for h in hits.values()])) for k in (0, 1))
     return [
         MetricScore(
             ATTRIBUTE,
             value,
-            held,
+            unseen,
             parts={n: h[0] for n, h in hits.items()},
             note=f"keys: {', '.join(views.names[j] for j in s.keys)}",
         ),
@@ -350,8 +350,8 @@ def singling_out(s: AttackSetup) -> MetricScore:
     attack, control = wilson_interval(hits[0], predicates), wilson_interval(hits[1], predicates)
     value, low, high = excess_risk(attack, control)
     note = (
-        f"{predicates} predicates: {hits[0] / predicates:.1%} single out a training row, {hits[1] / predicates:.1%} a "
-        "held-out one"
+        f"{predicates} predicates: {hits[0] / predicates:.1%} single out a training row, "
+        f"{hits[1] / predicates:.1%} a held-out one"
     )
     return MetricScore(SINGLING, value, 0.0, (low, high), note=note)
 

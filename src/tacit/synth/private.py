@@ -70,8 +70,8 @@ def declared_table(table: Table | Mapping[str, Column] | None, frame: DataFrame,
     for constraint in table.constraints:
         if isinstance(constraint, Combinations):
             raise BadParameter(
-                f"{who}: {constraint!r} is not supported under differential privacy. Combine the columns into "
-                "one and declare its values."
+                f"{who}: {constraint!r} is not supported under differential privacy. Combine the columns "
+                "into one and declare its values."
             )
     names = [str(n) for n in frame.columns]
     for column in table.columns:
@@ -120,7 +120,7 @@ class PrivateGenerator(Generator):
     def learn_private(
         self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch
     ) -> tuple[GeneratorState, Spend]:
-        """Learn from a frame with declared columns; return what was learned and the privacy it spent."""
+        """Learn from declared columns; return what was learned and the privacy spent."""
 
     def _learn_frame(
         self, frame: DataFrame, table: Table | Mapping[str, Column] | None, watch: Watch

@@ -46,7 +46,7 @@ class NetworkGenerator(PrivateGenerator):
     def train_network(
         self, rows: Tensor, sizes: tuple[int, ...], secret: Secret, watch: Watch
     ) -> tuple[GeneratorNet, Spend, History]:
-        """Train on indicators [rows, cells]; return the network, the privacy spent and the history."""
+        """Train on indicators [rows, cells]; return the network, the spend and the history."""
 
     def learn_private(
         self, frame: DataFrame, table: Table, grid: Grid, secret: Secret, watch: Watch

@@ -129,8 +129,9 @@ def summary(evaluation: Evaluation) -> Section:
                 tag("ul", [tag("li", w) for w in warnings[1:]], class_="said") if len(warnings) > 1 else None,
                 tag(
                     "p",
-                    "Fidelity, utility and privacy are separate: a copy of the real table has the best fidelity "
-                    "and utility. Failing attacks are no guarantee; that requires differential privacy.",
+                    "Fidelity, utility and privacy are separate: a copy of the real table has the best "
+                    "fidelity and utility. Failing attacks are no guarantee; that requires differential "
+                    "privacy.",
                     class_="quiet",
                 ),
             ]
@@ -238,8 +239,8 @@ def distances(evaluation: Evaluation) -> Section | None:
         series,
         Axis("distance"),
         Axis("share of rows"),
-        caption="Held-out rows are the reference. A synthetic curve to the left of theirs, or concentrated at "
-        "zero, indicates copying.",
+        caption="Held-out rows are the reference. A synthetic curve to the left of theirs, or at zero, "
+        "indicates copying.",
         table=Table(("rows", "share at 0", "5% quantile", "median", "95% quantile"), rows),
     )
     guidance = [s for s in evaluation.scores if s.metric.about == "guidance"]
@@ -382,7 +383,7 @@ def _categories(evaluation: Evaluation, j: int) -> Figure:
 
 
 def pairs(evaluation: Evaluation, points: bool) -> Section | None:
-    """Render correlation maps, similarities of all pairs, and scatter plots of the worst pairs."""
+    """Render correlation maps, similarities of pairs, and scatter plots of the worst pairs."""
     from .fidelity import correlation
 
     views = evaluation.views

@@ -1,6 +1,7 @@
-"""Fitted generators as files: tensors in the safetensors format, everything else as JSON in its header.
+"""Fitted generators as files.
 
-Reading such a file runs no code.
+Tensors are in the safetensors format, everything else is JSON in its header. Reading such a file runs no
+code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Statistics instead of rows: a workload of marginals, each cell with a stated error, under one ε.
+"""Statistics instead of rows: marginals, each cell with a stated error, under one ε.
 
     released = tacit.synth.Statistics([("sex",), ("sex", "job")], epsilon=1.0).release(frame, table={…})
     released.table("sex", "job")        # count, standard error and 95% interval of each cell
@@ -126,12 +126,12 @@ class ReleasedStatistics:
                 return m, order
         known = "; ".join(", ".join(names[c] for c in m.clique) for m in self.measurements)
         raise BadParameter(
-            f"the marginal of {', '.join(map(str, columns)) or 'no column'} was not released. ReleasedStatistics: "
-            f"{known}."
+            f"the marginal of {', '.join(map(str, columns)) or 'no column'} was not released. "
+            f"ReleasedStatistics: {known}."
         )
 
     def table(self, *columns: str, level: float = 0.95) -> DataFrame:
-        """Return one row per cell: its values, the noisy count, the standard error and an interval.
+        """Return one row per cell: values, noisy count, standard error and interval.
 
         The interval contains the true count with probability `level`.
         """

@@ -73,8 +73,8 @@ class Table:
         table = cls(tuple(_apply_ranges(c, constraints) for c in inferred), tuple(constraints))
         if not table.modeled:
             raise BadData(
-                "every column is an identifier, so there is nothing to learn. Declare another kind for one of "
-                "them, or add columns."
+                "every column is an identifier, so there is nothing to learn. Declare another kind for one "
+                "of them, or add columns."
             )
         return table
 
@@ -228,7 +228,7 @@ def _apply_ranges(column: Column, constraints: Sequence[Constraint]) -> Column:
                 end if bound is None else column.to_number(bound)
                 for bound, end in ((c.low, column.low), (c.high, column.high))
             )
-            # an inferred domain is checked here; a declared one is narrowed, and checked against the rows later
+            # an inferred domain is checked here; a declared one is narrowed, and checked with the rows later
             ends = () if column.declared else (column.low, column.high)
             outside = [
                 end
@@ -283,8 +283,8 @@ def _kind(series: Series, name: str) -> str:
     )
     if other is not None:
         raise BadData(
-            f"the column {name!r} contains {type(other).__name__} objects. Split it into columns of strings or "
-            "numbers, or drop it."
+            f"the column {name!r} contains {type(other).__name__} objects. Split it into columns of strings "
+            "or numbers, or drop it."
         )
     distinct = present.nunique()
     if pd.api.types.is_numeric_dtype(t):

@@ -91,7 +91,8 @@ def predictions(views: Views, target: int, rng: np.random.Generator) -> list[Met
     regression = column.is_number and len(np.unique(known[~np.isnan(known)])) > FEW_VALUES
     if len(np.unique(known[~np.isnan(known)])) < 2:
         raise BadData(
-            f"evaluate: the target {column.name!r} has a single value in the real table. Choose another target."
+            f"evaluate: the target {column.name!r} has a single value in the real table. Choose another "
+            "target."
         )
     others = [j for j in range(len(views.columns)) if j != target]
     if not others:
@@ -165,7 +166,7 @@ def _score(
     target: int,
     regression: bool,
 ) -> float:
-    """Return R² or the mean one-against-rest AUC on held-out rows; that of chance without a model."""
+    """Return R² or the mean one-against-rest AUC on held-out rows; chance without a model."""
     assert views.holdout is not None
     y = views.holdout.x[test, target]
     if model is None:
@@ -191,11 +192,13 @@ def workload(views: Views, rng: np.random.Generator) -> MetricScore:
     assert views.holdout is not None
     every = list(itertools.combinations(range(len(views.columns)), min(3, len(views.columns))))
     chosen = [every[i] for i in rng.permutation(len(every))[:MAX_TABLES]]
-    parts, held = {}, []
+    parts, holdout_values = {}, []
     for columns in chosen:
         truth = views.joint(views.holdout, columns, 5)
         parts[" × ".join(views.names[j] for j in columns)] = tvd(
             views.joint(views.synthetic, columns, 5), truth
         )
-        held.append(tvd(views.joint(views.real, columns, 5), truth))
-    return MetricScore(WORKLOAD, float(np.mean(list(parts.values()))), float(np.mean(held)), parts=parts)
+        holdout_values.append(tvd(views.joint(views.real, columns, 5), truth))
+    return MetricScore(
+        WORKLOAD, float(np.mean(list(parts.values()))), float(np.mean(holdout_values)), parts=parts
+    )

@@ -68,7 +68,7 @@ class PateResult:
         return write(self, Path(path) if path is not None else (self.directory or Path()) / "report.html")
 
     def save(self, path: str | Path) -> Path:
-        """Write job.toml, result.json, labels.csv, the student and the report: nothing confidential."""
+        """Write job, result, labels, student and report; nothing confidential."""
         import tomli_w
         from safetensors.torch import save
 
@@ -155,13 +155,13 @@ def pate(
     notes = list(fed.notes)
     if isinstance(dataset, Dataset) and dataset.table is not None and dataset.table.reads_rows:
         notes.append(
-            "columns were scaled and encoded with statistics of the private rows, which ε does not cover; use "
-            "public statistics if that matters."
+            "columns were scaled and encoded with statistics of the private rows, which ε does not cover; "
+            "use public statistics if that matters."
         )
     if delta >= 1 / int(fed.train.sizes.sum()):
         warnings.warn(
-            f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the number of private rows: "
-            "publishing one row would satisfy the definition. Use a smaller delta.",
+            f"δ = {delta:g} is not below 1/{int(fed.train.sizes.sum()):,}, one over the number of private "
+            "rows: publishing one row would satisfy the definition. Use a smaller delta.",
             SmallDelta,
             stacklevel=2,
         )  # shown to the holder of the rows only; their number is in no file
@@ -236,8 +236,8 @@ def pate(
         if counts is None
         else aggregator.spent(counts, labels, delta, publish)
     )
-    price = priced.price(covered, spent.answered, split)
-    used = _total_epsilon(priced, covered, spent.answered, delta, earlier, split)
+    price = priced.price(covered, spent.answers, split)
+    used = _total_epsilon(priced, covered, spent.answers, delta, earlier, split)
     reported = guaranteed if spent.released is None else spent.epsilon
     ledger.spend(
         _spend_line(
@@ -265,15 +265,15 @@ def pate(
     if directory is not None:  # the ledger is written before the result is used
         directory.mkdir(parents=True, exist_ok=True)
         write_atomic(directory / "ledger.json", json.dumps(ledger.to_dict(), indent=1))
-    if not spent.answered:
+    if not spent.answers:
         raise BadData(
-            f"none of the {covered} queries was answered, and asking cost ε = {reported:.4g}. Lower the threshold "
-            "of ConfidentGNMax, or use fewer and better teachers."
+            f"none of the {covered} queries was answered, and asking cost ε = {reported:.4g}. Lower the "
+            "threshold of ConfidentGNMax, or use fewer and better teachers."
         )
     all_index = np.concatenate([*(run.questions for run in before), index])
     all_labels = np.concatenate([*(run.labels for run in before), labels])
     module = _train_student(fed, all_index, all_labels, x, student, student_model or model, seed, device)
-    metrics = {"answered": spent.answered / covered, **_measure(module, tests, fed.classes, device)}
+    metrics = {"answered": spent.answers / covered, **_measure(module, tests, fed.classes, device)}
     if known is not None:
         right = labels == known.numpy()[index]
         metrics["label_accuracy"] = float(right[labels != UNANSWERED].mean())
@@ -292,7 +292,7 @@ def pate(
         module,
         labels,
         index,
-        spent.answered / covered,
+        spent.answers / covered,
         reported,
         delta,
         metrics,
@@ -318,7 +318,7 @@ def pate(
 def _split_rows(
     dataset: Any, teachers: Any, public: Any, seed: int
 ) -> tuple[Federation, Tensor, Tensor | None, Rows]:
-    """Return (the teachers' data, public rows, their labels if known, test rows of the student)."""
+    """Return the teachers' data, public rows, their labels if known, and test rows."""
     many = len(teachers) if isinstance(teachers, Ensemble) else teachers
     if (
         isinstance(many, bool)
@@ -348,8 +348,8 @@ def _split_rows(
         if len(dataset) < many * need:
             raise BadData(
                 f"pate: {many} teachers for {len(dataset):,} rows of {dataset.name} leave "
-                f"{len(dataset) // many} rows each; with {need} classes a teacher needs at least {need}. Use at "
-                f"most {len(dataset) // need} teachers."
+                f"{len(dataset) // many} rows each; with {need} classes a teacher needs at least {need}. Use "
+                f"at most {len(dataset) // need} teachers."
             )
         fed = dataset.split(int(many), seed=seed, held_fraction=0.0)
     else:
@@ -365,8 +365,8 @@ def _split_rows(
         x = torch.as_tensor(public)
         if x.shape[1:] != fed.rows.x.shape[1:] or not len(x):
             raise BadData(
-                f"pate: the public rows have shape {tuple(x.shape)}; each must have the shape of a private one, "
-                f"{tuple(fed.rows.x.shape[1:])}."
+                f"pate: the public rows have shape {tuple(x.shape)}; each must have the shape of a private "
+                f"one, {tuple(fed.rows.x.shape[1:])}."
             )
         return fed, x.to(fed.rows.x.dtype), None, fed.test
     cut = int(len(fed.test.y) * public)
@@ -462,15 +462,15 @@ def _effective_aggregator(aggregator: Aggregator, fed: Federation, threshold: fl
 
 
 def _total_epsilon(
-    aggregator: Aggregator, asked: int, answered: int, delta: float, earlier: float, split: bool
+    aggregator: Aggregator, queries: int, answers: int, delta: float, earlier: float, split: bool
 ) -> float:
     """Return the data-independent ε, including earlier runs: prices add up."""
     from ...accounting.votes import gaussian_votes_epsilon
 
     return (
-        aggregator.epsilon(asked, answered, delta, split)
+        aggregator.epsilon(queries, answers, delta, split)
         if not earlier
-        else gaussian_votes_epsilon(earlier + aggregator.price(asked, answered, split), delta)
+        else gaussian_votes_epsilon(earlier + aggregator.price(queries, answers, split), delta)
     )
 
 
@@ -498,8 +498,8 @@ def _affordable_queries(
         )
     raise BadParameter(
         f"pate: the budget ε = {epsilon:g} does not cover one answer of {aggregator}, which costs ε = "
-        f"{aggregator.epsilon(1, 1, delta, split):.4g} at δ = {delta:g}. Use a larger budget, or more noise and "
-        "more teachers."
+        f"{aggregator.epsilon(1, 1, delta, split):.4g} at δ = {delta:g}. Use a larger budget, or more noise "
+        "and more teachers."
     )
 
 
@@ -527,7 +527,7 @@ def _count_covered(
 
 def _guarantee(
     aggregator: Aggregator,
-    asked: int,
+    queries: int,
     epsilon: float | None,
     delta: float,
     earlier: float,
@@ -541,8 +541,8 @@ def _guarantee(
     queries stop before it (a filter: R. Rogers, A. Roth, J. Ullman, S. Vadhan, *Privacy Odometers and
     Filters*, NeurIPS 2016; under zCDP costs may be chosen by earlier answers without loss).
     """
-    all_answered = aggregator.price(asked, asked, split)
-    most = _total_epsilon(aggregator, asked, asked, delta, earlier_bound, split)
+    all_answered = aggregator.price(queries, queries, split)
+    most = _total_epsilon(aggregator, queries, queries, delta, earlier_bound, split)
     if epsilon is None or most <= epsilon:
         return all_answered, most
     within = (
@@ -556,7 +556,7 @@ def _guarantee(
 
 def _train_student(
     fed: Federation,
-    asked: np.ndarray,
+    index: np.ndarray,
     labels: np.ndarray,
     x: Tensor,
     student: Student,
@@ -564,14 +564,14 @@ def _train_student(
     seed: int,
     device: str,
 ) -> nn.Module:
-    sure = labels != UNANSWERED
-    there = x.to(device)
+    confident = labels != UNANSWERED
+    public = x.to(device)
     module = models.build(model, tuple(x.shape[1:]), fed.classes or 1, seed)
     return student.teach(
         module,
-        there[torch.from_numpy(asked[sure]).to(device)],
-        torch.from_numpy(labels[sure]).to(device),
-        there,
+        public[torch.from_numpy(index[confident]).to(device)],
+        torch.from_numpy(labels[confident]).to(device),
+        public,
         seed,
     )
 
@@ -631,11 +631,11 @@ def _spend_line(
             "as if every query were answered" if reported != budget else "the budget, at which queries stop"
         )
         basis = (
-            f"data-independent: {what}. The given answers cost ε = {used:.4g}, which depends on the votes and "
-            "is no guarantee."
+            f"data-independent: {what}. The given answers cost ε = {used:.4g}, which depends on the votes "
+            "and is no guarantee."
         )
     return Spend(
-        f"{aggregator}: {spent.answered} answers to {spent.asked} queries, {noise} noise",
+        f"{aggregator}: {spent.answers} answers to {spent.queries} queries, {noise} noise",
         reported,
         delta,
         "teacher's whole data, and so each row",
@@ -664,9 +664,9 @@ def _job(
     device: str,
     public: Any,
 ) -> dict[str, Any]:
-    def named(given: Any) -> dict[str, Any]:
-        known = next((k for k, v in models.ALL.items() if v is type(given)), None)
-        return {**to_table(given), "name": known} if known else {"name": models.name_of(given)}
+    def to_named_table(model: Any) -> dict[str, Any]:
+        known = next((k for k, v in models.ALL.items() if v is type(model)), None)
+        return {**to_table(model), "name": known} if known else {"name": models.name_of(model)}
 
     settings = {
         "teachers": teachers,
@@ -679,10 +679,10 @@ def _job(
         "public": public if isinstance(public, float) else None,
         "runtime": None if runtime is None else type(runtime).__name__.lower(),
     }
-    of_student = {} if student_model is None else {"student_model": named(student_model)}
+    of_student = {} if student_model is None else {"student_model": to_named_table(student_model)}
     return {
         "data": data_job or {"made_in": "python", "name": fed.name},
-        "model": named(model),
+        "model": to_named_table(model),
         **of_student,
         "aggregator": to_table(aggregator),
         "lessons": _parameters(lessons),
